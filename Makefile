@@ -1,0 +1,36 @@
+# `make demo` and `make test` need nothing but Python 3.10-3.12 and make; the rest goes into .venv.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.10 python3 python; do \
+	$$p -c 'import sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.setup
+
+# Real data beside the checkout, where there are any; see `gpflow_ext.datasets`.
+ifndef GPFLOW_EXT_DATA
+ifneq ($(wildcard ../shared/data/README.md),)
+export GPFLOW_EXT_DATA := $(abspath ../shared/data)
+endif
+endif
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test lint clean
+
+demo: $(SETUP)
+	$(BIN)/python scripts/demo.py
+
+test: $(SETUP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(SETUP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.10, 3.11 or 3.12 was found. Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(SETUP)
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,31 @@
+"""Gaussian processes with non-conjugate likelihoods for GPflow.
+
+>>> import gpflow, gpflow_ext as gpx
+>>> train, test = gpx.datasets.load("breast_cancer")
+>>> model = gpx.models.VGPKMM(train, gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit())
+>>> result = gpx.fit(model)
+>>> scores = gpx.metrics.evaluate(model, test)
+"""
+
+from gpflow_ext import datasets, likelihoods, metrics, models, plotting
+from gpflow_ext.citations import cite
+from gpflow_ext.inference.loops import FitResult, Status
+from gpflow_ext.persistence import export, load_exported, verify
+from gpflow_ext.recipes import fit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FitResult",
+    "Status",
+    "cite",
+    "datasets",
+    "export",
+    "fit",
+    "likelihoods",
+    "load_exported",
+    "metrics",
+    "models",
+    "plotting",
+    "verify",
+]

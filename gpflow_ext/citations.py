@@ -1,0 +1,31 @@
+"""Which paper to cite for a model."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+_PAPERS = {
+    "VGPKMM": """@inproceedings{khan2012fast,
+  author    = {Khan, Mohammad Emtiyaz and Mohamed, Shakir and Murphy, Kevin P.},
+  title     = {Fast {B}ayesian Inference for Non-Conjugate {G}aussian Process Regression},
+  booktitle = {Advances in Neural Information Processing Systems 25},
+  year      = {2012}
+}""",
+}
+
+
+def cite(model: tf.Module | type[tf.Module]) -> str:
+    """Return the BibTeX entry of the paper behind a model or model class.
+
+    Raises
+    ------
+    ValueError
+        For a class that is not one of this package's models.
+    """
+    cls = model if isinstance(model, type) else type(model)
+    for base in cls.__mro__:
+        if base.__name__ in _PAPERS:
+            return _PAPERS[base.__name__]
+    raise ValueError(
+        f"No paper is recorded for {cls.__name__}; the models with one are: {', '.join(_PAPERS)}."
+    )

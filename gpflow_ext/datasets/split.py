@@ -1,0 +1,144 @@
+"""What ``load`` returns: a training and a test part, with all that is needed to use and to cite them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """The affine map ``(X - mean) / scale`` that was fitted to the training inputs.
+
+    Parameters
+    ----------
+    mean, scale
+        Shape [D], in the units of the raw inputs.
+    """
+
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def fit(cls, X: Floats) -> Scaler:
+        """Take mean and standard deviation of each column of X [N, D]; a constant column has scale 1."""
+        constant = np.ptp(X, axis=0) == 0.0
+        mean = np.where(constant, X[0], X.mean(axis=0))
+        # Squares are taken relative to the largest deviation, so that no magnitude over- or underflows.
+        deviation = X - mean
+        peak = np.where(constant, 1.0, np.abs(deviation).max(axis=0))
+        deviation /= peak
+        variance = np.einsum("nd,nd->d", deviation, deviation) / len(X)
+        return cls(mean, np.where(constant, 1.0, peak * np.sqrt(variance)))
+
+    @classmethod
+    def identity(cls, num_inputs: int) -> Scaler:
+        """Return the map that changes nothing."""
+        return cls(np.zeros(num_inputs), np.ones(num_inputs))
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Map raw inputs [..., D] to the inputs of the model."""
+        return (self._checked(X) - self.mean) / self.scale
+
+    def inverse(self, X: ArrayLike) -> Floats:
+        """Map inputs of the model [..., D] back to raw units."""
+        return self._checked(X) * self.scale + self.mean
+
+    def _checked(self, X: ArrayLike) -> Floats:
+        values = np.asarray(X, np.float64)
+        if values.shape[-1:] != self.mean.shape:
+            raise ValueError(f"X has shape {values.shape}; its last axis must be {self.mean.size} wide.")
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A data set in two parts; ``train, test = split`` unpacks it.
+
+    Parameters
+    ----------
+    train, test
+        Pairs of inputs [N, D] and targets [N, 1] ([N, P] for sets with several outputs). Targets keep
+        their own units; classes are counted from 0.
+    name
+        The name or the file that was loaded.
+    task
+        "binary", "multiclass", "ordinal", "count" or "regression".
+    feature_names
+        Names of the D inputs.
+    target
+        Name of the target.
+    labels
+        Class names in class order; None for counts and regression.
+    scaler
+        The map from raw to standardised inputs; the identity where nothing was standardised.
+    seed
+        The seed that chose the test rows.
+    sha256
+        Of the raw file or arrays.
+    source
+        Where the data came from, with the licence as it is stated there.
+    notes
+        One sentence for every treatment that was applied.
+    rows
+        Which rows of the source, counted from 0, form the training and the test part.
+    exposure
+        Exposures [N, 1] of the training and the test counts, or None.
+    """
+
+    train: tuple[Array, Array]
+    test: tuple[Array, Array]
+    name: str
+    task: str
+    feature_names: tuple[str, ...]
+    target: str
+    labels: tuple[str, ...] | None
+    scaler: Scaler
+    seed: int
+    sha256: str
+    source: str
+    notes: tuple[str, ...]
+    rows: tuple[Rows, Rows]
+    exposure: tuple[Array, Array] | None = None
+
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the training part, then the test part."""
+        return iter((self.train, self.test))
+
+
+def choose_rows(classes: Floats | None, num_rows: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Divide rows at random into training and test rows, each in random order.
+
+    Parameters
+    ----------
+    classes
+        Class of each row, shape [N]: every class then gives its share to the test part, and keeps at least
+        one training row. None divides without regard to the target.
+    num_rows
+        N.
+    fraction
+        Share of the test part; 0 leaves it empty, any other share gives it at least one row.
+    seed
+        Seed of the permutation.
+    """
+    order = np.random.default_rng(seed).permutation(num_rows)
+    size = 0 if fraction == 0.0 else min(max(1, round(num_rows * fraction)), num_rows - 1)
+    if classes is None:
+        return order[size:], order[:size]
+    _, member, counts = np.unique(classes[order], return_inverse=True, return_counts=True)
+    exact = counts * (size / num_rows)
+    quota = np.floor(exact).astype(int)  # below counts, as size < num_rows
+    largest_remainder = [c for c in np.argsort(quota - exact, kind="stable") if quota[c] < counts[c] - 1]
+    quota[largest_remainder[: size - quota.sum()]] += 1
+    is_test = np.zeros(num_rows, bool)
+    for c, share in enumerate(quota):
+        is_test[np.flatnonzero(member == c)[:share]] = True
+    return order[~is_test], order[is_test]

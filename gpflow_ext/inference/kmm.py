@@ -1,0 +1,195 @@
+"""Inference for `VGPKMM`-like site models: site updates, alternating with the hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import scipy.optimize
+import tensorflow as tf
+
+from gpflow_ext.inference import algorithm1, coordinate_ascent
+from gpflow_ext.inference.coordinate_ascent import State
+from gpflow_ext.inference.loops import resolve_jit
+from gpflow_ext.sites import Dense, Prior, Sites
+
+Method: TypeAlias = Literal["parallel", "algorithm1"]
+
+REJECTED = 1e25  # the loss that tells a line search to come back from where the bound is not finite
+
+
+class SiteTarget(Protocol):
+    """What the engine needs of a model with Gaussian sites."""
+
+    @property
+    def sites(self) -> Sites:
+        """The current sites."""
+
+    def assign_sites(self, new: Sites) -> None:
+        """Replace the sites."""
+
+    def prior(self) -> Prior:
+        """Return the prior at the training inputs."""
+
+    def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the bound of the expected log likelihood of all data, or of some rows."""
+
+    def training_loss(self) -> tf.Tensor:
+        """Return minus the bound and the log prior density, the sites held fixed."""
+
+    def log_prior_density(self) -> tf.Tensor:
+        """Return the log density of the priors of the hyperparameters."""
+
+
+class SiteAscent(tf.Module):
+    """One-step updates of the sites, compiled once, their state in variables that a checkpoint can hold.
+
+    Parameters
+    ----------
+    target
+        The model.
+    method
+        ``"parallel"``: the safeguarded parallel fixed point. ``"algorithm1"``: the paper's sweep.
+    block
+        Block size of the sweep; it does not change the iterates.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(self, target: SiteTarget, method: Method, block: int, jit_compile: bool | None) -> None:
+        super().__init__()
+        if method not in ("parallel", "algorithm1"):
+            raise ValueError(f'`method` must be "parallel" or "algorithm1"; got {method!r}.')
+        if method == "algorithm1" and not isinstance(target.prior(), Dense):
+            raise ValueError(
+                'method="algorithm1" sweeps over a dense covariance; with inducing variables use "parallel".'
+            )
+        jit = resolve_jit(jit_compile)
+        expectation = target.expectation
+
+        def at_rows(rows: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+            return target.expectation(mean, var, rows)
+
+        def step(prior: Prior, state: State) -> tuple[State, tf.Tensor]:
+            if method == "algorithm1" and isinstance(prior, Dense):
+                new = algorithm1.sweep_step(prior, expectation, at_rows, state, block)
+            else:
+                new = coordinate_ascent.parallel_step(prior, expectation, state)
+            return new, coordinate_ascent.stationarity(expectation, new)
+
+        def start(prior: Prior, initial: Sites) -> tuple[State, tf.Tensor]:
+            first = coordinate_ascent.start(prior, expectation, initial)
+            return first, coordinate_ascent.stationarity(expectation, first)
+
+        self._target = target
+        self._prior = tf.function(target.prior)
+        self._start = tf.function(start, jit_compile=jit)
+        self._step = tf.function(step, jit_compile=jit)
+        self.prior = self._prior()
+        first, _ = self._start(self.prior, target.sites)
+        self.point = [tf.Variable(part, trainable=False) for part in first]
+
+    @property
+    def state(self) -> State:
+        """The current point of the ascent."""
+        return State(*(part.read_value() for part in self.point))
+
+    def restart(self) -> float:
+        """Read the prior and the sites again after the model's parameters moved; return the violation."""
+        self.prior = self._prior()
+        state, violation = self._start(self.prior, self._target.sites)
+        self._assign(state)
+        return float(violation)
+
+    def step(self) -> tuple[float, float]:
+        """Do one iteration or sweep; return the bound and the largest violation of the fixed point."""
+        new, violation = self._step(self.prior, self.state)
+        self._assign(new)
+        self._target.assign_sites(new.sites)
+        return float(new.objective), float(violation)
+
+    def settle(self, max_steps: int, tolerance: float) -> tuple[float, float]:
+        """Restart, then step until the violation or the gain is small; return the bound and the violation."""
+        violation = self.restart()
+        bound = float(self.state.objective)
+        for _ in range(max_steps):
+            if violation <= tolerance:
+                break
+            previous = bound
+            bound, violation = self.step()
+            if bound - previous <= 1e-10 * max(1.0, abs(bound)):
+                break
+        return bound, violation
+
+    def _assign(self, new: State) -> None:
+        for variable, value in zip(self.point, new, strict=True):
+            variable.assign(value)
+
+
+def site_update(
+    ascent: SiteAscent, target: SiteTarget, stationarity: float
+) -> Callable[[], tuple[float, bool]]:
+    """Return the update that moves the sites alone, the hyperparameters being fixed."""
+    log_prior = float(target.log_prior_density())
+
+    def update() -> tuple[float, bool]:
+        bound, violation = ascent.step()
+        return bound + log_prior, violation <= stationarity
+
+    return update
+
+
+def alternating_update(
+    ascent: SiteAscent,
+    target: SiteTarget,
+    variables: Sequence[tf.Variable],
+    *,
+    site_updates: int,
+    hyper_updates: int,
+    stationarity: float,
+    jit_compile: bool | None,
+) -> Callable[[], tuple[float, bool]]:
+    """Return the update that does ``hyper_updates`` iterations of L-BFGS on the optimised bound.
+
+    Each evaluation alternates: the sites are brought to their fixed point at the new hyperparameters,
+    warm-started from the last ones, and the gradient is that of the bound with the sites held fixed
+    (the dual objective), exact there by the envelope theorem. A run that does not raise the objective is
+    undone, so an update never lowers it. It depends on the model's variables alone, so a restart from a
+    checkpoint repeats it exactly.
+    """
+    pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
+    assign = gpflow.optimizers.Scipy.assign_tensors
+
+    @tf.function(jit_compile=resolve_jit(jit_compile))
+    def loss_and_gradient() -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            loss = target.training_loss()
+        return loss, pack(tape.gradient(loss, variables, unconnected_gradients="zero"))
+
+    def evaluate(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        assign(variables, unpack(variables, tf.constant(x)))
+        ascent.settle(site_updates, stationarity)
+        loss, gradient = loss_and_gradient()
+        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+            return REJECTED, np.zeros_like(x)
+        return float(loss), gradient.numpy().astype(np.float64)
+
+    def update() -> tuple[float, bool]:
+        kept, sites = [variable.read_value() for variable in variables], target.sites
+        before, _ = evaluate(pack(variables).numpy())
+        outcome = scipy.optimize.minimize(
+            evaluate, pack(variables).numpy(), jac=True, method="L-BFGS-B", options={"maxiter": hyper_updates}
+        )
+        if outcome.fun <= before:
+            assign(variables, unpack(variables, tf.constant(outcome.x)))
+        else:
+            assign(variables, kept)
+            target.assign_sites(sites)
+        bound, violation = ascent.settle(site_updates, stationarity)
+        return bound + float(target.log_prior_density()), violation <= stationarity
+
+    return update

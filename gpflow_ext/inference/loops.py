@@ -1,0 +1,139 @@
+"""The training loop shared by every recipe: it sees an update and variables, never a model's inside."""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+Update: TypeAlias = Callable[[], tuple[float, bool]]
+"""Perform one step; return the objective and whether the method itself has converged."""
+
+Callback: TypeAlias = Callable[[int, float], None]
+"""Called after each accepted step with its number (from 1) and the objective."""
+
+
+class Status(enum.Enum):
+    """How a training loop ended."""
+
+    CONVERGED = "The objective and the stationarity conditions settled within the tolerance."
+    MAX_STEPS = "The number of steps asked for was reached before the objective settled."
+    NON_FINITE = "The objective became NaN or infinite; the last good state was restored."
+    DIVERGED = (
+        "The objective fell although the method should only raise it; the last good state was restored."
+    )
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit did.
+
+    Attributes
+    ----------
+    objective
+        The objective after each step of this run, shape [steps run].
+    times
+        Seconds from the start of this run to the end of each step, shape [steps run].
+    first_step
+        Steps that a checkpoint had already done before this run.
+    status
+        Why the run ended.
+    """
+
+    objective: npt.NDArray[np.float64]
+    times: npt.NDArray[np.float64]
+    first_step: int
+    status: Status
+
+    @property
+    def steps(self) -> int:
+        """Number of the last step, those before a restart included."""
+        return self.first_step + len(self.objective)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of this run."""
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+    def __str__(self) -> str:
+        last = f"objective {self.objective[-1]:.6g}, " if len(self.objective) else ""
+        return f"{self.steps} steps, {last}{self.seconds:.2f} s. {self.status.value}"
+
+
+def iterate(
+    update: Update,
+    variables: Sequence[tf.Variable],
+    *,
+    steps: int,
+    first_step: int = 0,
+    tolerance: float | None = None,
+    monotone: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult:
+    """Repeat an update until it settles, fails or has been done ``steps`` times in all.
+
+    Parameters
+    ----------
+    update
+        One step. Its objective may be measured before or after the variables move.
+    variables
+        What an update changes; copied before each step, so that a failed one can be undone.
+    steps, first_step
+        Number of the last step, and of the last one already done.
+    tolerance
+        Stop when the objective changes by less than ``tolerance·max(1, |objective|)`` and the update says
+        that its own conditions hold; never with ``None``.
+    monotone
+        Whether a fall of the objective beyond 1e-9 relative is a failure.
+    callbacks
+        Called in order after each accepted step.
+    """
+    begin, objective, times = time.perf_counter(), [], []
+    status = Status.MAX_STEPS
+    previous = math.nan
+    good = _read(variables)
+    for step in range(first_step + 1, steps + 1):
+        before = _read(variables)
+        value, settled = update()
+        scale = max(1.0, abs(value))
+        if not math.isfinite(value):
+            status = Status.NON_FINITE
+            _restore(variables, good)
+            break
+        if monotone and value < previous - 1e-9 * scale:
+            status = Status.DIVERGED
+            _restore(variables, before)
+            break
+        good = before
+        objective.append(value)
+        times.append(time.perf_counter() - begin)
+        for callback in callbacks:
+            callback(step, value)
+        if tolerance is not None and settled and abs(value - previous) <= tolerance * scale:
+            status = Status.CONVERGED
+            break
+        previous = value
+    return FitResult(np.array(objective, float), np.array(times, float), first_step, status)
+
+
+def resolve_jit(jit_compile: bool | None) -> bool:
+    """Return whether to compile with XLA: by default on GPU and TPU only, its Cholesky being slow on CPU."""
+    if jit_compile is not None:
+        return jit_compile
+    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+def _read(variables: Sequence[tf.Variable]) -> list[Any]:
+    return [variable.read_value() for variable in variables]
+
+
+def _restore(variables: Sequence[tf.Variable], values: Sequence[Any]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

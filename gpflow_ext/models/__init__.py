@@ -1,0 +1,6 @@
+"""GPflow models."""
+
+from gpflow_ext.models.site_model import SiteModel
+from gpflow_ext.models.vgp_kmm import VGPKMM
+
+__all__ = ["VGPKMM", "SiteModel"]

@@ -1,0 +1,159 @@
+"""The base of all Gaussian-site models: q(f) ∝ p(f) ∏ₙ tₙ(fₙ)."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow import posteriors
+from gpflow.covariances import Kuf, Kuu
+from gpflow.inducing_variables import InducingPoints
+from gpflow.models import GPModel, InternalDataTrainingLossMixin
+from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.posteriors import PrecomputeCacheType
+
+from gpflow_ext import checks
+from gpflow_ext.sites import Dense, Prior, Projection, Sites
+
+
+class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
+    """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent.
+
+    The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: an inference method proposes them,
+    gradients train everything else. A subclass says what is maximised.
+
+    Parameters
+    ----------
+    data
+        Inputs [N, D] and targets [N, P].
+    kernel
+        A single-output kernel, shared by all latent functions.
+    likelihood
+        Any GPflow likelihood whose data are independent given the latent functions.
+    mean_function
+        Zero by default.
+    num_latent_gps
+        L; by default what the likelihood and the targets ask for.
+    inducing_variable
+        ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²).
+
+    Raises
+    ------
+    ValueError
+        For data that are not finite matrices of equal length or lie outside the likelihood's support.
+    NotImplementedError
+        For a multi-output kernel.
+    """
+
+    def __init__(
+        self,
+        data: tuple[Any, Any],
+        kernel: gpflow.kernels.Kernel,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean_function: gpflow.functions.MeanFunction | None = None,
+        num_latent_gps: int | None = None,
+        *,
+        inducing_variable: InducingVariablesLike | None = None,
+    ) -> None:
+        X, Y = checks.check_data(data)
+        checks.check_targets(likelihood, Y)
+        if isinstance(kernel, gpflow.kernels.MultioutputKernel):
+            raise NotImplementedError(
+                f"{type(self).__name__} shares one kernel between its latent functions; pass a single-output "
+                f"kernel instead of {type(kernel).__name__}."
+            )
+        if num_latent_gps is None:
+            num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
+                (X, Y), kernel, likelihood
+            )
+        super().__init__(kernel, likelihood, mean_function, num_latent_gps)
+        self.data = (tf.constant(X), tf.constant(Y))
+        self.inducing_variable = (
+            None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
+        )
+        self.nat1 = gpflow.Parameter(tf.zeros([len(X), num_latent_gps], X.dtype), trainable=False)
+        self.prec = gpflow.Parameter(tf.zeros([len(X), num_latent_gps], X.dtype), trainable=False)
+
+    @property
+    def sites(self) -> Sites:
+        """The current sites as tensors."""
+        return Sites(tf.convert_to_tensor(self.nat1), tf.convert_to_tensor(self.prec))
+
+    def assign_sites(self, new: Sites) -> None:
+        """Replace the sites."""
+        self.nat1.assign(new.nat1)
+        self.prec.assign(new.prec)
+
+    def prior(self) -> Prior:
+        """Return the prior at the training inputs, with GPflow's default jitter on the kernel matrix."""
+        X, _ = self.data
+        mean = tf.broadcast_to(self.mean_function(X), [X.shape[0], self.num_latent_gps])
+        jitter = gpflow.default_jitter()
+        if self.inducing_variable is None:
+            K = self.kernel(X)
+            return Dense(mean, tf.linalg.set_diag(K, tf.linalg.diag_part(K) + jitter)[None])
+        chol = tf.linalg.cholesky(Kuu(self.inducing_variable, self.kernel, jitter=jitter))  # [M, M]
+        A = tf.linalg.triangular_solve(chol, Kuf(self.inducing_variable, self.kernel, X))  # [M, N]
+        residual = self.kernel(X, full_cov=False) - tf.reduce_sum(A**2, axis=0)
+        return Projection(mean, A[None], tf.nn.relu(residual)[:, None], chol[None])
+
+    def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+        """Return Eq[log p(yₙ | fₙ)], or the likelihood's lower bound of it, for marginals [N, L], as [N].
+
+        With ``rows`` [R] the marginals are those of these data alone, [R, L].
+        """
+        X, Y = self.data if rows is None else (tf.gather(part, rows) for part in self.data)
+        return self.likelihood.variational_expectations(X, mean, var, Y)
+
+    def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
+        prior = self.prior()
+        projection = prior.whiten() if isinstance(prior, Dense) else prior
+        return projection.factorise(self.prec).whitened(self.nat1 - self.prec * projection.mean)
+
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> SitePosterior:
+        """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        return SitePosterior(self, precompute_cache)
+
+    @inherit_check_shapes
+    def predict_f(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean and (co)variance of the latent functions at Xnew, as GPflow's models do."""
+        return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+
+class SitePosterior(posteriors.IndependentPosterior):
+    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
+
+    ``update_cache`` reads the model again, so the object follows a model that is trained further.
+    """
+
+    def __init__(self, model: SiteModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
+        inducing = model.inducing_variable
+        if inducing is None:
+            inducing = InducingPoints(model.data[0])
+            gpflow.set_trainable(inducing, False)
+        posteriors.AbstractPosterior.__init__(self, model.kernel, inducing, mean_function=model.mean_function)
+        self._model = model
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
+        return posteriors.PrecomputedValue.wrap_alpha_Qinv(*_predictor(self._model))
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._conditional_with_precompute(_predictor(self._model), Xnew, full_cov, full_output_cov)
+
+
+def _predictor(model: SiteModel) -> tuple[tf.Tensor, tf.Tensor]:
+    prior, current = model.prior(), model.sites
+    factor = prior.factorise(current.prec)
+    return factor.predictor(factor.solve(current.nat1 - current.prec * prior.mean))

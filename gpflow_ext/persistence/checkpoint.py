@@ -1,0 +1,221 @@
+"""Checkpoints from which a run resumes exactly, and which refuse to restore into another model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from .manifest import check_same, describe, plain, write_json, write_text
+
+_INDEX = re.compile(r"ckpt-(\d+)\.index")
+_SHARD = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
+_LITTER = ("ckpt-*_temp*", "ckpt-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp")
+_MANIFEST = "manifest.json"
+
+
+class Checkpoints:
+    """Checkpoints of a model and of all else that a run needs to go on as if it had never stopped.
+
+    The folder holds what ``tf.train.CheckpointManager`` writes, ``ckpt-<step>.*``, and a ``manifest.json``
+    that describes the model, the data and the run. One process at a time may use a folder.
+
+    A run resumes exactly only if everything that changes is given here: the optimiser (with its slots built:
+    ``optimizer.build(model.trainable_variables)``) and the iterator over minibatches as well as the model.
+
+    Parameters
+    ----------
+    directory
+        The folder, created when missing.
+    model
+        Any GPflow model.
+    max_to_keep
+        Older checkpoints are removed.
+    training
+        Settings that a resumed run must share, as plain values: optimiser, minibatch size, seed.
+    data
+        The training arrays, when the model does not hold them; their hash goes into the manifest.
+    **trackables
+        What else to save by name: ``optimizer=``, ``iterator=``, a ``tf.Variable``.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds checkpoints but no manifest, or a name is taken.
+
+    Examples
+    --------
+    >>> checkpoints = Checkpoints("runs/one", model, optimizer=optimizer, iterator=batches)
+    >>> for step in range(checkpoints.restore_latest() or 0, 1000):
+    ...     optimizer.minimize(lambda: model.training_loss(next(batches)), model.trainable_variables)
+    ...     if (step + 1) % 100 == 0:
+    ...         checkpoints.save(step + 1)
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        model: tf.Module,
+        *,
+        max_to_keep: int = 3,
+        training: Mapping[str, Any] | None = None,
+        data: Sequence[Any] | None = None,
+        **trackables: Any,
+    ) -> None:
+        if "saved_step" in trackables:
+            raise ValueError(
+                "the name 'saved_step' is used by Checkpoints itself: give the variable another name"
+            )
+        self._directory = Path(directory).resolve()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._model, self._data, self._max_to_keep = model, data, max_to_keep
+        kinds = {name: type(value).__name__ for name, value in sorted(trackables.items())}
+        self._run = plain({"training": training or {}, "trackables": kinds})
+        self._saved_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._checkpoint = tf.train.Checkpoint(model=model, saved_step=self._saved_step, **trackables)
+        self._counter = self._checkpoint.save_counter  # made now: TensorFlow would make it at the first save
+        self._at: int | None = None  # the step that the variables and the newest checkpoint agree on
+        self._sweep()
+        if self.steps and not self._manifest.exists():
+            raise ValueError(
+                f"{self._directory} holds checkpoints but no {_MANIFEST}, so nothing tells which model "
+                "they belong to: choose an empty folder"
+            )
+        self._manager = self._open_manager()
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in increasing order."""
+        names = (_INDEX.fullmatch(path.name) for path in self._directory.iterdir())
+        return sorted(int(match[1]) for match in names if match)
+
+    def save(self, step: int | tf.Variable) -> Path:
+        """Write a checkpoint and return its prefix.
+
+        Raises
+        ------
+        ValueError
+            If the step is not beyond the last one, or the folder holds another run's checkpoints.
+        """
+        step, newest = int(step), max(self.steps, default=None)
+        if newest != self._at:
+            raise ValueError(
+                f"{self._directory} already holds a checkpoint of step {newest} that this run has not "
+                "restored: call restore_latest() first, or choose an empty folder"
+            )
+        if self._at is None:
+            write_json(self._manifest, self._describe())  # first, so that no checkpoint is ever without one
+        elif step <= self._at:
+            raise ValueError(f"step must grow from one checkpoint to the next; seen {step} after {self._at}")
+        self._saved_step.assign(step)
+        prefix = self._manager.save(checkpoint_number=step)
+        self._at = step
+        return Path(prefix)
+
+    def restore_latest(self) -> int | None:
+        """Restore the newest readable checkpoint and return its step, or ``None`` if there is none.
+
+        The manifest and every checksum are verified before any variable is touched. A checkpoint that cannot
+        be read (the process was killed while it was written) is moved into the folder ``unreadable``, with a
+        warning, and the one before it is used.
+
+        Raises
+        ------
+        ValueError
+            If the checkpoints belong to another model or run, or if none of them can be read.
+        """
+        steps = self.steps
+        if not steps:
+            return None
+        check_same(json.loads(self._manifest.read_text(encoding="utf-8")), self._describe())
+        damaged: dict[int, str] = {}
+        for step in reversed(steps):
+            reason = _damage(self._prefix(step))
+            if reason is None:
+                self._restore(step)
+                self._set_aside(damaged, step)
+                return step
+            damaged[step] = reason
+        reasons = "\n".join(f"  step {step}: {reason}" for step, reason in damaged.items())
+        raise ValueError(f"no checkpoint in {self._directory} can be read:\n{reasons}")
+
+    @property
+    def _manifest(self) -> Path:
+        return self._directory / _MANIFEST
+
+    def _prefix(self, step: int) -> Path:
+        return self._directory / f"ckpt-{step}"
+
+    def _describe(self) -> dict[str, Any]:
+        return {**describe(self._model, self._data), **self._run}
+
+    def _restore(self, step: int) -> None:
+        prefix = str(self._prefix(step))
+        _, missing, extra = tf.train.CheckpointView(prefix).diff(self._checkpoint)
+        if missing or extra:
+            raise ValueError(
+                f"the checkpoint of step {step} holds {len(missing)} objects that this run lacks, and lacks "
+                f"{len(extra)} that it has. Build the optimiser's slots before saving and before restoring: "
+                "optimizer.build(model.trainable_variables)"
+            )
+        self._checkpoint.restore(prefix).assert_consumed()
+        self._at = step
+
+    def _set_aside(self, damaged: Mapping[int, str], restored: int) -> None:
+        for step, reason in damaged.items():
+            aside = self._directory / "unreadable"
+            aside.mkdir(exist_ok=True)
+            for path in self._directory.glob(f"ckpt-{step}.*"):
+                os.replace(path, aside / path.name)
+            warnings.warn(
+                f"the checkpoint of step {step} cannot be read ({reason}); restored step {restored} instead "
+                f"and moved the unreadable files to {aside}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        if damaged:
+            self._manager = self._open_manager()
+
+    def _open_manager(self) -> tf.train.CheckpointManager:
+        # The state file may lag behind the files after a kill: what lies in the folder decides.
+        names = [self._prefix(step).name for step in self.steps]
+        if names:
+            state = tf.compat.v1.train.generate_checkpoint_state_proto(str(self._directory), names[-1], names)
+            write_text(self._directory / "checkpoint", str(state))
+        return tf.train.CheckpointManager(self._checkpoint, str(self._directory), self._max_to_keep)
+
+    def _sweep(self) -> None:
+        """Remove what a killed process has left: temporary files, and shards without an index."""
+        litter = [path for pattern in _LITTER for path in self._directory.glob(pattern)]
+        complete = {f"ckpt-{step}" for step in self.steps}
+        for path in self._directory.iterdir():
+            shard = _SHARD.fullmatch(path.name)
+            if shard and shard[1] not in complete:
+                litter.append(path)
+        for path in litter:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _damage(prefix: Path) -> str | None:
+    """Read every tensor, which verifies its checksum; return why that failed, or ``None``."""
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        for (
+            name,
+            dtype,
+        ) in reader.get_variable_to_dtype_map().items():  # the reader cannot give iterator states
+            tf.raw_ops.RestoreV2(
+                prefix=str(prefix), tensor_names=[name], shape_and_slices=[""], dtypes=[tf.as_dtype(dtype)]
+            )
+    except tf.errors.PermissionDeniedError:
+        raise  # not damaged: another user's file
+    except tf.errors.OpError as error:
+        return str(error).splitlines()[0]
+    return None

@@ -1,0 +1,252 @@
+"""Write a trained model as a SavedModel that TensorFlow alone can serve."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.classes import class_probabilities
+
+from .card import model_card
+from .manifest import describe, plain, sha256_json, write_json
+from .serving import Served, build
+from .verify import hash_files, verify, versions
+
+Array = np.ndarray[Any, Any]
+_PARTIAL = ".partial-"
+_EXAMPLE_ROWS = 5
+
+
+def export(
+    model: gpflow.models.GPModel,
+    path: str | os.PathLike[str],
+    *,
+    example: Any = None,
+    scaler: Any = None,
+    labels: Sequence[str] | None = None,
+    data: Any = None,
+    metrics: Mapping[str, float] | None = None,
+    seed: int | None = None,
+    notes: str | Sequence[str] = (),
+    name: str | None = None,
+) -> Path:
+    """Export a model to ``path/<version>/`` and return that folder.
+
+    The version is one above the highest there; none is ever overwritten. All is written into a partial folder
+    beside the versions and renamed at the end, so a version is whole or absent whenever the process is
+    killed. What a killed export has left is removed by the next one, so two processes must not export to one
+    path at a time. The model itself is not changed.
+
+    Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
+    ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
+    ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
+    and ``targets`` [None, P].
+
+    Parameters
+    ----------
+    model
+        Any trained GPflow model.
+    path
+        The folder of this model; its last part is the default name.
+    example
+        Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
+        synthetic rows are drawn around the mean: no training row is stored unless it is given here.
+    scaler
+        How the training inputs were standardised: an object with ``mean`` [D] and ``scale`` [D], or that
+        pair. By default the scaler of ``data``, or none.
+    labels
+        Names of the classes in order; by default those of ``data``.
+    data
+        What the model was trained on, as ``datasets.load`` returns it.
+    metrics, seed, notes
+        What to record in the manifest and on the model card.
+    name
+        The model's name on its card.
+
+    Raises
+    ------
+    ValueError
+        If the inputs' width, the scaler or the labels do not fit the model, or its predictions are not
+        finite.
+    """
+    path = Path(path)
+    if path.is_file() or (path / "saved_model.pb").exists():
+        raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
+    scaler = getattr(data, "scaler", None) if scaler is None else scaler
+    mean, scale = _standardisation(model, scaler, example)
+    inputs = _example(example, mean, scale)
+    X = (inputs - mean) / scale
+    f = model.predict_f(X)
+    probabilities = class_probabilities(model.likelihood, X, *f)
+    classes = None if probabilities is None else int(probabilities.shape[1])
+    labels = _labels(labels, data, classes)
+    served = build(model, mean, scale, labels)
+    outputs, difference = _try(served, inputs, f)
+    training = _training_inputs(model, data, mean.dtype)
+    version = max(versions(path), default=0) + 1
+    description = describe(model)
+    manifest = {
+        "format": 1,
+        "name": name or path.resolve().name,
+        "version": version,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": description.pop("versions"),
+        "config_sha256": sha256_json(description),
+        "dtype": mean.dtype.name,
+        "task": getattr(data, "task", None) or _task(model, classes),
+        "model": description,
+        "signatures": {key: _signature(s) for key, s in served.signatures.items()},
+        "labels": labels,
+        "data": _data(data, training, len(mean)),
+        "seed": getattr(data, "seed", None) if seed is None else seed,
+        "metrics": {key: float(value) for key, value in (metrics or {}).items()},
+        "notes": [notes] if isinstance(notes, str) else list(notes),
+        "holds_training_inputs": _holds(served, training, [] if example is None else X),
+        "difference_from_model": difference,
+    }
+    return _write(path, version, served, plain(manifest), {"inputs": inputs, **outputs})
+
+
+def _write(
+    path: Path, version: int, served: Served, manifest: dict[str, Any], example: dict[str, Array]
+) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for litter in path.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(litter)
+    partial, final = path / f"{_PARTIAL}{uuid.uuid4().hex}", path / str(version)
+    try:
+        # Nobody trains the served graph, so the gradients of its custom-gradient functions are left out.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(served.module, str(partial), signatures=served.signatures, options=options)
+        np.savez(partial / "example.npz", **example)
+        (partial / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
+        write_json(partial / "manifest.json", {**manifest, "sha256": hash_files(partial)})
+        verify(partial)  # so that no version exists that load_exported would refuse
+        os.replace(partial, final)  # fails if another process has made this version meanwhile
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final
+
+
+def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) -> tuple[Array, Array]:
+    """Return the mean and scale of the inputs, shape [D] each, in the dtype of the model."""
+    parameters = gpflow.utilities.parameter_dict(model)
+    dtypes = [p.dtype.as_numpy_dtype for p in parameters.values() if p.dtype.is_floating]
+    dtype = dtypes[0] if dtypes else gpflow.default_float()
+    held = _training_inputs(model, None, dtype)
+    arrays = [held] if held is not None else [p for key, p in parameters.items() if key.endswith(".Z")]
+    if not arrays and example is not None:
+        arrays = [np.asarray(example)]
+    width = arrays[0].shape[-1] if arrays else None
+    if scaler is None:
+        if width is None:
+            raise ValueError("the width of the inputs is not known: pass example= with rows of shape [n, D]")
+        return np.zeros(width, dtype), np.ones(width, dtype)
+    mean, scale = scaler if isinstance(scaler, tuple) else (scaler.mean, scaler.scale)
+    mean, scale = np.asarray(mean, dtype), np.asarray(scale, dtype)
+    if mean.ndim != 1 or mean.shape != scale.shape or (width is not None and len(mean) != width):
+        raise ValueError(
+            f"scaler must have mean and scale of shape [D] = [{width}]; found {mean.shape} and {scale.shape}"
+        )
+    if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
+        raise ValueError("scaler must have a finite mean and a finite, positive scale")
+    return mean, scale
+
+
+def _example(example: Any, mean: Array, scale: Array) -> Array:
+    if example is None:  # synthetic, because training rows may be confidential
+        return mean + scale * np.random.default_rng(0).standard_normal((_EXAMPLE_ROWS, len(mean))).astype(
+            mean.dtype
+        )
+    inputs = np.asarray(example, mean.dtype)
+    if inputs.ndim != 2 or inputs.shape[1] != len(mean) or not np.isfinite(inputs).all():
+        raise ValueError(
+            f"example must be finite, of shape [n, D] = [n, {len(mean)}]; its shape is {inputs.shape}"
+        )
+    return inputs
+
+
+def _try(served: Served, inputs: Array, f: Sequence[tf.Tensor]) -> tuple[dict[str, Array], float]:
+    """Return the example's outputs, and how far their f is from the live model's, ``f``."""
+    batch = tf.constant(inputs)
+    outputs = {k: v.numpy() for k, v in served.signatures["serving_default"](inputs=batch).items()}
+    if not outputs["is_finite"].all():
+        raise ValueError("the model's predictions are not finite: train it, or go back to a checkpoint")
+    if "label" in outputs:
+        outputs["label"] = np.char.decode(outputs["label"].astype(bytes), "utf-8")  # unicode needs no pickle
+    ours = served.signatures["predict_f"](inputs=batch)
+    live = {"mean": np.asarray(f[0]), "variance": np.asarray(f[1])}
+    difference = max(float(np.abs(ours[k].numpy() - v).max(initial=0.0)) for k, v in live.items())
+    size = max(1.0, *(float(np.abs(v).max(initial=0.0)) for v in live.values()))
+    if difference > np.sqrt(np.finfo(inputs.dtype).eps) * size:
+        raise ValueError(
+            f"the exported graph differs from model.predict_f by {difference:.1e}: the model's posterior() "
+            "does not predict what the model predicts"
+        )
+    return outputs, difference
+
+
+def _labels(labels: Sequence[str] | None, data: Any, classes: int | None) -> list[str] | None:
+    """Return the names of the classes as strings, or ``None`` where the likelihood has no classes."""
+    given = getattr(data, "labels", None) if labels is None else labels
+    if classes is None and labels is not None:
+        raise ValueError("labels were given, but the likelihood of this model has no classes: leave them out")
+    if given is None or classes is None:
+        return None
+    names = [str(name) for name in given]
+    if len(names) != classes:
+        raise ValueError(f"labels must name the {classes} classes in order; found {len(names)}: {names}")
+    return names
+
+
+def _task(model: gpflow.models.GPModel, classes: int | None) -> str:
+    kind = type(model.likelihood).__name__
+    return f"{kind} observations" if classes is None else f"classification, {classes} classes"
+
+
+def _signature(function: Any) -> dict[str, Any]:
+    def specs(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: {"shape": t.shape.as_list(), "dtype": t.dtype.name} for k, t in sorted(tensors.items())}
+
+    inputs = {spec.name: spec for spec in function.structured_input_signature[0]}
+    return {"inputs": specs(inputs), "outputs": specs(function.structured_outputs)}
+
+
+def _data(data: Any, training: Array | None, width: int) -> dict[str, Any]:
+    known = {key: getattr(data, key, None) for key in ("name", "source", "sha256", "feature_names", "target")}
+    return {**known, "N": None if training is None else len(training), "D": width}
+
+
+def _training_inputs(model: gpflow.models.GPModel, data: Any, dtype: Any) -> Array | None:
+    for held in (getattr(model, "data", None), getattr(data, "train", None)):
+        if isinstance(held, tuple | list):
+            return np.asarray(held[0], dtype)
+    return None
+
+
+def _holds(served: Served, training: Array | None, example: Sequence[Array] | Array) -> bool | None:
+    """Tell whether a row of the training inputs is in what is saved; ``None`` if that cannot be known."""
+    if training is None:
+        return None
+    arrays = [v.numpy() for v in served.module.variables_read]
+    for signature in served.signatures.values():
+        arrays += [t.numpy() for t in signature.captured_inputs if t.dtype.is_floating]
+        constants = (op for op in signature.graph.get_operations() if op.type == "Const")
+        arrays += [tf.make_ndarray(op.get_attr("value")) for op in constants]
+    width = training.shape[-1]
+    rows = {row.tobytes() for row in training}
+    candidates = [a for a in arrays if a.ndim >= 2 and a.shape[-1] == width and a.dtype == training.dtype]
+    if any(row.tobytes() in rows for a in candidates for row in a.reshape(-1, width)):
+        return True
+    # Standardising an example again rounds it, so it is compared with a tolerance.
+    return any(np.isclose(training, row, rtol=1e-6, atol=1e-9).all(-1).any() for row in example)

@@ -1,0 +1,113 @@
+"""Load an exported model and predict with NumPy arrays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .verify import read_manifest, verify, version_folder
+
+Array = np.ndarray[Any, Any]
+
+
+def load_exported(path: str | os.PathLike[str], *, verify: bool = True) -> Exported:
+    """Load an exported model: the newest version at ``path``, or one version ``path/<version>``.
+
+    Raises
+    ------
+    ValueError
+        If there is no exported model, or its files or operations are not those of an export (see ``verify``);
+        ``verify=False`` skips that check.
+    """
+    return Exported(_verified(path) if verify else version_folder(path))
+
+
+def _verified(path: str | os.PathLike[str]) -> Path:
+    return verify(path).folder
+
+
+class Exported:
+    """An exported model. Inputs are in the units of the data and are cast to the dtype of the model.
+
+    Attributes
+    ----------
+    path
+        The folder of the version.
+    manifest
+        What the export recorded: versions, task, signatures, metrics, data, hashes.
+    labels
+        Names of the classes in order, or ``None``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.manifest = read_manifest(folder)
+        self.labels: tuple[str, ...] | None = tuple(self.manifest["labels"] or ()) or None
+        self._loaded = tf.saved_model.load(str(folder))
+        self._signatures = self._loaded.signatures
+
+    def predict(self, X: Any) -> dict[str, Array]:
+        """Predict y at inputs [N, D].
+
+        Returns
+        -------
+        ``mean`` and ``variance`` of y [N, P] and ``is_finite`` [N]; for a classifier also ``probabilities``
+        [N, K], ``class`` [N] and, where the labels are known, ``label`` [N]. A row whose inputs are not
+        finite has NaN,
+        class -1 and an empty label.
+        """
+        outputs = self._call("serving_default", inputs=self._cast("X", X, self.manifest["data"]["D"]))
+        if "label" in outputs:
+            outputs["label"] = np.char.decode(outputs["label"].astype(bytes), "utf-8")
+        return outputs
+
+    def predict_f(self, X: Any) -> dict[str, Array]:
+        """Predict ``mean`` and ``variance`` of the latent functions, [N, P] each, at inputs [N, D]."""
+        return self._call("predict_f", inputs=self._cast("X", X, self.manifest["data"]["D"]))
+
+    def predict_log_density(self, X: Any, Y: Any) -> Array:
+        """Return the log predictive density [N] of targets [N, P] at inputs [N, D]; classes are indices.
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not fit, or a class is not one of the model's.
+        """
+        signature = self.manifest["signatures"]["predict_log_density"]["inputs"]
+        inputs = self._cast("X", X, self.manifest["data"]["D"])
+        targets = self._cast("Y", Y, signature["targets"]["shape"][1])
+        if len(inputs) != len(targets):
+            raise ValueError(f"X and Y must have as many rows; found {len(inputs)} and {len(targets)}")
+        probabilities = self.manifest["signatures"]["serving_default"]["outputs"].get("probabilities")
+        if probabilities is not None:
+            _check_classes(targets, probabilities["shape"][1])
+        return self._call("predict_log_density", inputs=inputs, targets=targets)["log_density"]
+
+    def _call(self, name: str, **arrays: Array) -> dict[str, Array]:
+        outputs = self._signatures[name](**{key: tf.constant(array) for key, array in arrays.items()})
+        return {key: value.numpy() for key, value in outputs.items()}
+
+    def _cast(self, name: str, values: Any, width: int | None) -> Array:
+        dtype = self.manifest["dtype"]
+        try:
+            array = np.asarray(values)
+            cast = array.astype(dtype, casting="same_kind" if array.dtype.kind == "f" else "safe")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must hold real numbers that fit {dtype}: {error}") from error
+        if cast.ndim != 2 or (width is not None and cast.shape[1] != width):
+            expected = f"[N, {'P' if width is None else width}]"
+            raise ValueError(
+                f"{name} must have shape {expected}; found {list(cast.shape)}. One row is {name}[None, :]"
+            )
+        return cast
+
+
+def _check_classes(targets: Array, classes: int | None) -> None:
+    known = np.arange(classes) if classes is not None else np.unique(np.abs(np.round(targets)))
+    strange = np.setdiff1d(targets[np.isfinite(targets)], known)
+    if strange.size:
+        raise ValueError(f"Y must hold class indices 0 to {known[-1]}; found {strange[:5].tolist()}")

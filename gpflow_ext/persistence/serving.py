@@ -1,0 +1,195 @@
+"""The graph that is exported: raw inputs in, predictions out, owning only the variables that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow.conditionals.util import base_conditional_with_lm
+from gpflow.covariances import Kuf, Kuu
+from gpflow.posteriors import BasePosterior, IndependentPosteriorSingleOutput, PrecomputeCacheType
+
+from gpflow_ext.classes import class_probabilities
+
+_OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
+Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+
+class Served(NamedTuple):
+    """A module to save and its signatures."""
+
+    module: tf.Module
+    signatures: dict[str, Any]
+
+
+def build(
+    model: gpflow.models.GPModel,
+    mean: np.ndarray[Any, Any],
+    scale: np.ndarray[Any, Any],
+    labels: Sequence[str] | None,
+) -> Served:
+    """Trace the signatures of a trained model, which is left untouched.
+
+    Parameters
+    ----------
+    model
+        Any GPflow model.
+    mean, scale
+        What standardises raw inputs: ``(x - mean) / scale``, shape [D].
+    labels
+        Names of the classes in order, or ``None``.
+    """
+    frozen = gpflow.utilities.deepcopy(model)
+    graph = _Graph(_latent(frozen), frozen.likelihood, mean, scale, labels)
+    dtype = tf.as_dtype(mean.dtype)
+    inputs = tf.TensorSpec([None, len(mean)], dtype, "inputs")
+    predict_f = _trace(graph.predict_f, inputs)
+    predict = _trace(graph.predict, inputs)
+    outputs = predict.structured_outputs
+    width = frozen.likelihood.observation_dim or (1 if "class" in outputs else outputs["mean"].shape[-1])
+    targets = tf.TensorSpec([None, width], dtype, "targets")
+    signatures = {
+        "serving_default": predict,
+        "predict_f": predict_f,
+        "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
+    }
+    module = tf.Module(name="served")
+    # A signature may read only what the saved module owns, and whatever else it owned would be saved for
+    # nothing.
+    read = {id(v): v for signature in signatures.values() for v in signature.graph.variables}
+    module.variables_read = list(read.values())
+    return Served(module, signatures)
+
+
+def _trace(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:
+    try:
+        return tf.function(function, autograph=False).get_concrete_function(*specs)
+    except tf.errors.OperatorNotAllowedInGraphError:
+        # A user's function branches on tensors; GPflow's own do not, and trace three times faster so.
+        return tf.function(function).get_concrete_function(*specs)
+
+
+class _Graph:
+    """The functions behind the signatures. f is computed once in each."""
+
+    def __init__(
+        self,
+        latent: Latent,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean: np.ndarray[Any, Any],
+        scale: np.ndarray[Any, Any],
+        labels: Sequence[str] | None,
+    ) -> None:
+        self._latent, self._likelihood, self._labels = latent, likelihood, labels
+        self._mean, self._scale = (tf.Variable(a, trainable=False) for a in (mean, scale))
+
+    def predict_f(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        _, mean, variance, ok = self._f(inputs)
+        return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
+
+    def predict(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        X, f_mean, f_variance, ok = self._f(inputs)
+        mean, variance = self._likelihood.predict_mean_and_var(X, f_mean, f_variance)
+        ok &= _finite_rows(mean) & _finite_rows(variance)
+        outputs = {"mean": _keep(mean, ok), "variance": _keep(variance, ok), "is_finite": ok}
+        probabilities = class_probabilities(self._likelihood, X, f_mean, f_variance)
+        if probabilities is not None:
+            index = tf.argmax(probabilities, axis=-1)
+            outputs["probabilities"] = _keep(probabilities, ok)
+            outputs["class"] = tf.where(ok, index, -tf.ones_like(index))
+            if self._labels is not None:
+                outputs["label"] = tf.where(ok, tf.gather(tf.constant(list(self._labels)), index), "")
+        return outputs
+
+    def predict_log_density(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+        X, mean, variance, ok = self._f(inputs)
+        log_density = self._likelihood.predict_log_density(X, mean, variance, targets)  # [N]
+        return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
+
+    def _f(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Standardise, and predict f with non-finite rows replaced: they must not spoil the others."""
+        inputs = tf.ensure_shape(
+            inputs, [None, self._mean.shape[0]]
+        )  # broadcasting would accept other widths
+        X = (inputs - self._mean) / self._scale  # [N, D]
+        ok = _finite_rows(X)
+        X = tf.where(ok[:, None], X, tf.zeros_like(X))
+        mean, variance = self._latent(X)  # [N, P]
+        return X, mean, variance, ok & _finite_rows(mean) & _finite_rows(variance)
+
+
+def _finite_rows(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(x), axis=-1)
+
+
+def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
+    """Set the rows of ``x`` that are not ``ok`` to NaN."""
+    rows = ok[:, None] if x.shape.rank == 2 else ok
+    return tf.where(rows, x, tf.constant(np.nan, x.dtype))
+
+
+def _latent(model: gpflow.models.GPModel) -> Latent:
+    """Return ``X -> mean, variance`` of f, by the operations of the live model, factorised once.
+
+    Posteriors that cache ``Qinv`` would differ from the live model by about cond(Kuu) times the rounding unit
+    (2e-10 is typical); where the Cholesky factor can be cached instead, it is, and elsewhere nothing is.
+    """
+    if not hasattr(model, "posterior"):
+        _to_variables(model, {})
+        return lambda X: model.predict_f(X)
+    posterior = model.posterior(precompute_cache=PrecomputeCacheType.NOCACHE)
+    if not isinstance(posterior, BasePosterior):  # these cache Cholesky factors themselves
+        posterior.update_cache(PrecomputeCacheType.TENSOR)
+    _to_variables(posterior, {})
+    if type(posterior) is IndependentPosteriorSingleOutput:
+        return _conditional(posterior)
+    return posterior.fused_predict_f if isinstance(posterior, BasePosterior) else posterior.predict_f
+
+
+def _conditional(posterior: IndependentPosteriorSingleOutput) -> Latent:
+    """Return p(f | X) of a single-output sparse posterior, from the Cholesky factor of Kuu."""
+    Z, kernel = posterior.X_data, posterior.kernel
+    Kmm = Kuu(Z, kernel, jitter=gpflow.default_jitter())
+    Lm = tf.Variable(tf.linalg.cholesky(Kmm), trainable=False)  # [M, M]
+
+    def latent(X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, variance = base_conditional_with_lm(
+            Kmn=Kuf(Z, kernel, X),
+            Lm=Lm,
+            Knn=kernel(X, full_cov=False),
+            f=tf.convert_to_tensor(posterior.q_mu),
+            q_sqrt=posterior.q_sqrt if posterior.q_sqrt is None else tf.convert_to_tensor(posterior.q_sqrt),
+            white=posterior.whiten,
+        )
+        return posterior._add_mean_function(X, mean), variance
+
+    return latent
+
+
+def _to_variables(module: tf.Module, done: dict[Any, tf.Variable]) -> None:
+    """Turn the tensors that a module holds into variables: constants count against the 2 GB of a graph."""
+    for name, value in list(vars(module).items()):
+        if name.startswith("_self_") or name in module._TF_MODULE_IGNORED_PROPERTIES:
+            continue
+        leaves = list(value) if isinstance(value, list | tuple) else [value]
+        for leaf in leaves:
+            if isinstance(leaf, tf.Module) and not isinstance(leaf, _OPAQUE):
+                _to_variables(leaf, done)
+        if any(map(_is_array, leaves)):
+            held = [_variable(leaf, done) if _is_array(leaf) else leaf for leaf in leaves]
+            setattr(module, name, tuple(held) if isinstance(value, list | tuple) else held[0])
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank > 0
+
+
+def _variable(tensor: tf.Tensor, done: dict[Any, tf.Variable]) -> tf.Variable:
+    key = tensor.ref()
+    if key not in done:
+        done[key] = tf.Variable(tensor, trainable=False)
+    return done[key]

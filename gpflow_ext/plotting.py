@@ -1,0 +1,86 @@
+"""Pictures: pure functions of axes and arrays. matplotlib is the caller's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def objective_trace(ax: Any, objective: Array, times: Array | None = None, label: str = "objective") -> None:
+    """Draw the objective of a fit against its steps, or against seconds.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    objective
+        Objective after each step, shape [steps].
+    times
+        Seconds at the end of each step, shape [steps].
+    label
+        Name of the objective, for the axis.
+    """
+    ax.plot(np.arange(1, len(objective) + 1) if times is None else times, objective, marker="o", markersize=3)
+    ax.set_xlabel("step" if times is None else "seconds")
+    ax.set_ylabel(label)
+
+
+def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) -> None:
+    """Draw the observed frequency of class 1 against its predicted probability, binned.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    probabilities
+        Predicted probability of class 1, shape [N].
+    labels
+        Observed classes 0 and 1, shape [N].
+    bins
+        Number of equal bins of [0, 1]; the area of a marker is proportional to the data in its bin.
+    """
+    index = np.minimum((probabilities * bins).astype(int), bins - 1)
+    counts = np.bincount(index, minlength=bins)
+    used = counts > 0
+    predicted = np.bincount(index, probabilities, bins)[used] / counts[used]
+    observed = np.bincount(index, labels, bins)[used] / counts[used]
+    ax.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    ax.scatter(predicted, observed, s=20 + 200 * counts[used] / counts.sum())
+    ax.set_xlabel("predicted probability")
+    ax.set_ylabel("observed frequency")
+
+
+def class_probability(
+    ax: Any, grid: tuple[Array, Array], probabilities: Array, X: Array, labels: Array
+) -> Any:
+    """Draw the probability of class 1 over a plane with the data on top; return the filled contours.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    grid
+        Coordinates from ``numpy.meshgrid``, each [A, B].
+    probabilities
+        Probability of class 1 on the grid, shape [A, B].
+    X, labels
+        Data, shape [N, 2], and their classes 0 and 1, shape [N].
+    """
+    filled = ax.contourf(*grid, probabilities, levels=np.linspace(0.0, 1.0, 11), cmap="RdBu_r", alpha=0.8)
+    ax.contour(*grid, probabilities, levels=[0.5], colors="k", linewidths=1)
+    for value, marker in ((0, "o"), (1, "s")):
+        chosen = X[np.ravel(labels) == value]
+        ax.scatter(
+            *chosen.T,
+            marker=marker,
+            s=14,
+            edgecolors="k",
+            linewidths=0.4,
+            facecolors="w",
+            label=f"class {value}",
+        )
+    return filled

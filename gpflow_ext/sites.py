@@ -1,0 +1,230 @@
+"""Gaussian sites: q(f) ∝ p(f) ∏ₙ exp(nat1ₙ fₙ − ½ precₙ fₙ²), the algebra every site method shares.
+
+The prior seen from the data is either `Dense`, f ~ N(μ, Σ), or a `Projection`, f = μ + Aᵀv + r with
+v ~ N(0, I) and r ~ N(0, diag(residual)). With Q = Σ or AᵀA, Λ = diag(prec), ρ = nat1 − Λμ:
+
+    α = (I + ΛQ)⁻¹ ρ      m = μ + Qα      nat1 = α + Λm
+    KL[q || p] = ½ log|I + ΛQ| − ½ Σₙ precₙ Varₙ + ½ αᵀ(m − μ)
+    log ∫ p(f) ∏ₙ tₙ(fₙ) df = −½ log|I + ΛQ| + ½ ρᵀ(m − μ) + nat1ᵀμ − ½ μᵀΛμ
+
+where Var is the variance of the part of f that the sites see (without the residual). Neither Σ⁻¹ nor
+1/prec is ever formed. A `Projection` accepts negative precisions while I + AΛAᵀ stays positive definite;
+a `Dense` prior uses Λ^½ and needs prec ≥ 0.
+
+Shapes: N data, M inducing variables, L latent functions; vectors over the data are [N, L].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from gpflow_ext import linalg
+
+Expectation: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+"""Map (mean [N, L], var [N, L]) of q to the expected log likelihood, or a lower bound of it, [N]."""
+
+
+class Sites(NamedTuple):
+    """Natural parameters of the sites t(f) = exp(nat1 f − ½ prec f²), each [N, L]."""
+
+    nat1: tf.Tensor
+    prec: tf.Tensor
+
+
+class Marginals(NamedTuple):
+    """Mean and variance of q(fₙ), each [N, L]."""
+
+    mean: tf.Tensor
+    var: tf.Tensor
+
+
+class Dense(NamedTuple):
+    """The prior f ~ N(mean, cov): mean [N, L], cov [1, N, N] or [L, N, N]."""
+
+    mean: tf.Tensor
+    cov: tf.Tensor
+
+    @property
+    def residual(self) -> tf.Tensor:
+        """Variance that the sites do not see: none, [1, 1]."""
+        return tf.zeros([1, 1], self.cov.dtype)
+
+    def product(self, alpha: tf.Tensor) -> tf.Tensor:
+        """Return Σα, [N, L]. O(N²)."""
+        return _matvec(self.cov, alpha)
+
+    def factorise(self, prec: tf.Tensor) -> DenseFactor:
+        """Factorise B = I + Λ^½ΣΛ^½ for prec ≥ 0, [N, L]. O(N³/3)."""
+        root = tf.transpose(tf.sqrt(prec))  # [L, N]
+        B = root[:, :, None] * self.cov * root[:, None, :]
+        chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
+        return DenseFactor(self.cov, root, chol, finite)
+
+    def whiten(self) -> Projection:
+        """Return the same prior as f = μ + Lv with LLᵀ = Σ, for GPflow's whitened parameters. O(N³/3)."""
+        chol, _ = linalg.cholesky(self.cov)
+        return Projection(self.mean, tf.linalg.matrix_transpose(chol), self.residual, chol)
+
+
+class DenseFactor(NamedTuple):
+    """Cholesky factor of B = I + Λ^½ΣΛ^½ and what is computed from it."""
+
+    cov: tf.Tensor  # [1 or L, N, N]
+    root: tf.Tensor  # Λ^½, [L, N]
+    chol: tf.Tensor  # [L, N, N]
+    finite: tf.Tensor  # []
+
+    def variance(self) -> tf.Tensor:
+        """Return diag[(Σ⁻¹ + Λ)⁻¹] = diag Σ − colsum (B^-½ Λ^½ Σ)², [N, L]. O(N³)."""
+        T = tf.linalg.triangular_solve(self.chol, self.root[:, :, None] * self.cov)
+        return tf.transpose(tf.linalg.diag_part(self.cov) - tf.reduce_sum(T**2, axis=-2))
+
+    def solve(self, b: tf.Tensor) -> tf.Tensor:
+        """Return (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b, [N, L]. O(N²)."""
+        root = tf.transpose(self.root)
+        return b - root * _cholesky_solve(self.chol, root * _matvec(self.cov, b))
+
+    def covariance(self) -> tf.Tensor:
+        """Return V = (Σ⁻¹ + Λ)⁻¹ = Σ − TᵀT, [L, N, N]. O(N³)."""
+        T = tf.linalg.triangular_solve(self.chol, self.root[:, :, None] * self.cov)
+        return self.cov - tf.matmul(T, T, transpose_a=True)
+
+    def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (α [N, L], Λ^½B⁻¹Λ^½ [L, N, N]): mean K*ᵀα and variance k** − K*ᵀ(·)K* at new inputs."""
+        half = tf.linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
+        return alpha, tf.matmul(half, half, transpose_a=True)
+
+
+class Projection(NamedTuple):
+    """The prior f = mean + Aᵀv + r, v ~ N(0, I_M), r ~ N(0, diag(residual))."""
+
+    mean: tf.Tensor  # [N, L]
+    A: tf.Tensor  # chol⁻¹ K_uf, [1 or L, M, N]
+    residual: tf.Tensor  # k_nn − ‖aₙ‖², [N or 1, 1 or L]
+    chol: tf.Tensor  # Cholesky factor of K_uu, [1 or L, M, M]
+
+    def product(self, alpha: tf.Tensor) -> tf.Tensor:
+        """Return AᵀAα, [N, L]. O(NM)."""
+        return _matvec(self.A, _matvec(self.A, alpha), transpose=True)
+
+    def factorise(self, prec: tf.Tensor) -> ProjectedFactor:
+        """Factorise B = I + AΛAᵀ, the whitened posterior precision, for prec [N, L]. O(NM²)."""
+        weights = tf.transpose(prec)[:, None, :]  # [L, 1, N]
+        B = tf.matmul(self.A * weights, tf.broadcast_to(self.A, _batch(self.A, prec)), transpose_b=True)
+        chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
+        return ProjectedFactor(self, prec, chol, finite)
+
+
+class ProjectedFactor(NamedTuple):
+    """Cholesky factor of B = I + AΛAᵀ and what is computed from it."""
+
+    prior: Projection
+    prec: tf.Tensor  # [N, L]
+    chol: tf.Tensor  # [L, M, M]
+    finite: tf.Tensor  # []
+
+    def variance(self) -> tf.Tensor:
+        """Return residual + diag(AᵀB⁻¹A), [N, L]. O(NM²)."""
+        A = tf.broadcast_to(self.prior.A, _batch(self.prior.A, self.prec))
+        G = tf.linalg.triangular_solve(self.chol, A)
+        return self.prior.residual + tf.transpose(tf.reduce_sum(G**2, axis=-2))
+
+    def solve(self, b: tf.Tensor) -> tf.Tensor:
+        """Return (I + ΛAᵀA)⁻¹ b = b − ΛAᵀB⁻¹A b, [N, L]. O(NM)."""
+        return b - self.prec * _matvec(self.prior.A, self._solve_inducing(b), transpose=True)
+
+    def whitened(self, rho: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return GPflow's (q_mu [M, L], q_sqrt [L, M, M]) of q(v) = N(B⁻¹Aρ, B⁻¹), for ρ = nat1 − Λμ."""
+        return self._solve_inducing(rho), tf.linalg.cholesky(self._inverse())
+
+    def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (L⁻ᵀAα [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) with LLᵀ = K_uu, to predict through K_u*."""
+        chol = tf.broadcast_to(self.prior.chol, tf.shape(self.chol))
+        mean = _triangular_solve_adjoint(chol, _matvec(self.prior.A, alpha))
+        eye = tf.eye(tf.shape(chol)[-1], dtype=chol.dtype)
+        half = tf.linalg.triangular_solve(chol, eye - self._inverse(), adjoint=True)
+        return mean, tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
+
+    def _solve_inducing(self, b: tf.Tensor) -> tf.Tensor:
+        return _cholesky_solve(self.chol, _matvec(self.prior.A, b))
+
+    def _inverse(self) -> tf.Tensor:
+        eye = tf.eye(tf.shape(self.chol)[-1], batch_shape=tf.shape(self.chol)[:1], dtype=self.chol.dtype)
+        half = tf.linalg.triangular_solve(self.chol, eye)
+        return tf.matmul(half, half, transpose_a=True)
+
+
+Prior: TypeAlias = Dense | Projection
+
+
+class Posterior(NamedTuple):
+    """q(f) conditioned on sites, as far as the data see it."""
+
+    alpha: tf.Tensor  # m = μ + Qα, [N, L]
+    mean: tf.Tensor  # [N, L]
+    var: tf.Tensor  # [N, L]
+    kl: tf.Tensor  # KL[q || p], []
+    finite: tf.Tensor  # whether the factorisation worked, []
+
+
+def condition(prior: Prior, sites: Sites) -> Posterior:
+    """Return q(f) ∝ p(f) ∏ₙ tₙ(fₙ): one Cholesky factorisation and one triangular solve."""
+    factor = prior.factorise(sites.prec)
+    alpha = factor.solve(sites.nat1 - sites.prec * prior.mean)
+    shift = prior.product(alpha)
+    var = factor.variance()
+    kl = divergence(prior, sites.prec, var, factor.chol, alpha, shift)
+    return Posterior(alpha, prior.mean + shift, var, kl, factor.finite)
+
+
+def divergence(
+    prior: Prior, prec: tf.Tensor, var: tf.Tensor, chol: tf.Tensor, alpha: tf.Tensor, shift: tf.Tensor
+) -> tf.Tensor:
+    """Return KL[q || p] from the precisions, the variances, the factor of B, α and m − μ = Qα."""
+    spread = linalg.half_log_det(chol) - 0.5 * tf.reduce_sum(prec * (var - prior.residual))
+    return spread + 0.5 * tf.reduce_sum(alpha * shift)
+
+
+def log_normaliser(prior: Prior, sites: Sites, posterior: Posterior) -> tf.Tensor:
+    """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, a scalar, as Eq[log ∏ tₙ] − KL[q || p]."""
+    mean, var = posterior.mean, posterior.var - prior.residual
+    return tf.reduce_sum(sites.nat1 * mean - 0.5 * sites.prec * (mean**2 + var)) - posterior.kl
+
+
+def expectation_gradients(
+    expectation: Expectation, mean: tf.Tensor, var: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return g = ∂/∂m and −H = −2 ∂/∂v of the expected log likelihood, each [N, L] (Price's theorem)."""
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch((mean, var))
+        value = tf.reduce_sum(expectation(mean, var))
+    by_mean, by_var = tape.gradient(value, (mean, var))
+    return by_mean, -2.0 * by_var
+
+
+def variational_sites(expectation: Expectation, marginals: Marginals) -> Sites:
+    """Propose the sites of a natural-gradient step of length one: prec = −2 ∂v, nat1 = ∂m + prec·m."""
+    grad, prec = expectation_gradients(expectation, *marginals)
+    return Sites(grad + prec * marginals.mean, prec)
+
+
+def _matvec(matrix: tf.Tensor, vectors: tf.Tensor, transpose: bool = False) -> tf.Tensor:
+    """Multiply [1 or L, A, B] by the columns of [B, L] to [A, L] (or its transpose by [A, L] to [B, L])."""
+    return tf.transpose(tf.linalg.matvec(matrix, tf.transpose(vectors), transpose_a=transpose))
+
+
+def _cholesky_solve(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(tf.linalg.cholesky_solve(chol, tf.transpose(vectors)[..., None])[..., 0])
+
+
+def _triangular_solve_adjoint(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    solved = tf.linalg.triangular_solve(chol, tf.transpose(vectors)[..., None], adjoint=True)
+    return tf.transpose(solved[..., 0])
+
+
+def _batch(A: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+    """Return the shape [L, M, N] that A takes beside precisions [N, L]."""
+    return tf.concat([tf.shape(prec)[1:], tf.shape(A)[1:]], axis=0)

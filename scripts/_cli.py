@@ -1,0 +1,201 @@
+"""What all training scripts share: the flags, the data, the report, the run folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+RUN_FILE = "run.json"
+
+
+def parser(description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser with the flags of every training script."""
+    new = argparse.ArgumentParser(
+        description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    data = new.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        default="breast_cancer",
+        metavar="NAME|FILE.csv",
+        help="a named data set or a CSV file with a header line (default: %(default)s)",
+    )
+    data.add_argument("--target", metavar="COL", help="target column of a CSV file (default: the column y)")
+    data.add_argument("--drop", nargs="+", default=[], metavar="COL", help="columns to leave out")
+    data.add_argument(
+        "--missing",
+        choices=["error", "drop", "mean"],
+        default="error",
+        help="what to do with missing values (default: %(default)s)",
+    )
+    data.add_argument(
+        "--split",
+        choices=["random", "published"],
+        help="how to choose the test rows (default: as the set comes, else random)",
+    )
+    data.add_argument(
+        "--test-fraction",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="share of the rows to test on (default: %(default)s)",
+    )
+    data.add_argument(
+        "--seed", type=int, default=0, help="seed of the split and of the training (default: %(default)s)"
+    )
+    data.add_argument("--raw", action="store_true", help="do not standardise the inputs")
+    kernel = new.add_argument_group("kernel")
+    kernel.add_argument(
+        "--kernel",
+        choices=["rbf", "matern52", "matern32"],
+        default="rbf",
+        help="covariance function (default: %(default)s)",
+    )
+    kernel.add_argument(
+        "--lengthscale",
+        type=float,
+        metavar="L",
+        help="starting length scale (default: the square root of the number of inputs)",
+    )
+    kernel.add_argument(
+        "--variance", type=float, default=1.0, metavar="V", help="starting variance (default: %(default)s)"
+    )
+    kernel.add_argument("--ard", action="store_true", help="one length scale per input")
+    kernel.add_argument(
+        "--fixed", action="store_true", help="keep the hyperparameters at their starting values"
+    )
+    run = new.add_argument_group("run")
+    run.add_argument("--steps", type=int, metavar="N", help="number of steps at most (default: the recipe's)")
+    run.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="folder for checkpoints; the same command resumes there"
+    )
+    run.add_argument(
+        "--export", type=Path, metavar="DIR", help="write a SavedModel to DIR/<version>/ when done"
+    )
+    run.add_argument("--float32", action="store_true", help="compute in single precision")
+    run.add_argument(
+        "--xla",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="compile with XLA (default: on GPU and TPU)",
+    )
+    return new
+
+
+def configure(arguments: argparse.Namespace) -> None:
+    """Set the default float type, before anything is built."""
+    import gpflow
+    import numpy as np
+
+    if arguments.float32:
+        gpflow.config.set_default_float(np.float32)
+
+
+def load(arguments: argparse.Namespace, task: str | None = None) -> Any:
+    """Load the data that the flags name."""
+    from gpflow_ext import datasets
+
+    return datasets.load(
+        arguments.data,
+        target=arguments.target,
+        task=task,
+        drop=arguments.drop,
+        missing=arguments.missing,
+        split=arguments.split,
+        test_fraction=arguments.test_fraction,
+        seed=arguments.seed,
+        standardise=not arguments.raw,
+    )
+
+
+def build_kernel(arguments: argparse.Namespace, num_inputs: int) -> Any:
+    """Return the kernel that the flags describe."""
+    import gpflow
+    import numpy as np
+
+    classes = {
+        "rbf": gpflow.kernels.SquaredExponential,
+        "matern52": gpflow.kernels.Matern52,
+        "matern32": gpflow.kernels.Matern32,
+    }
+    lengthscale = np.sqrt(num_inputs) if arguments.lengthscale is None else arguments.lengthscale
+    kernel = classes[arguments.kernel](
+        variance=arguments.variance,
+        lengthscales=np.full(num_inputs, lengthscale) if arguments.ard else lengthscale,
+    )
+    if arguments.fixed:
+        gpflow.set_trainable(kernel, False)
+    return kernel
+
+
+def describe(split: Any) -> None:
+    """Print what was loaded and every treatment of it."""
+    (X, _), (X_test, _) = split
+    print(f"{split.name}: {len(X)} training and {len(X_test)} test rows, {X.shape[1]} inputs, {split.task}")
+    print(f"  source: {split.source}")
+    for note in split.notes:
+        print(f"  note: {note}")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        drawn.add_row(*row)
+    Console().print(drawn)
+
+
+def report(result: Any, metrics: Mapping[str, float]) -> None:
+    """Print the objective after each step and the scores on the test rows."""
+    shown = sorted(
+        {
+            *range(min(10, len(result.objective))),
+            *range(0, len(result.objective), 10),
+            len(result.objective) - 1,
+        }
+    )
+    rows = [
+        (str(result.first_step + i + 1), f"{result.objective[i]:.4f}", f"{result.times[i]:.2f}")
+        for i in shown
+        if i >= 0
+    ]
+    table("training", ("step", "bound", "seconds"), rows)
+    print(result)
+    if metrics:
+        table("test rows", ("score", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
+
+
+def save_arguments(arguments: argparse.Namespace, script: str) -> None:
+    """Write the command beside its checkpoints, so that the run can be rebuilt."""
+    arguments.run_dir.mkdir(parents=True, exist_ok=True)
+    plain = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+    target = arguments.run_dir / RUN_FILE
+    partial = target.with_suffix(".tmp")
+    partial.write_text(json.dumps({"script": script, "arguments": plain}, indent=2) + "\n", encoding="utf-8")
+    partial.replace(target)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Call ``main``; print a wrong input as one message instead of a traceback."""
+    try:
+        main()
+    except (ValueError, FileNotFoundError, ImportError, ConnectionError, NotImplementedError) as error:
+        if os.environ.get("GPFLOW_EXT_TRACEBACK"):
+            raise
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    print("(set GPFLOW_EXT_TRACEBACK=1 to see where)", file=sys.stderr)
+    raise SystemExit(2)

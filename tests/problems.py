@@ -1,0 +1,43 @@
+"""Small problems shared by the tests."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+
+
+def inputs(num_data: int = 30, seed: int = 0, width: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-2.0, 2.0, (num_data, width))
+
+
+def kernel(variance: float = 4.0, lengthscale: float = 0.7) -> gpflow.kernels.SquaredExponential:
+    return gpflow.kernels.SquaredExponential(variance=variance, lengthscales=lengthscale)
+
+
+def latent(X: np.ndarray, variance: float = 4.0, lengthscale: float = 0.7, seed: int = 1) -> np.ndarray:
+    """A draw from the prior at X, [N]."""
+    K = kernel(variance, lengthscale)(X).numpy() + 1e-8 * variance * np.eye(len(X))
+    return np.linalg.cholesky(K) @ np.random.default_rng(seed).standard_normal(len(X))
+
+
+def binary(
+    num_data: int = 30, variance: float = 4.0, lengthscale: float = 0.7, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    X = inputs(num_data, seed)
+    f = latent(X, variance, lengthscale, seed + 1)
+    uniform = np.random.default_rng(seed + 2).uniform(size=num_data)
+    return X, (uniform < 1.0 / (1.0 + np.exp(-f))).astype(float)[:, None]
+
+
+def counts(
+    num_data: int = 30, variance: float = 1.0, lengthscale: float = 0.7, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    X = inputs(num_data, seed)
+    rate = np.exp(np.minimum(latent(X, variance, lengthscale, seed + 1), 7.0))
+    return X, np.random.default_rng(seed + 2).poisson(rate).astype(float)[:, None]
+
+
+def continuous(num_data: int = 30, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    X = inputs(num_data, seed)
+    noise = 0.3 * np.random.default_rng(seed + 2).standard_normal(num_data)
+    return X, (latent(X, seed=seed + 1) + noise)[:, None]

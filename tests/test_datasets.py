@@ -1,0 +1,238 @@
+"""Loading a CSV file: what comes out is right, what goes wrong is said, nothing changes in silence."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pytest
+
+from gpflow_ext.datasets import Scaler, load
+from gpflow_ext.datasets.split import choose_rows
+
+GOOD = "a,b,y\n1,10,0\n2,20,1\n3,30,0\n4,40,1\n5,50,0\n6,65,1\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(content: str | bytes, name: str = "data.csv") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write_file
+
+
+def raw_parts(split):
+    """Both parts in the order of the file, in raw units."""
+    X = np.concatenate([split.scaler.inverse(X) for X, _ in split])
+    Y = np.concatenate([Y for _, Y in split])
+    order = np.argsort(np.concatenate(split.rows))
+    return X[order], Y[order]
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (GOOD, "data.csv"),
+        (GOOD, "data.csv.gz"),
+        (GOOD.replace(",", ";"), "data.csv"),
+        (GOOD.replace(",", "\t"), "data.tsv"),
+        ("\ufeff" + GOOD.replace("\n", "\r\n"), "data.csv"),
+        (GOOD.replace("a,b,y", ' "a" ,b, y') + "\n\n", "data.csv"),
+    ],
+)
+def test_one_table_in_many_dialects(write, content, name):
+    split = load(write(content, name), seed=3)
+    X, Y = raw_parts(split)
+    np.testing.assert_allclose(X, [[1, 10], [2, 20], [3, 30], [4, 40], [5, 50], [6, 65]], rtol=1e-14)
+    np.testing.assert_array_equal(Y, [[0], [1], [0], [1], [0], [1]])
+    assert (split.feature_names, split.target, split.task) == (("a", "b"), "y", "binary")
+    assert (split.labels, split.name, len(split.sha256)) == (("0", "1"), name, 64)
+
+
+def test_arrays_have_the_default_dtype_unless_told(write):
+    path = write(GOOD)
+    for dtype in (np.float32, np.float64):
+        with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+            assert {array.dtype for part in load(path) for array in part} == {np.dtype(dtype)}
+    assert load(path, dtype="float32").train[0].dtype == np.float32
+    big = write(GOOD.replace("65", "1e300"))
+    with pytest.raises(ValueError, match="beyond the range of float32"):
+        load(big, dtype="float32", standardise=False)
+
+
+BROKEN = {
+    "empty": ("", {}, r"is empty"),
+    "header only": ("a,y\n", {}, r"0 data rows"),
+    "one row": ("a,y\n1,2\n", {}, r"1 data rows"),
+    "no header": ("1,2,0\n3,4,1\n5,6,0\n", {}, r"no header.*1, 2, 0"),
+    "repeated name": ("a,a,y\n1,2,0\n3,4,1\n", {}, r"repeats 'a'"),
+    "unnamed column": (",a,y\n0,1,0\n1,2,1\n", {}, r"column 1 has no name"),
+    "ragged": ("a,b,y\n1,2,0\n3,1\n5,6,0\n", {}, r"line 3: 2 cells where the header has 3"),
+    "one column": ("y\n1\n2\n", {}, r"one column, 'y'"),
+    "not text": (b"\xff\xfea\x00,\x00", {}, r"not UTF-8"),
+    "no target": ("a,b\n1,2\n3,4\n", {}, r"target= is needed.*choose one of a, b"),
+    "unknown target": (GOOD, {"target": "z"}, r"target 'z' is not a column; the columns are a, b, y"),
+    "word": ("a,y\n1,0\n2,1\n\nthree,0\n", {}, r"line 5, column 'a': 'three' is not a number"),
+    "text column": (
+        "a,c,y\n1,red,0\n2,blue,1\n",
+        {},
+        r"column 'c' holds text, such as 'red'.*one_hot=\['c'\]",
+    ),
+    "infinite input": ("a,b,y\n1,2,0\n2,-inf,1\n3,4,0\n", {}, r"line 3, column 'b' is infinite"),
+    "infinite target": ("a,y\n1,0.5\n2,inf\n3,1.5\n", {}, r"line 3, column 'y' is infinite"),
+    "missing": ("a,b,y\n1,2,0\n2,,1\nNaN,,0\n", {}, r"3 values are missing in 2 rows.*line 3, column 'b'"),
+    "missing target": ("a,y\n1,0.1\n2,\n3,0.3\n", {"missing": "mean"}, r"target 'y' is missing in line 3"),
+    "nothing left": ("a,b,y\n1,,0\n,2,1\n3,4,1\n", {"missing": "drop"}, r"leaves 1 of 3 rows"),
+    "one class": ("a,y\n1,0\n2,0\n3,0\n", {"task": "binary"}, r"one class only \(0\)"),
+    "one word": ("a,y\n1,no\n2,no\n", {}, r"one class only \('no'\)"),
+    "constant target": ("a,y\n1,2.5\n2,2.5\n", {}, r"one value only \(2.5\)"),
+    "three classes": ("a,y\n1,u\n2,v\n3,w\n", {"task": "binary"}, r"has 3: u, v, w"),
+    "mixed target": ("a,y\n1,1\n2,2\n3,other\n", {}, r"line 4, target 'y': 'other'.*task='multiclass'"),
+    "words as numbers": ("a,y\n1,u\n2,v\n", {"task": "regression"}, r"needs a numeric target.*'u'"),
+    "negative count": ("a,y\n1,1\n2,-2\n3,0\n", {"task": "count"}, r"line 3, target 'y' is -2"),
+    "fractional count": ("a,y\n1,1\n2,2\n3,0.5\n", {"task": "count"}, r"line 4, target 'y' is 0.5"),
+    "line after a dropped row": (
+        "a,y\n1,1\n,2\n3,0.5\n",
+        {"task": "count", "missing": "drop"},
+        r"line 4, target 'y' is 0.5",
+    ),
+    "unknown task": (GOOD, {"task": "rank"}, r"task='rank'.*binary, multiclass"),
+    "unknown drop": (GOOD, {"drop": ["c"]}, r"drop 'c' is not a column"),
+    "target dropped": (GOOD, {"drop": ["y"]}, r"target 'y' cannot be in drop"),
+    "no input": (GOOD, {"drop": ["a", "b"]}, r"no input left"),
+    "drop is a word": (GOOD, {"drop": "a"}, r"lists of column names"),
+    "levels": ("a,c,y\n1,u,0\n2,u,1\n", {"one_hot": ["c"]}, r"'c' has 1 levels"),
+    "missing=": (GOOD, {"missing": "zero"}, r"missing='zero'"),
+    "test_fraction": (GOOD, {"test_fraction": 1.0}, r"test_fraction=1.0.*\[0, 1\)"),
+    "seed": (GOOD, {"seed": -1}, r"seed=-1"),
+    "split": (GOOD, {"split": "mine"}, r"split='mine'"),
+    "no published split": (GOOD, {"split": "published"}, r"no published split"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_or_argument_is_named(write, case):
+    content, options, message = BROKEN[case]
+    with pytest.raises(ValueError, match=r"(?s)" + message):
+        load(write(content), **options)
+
+
+def test_unreadable_files(write, tmp_path):
+    with pytest.raises(ValueError, match=r"cannot read .*absent.csv"):
+        load(tmp_path / "absent.csv")
+    broken = write("", "broken.csv")
+    broken.with_suffix(".csv.gz").write_bytes(gzip.compress(GOOD.encode())[:-12])
+    with pytest.raises(ValueError, match="not a complete gzip file"):
+        load(str(broken) + ".gz")
+
+
+def test_labels_are_encoded_and_keep_their_names(write):
+    cases = {
+        ("ham", "spam", "ham", "spam"): ("binary", ("ham", "spam"), [0, 1, 0, 1]),
+        ("1", "2", "2", "1"): ("binary", ("1", "2"), [0, 1, 1, 0]),
+        ("0.7", "0.3", "0.3", "0.7"): ("binary", ("0.3", "0.7"), [1, 0, 0, 1]),
+        ("True", "False", "True", "False"): ("binary", ("False", "True"), [1, 0, 1, 0]),
+        ("c", "a", "b", "a"): ("multiclass", ("a", "b", "c"), [2, 0, 1, 0]),
+    }
+    for cells, (task, labels, classes) in cases.items():
+        rows = "".join(f"{number},{cell}\n" for number, cell in enumerate(cells))
+        split = load(write("a,y\n" + rows), test_fraction=0.25)
+        assert (split.task, split.labels) == (task, labels)
+        np.testing.assert_array_equal(raw_parts(split)[1][:, 0], classes)
+        assert any(f"encoded as 0 to {len(labels) - 1}" in note for note in split.notes)
+
+
+def test_whole_numbers_need_a_task_to_be_classes(write):
+    path = write("a,y\n" + "".join(f"{n},{2 * (n % 3)}\n" for n in range(9)))
+    split = load(path)
+    assert split.task == "regression"
+    assert any("pass task=" in note for note in split.notes)
+    ordinal = load(path, task="ordinal")
+    assert ordinal.labels == ("0", "2", "4")
+    assert load(path, task="count").labels is None
+    np.testing.assert_array_equal(raw_parts(ordinal)[1], raw_parts(split)[1] / 2)
+
+
+def test_missing_values_dropped_or_filled_from_the_training_part(write):
+    path = write("a,b,y\n1,10,0.5\n2,?,1.5\n3,30,2.5\n4,,3.5\n5,50,4.5\n6,60,5.5\n")
+    dropped = load(path, missing="drop", test_fraction=0.25)
+    assert "2 rows with missing b were dropped (line 3, line 5)" in dropped.notes
+    np.testing.assert_array_equal(np.sort(np.concatenate(dropped.rows)), [0, 2, 4, 5])
+    np.testing.assert_array_equal(raw_parts(dropped)[0][:, 0], [1, 3, 5, 6])
+    for seed in range(5):
+        filled = load(path, missing="mean", seed=seed, test_fraction=0.5)
+        b = np.array([10, np.nan, 30, np.nan, 50, 60])
+        expected = np.where(np.isnan(b), np.nanmean(b[filled.rows[0]]), b)
+        np.testing.assert_allclose(raw_parts(filled)[0][:, 1], expected, rtol=1e-14)
+        assert any(note.startswith("2 missing values of b were set") for note in filled.notes)
+
+
+def test_drop_and_one_hot(write):
+    path = write("a,id,colour,y\n1,p,red,0\n2,q,blue,1\n3,r,red,1\n4,s,green,0\n")
+    split = load(path, drop=["id"], one_hot=["colour"], standardise=False, test_fraction=0)
+    assert split.feature_names == ("a", "colour=blue", "colour=green", "colour=red")
+    np.testing.assert_array_equal(
+        raw_parts(split)[0], [[1, 0, 0, 1], [2, 1, 0, 0], [3, 0, 0, 1], [4, 0, 1, 0]]
+    )
+    assert "column id was dropped as asked" in split.notes
+    assert split.test[0].shape == (0, 4)
+
+
+def test_a_second_file_is_the_test_part(write):
+    train, test = write(GOOD), write("a,b,y\n7,70,1\n", "test.csv")
+    split = load(train, test=test)
+    np.testing.assert_allclose(split.scaler.inverse(split.test[0]), [[7, 70]], rtol=1e-14)
+    np.testing.assert_allclose(split.scaler.mean, [3.5, 215 / 6], rtol=1e-14)
+    assert any("seed and test_fraction had no effect" in note for note in split.notes)
+    write("a,b,y\n7,seventy,1\n", "test.csv")
+    with pytest.raises(ValueError, match=r"line 2 of test.csv, column 'b': 'seventy'"):
+        load(train, test=test)
+    with pytest.raises(ValueError, match="must be the same"):
+        load(train, test=write("b,a,y\n7,70,1\n", "test.csv"))
+
+
+def test_split_is_a_seeded_stratified_partition():
+    classes = np.repeat([0.0, 1.0, 2.0, 3.0], [60, 25, 14, 1])
+    train, test = choose_rows(classes, 100, 0.2, seed=1)
+    assert sorted([*train, *test]) == list(range(100))
+    np.testing.assert_array_equal(np.bincount(classes[test].astype(int), minlength=4), [12, 5, 3, 0])
+    again, other = choose_rows(classes, 100, 0.2, seed=1), choose_rows(classes, 100, 0.2, seed=2)
+    np.testing.assert_array_equal(again[1], test)
+    assert set(other[1]) != set(test)
+    assert len(set(classes[train[:20]])) > 1  # the training rows are shuffled too
+    assert sorted(choose_rows(np.array([0.0, 0.0, 1.0]), 3, 0.5, seed=0)[0])[-1] == 2  # a lone row trains
+    train, test = choose_rows(None, 10, 0.25, seed=0)
+    assert (len(train), len(test)) == (8, 2)
+    assert [len(part) for part in choose_rows(None, 3, 0.01, seed=0)] == [2, 1]
+    assert [len(part) for part in choose_rows(classes, 100, 0.0, seed=0)] == [100, 0]
+
+
+def test_standardised_with_the_training_part_only(write):
+    rng = np.random.default_rng(0)
+    # Each column has another magnitude: squares of the last two over- and underflow.
+    columns = rng.normal(size=(50, 4)) * [1e8, 1e-8, 1e200, 1e-200] + [1e8, 0.0, 0.0, 0.0]
+    rows = [",".join(map(repr, [*map(float, row), 2.0, float(row[0])])) for row in columns]
+    split = load(write("a,b,c,d,e,y\n" + "\n".join(rows)))
+    X, X_test = split.train[0], split.test[0]
+    np.testing.assert_allclose(X[:, :4].mean(axis=0), 0.0, atol=1e-14)  # 40 rounded terms of size 1
+    np.testing.assert_allclose(X[:, :4].std(axis=0), 1.0, rtol=1e-13)
+    np.testing.assert_array_equal(X[:, 4], 0.0)
+    assert (split.scaler.mean[4], split.scaler.scale[4]) == (2.0, 1.0)
+    assert "column e is constant (2.0): kept, centred to 0 by standardising" in split.notes
+    # The file's numbers come back through the scaler; test rows went through it unchanged.
+    np.testing.assert_allclose(split.scaler.transform(split.scaler.inverse(X_test)), X_test, atol=1e-13)
+    np.testing.assert_allclose(split.scaler.inverse(X_test)[:, 0], columns[split.rows[1], 0], rtol=1e-14)
+    np.testing.assert_array_equal(split.train[1][:, 0], columns[split.rows[0], 0])  # targets keep their units
+    plain = load(write("a,b,c,d,e,y\n" + "\n".join(rows)), standardise=False)
+    np.testing.assert_array_equal(plain.train[0][:, :4], columns[plain.rows[0]])
+
+
+def test_scaler_refuses_another_width():
+    with pytest.raises(ValueError, match="last axis must be 2 wide"):
+        Scaler.identity(2).transform(np.zeros((3, 4)))

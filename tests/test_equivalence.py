@@ -1,0 +1,158 @@
+"""Models equal each other where theory says so."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from gpflow.models import GPR, SGPR, SVGP, VGP
+
+import gpflow_ext as gpx
+from gpflow_ext import sites
+from gpflow_ext.inference import coordinate_ascent
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import VGPKMM
+
+XNEW = problems.inputs(7, seed=11)
+
+
+def _fixed(model):
+    gpflow.set_trainable(model.kernel, False)
+    gpflow.set_trainable(model.likelihood, False)
+    gpflow.set_trainable(model.mean_function, False)
+    if getattr(model, "inducing_variable", None) is not None:
+        gpflow.set_trainable(model.inducing_variable, False)
+    return model
+
+
+def _optimum(model):
+    _fixed(model)
+    gpx.fit(model, tolerance=1e-12, stationarity=1e-9)
+    return model
+
+
+def _optimised_vgp(data, likelihood):
+    model = _fixed(VGP(data, problems.kernel(), likelihood))
+    options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-9}
+    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables, options=options)
+    return model
+
+
+def test_gaussian_likelihood_gives_gpr() -> None:
+    data = problems.continuous()
+    mean = gpflow.functions.Linear(A=np.array([[0.5], [-1.0]]), b=[0.3])
+    model = _optimum(
+        VGPKMM(data, problems.kernel(), gpflow.likelihoods.Gaussian(0.2), gpflow.utilities.deepcopy(mean))
+    )
+    # GPR has no jitter of its own; ours is part of the kernel matrix.
+    reference = GPR(
+        data, problems.kernel() + gpflow.kernels.White(gpflow.default_jitter()), mean, noise_variance=0.2
+    )
+    np.testing.assert_allclose(model.elbo(), reference.log_marginal_likelihood(), rtol=1e-10)
+    for ours, theirs in zip(model.predict_f(XNEW), reference.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(
+            ours, theirs, rtol=0, atol=2e-6
+        )  # the White kernel adds 1e-6 to the variance
+
+
+def test_gaussian_likelihood_with_inducing_points_gives_sgpr() -> None:
+    data, Z = problems.continuous(), problems.inputs(8, seed=5)
+    model = _optimum(VGPKMM(data, problems.kernel(), gpflow.likelihoods.Gaussian(0.2), inducing_variable=Z))
+    reference = SGPR(data, problems.kernel(), Z, noise_variance=0.2)
+    np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-10)
+    for full_cov in (False, True):
+        ours, theirs = (m.predict_f(XNEW, full_cov=full_cov) for m in (model, reference))
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("data", "likelihood"),
+    [
+        (problems.counts(), gpflow.likelihoods.Poisson),
+        (problems.binary(), BernoulliLogit),
+        (problems.binary(), lambda: BernoulliLogit(bound="jaakkola")),
+    ],
+    ids=["poisson", "logit-piecewise", "logit-jaakkola"],
+)
+def test_optimum_is_that_of_gpflow_vgp(data, likelihood) -> None:
+    model = _optimum(VGPKMM(data, problems.kernel(), likelihood()))
+    reference = _optimised_vgp(data, likelihood())
+    np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-6)
+    assert model.elbo() >= reference.elbo() - 1e-8  # never below what L-BFGS found
+    for ours, theirs in zip(model.predict_f(XNEW), reference.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3)  # L-BFGS stops at a flat top
+
+
+@pytest.mark.parametrize("num_inducing", [None, 8])
+def test_whitened_parameters_reproduce_bound_and_prediction_in_gpflow(num_inducing: int | None) -> None:
+    data = problems.binary()
+    Z = None if num_inducing is None else problems.inputs(num_inducing, seed=5)
+    model = _optimum(VGPKMM(data, problems.kernel(), BernoulliLogit(), inducing_variable=Z))
+    q_mu, q_sqrt = model.whitened()
+    if Z is None:
+        reference = VGP(data, problems.kernel(), BernoulliLogit())
+        reference.q_mu.assign(q_mu)
+        reference.q_sqrt.assign(q_sqrt)
+        bound = reference.elbo()
+    else:
+        reference = SVGP(problems.kernel(), BernoulliLogit(), Z, q_mu=q_mu, q_sqrt=q_sqrt)
+        bound = reference.elbo(data)
+    np.testing.assert_allclose(model.elbo(), bound, rtol=1e-8)
+    for ours, theirs in zip(model.predict_f(XNEW), reference.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("likelihood", [BernoulliLogit, gpflow.likelihoods.Poisson])
+def test_a_site_update_is_gpflow_natural_gradient_step(likelihood) -> None:
+    data, step = (problems.binary() if likelihood is BernoulliLogit else problems.counts()), 0.5
+    model, reference = (cls(data, problems.kernel(1.0), likelihood()) for cls in (VGPKMM, VGP))
+    natural = gpflow.optimizers.NaturalGradient(gamma=step)
+    prior, current = model.prior(), model.sites
+    for _ in range(3):
+        q = sites.condition(prior, current)
+        proposed = sites.variational_sites(model.expectation, sites.Marginals(q.mean, q.var))
+        current = sites.Sites(
+            *((1 - step) * old + step * new for old, new in zip(current, proposed, strict=True))
+        )
+        natural.minimize(reference.training_loss, [(reference.q_mu, reference.q_sqrt)])
+        model.assign_sites(current)
+        np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-8)
+
+
+def test_all_data_as_inducing_points_give_the_dense_model() -> None:
+    data = problems.binary(20)
+    dense = _optimum(VGPKMM(data, problems.kernel(), BernoulliLogit()))
+    sparse = _optimum(VGPKMM(data, problems.kernel(), BernoulliLogit(), inducing_variable=data[0]))
+    # They differ by where the jitter 1e-6 enters: in K for the dense model, in K_uu alone for the sparse.
+    np.testing.assert_allclose(dense.elbo(), sparse.elbo(), rtol=1e-5)
+    for ours, theirs in zip(dense.predict_f(XNEW), sparse.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_order_of_the_data_does_not_matter() -> None:
+    X, Y = problems.binary(20)
+    order = np.random.default_rng(0).permutation(20)
+    models = [
+        _optimum(VGPKMM((X[i], Y[i]), problems.kernel(), BernoulliLogit())) for i in (np.arange(20), order)
+    ]
+    np.testing.assert_allclose(models[0].elbo(), models[1].elbo(), rtol=1e-10)
+    np.testing.assert_allclose(models[0].prec.numpy()[order], models[1].prec, rtol=0, atol=1e-6)
+
+
+def test_mean_function_shifts_the_latent_function() -> None:
+    """A constant mean of 40 with a counter-shifted likelihood is the zero-mean model."""
+    X, Y = problems.continuous(15)
+    shifted = VGPKMM(
+        (X, Y + 40.0), problems.kernel(), gpflow.likelihoods.Gaussian(0.2), gpflow.functions.Constant(40.0)
+    )
+    plain = VGPKMM((X, Y), problems.kernel(), gpflow.likelihoods.Gaussian(0.2))
+    for model in (shifted, plain):
+        _optimum(model)
+    np.testing.assert_allclose(shifted.elbo(), plain.elbo(), rtol=1e-9)
+    np.testing.assert_allclose(shifted.predict_f(XNEW)[0] - 40.0, plain.predict_f(XNEW)[0], rtol=0, atol=1e-9)
+    q = coordinate_ascent.start(shifted.prior(), shifted.expectation, shifted.sites)
+    assert coordinate_ascent.stationarity(shifted.expectation, q) < 1e-8
+    assert tf.reduce_all(q.var > 0)

@@ -1,0 +1,200 @@
+"""`gpx.fit`: exact resume, honest statuses, clear refusals."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from gpflow.keras import tf_keras
+
+import gpflow_ext as gpx
+from gpflow_ext.inference.loops import iterate
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import VGPKMM
+
+
+def _kmm(learn: bool, **changes) -> VGPKMM:
+    model = VGPKMM(problems.binary(), problems.kernel(**changes), BernoulliLogit())
+    gpflow.set_trainable(model.kernel, learn)
+    return model
+
+
+def _svgp() -> gpflow.models.SVGP:
+    return gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), problems.inputs(6, seed=5), num_data=30)
+
+
+def _values(model: tf.Module) -> list[np.ndarray]:
+    return [variable.numpy() for variable in model.variables]
+
+
+@pytest.mark.parametrize("method", ["parallel", "algorithm1"])
+@pytest.mark.parametrize("learn", [False, True], ids=["sites", "hyperparameters"])
+def test_kmm_resumes_exactly(tmp_path, method: str, learn: bool) -> None:
+    steps, options = (4, {"hyper_updates": 2}) if learn else (8, {})
+    options |= {"tolerance": 0.0, "method": method}
+    whole = _kmm(learn)
+    trace = gpx.fit(whole, steps=steps, **options).objective
+    gpx.fit(_kmm(learn), steps=steps // 2, checkpoint_dir=tmp_path, **options)
+    resumed = _kmm(learn)
+    result = gpx.fit(resumed, steps=steps, checkpoint_dir=tmp_path, **options)
+    assert (result.first_step, result.steps) == (steps // 2, steps)
+    np.testing.assert_array_equal(result.objective, trace[steps // 2 :])
+    for a, b in zip(_values(resumed), _values(whole), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_minibatch_training_resumes_exactly(tmp_path) -> None:
+    data = problems.binary()
+    whole, resumed = _svgp(), _svgp()
+    gpx.fit(whole, data, steps=40, minibatch_size=7, seed=3)
+    gpx.fit(_svgp(), data, steps=20, minibatch_size=7, seed=3, checkpoint_dir=tmp_path)
+    result = gpx.fit(resumed, data, steps=40, minibatch_size=7, seed=3, checkpoint_dir=tmp_path)
+    assert result.first_step == 20
+    for a, b in zip(_values(resumed), _values(whole), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path) -> None:
+    first = gpx.fit(_kmm(False), steps=3, tolerance=0.0, checkpoint_dir=tmp_path)
+    again = gpx.fit(model := _kmm(False), steps=3, tolerance=0.0, checkpoint_dir=tmp_path)
+    assert len(again.objective) == 0
+    assert again.steps == 3
+    np.testing.assert_allclose(model.elbo(), first.objective[-1], rtol=1e-12)
+
+
+def test_wrong_checkpoints_are_refused_naming_both_values(tmp_path) -> None:
+    gpx.fit(_kmm(False), steps=2, tolerance=0.0, checkpoint_dir=tmp_path)
+    other = VGPKMM(problems.binary(), gpflow.kernels.Matern52(), BernoulliLogit())
+    gpflow.set_trainable(other.kernel, False)
+    with pytest.raises(ValueError, match=r"(?s)SquaredExponential.*Matern52"):
+        gpx.fit(other, checkpoint_dir=tmp_path)
+    bound = VGPKMM(problems.binary(), problems.kernel(), BernoulliLogit(num_pieces=5))
+    gpflow.set_trainable(bound.kernel, False)
+    with pytest.raises(ValueError, match=r"(?s)20.*5"):
+        gpx.fit(bound, checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"(?s)parallel.*algorithm1"):
+        gpx.fit(_kmm(False), method="algorithm1", checkpoint_dir=tmp_path)
+
+
+def test_learning_raises_the_bound_to_its_maximum_over_hyperparameters() -> None:
+    model = _kmm(True)
+    result = gpx.fit(model)
+    assert result.status is gpx.Status.CONVERGED
+    assert (np.diff(result.objective) >= -1e-9 * np.abs(result.objective[1:])).all()
+    reference = gpflow.models.VGP(problems.binary(), problems.kernel(), BernoulliLogit())
+    options = {"maxiter": 3000, "ftol": 1e-14, "gtol": 1e-8}
+    gpflow.optimizers.Scipy().minimize(
+        reference.training_loss, reference.trainable_variables, options=options
+    )
+    np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-6)
+
+
+def test_a_prior_on_a_hyperparameter_enters_the_objective() -> None:
+    import tensorflow_probability as tfp
+
+    free, held = _kmm(True), _kmm(True)
+    held.kernel.lengthscales.prior = tfp.distributions.LogNormal(np.log(0.2), np.float64(0.01))
+    gpx.fit(free)
+    result = gpx.fit(held)
+    assert abs(held.kernel.lengthscales.numpy() - 0.2) < 0.02  # ten prior deviations in log space
+    assert abs(free.kernel.lengthscales.numpy() - 0.2) > 0.1
+    np.testing.assert_allclose(result.objective[-1], -held.training_loss(), rtol=1e-10)
+
+
+def test_sparse_kmm_learns_its_inducing_inputs() -> None:
+    model = VGPKMM(
+        problems.binary(), problems.kernel(), BernoulliLogit(), inducing_variable=problems.inputs(5, seed=5)
+    )
+    before = model.inducing_variable.Z.numpy()
+    result = gpx.fit(model, steps=2)
+    assert result.objective[-1] >= result.objective[0]
+    assert np.abs(model.inducing_variable.Z.numpy() - before).max() > 1e-3
+    with pytest.raises(ValueError, match="dense"):
+        gpx.fit(model, method="algorithm1")
+
+
+def test_monitor_sees_every_step_and_the_bar_is_quiet_off_a_terminal(capfd) -> None:
+    seen: list[int] = []
+    monitor = gpflow.monitor.Monitor(
+        gpflow.monitor.MonitorTaskGroup(gpflow.monitor.ExecuteCallback(lambda: seen.append(1)), period=2)
+    )
+    gpx.fit(_kmm(False), steps=4, tolerance=0.0, monitor=monitor)
+    assert len(seen) == 2
+    assert capfd.readouterr() == ("", "")
+    gpx.fit(_kmm(False), steps=2, tolerance=0.0, progress=True)
+    assert "objective" in capfd.readouterr().err
+
+
+class _Cliff:
+    """An update that walks up and then falls over."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.variable, self.values = tf.Variable(0.0), iter(values)
+
+    def __call__(self) -> tuple[float, bool]:
+        self.variable.assign_add(1.0)
+        return next(self.values), True
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_non_finite_objective_restores_the_last_good_state(bad: float) -> None:
+    cliff = _Cliff([1.0, 2.0, bad])
+    result = iterate(cliff, [cliff.variable], steps=9)
+    assert result.status is gpx.Status.NON_FINITE
+    # The objective may belong to the variables before its step: 1 was the last point known to give 2.
+    assert cliff.variable.numpy() == 1.0
+    np.testing.assert_array_equal(result.objective, [1.0, 2.0])
+
+
+def test_a_falling_objective_of_a_monotone_method_is_a_failure() -> None:
+    cliff = _Cliff([1.0, 2.0, 1.5])
+    assert iterate(cliff, [cliff.variable], steps=9, monotone=True).status is gpx.Status.DIVERGED
+    assert cliff.variable.numpy() == 2.0
+
+
+def test_gradient_training_stops_at_a_non_finite_loss_with_finite_parameters() -> None:
+    model = _svgp()
+    result = gpx.fit(model, problems.binary(), steps=30, optimizer=tf_keras.optimizers.SGD(1e12))
+    assert result.status is gpx.Status.NON_FINITE
+    assert all(np.isfinite(value).all() for value in _values(model))
+
+
+def test_statuses_are_sentences() -> None:
+    assert all(status.value.endswith(".") and len(status.value.split()) > 5 for status in gpx.Status)
+    result = gpx.fit(_kmm(False), steps=1)
+    assert result.status is gpx.Status.MAX_STEPS
+    assert result.status.value in str(result)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gpx.fit(_kmm(True), problems.binary()), "holds its data"),
+        (lambda: gpx.fit(_svgp()), r"data=\(X, Y\)"),
+        (lambda: gpx.fit(_svgp(), problems.binary(), minibatch_size=31), "from 1 to 30"),
+        (lambda: gpx.fit(_svgp(), problems.binary(), optimizer="adam"), "tf_keras optimiser"),
+        (lambda: gpx.fit(_kmm(True), method="newton"), "algorithm1"),
+        (lambda: gpx.fit(_kmm(True), steps=-1), "negative"),
+        (lambda: gpx.fit(_kmm(True), checkpoint_every=0), "at least 1"),
+        (
+            lambda: gpx.fit(gpflow.models.GPR(problems.continuous(), problems.kernel()), minibatch_size=5),
+            "pair of arrays",
+        ),
+    ],
+)
+def test_wrong_calls_say_what_to_do(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_unknown_option_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="learning_rate"):
+        gpx.fit(_kmm(True), learning_rate=0.1)
+
+
+def test_any_gpflow_model_trains_by_gradient() -> None:
+    model = gpflow.models.GPR(problems.continuous(), problems.kernel())
+    result = gpx.fit(model, steps=20)
+    assert result.objective[-1] > result.objective[0]

@@ -1,0 +1,157 @@
+"""Metrics against values worked out by hand."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import pytest
+from scipy.stats import norm, poisson
+
+from gpflow_ext import metrics
+
+P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
+Y = np.array([[0.0], [0.0], [0.0], [1.0]])
+
+
+def test_classification_by_hand():
+    assert metrics.error_rate(P, Y) == 0.25  # the tie goes to class 0
+    assert metrics.error_rate(P, Y[:, 0].astype(int)) == 0.25
+    expected = -np.log([0.9, 0.4, 0.5, 0.75]).mean()
+    np.testing.assert_allclose(metrics.nlpd_from_probabilities(P, Y), expected, rtol=1e-15)
+    assert metrics.nlpd_from_probabilities([[1.0, 0.0]], [1]) == np.inf
+
+
+def test_calibration_by_hand():
+    # Two bins: (0, 0.5] holds the tie (right, 0.5); (0.5, 1] holds 0.9 right, 0.6 wrong, 0.75 right.
+    expected = 0.25 * abs(1.0 - 0.5) + 0.75 * abs(2 / 3 - 0.75)
+    np.testing.assert_allclose(metrics.expected_calibration_error(P, Y, bins=2), expected, rtol=1e-14)
+    # One bin: over- and underconfidence cancel, so only the means differ.
+    np.testing.assert_allclose(metrics.expected_calibration_error(P, Y, bins=1), 0.75 - 0.6875, rtol=1e-14)
+    assert metrics.expected_calibration_error(np.eye(3), [0, 1, 2]) == 0.0
+
+
+def test_calibration_of_calibrated_predictions_vanishes():
+    # Labels drawn from the probabilities: each bin's gap has deviation <= 0.5 / sqrt(N_b), so the error is
+    # about 0.003; 0.02 is beyond 15 deviations of it.
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=20000)
+    probabilities = np.stack([1 - p, p], axis=1)
+    y = rng.uniform(size=p.size) < p
+    assert metrics.expected_calibration_error(probabilities, y.astype(int)) < 0.02
+    assert metrics.expected_calibration_error(probabilities, 1 - y.astype(int)) > 0.4
+
+
+def test_regression_by_hand():
+    prediction, y = np.array([[1.0, -2.0], [3.0, 0.0]]), np.array([[2.0, -2.0], [1.0, 5.0]])
+    np.testing.assert_allclose(metrics.rmse(prediction, y), np.sqrt((1 + 0 + 4 + 25) / 4), rtol=1e-15)
+    np.testing.assert_allclose(metrics.nmae(prediction, y), (1 + 0 + 2 + 5) / (2 + 2 + 1 + 5), rtol=1e-15)
+    assert metrics.negative_log_predictive_density([-1.0, -2.0]) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.error_rate(np.zeros((0, 2)), []), r"shape \(0, 2\)"),
+        (lambda: metrics.error_rate(P[:, 0], Y), r"probabilities has shape \(4,\)"),
+        (lambda: metrics.error_rate(P, np.eye(2)[[0, 0, 0, 1]]), r"y has shape \(4, 2\).*not one-hot"),
+        (lambda: metrics.error_rate(P, [0, 1, 2, 0]), r"y is 2 at row 2.*0 to 1"),
+        (lambda: metrics.error_rate(P, [0, 1, -1, 0]), r"y is -1 at row 2"),
+        (lambda: metrics.error_rate(P, [0, 1, 0.5, 0]), r"y is 0.5 at row 2"),
+        (lambda: metrics.error_rate(P, [0, 1, np.nan, 0]), r"y is nan at row 2"),
+        (lambda: metrics.error_rate(P * 1.2, Y), r"outside \[0, 1\]"),
+        (lambda: metrics.error_rate([[0.9, -0.1]], [0]), r"outside \[0, 1\]"),
+        (lambda: metrics.error_rate(P * np.nan, Y), r"outside \[0, 1\] or NaN"),
+        (lambda: metrics.expected_calibration_error(P, Y, bins=0), r"bins=0"),
+        (lambda: metrics.rmse(np.zeros(3), np.zeros((3, 1))), r"shape \(3,\) and y \(3, 1\)"),
+        (lambda: metrics.rmse([], []), r"not empty"),
+        (lambda: metrics.rmse([1.0], [np.nan]), r"y holds values that are not finite"),
+        (lambda: metrics.nmae([1.0], [0.0]), r"use rmse"),
+        (lambda: metrics.negative_log_predictive_density([[0.0]]), r"shape \(1, 1\)"),
+        (lambda: metrics.negative_log_predictive_density([0.0, np.nan]), r"NaN at row 1"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (11, 1))
+    return X, np.sin(X) + 0.1 * rng.normal(size=X.shape)
+
+
+def test_evaluate_regression(data):
+    X, y = data
+    model = gpflow.models.GPR((X[:6], y[:6]), gpflow.kernels.SquaredExponential(), noise_variance=0.05)
+    mean, variance = (part.numpy() for part in model.predict_f(X))
+    seen = metrics.evaluate(model, (X, y), batch_size=4)
+    # Batches change the order of operations of a well-conditioned 6 x 6 solve: rounding only.
+    expected = {
+        "nlpd": -norm.logpdf(y, mean, np.sqrt(variance + 0.05)).mean(),
+        "rmse": np.sqrt(np.mean((mean - y) ** 2)),
+        "nmae": np.abs(mean - y).sum() / np.abs(y).sum(),
+    }
+    assert seen.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(seen[name], value, rtol=1e-10, err_msg=name)
+
+
+def test_evaluate_counts(data):
+    X, _ = data
+    model = gpflow.models.SVGP(gpflow.kernels.Constant(), gpflow.likelihoods.Poisson(binsize=2.0), X[:1])
+    model.q_mu.assign([[0.3]])
+    model.q_sqrt.assign([[[1e-9]]])  # q(f) is the point 0.3, up to jitter
+    y = np.arange(11.0)[:, None]
+    seen = metrics.evaluate(model, (X, y))
+    rate = 2.0 * np.exp(0.3)
+    # The jitter of 1e-6 gives f a variance and a shift of that size, the densities an error near 1e-5.
+    np.testing.assert_allclose(seen["nlpd"], -poisson.logpmf(y, rate).mean(), rtol=1e-4)
+    np.testing.assert_allclose(seen["rmse"], np.sqrt(np.mean((y - rate) ** 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_evaluate_classification(data, num_classes):
+    X, _ = data
+    rng = np.random.default_rng(2)
+    binary = num_classes == 2
+    likelihood = gpflow.likelihoods.Bernoulli() if binary else gpflow.likelihoods.MultiClass(3)
+    num_latent = 1 if binary else 3
+    model = gpflow.models.SVGP(
+        gpflow.kernels.SquaredExponential(), likelihood, X[:5], num_latent_gps=num_latent
+    )
+    model.q_mu.assign(rng.normal(size=(5, num_latent)))
+    y = rng.integers(0, num_classes, (11, 1)).astype(float)
+    p = model.predict_y(X)[0].numpy()
+    p = np.concatenate([1 - p, p], axis=1) if binary else p
+    seen = metrics.evaluate(model, (X, y), batch_size=5)
+    assert seen.keys() == {"nlpd", "error", "ece"}
+    assert seen["error"] == np.mean(p.argmax(axis=1) != y[:, 0])
+    np.testing.assert_allclose(seen["ece"], metrics.expected_calibration_error(p, y), rtol=1e-10)
+    np.testing.assert_allclose(seen["nlpd"], metrics.nlpd_from_probabilities(p, y), rtol=1e-10)
+
+
+def test_evaluate_predicts_each_batch_once(data):
+    X, y = data
+    model = gpflow.models.GPR((X, y), gpflow.kernels.SquaredExponential())
+    sizes = []
+    predict_f = model.predict_f
+    model.predict_f = lambda Xnew: sizes.append(len(Xnew)) or predict_f(Xnew)
+    metrics.evaluate(model, (X, y), batch_size=4)
+    assert sizes == [4, 4, 3]
+
+
+def test_evaluate_refuses_bad_data(data):
+    X, y = data
+    model = gpflow.models.SVGP(gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(), X[:3])
+    for bad, message in (
+        ((X[:0], y[:0]), "data is empty"),
+        ((X, y[:, 0]), r"Y of shape \(11,\)"),
+        ((X, y[:-1]), r"Y of shape \(10, 1\)"),
+        ((X, np.sign(y)), r"labels must be the class numbers 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            metrics.evaluate(model, bad)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        metrics.evaluate(model, (X, (y > 0).astype(float)), batch_size=0)

@@ -1,0 +1,134 @@
+"""The site algebra against a NumPy twin that forms every inverse, and against itself."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+
+from gpflow_ext import sites
+from gpflow_ext.sites import Dense, Projection, Sites
+
+N, M, L = 12, 5, 2
+
+
+@pytest.fixture(name="rng")
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def _prior(kind: str, rng: np.random.Generator):
+    """Return a prior, with its dense covariance of the part that sites see, [N, N]."""
+    mean = rng.standard_normal((N, L))
+    if kind == "dense":
+        K = problems.kernel()(problems.inputs(N)).numpy() + 1e-6 * np.eye(N)
+        return Dense(tf.constant(mean), tf.constant(K[None])), K
+    A = rng.standard_normal((M, N))
+    prior = Projection(
+        tf.constant(mean),
+        tf.constant(A[None]),
+        tf.constant(rng.uniform(0.0, 1.0, (N, 1))),
+        tf.constant(np.linalg.cholesky(np.eye(M) + 0.3 * np.ones((M, M)))[None]),
+    )
+    return prior, A.T @ A
+
+
+def _sites(kind: str, rng: np.random.Generator) -> Sites:
+    prec = rng.uniform(0.0, 3.0, (N, L))
+    prec[2] = 0.0
+    if kind == "projection":
+        prec[4] = -0.02  # legal while I + AΛAᵀ is positive definite
+    return Sites(tf.constant(rng.standard_normal((N, L))), tf.constant(prec))
+
+
+@pytest.mark.parametrize("kind", ["dense", "projection"])
+def test_condition_equals_explicit_inverses(kind: str, rng: np.random.Generator) -> None:
+    prior, Q = _prior(kind, rng)
+    given = _sites(kind, rng)
+    nat1, prec = given.nat1.numpy(), given.prec.numpy()
+    q = sites.condition(prior, given)
+    kl, log_normaliser = 0.0, 0.0
+    for latent in range(L):
+        mu, Lam = prior.mean.numpy()[:, latent], np.diag(prec[:, latent])
+        rho = nat1[:, latent] - Lam @ mu
+        V = np.linalg.inv(np.eye(N) + Q @ Lam) @ Q
+        shift = V @ rho
+        np.testing.assert_allclose(q.mean[:, latent], mu + shift, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(
+            q.var[:, latent], np.diag(V) + prior.residual.numpy()[:, 0], rtol=0, atol=1e-10
+        )
+        alpha = np.linalg.solve(np.eye(N) + Lam @ Q, rho)
+        log_det = np.linalg.slogdet(np.eye(N) + Q @ Lam)[1]
+        kl += 0.5 * (log_det - np.trace(Lam @ V) + alpha @ Q @ alpha)
+        log_normaliser += -0.5 * log_det + 0.5 * rho @ shift + nat1[:, latent] @ mu - 0.5 * mu @ Lam @ mu
+    np.testing.assert_allclose(q.kl, kl, rtol=1e-11)
+    np.testing.assert_allclose(sites.log_normaliser(prior, given, q), log_normaliser, rtol=1e-11)
+
+
+def test_whitened_dense_prior_is_the_same_prior(rng: np.random.Generator) -> None:
+    prior, _ = _prior("dense", rng)
+    given = _sites("dense", rng)
+    dense, whitened = sites.condition(prior, given), sites.condition(prior.whiten(), given)
+    for a, b in zip(dense, whitened, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)  # α amplifies rounding by 1/jitter-free modes
+
+
+def test_covariance_is_the_inverse_of_the_summed_precisions(rng: np.random.Generator) -> None:
+    prior, Q = _prior("dense", rng)
+    prec = rng.uniform(0.1, 2.0, (N, L))
+    V = prior.factorise(tf.constant(prec)).covariance().numpy()
+    for latent in range(L):
+        np.testing.assert_allclose(
+            V[latent], np.linalg.solve(np.eye(N) + Q * prec[:, latent], Q), rtol=0, atol=1e-10
+        )
+
+
+@pytest.mark.parametrize("kind", ["dense", "projection"])
+def test_predictor_at_the_training_inputs_returns_the_marginals(kind: str) -> None:
+    X = problems.inputs(N)
+    kernel, Z = problems.kernel(), gpflow.inducing_variables.InducingPoints(problems.inputs(M, seed=9))
+    jitter = 1e-8 * np.eye(M)
+    chol = np.linalg.cholesky(kernel(Z.Z).numpy() + jitter)
+    A = np.linalg.solve(chol, kernel(Z.Z, X).numpy())
+    Kff = kernel(X).numpy()
+    prior = {
+        "dense": Dense(tf.zeros([N, 1], tf.float64), tf.constant(Kff[None])),
+        "projection": Projection(
+            tf.zeros([N, 1], tf.float64),
+            tf.constant(A[None]),
+            tf.constant((np.diag(Kff) - (A**2).sum(0))[:, None]),
+            tf.constant(chol[None]),
+        ),
+    }[kind]
+    rng = np.random.default_rng(0)
+    given = Sites(tf.constant(rng.standard_normal((N, 1))), tf.constant(rng.uniform(0.1, 2.0, (N, 1))))
+    alpha, Qinv = prior.factorise(given.prec).predictor(sites.condition(prior, given).alpha)
+    cross = Kff if kind == "dense" else kernel(Z.Z, X).numpy()
+    q = sites.condition(prior, given)
+    np.testing.assert_allclose(cross.T @ alpha.numpy(), q.mean, rtol=0, atol=1e-9)
+    predicted = np.diag(Kff - cross.T @ Qinv.numpy()[0] @ cross)[:, None]
+    np.testing.assert_allclose(predicted, q.var, rtol=0, atol=1e-9)
+
+
+def test_an_indefinite_precision_is_reported_not_raised(rng: np.random.Generator) -> None:
+    prior, _ = _prior("projection", rng)
+    prec = tf.fill([N, L], tf.constant(-5.0, tf.float64))
+    assert not prior.factorise(prec).finite
+    assert prior.factorise(-prec).finite
+
+
+def test_log_normaliser_is_the_gaussian_evidence_of_pseudo_data(rng: np.random.Generator) -> None:
+    """For prec > 0: ∫ p(f) ∏ tₙ = N(ỹ | μ, Σ + Λ⁻¹) ∏ √(2π/precₙ) exp(½ precₙ ỹₙ²), ỹ = nat1/prec."""
+    prior, Q = _prior("dense", rng)
+    prior = prior._replace(mean=prior.mean[:, :1])
+    prec, nat1 = rng.uniform(0.5, 2.0, (N, 1)), rng.standard_normal((N, 1))
+    given = Sites(tf.constant(nat1), tf.constant(prec))
+    target = nat1 / prec
+    S, r = Q + np.diag(1.0 / prec[:, 0]), (target - prior.mean.numpy())[:, 0]
+    gaussian = -0.5 * (np.linalg.slogdet(2.0 * np.pi * S)[1] + r @ np.linalg.solve(S, r))
+    expected = gaussian + 0.5 * np.sum(np.log(2.0 * np.pi / prec) + prec * target**2)
+    np.testing.assert_allclose(
+        sites.log_normaliser(prior, given, sites.condition(prior, given)), expected, rtol=1e-11
+    )
