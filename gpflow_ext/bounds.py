@@ -15,12 +15,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.bound_tables import TABLES
-from gpflow_ext.special import broadcast
+from gpflow_ext.special import broadcast, with_derivatives
 
 Array = npt.NDArray[np.float64]
 LLPBound = Literal["piecewise", "jaakkola"]
-
-_FAR = 40.0  # standard deviations at which φ and Φ have underflowed
 
 
 class PiecewiseBound(NamedTuple):
@@ -93,17 +91,10 @@ def expected_llp_piecewise(mean: Any, var: Any, num_pieces: int = 20) -> tf.Tens
     -------
     Tensor of the broadcast shape; O(R) per element.
     """
-    bound = piecewise_llp(num_pieces)
-
-    @tf.custom_gradient
-    def expected(mean: tf.Tensor, var: tf.Tensor) -> Any:
-        def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            by_mean, by_var = _piecewise_slopes(bound, mean, var)
-            return upstream * by_mean, upstream * by_var
-
-        return _piecewise_value(bound, mean, var), grad
-
-    return expected(*broadcast(mean, var))
+    mean, var = broadcast(mean, var)
+    knots = _at_knots(piecewise_llp(num_pieces), mean, var)
+    value = tf.maximum(mean, 0.0) + TABLES[num_pieces].max_gap + _above_right_piece(knots)
+    return with_derivatives(value, mean, var, lambda: _piecewise_slopes(knots, mean))
 
 
 class _Knots(NamedTuple):
@@ -128,41 +119,27 @@ def _at_knots(bound: PiecewiseBound, mean: tf.Tensor, var: tf.Tensor) -> _Knots:
     size = tf.where(mean < 0.0, -mean, mean)  # tf.abs has derivative 0 at 0; the right derivative is wanted
     sd = tf.sqrt(tf.maximum(var, np.finfo(mean.dtype.as_numpy_dtype).eps ** 2))[..., None]
     distance = knots - size[..., None]
-    d = tf.clip_by_value(distance / sd, -_FAR, _FAR)
+    d = distance / sd
     density = tf.exp(-0.5 * tf.square(d)) / math.sqrt(2.0 * math.pi)
     mass = 0.5 * tf.math.erfc(-math.sqrt(0.5) * d)
     return _Knots(jump, slope, curvature, distance, sd, d, density, mass)
 
 
-def _piecewise_value(bound: PiecewiseBound, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-    k = _at_knots(bound, mean, var)
+def _above_right_piece(k: _Knots) -> tf.Tensor:
+    """Return E[b] less the expectation of the last piece."""
     second_moment = tf.square(k.sd) + tf.square(k.distance)
     masses = k.mass * (k.jump - k.slope * k.distance + k.curvature * second_moment)
     densities = k.sd * k.density * (k.curvature * k.distance - k.slope)
-    return tf.maximum(mean, 0.0) + bound.max_gap + tf.reduce_sum(masses + densities, axis=-1)
+    return tf.reduce_sum(masses + densities, axis=-1)
 
 
-def _piecewise_slopes(bound: PiecewiseBound, mean: tf.Tensor, var: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    k = _at_knots(bound, mean, var)
-    at_size = k.mass * (k.slope - 2.0 * k.curvature * k.distance) - k.density * (
+def _piecewise_slopes(k: _Knots, mean: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    by_size = k.mass * (k.slope - 2.0 * k.curvature * k.distance) - k.density * (
         k.jump / k.sd + 2.0 * k.curvature * k.sd
     )
-    by_size = 1.0 + tf.reduce_sum(at_size, axis=-1)
     by_var = 2.0 * k.curvature * k.mass - k.density * (k.slope + k.jump * k.d / k.sd) / k.sd
+    by_size = 1.0 + tf.reduce_sum(by_size, axis=-1)
     return tf.where(mean < 0.0, 1.0 - by_size, by_size), 0.5 * tf.reduce_sum(by_var, axis=-1)
-
-
-@tf.custom_gradient
-def _jaakkola(mean: tf.Tensor, var: tf.Tensor) -> Any:
-    size = tf.abs(mean)
-    xi = tf.sqrt(tf.square(mean) + tf.maximum(var, 0.0))
-    excess = 0.5 * tf.math.divide_no_nan(var, xi + size)  # (ξ - |mean|)/2 without cancellation
-
-    def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        by_var = _half_tanh_ratio(tf.square(mean) + var)
-        return upstream * (0.5 + 2.0 * mean * by_var), upstream * by_var
-
-    return tf.maximum(mean, 0.0) + excess + tf.math.log1p(tf.exp(-xi)), grad
 
 
 def _half_tanh_ratio(square: tf.Tensor) -> tf.Tensor:
@@ -189,7 +166,16 @@ def jaakkola_llp(mean: Any, var: Any) -> tf.Tensor:
     -------
     Tensor of the broadcast shape, with derivatives finite everywhere, mean = var = 0 included.
     """
-    return _jaakkola(*broadcast(mean, var))
+    mean, var = broadcast(mean, var)
+    size, square = tf.abs(mean), tf.square(mean) + tf.maximum(var, 0.0)
+    xi = tf.sqrt(square)
+    excess = 0.5 * tf.math.divide_no_nan(var, xi + size)  # (ξ - |mean|)/2 without cancellation
+
+    def slopes() -> tuple[tf.Tensor, tf.Tensor]:
+        by_var = _half_tanh_ratio(square)
+        return 0.5 + 2.0 * mean * by_var, by_var
+
+    return with_derivatives(tf.maximum(mean, 0.0) + excess + tf.math.log1p(tf.exp(-xi)), mean, var, slopes)
 
 
 def check_llp_bound(bound: str, num_pieces: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,23 +11,25 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def objective_trace(ax: Any, objective: Array, times: Array | None = None, label: str = "objective") -> None:
-    """Draw the objective of a fit against its steps, or against seconds.
+def convergence(ax: Any, objectives: Mapping[str, Array]) -> None:
+    """Draw how far each method is below the best objective of them all, after each of its steps.
 
     Parameters
     ----------
     ax
         matplotlib axes.
-    objective
-        Objective after each step, shape [steps].
-    times
-        Seconds at the end of each step, shape [steps].
-    label
-        Name of the objective, for the axis.
+    objectives
+        Objective after each step, shape [steps], by the name of the method.
     """
-    ax.plot(np.arange(1, len(objective) + 1) if times is None else times, objective, marker="o", markersize=3)
-    ax.set_xlabel("step" if times is None else "seconds")
-    ax.set_ylabel(label)
+    best = max(objective.max() for objective in objectives.values())
+    floor = np.finfo(float).eps * max(1.0, abs(best))
+    for name, objective in objectives.items():
+        ax.semilogy(
+            np.arange(1, len(objective) + 1), np.maximum(best - objective, floor), marker="o", label=name
+        )
+    ax.set_xlabel("step")
+    ax.set_ylabel("below the best objective")
+    ax.legend()
 
 
 def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) -> None:

@@ -41,14 +41,8 @@ def build(split: Any, learn: bool) -> Any:
     return gpx.models.VGPKMM(split.train, kernel, gpx.likelihoods.BernoulliLogit())
 
 
-def sweeps(split: Any) -> list[tuple[str, ...]]:
-    """Run both algorithms at fixed hyperparameters; return a row for each sweep."""
-    import gpflow_ext as gpx
-
-    results = {
-        method: gpx.fit(build(split, learn=False), method=method, tolerance=1e-6, progress=False)
-        for method in ("parallel", "algorithm1")
-    }
+def sweeps(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each sweep of the algorithms."""
     length = max(len(result.objective) for result in results.values())
     rows = []
     for i in range(length):
@@ -60,8 +54,8 @@ def sweeps(split: Any) -> list[tuple[str, ...]]:
     return rows
 
 
-def picture(result: Any, probabilities: Any, labels: Any, path: Path) -> None:
-    """Draw the bound against time and the calibration on the test rows."""
+def picture(results: dict[str, Any], split: Any, probabilities: Any, path: Path) -> None:
+    """Draw the convergence of the sweeps, a model of two inputs in their plane, and the calibration."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -69,13 +63,37 @@ def picture(result: Any, probabilities: Any, labels: Any, path: Path) -> None:
 
     from gpflow_ext import plotting
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    plotting.objective_trace(left, result.objective, result.times, "lower bound of log evidence")
-    left.set_title("VGP-KMM learns its hyperparameters")
-    plotting.calibration(right, probabilities, labels)
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    names = {"parallel": "parallel fixed point", "algorithm1": "Algorithm 1"}
+    plotting.convergence(left, {names[method]: result.objective for method, result in results.items()})
+    left.set_title("inference, hyperparameters fixed")
+    filled = plane(middle, split)
+    figure.colorbar(filled, ax=middle, label=f"probability of {split.labels[1]}")
+    plotting.calibration(right, probabilities, split.test[1][:, 0])
     right.set_title("calibration on the test rows")
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def plane(ax: Any, split: Any, names: tuple[str, str] = ("worst area", "worst concave points")) -> Any:
+    """Train on two of the inputs alone and draw the class probability in their plane."""
+    import gpflow
+    import numpy as np
+
+    import gpflow_ext as gpx
+
+    columns = [split.feature_names.index(name) for name in names]
+    X, Y = split.train[0][:, columns], split.train[1]
+    model = gpx.models.VGPKMM((X, Y), gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit())
+    gpx.fit(model, progress=False)
+    axes = [np.linspace(column.min() - 0.3, column.max() + 0.3, 60) for column in X.T]
+    grid = np.meshgrid(*axes)
+    probability, _ = model.predict_y(np.stack([part.ravel() for part in grid], axis=1))
+    filled = gpx.plotting.class_probability(ax, grid, probability.numpy().reshape(grid[0].shape), X, Y)
+    ax.set_title("a model of two of the inputs")
+    ax.set_xlabel(f"{names[0]} (standardised)")
+    ax.set_ylabel(f"{names[1]} (standardised)")
+    return filled
 
 
 def served(folder: Path, rows: Any) -> tuple[Any, list[str]]:
@@ -114,17 +132,19 @@ def main() -> None:
     options.out.mkdir(parents=True)
     split = gpx.datasets.load("breast_cancer", seed=0)
     _cli.describe(split)
+    results = {
+        method: gpx.fit(build(split, learn=False), method=method, tolerance=1e-6, progress=False)
+        for method in ("parallel", "algorithm1")
+    }
     columns = ("sweep", "parallel: bound", "seconds", "Algorithm 1: bound", "seconds")
-    _cli.table(
-        "inference at fixed hyperparameters (the first seconds include compilation)", columns, sweeps(split)
-    )
+    _cli.table("inference, hyperparameters fixed (seconds with compilation)", columns, sweeps(results))
 
     model = build(split, learn=True)
     result = gpx.fit(model, checkpoint_dir=options.out / "checkpoints", checkpoint_every=1)
     metrics = gpx.metrics.evaluate(model, split.test)
     _cli.report(result, metrics)
 
-    X_test, Y_test = split.test
+    X_test, _ = split.test
     folder = gpx.export(model, options.out / "model", data=split, metrics=metrics)
     gpx.verify(folder)
     probabilities, loaded = served(folder, split.scaler.inverse(X_test))
@@ -136,7 +156,7 @@ def main() -> None:
     )
     if loaded or not difference < 1e-12:
         raise SystemExit("the served predictions do not agree with the live model")
-    picture(result, live[:, 1], Y_test[:, 0], options.out / "demo.png")
+    picture(results, split, live[:, 1], options.out / "demo.png")
     print(f"picture: {options.out / 'demo.png'}, checkpoints: {options.out / 'checkpoints'}")
     print(f"all agree; {time.perf_counter() - begin:.0f} seconds")
 

@@ -364,6 +364,26 @@ def test_xla(name: str, dtype: tf.DType) -> None:
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@each_likelihood
+def test_unknown_shapes_and_per_point_jacobians(name: str) -> None:
+    """Exported functions have inputs [None, 1]; samplers differentiate under a vectorised map."""
+    likelihood, spec = LIKELIHOODS[name], tf.TensorSpec([None, 1], tf.float64)
+    predict = tf.function(lambda m, v: likelihood.class_probabilities(m, m, v), input_signature=[spec, spec])
+    m, v = columns(MEANS, 1.0 + MEANS**2)
+    np.testing.assert_allclose(predict(m, v), likelihood.class_probabilities(m, m, v), rtol=1e-14)
+
+    def slope(mv: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(mv)
+            value = likelihood.variational_expectations(mv[:1], mv[:1], mv[1:], tf.ones([1], tf.float64))
+        return tape.gradient(value, mv)
+
+    pairs = tf.concat([m, v], axis=1)
+    np.testing.assert_allclose(
+        tf.vectorized_map(slope, pairs), tf.stack([slope(p) for p in pairs]), rtol=1e-12, atol=1e-15
+    )
+
+
 # ---------------------------------------------------------------------------------------------------- errors
 
 

@@ -260,7 +260,10 @@ def test_old_checkpoints_and_litter_are_removed(tmp_path):
 def test_a_lost_state_file_does_not_lose_the_checkpoints(tmp_path):
     save_marked(tmp_path, [1, 2])
     (tmp_path / "checkpoint").unlink()
-    assert marked(tmp_path)[1].restore_latest() == 2
+    _, checkpoints = marked(tmp_path, max_to_keep=2)
+    assert checkpoints.restore_latest() == 2
+    checkpoints.save(3)
+    assert checkpoints.steps == [2, 3]  # those found in the folder count among the ones to keep
 
 
 def test_the_folder_can_be_moved(tmp_path):

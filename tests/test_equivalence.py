@@ -156,3 +156,48 @@ def test_mean_function_shifts_the_latent_function() -> None:
     q = coordinate_ascent.start(shifted.prior(), shifted.expectation, shifted.sites)
     assert coordinate_ascent.stationarity(shifted.expectation, q) < 1e-8
     assert tf.reduce_all(q.var > 0)
+
+
+def test_dual_gradient_is_that_of_the_optimised_bound() -> None:
+    """The envelope theorem: at the fixed point the sites may be held still while the kernel moves."""
+    model = _optimum(VGPKMM(problems.binary(), problems.kernel(), BernoulliLogit()))
+    for parameter in (model.kernel.variance, model.kernel.lengthscales):
+        variable = parameter.unconstrained_variable
+        with tf.GradientTape() as tape:
+            tape.watch(variable)
+            bound = model.elbo()
+        slope = tape.gradient(bound, variable)
+        middle, step = variable.numpy(), 1e-3
+        values = []
+        for moved in (middle + step, middle - step):
+            variable.assign(moved)
+            gpx.fit(model, tolerance=1e-13, stationarity=1e-9)
+            values.append(float(model.elbo()))
+        variable.assign(middle)
+        gpx.fit(model, tolerance=1e-13, stationarity=1e-9)
+        np.testing.assert_allclose(slope, (values[0] - values[1]) / (2 * step), rtol=1e-5)
+
+
+TOY_BOUNDS = {  # 60 inputs, variance 4, length scale 0.7, jitter 1e-6: computed once in NumPy, independently
+    (None, 20): -34.66925910,
+    ("piecewise", 5): -34.96102,
+    ("piecewise", 10): -34.71057,
+    ("piecewise", 20): -34.67364,
+    ("jaakkola", 20): -36.54905,
+}
+
+
+def test_bounds_bracket_the_exact_elbo() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (60, 2))
+    K = problems.kernel(4.0, 0.7)(X).numpy() + 1e-8 * np.eye(60)
+    f = np.linalg.cholesky(K) @ rng.standard_normal(60)
+    Y = (rng.uniform(size=60) < 1 / (1 + np.exp(-f))).astype(float)[:, None]
+    exact = TOY_BOUNDS[None, 20]
+    for (bound, pieces), expected in TOY_BOUNDS.items():
+        model = _optimum(VGPKMM((X, Y), problems.kernel(), BernoulliLogit(bound, pieces)))
+        elbo = float(model.elbo())
+        assert abs(elbo - expected) < 1e-5
+        assert elbo <= exact + 1e-7
+        if bound == "piecewise":
+            assert elbo >= exact - 60 * gpx.bounds.piecewise_llp(pieces).max_gap

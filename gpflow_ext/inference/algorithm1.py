@@ -92,7 +92,6 @@ def _visit_sites(
     at_rows: SiteExpectation, rows: tf.Tensor, G: tf.Tensor, mean: tf.Tensor, prec: tf.Tensor
 ) -> tf.Tensor:
     """Update the precisions [J, L] of a block one after the other, G = V[J, J] [L, J, J] kept current."""
-
     tolerance = 10.0 * float(np.finfo(G.dtype.as_numpy_dtype).eps)
 
     def curvature_at(j: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:

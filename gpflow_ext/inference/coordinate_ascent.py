@@ -104,9 +104,8 @@ def diagonal_elements(
         prec = tf.nn.relu(curvature(tf.exp(x)))
         return prec, -tf.math.log(cavity + prec) - x
 
-    def refine(
-        k: tf.Tensor, low: tf.Tensor, high: tf.Tensor, x: tf.Tensor, h: tf.Tensor, slope: tf.Tensor, _: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
+    def refine(k: tf.Tensor, *bracket: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        low, high, x, h, slope, _ = bracket
         low, high = tf.where(h > 0, x, low), tf.where(h > 0, high, x)
         secant = x - h / slope
         inside = (secant > low) & (secant < high)  # false for NaN
@@ -114,7 +113,8 @@ def diagonal_elements(
         prec, value = evaluate(proposal)
         return k + 1, low, high, proposal, value, (value - h) / (proposal - x), prec
 
-    def going(k: tf.Tensor, _low: tf.Tensor, _high: tf.Tensor, _x: tf.Tensor, h: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+    def going(k: tf.Tensor, *bracket: tf.Tensor) -> tf.Tensor:
+        _, _, _, h, _, _ = bracket
         return (k < ROOT_EVALUATIONS) & tf.reduce_any(tf.abs(h) > tolerance)
 
     high = -tf.math.log(cavity)

@@ -44,6 +44,10 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
     def __init__(self) -> None:
         super().__init__()
 
+    def check_targets(self, Y: npt.ArrayLike) -> None:
+        """Raise ``ValueError`` unless the targets are labels 0 and 1; the models' constructors call it."""
+        check_binary_labels(Y)
+
     @abc.abstractmethod
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:
         """Return log link(F), elementwise."""

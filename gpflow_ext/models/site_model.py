@@ -9,8 +9,9 @@ import gpflow
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
+from gpflow.conditionals.util import expand_independent_outputs
 from gpflow.covariances import Kuf, Kuu
-from gpflow.inducing_variables import InducingPoints
+from gpflow.inducing_variables import InducingVariables
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
@@ -128,32 +129,52 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
 
 
-class SitePosterior(posteriors.IndependentPosterior):
+class SitePosterior(posteriors.AbstractPosterior):
     """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
 
-    ``update_cache`` reads the model again, so the object follows a model that is trained further.
+    The mean is μ* + K_*u α and the covariance K_** − K_*u Qinv K_u*, where u are the function values at the
+    inducing variables, or at the training inputs of a dense model. ``update_cache`` reads the model again,
+    so the object follows a model that is trained further.
     """
 
     def __init__(self, model: SiteModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
-        inducing = model.inducing_variable
-        if inducing is None:
-            inducing = InducingPoints(model.data[0])
-            gpflow.set_trainable(inducing, False)
-        posteriors.AbstractPosterior.__init__(self, model.kernel, inducing, mean_function=model.mean_function)
+        anchors = model.data[0] if model.inducing_variable is None else model.inducing_variable
+        super().__init__(model.kernel, anchors, mean_function=model.mean_function)
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        return posteriors.PrecomputedValue.wrap_alpha_Qinv(*_predictor(self._model))
+        alpha, Qinv = self._statistics()
+        return (
+            posteriors.PrecomputedValue(alpha, (False, False)),
+            posteriors.PrecomputedValue(Qinv, (False, False, False)),
+        )
+
+    def _statistics(self) -> tuple[tf.Tensor, tf.Tensor]:
+        prior, current = self._model.prior(), self._model.sites
+        factor = prior.factorise(current.prec)
+        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+        return factor.predictor(alpha)
 
     @inherit_check_shapes
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._conditional_with_precompute(_predictor(self._model), Xnew, full_cov, full_output_cov)
+        return self._conditional_with_precompute(self._statistics(), Xnew, full_cov, full_output_cov)
 
-
-def _predictor(model: SiteModel) -> tuple[tf.Tensor, tf.Tensor]:
-    prior, current = model.prior(), model.sites
-    factor = prior.factorise(current.prec)
-    return factor.predictor(factor.solve(current.nat1 - current.prec * prior.mean))
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        alpha, Qinv = cache  # [M, L], [L, M, M]
+        if isinstance(self.X_data, InducingVariables):
+            cross = Kuf(self.X_data, self.kernel, Xnew)  # [M, N]
+        else:
+            cross = self.kernel(self.X_data, Xnew)  # [M, N]
+        K = self.kernel(Xnew, full_cov=full_cov)
+        if full_cov:
+            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, N, N]
+        else:
+            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [N, L]
+        mean = tf.matmul(cross, alpha, transpose_a=True)  # [N, L]
+        return mean, expand_independent_outputs(cov, full_cov, full_output_cov)

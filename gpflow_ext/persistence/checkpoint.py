@@ -187,7 +187,15 @@ class Checkpoints:
         # The state file may lag behind the files after a kill: what lies in the folder decides.
         names = [self._prefix(step).name for step in self.steps]
         if names:
-            state = tf.compat.v1.train.generate_checkpoint_state_proto(str(self._directory), names[-1], names)
+            state = tf.compat.v1.train.generate_checkpoint_state_proto(
+                str(self._directory),
+                model_checkpoint_path=names[-1],
+                all_model_checkpoint_paths=names,
+                all_model_checkpoint_timestamps=[
+                    (self._directory / f"{name}.index").stat().st_mtime for name in names
+                ],
+                last_preserved_timestamp=0.0,
+            )
             write_text(self._directory / "checkpoint", str(state))
         return tf.train.CheckpointManager(self._checkpoint, str(self._directory), self._max_to_keep)
 

@@ -1,0 +1,87 @@
+"""The scripts as a user runs them: from a folder of their own, on their own CSV."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import problems
+import pytest
+
+import gpflow_ext as gpx
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def _run(folder: Path, script: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "GPFLOW_EXT_OFFLINE": "1"}
+    environment.pop("GPFLOW_EXT_DATA", None)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("user")
+    X, Y = problems.binary(40)
+    lines = [f"{a:.6f},{b:.6f},{'ill' if y else 'well'}" for (a, b), y in zip(X, Y[:, 0], strict=True)]
+    (folder / "table.csv").write_text("\n".join(["age,weight,state", *lines]) + "\n")
+    lines[6] = lines[6].replace(lines[6].split(",")[1], "heavy")
+    (folder / "broken.csv").write_text("\n".join(["age,weight,state", *lines]) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("[!_]*.py")))
+def test_help_teaches(script: str, tmp_path) -> None:
+    shown = _run(tmp_path, script, "--help").stdout
+    assert shown.startswith("usage:")
+    assert len(shown.splitlines()) > 8
+
+
+def test_train_resume_export_and_serve(folder: Path) -> None:
+    flags = ("--data", "table.csv", "--target", "state", "--fixed", "--run-dir", "runs/ill")
+    first = _run(folder, "train_vgp_kmm.py", *flags, "--steps", "2")
+    assert "nlpd" in first.stdout
+    resumed = _run(folder, "train_vgp_kmm.py", *flags, "--steps", "5", "--export", "models/trained")
+    steps = [line.split("│")[1].strip() for line in resumed.stdout.splitlines() if line.startswith("│")]
+    assert steps[:3] == ["3", "4", "5"]
+    _run(folder, "export.py", "runs/ill", "models/exported")
+    trained, exported = (gpx.load_exported(folder / "models" / name) for name in ("trained", "exported"))
+    rows = np.array([[0.3, -1.2], [1.5, 0.1]])
+    a, b = trained.predict(rows), exported.predict(rows)
+    np.testing.assert_array_equal(a["probabilities"], b["probabilities"])
+    assert set(trained.labels) == {"ill", "well"}
+    assert json.loads((folder / "models/trained/1/manifest.json").read_text())["metrics"]["nlpd"] > 0
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("train_vgp_kmm.py", ("--data", "missing.csv"), "missing.csv"),
+        ("train_vgp_kmm.py", ("--data", "table.csv", "--target", "stat"), "state"),
+        ("train_vgp_kmm.py", ("--data", "broken.csv", "--target", "state"), "weight"),
+        ("train_vgp_kmm.py", ("--data", "wine"), "class_2"),
+        (
+            "train_vgp_kmm.py",
+            ("--data", "table.csv", "--target", "state", "--num-inducing", "99"),
+            "from 1 to 32",
+        ),
+        ("export.py", ("table.csv", "models/none"), "run.json"),
+    ],
+)
+def test_a_wrong_call_ends_with_one_clear_message(folder: Path, script: str, arguments, message: str) -> None:
+    done = _run(folder, script, *arguments, code=2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
