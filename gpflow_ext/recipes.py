@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -253,6 +254,31 @@ def gradient_descent(
             f"`optimizer` must be a tf_keras optimiser (see gpflow.keras.tf_keras); got {type(optimizer)}."
         )
     optimizer.build(variables)
+    arrays, batches = _training_data(model, data, minibatch_size, seed)
+    loss = model.training_loss
+    if batches is None and arrays is not None:
+        loss = functools.partial(model.training_loss, tuple(tf.constant(part) for part in arrays))
+    return Recipe(
+        gradient.gradient_update(loss, variables, optimizer, batches, jit_compile),
+        [*model.variables, *optimizer.variables],
+        steps=1000,
+        tolerance=None,
+        monotone=False,
+        trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches}),
+        settings={
+            "recipe": "gradient_descent",
+            "optimizer": optimizer.get_config(),
+            "minibatch_size": minibatch_size,
+            "seed": None if minibatch_size is None else seed,
+        },
+        data=arrays,
+    )
+
+
+def _training_data(
+    model: BayesianModel, data: Any, minibatch_size: int | None, seed: int
+) -> tuple[tuple[Any, Any] | None, Any | None]:
+    """Return the arrays to train on, and the iterator over minibatches, each if there is one."""
     external = isinstance(model, ExternalDataTrainingLossMixin)
     if external != (data is not None):
         fix = "pass `data=(X, Y)`" if external else "call `fit(model)` without `data`"
@@ -261,37 +287,15 @@ def gradient_descent(
         )
     if minibatch_size is not None and (data is None or isinstance(data, tf.data.Dataset)):
         raise ValueError("`minibatch_size` needs `data` as a pair of arrays.")
-    settings = {
-        "recipe": "gradient_descent",
-        "optimizer": optimizer.get_config(),
-        "minibatch_size": minibatch_size,
-    }
-    trackables: dict[str, Any] = {"optimizer": optimizer}
-    arrays, batches = None, None
+    if data is None:
+        return None, None
     if isinstance(data, tf.data.Dataset):
-        batches = iter(data)
-    elif data is not None:
-        arrays = checks.check_data(data)
-        size = len(arrays[0]) if minibatch_size is None else minibatch_size
-        if not 1 <= size <= len(arrays[0]):
-            raise ValueError(
-                f"`minibatch_size` must be from 1 to {len(arrays[0])}, the number of data; got {size}."
-            )
-        if minibatch_size is not None:
-            batches, settings["seed"] = gradient.minibatches(arrays, size, seed), seed
-    if batches is not None:
-        trackables["batches"] = batches
-    loss = (
-        model.training_loss if batches is not None or arrays is None else lambda: model.training_loss(arrays)
-    )
-    update = gradient.gradient_update(loss, variables, optimizer, batches, jit_compile)
-    return Recipe(
-        update,
-        [*model.variables, *optimizer.variables],
-        steps=1000,
-        tolerance=None,
-        monotone=False,
-        trackables=trackables,
-        settings=settings,
-        data=arrays,
-    )
+        return None, iter(data)
+    arrays = checks.check_data(data)
+    if minibatch_size is None:
+        return arrays, None
+    if not 1 <= minibatch_size <= len(arrays[0]):
+        raise ValueError(
+            f"`minibatch_size` must be from 1 to {len(arrays[0])}, the number of data; got {minibatch_size}."
+        )
+    return arrays, gradient.minibatches(arrays, minibatch_size, seed)

@@ -63,7 +63,10 @@ class SiteAscent(tf.Module):
         super().__init__()
         if method not in ("parallel", "algorithm1"):
             raise ValueError(f'`method` must be "parallel" or "algorithm1"; got {method!r}.')
-        if method == "algorithm1" and not isinstance(target.prior(), Dense):
+        self._target = target
+        self._prior = tf.function(target.prior)
+        self.prior = self._prior()
+        if method == "algorithm1" and not isinstance(self.prior, Dense):
             raise ValueError(
                 'method="algorithm1" sweeps over a dense covariance; with inducing variables use "parallel".'
             )
@@ -84,11 +87,8 @@ class SiteAscent(tf.Module):
             first = coordinate_ascent.start(prior, expectation, initial)
             return first, coordinate_ascent.stationarity(expectation, first)
 
-        self._target = target
-        self._prior = tf.function(target.prior)
         self._start = tf.function(start, jit_compile=jit)
         self._step = tf.function(step, jit_compile=jit)
-        self.prior = self._prior()
         first, _ = self._start(self.prior, target.sites)
         self.point = [tf.Variable(part, trainable=False) for part in first]
 
