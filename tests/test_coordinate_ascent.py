@@ -119,6 +119,20 @@ def test_block_size_does_not_change_the_iterates() -> None:
         np.testing.assert_allclose(swept[0], other, rtol=0, atol=1e-12)
 
 
+def test_diagonal_element_is_found_where_the_papers_iteration_cycles_or_collapses() -> None:
+    """Poisson: v ← 1/(c + exp(m + v/2)) alternates between 0.46 and 5.5, or runs to 1e-60."""
+    cavity = np.array([0.01, 0.001, 0.1, 2.0, 1e-6])
+    mean = np.array([-2.0, -6.0, 1.0, -1.0, -30.0])
+    _, prec = coordinate_ascent.diagonal_elements(
+        lambda v: tf.exp(mean + v / 2.0), tf.constant(cavity), tf.constant(1.0 / cavity), 1e-13
+    )
+    for c, m, found in zip(cavity, mean, prec.numpy(), strict=True):
+        root = scipy.optimize.brentq(
+            lambda v, c=c, m=m: v * (c + np.exp(m + v / 2.0)) - 1.0, 1e-12, min(1.0 / c, 1e3), xtol=1e-14
+        )
+        np.testing.assert_allclose(found, 1.0 / root - c, rtol=1e-8)
+
+
 def test_counts_under_a_wide_prior_do_not_overshoot() -> None:
     """λ(v) at the prior variance of 400 is e²⁰⁰: only the cavity form of the fixed point is usable."""
     model = _model("poisson", variance=400.0)
