@@ -110,6 +110,22 @@ def test_sweep_equals_a_sequential_twin_that_inverts_for_every_site(likelihood: 
         np.testing.assert_allclose(swept, prec, rtol=0, atol=1e-9)
 
 
+def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
+    model = _model("piecewise", num_data=12)
+    prior = model.prior()
+    state = coordinate_ascent.start(prior, model.expectation, model.sites)
+    at_rows = _at_rows(model)
+    kept = algorithm1.sweep_step(prior, model.expectation, at_rows, state, 5)
+    np.testing.assert_array_equal(kept.prec, algorithm1.covariance_sweep(prior, at_rows, state, 5))
+    harmful = tf.fill(state.prec.shape, tf.constant(1e6, state.prec.dtype))
+    assert coordinate_ascent.at_precision(prior, model.expectation, state, harmful).objective < state.objective
+    monkeypatch.setattr(algorithm1, "covariance_sweep", lambda *_: harmful)
+    replaced = algorithm1.sweep_step(prior, model.expectation, at_rows, state, 5)
+    np.testing.assert_array_equal(
+        replaced.prec, coordinate_ascent.covariance_step(prior, model.expectation, state).prec
+    )
+
+
 def test_block_size_does_not_change_the_iterates() -> None:
     model = _model("piecewise", num_data=20)
     prior = model.prior()

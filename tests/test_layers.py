@@ -63,6 +63,8 @@ def test_no_file_is_long() -> None:
 def test_import_is_light() -> None:
     """Where they are installed, GPflow and Keras import matplotlib and scikit-learn themselves."""
     heavy = "heavy = lambda: {'matplotlib', 'sklearn', 'arviz', 'pandas'} & set(sys.modules)"
-    code = f"import sys, gpflow; {heavy}; before = heavy(); import gpflow_ext; print(sorted(heavy() - before))"
+    code = (
+        f"import sys, gpflow; {heavy}; before = heavy(); import gpflow_ext; print(sorted(heavy() - before))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]", out.stderr
