@@ -118,7 +118,9 @@ def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
     kept = algorithm1.sweep_step(prior, model.expectation, at_rows, state, 5)
     np.testing.assert_array_equal(kept.prec, algorithm1.covariance_sweep(prior, at_rows, state, 5))
     harmful = tf.fill(state.prec.shape, tf.constant(1e6, state.prec.dtype))
-    assert coordinate_ascent.at_precision(prior, model.expectation, state, harmful).objective < state.objective
+    assert (
+        coordinate_ascent.at_precision(prior, model.expectation, state, harmful).objective < state.objective
+    )
     monkeypatch.setattr(algorithm1, "covariance_sweep", lambda *_: harmful)
     replaced = algorithm1.sweep_step(prior, model.expectation, at_rows, state, 5)
     np.testing.assert_array_equal(
