@@ -17,7 +17,7 @@ Shapes: N data, M inducing variables, L latent functions; vectors over the data 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -62,6 +62,29 @@ class Dense(NamedTuple):
         B = root[:, :, None] * self.cov * root[:, None, :]
         chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
         return DenseFactor(self.cov, root, chol, finite)
+
+    def log_normaliser(self, sites: Sites) -> tf.Tensor:
+        """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites). O(N³).
+
+        Its gradient is in closed form, ½(ααᵀ − Λ^½B⁻¹Λ^½) for Σ and α for μ, at a quarter of the cost of
+        differentiating the factorisation.
+        """
+
+        @tf.custom_gradient
+        def value(mean: tf.Tensor, cov: tf.Tensor) -> Any:
+            prior = Dense(mean, cov)
+            factor = prior.factorise(sites.prec)
+            alpha = factor.solve(sites.nat1 - sites.prec * mean)
+
+            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                outer = tf.transpose(alpha)[:, :, None] * tf.transpose(alpha)[:, None, :]
+                by_cov = 0.5 * upstream * (outer - factor.predictor(alpha)[1])  # [L, N, N]
+                shared = cov.shape[0] == 1
+                return upstream * alpha, tf.reduce_sum(by_cov, axis=0, keepdims=True) if shared else by_cov
+
+            return _log_normaliser(prior, sites, factor.chol, prior.product(alpha)), gradient
+
+        return value(self.mean, self.cov)
 
     def whiten(self) -> Projection:
         """Return the same prior as f = μ + Lv with LLᵀ = Σ, for GPflow's whitened parameters. O(N³/3)."""
@@ -116,6 +139,12 @@ class Projection(NamedTuple):
         B = tf.matmul(self.A * weights, tf.broadcast_to(self.A, _batch(self.A, prec)), transpose_b=True)
         chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
         return ProjectedFactor(self, prec, chol, finite)
+
+    def log_normaliser(self, sites: Sites) -> tf.Tensor:
+        """Return log ∫ p(h) ∏ₙ tₙ(hₙ) dh for the part h = μ + Aᵀv that sites see, differentiable. O(NM²)."""
+        factor = self.factorise(sites.prec)
+        alpha = factor.solve(sites.nat1 - sites.prec * self.mean)
+        return _log_normaliser(self, sites, factor.chol, self.product(alpha))
 
 
 class ProjectedFactor(NamedTuple):
@@ -188,10 +217,11 @@ def divergence(
     return spread + 0.5 * tf.reduce_sum(alpha * shift)
 
 
-def log_normaliser(prior: Prior, sites: Sites, posterior: Posterior) -> tf.Tensor:
-    """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, a scalar, as Eq[log ∏ tₙ] − KL[q || p]."""
-    mean, var = posterior.mean, posterior.var - prior.residual
-    return tf.reduce_sum(sites.nat1 * mean - 0.5 * sites.prec * (mean**2 + var)) - posterior.kl
+def _log_normaliser(prior: Prior, sites: Sites, chol: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
+    """Return −½ log|B| + ½ ρᵀ(m − μ) + nat1ᵀμ − ½ μᵀΛμ from the factor of B and m − μ."""
+    mean, (nat1, prec) = prior.mean, sites
+    quadratic = 0.5 * (nat1 - prec * mean) * shift + nat1 * mean - 0.5 * prec * mean**2
+    return tf.reduce_sum(quadratic) - linalg.half_log_det(chol)
 
 
 def expectation_gradients(

@@ -117,6 +117,8 @@ def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
     at_rows = _at_rows(model)
     kept = algorithm1.sweep_step(prior, model.expectation, at_rows, state, 5)
     np.testing.assert_array_equal(kept.prec, algorithm1.covariance_sweep(prior, at_rows, state, 5))
+    grad, _ = coordinate_ascent.sites.expectation_gradients(model.expectation, kept.mean, kept.var)
+    np.testing.assert_allclose(kept.alpha, grad, rtol=0, atol=1e-6)  # equation 21 is solved, not improved
     harmful = tf.fill(state.prec.shape, tf.constant(1e6, state.prec.dtype))
     assert (
         coordinate_ascent.at_precision(prior, model.expectation, state, harmful).objective < state.objective

@@ -154,6 +154,12 @@ def test_a_falling_objective_of_a_monotone_method_is_a_failure() -> None:
     assert cliff.variable.numpy() == 2.0
 
 
+def test_convergence_needs_the_methods_own_conditions_too() -> None:
+    flags = iter([True, False, False, True, True])
+    result = iterate(lambda: (1.0, next(flags)), [], steps=9, tolerance=1e-8)
+    assert (result.status, result.steps) == (gpx.Status.CONVERGED, 4)
+
+
 def test_gradient_training_stops_at_a_non_finite_loss_with_finite_parameters() -> None:
     model = _svgp()
     result = gpx.fit(model, problems.binary(), steps=30, optimizer=tf_keras.optimizers.SGD(1e12))

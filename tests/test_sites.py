@@ -64,7 +64,7 @@ def test_condition_equals_explicit_inverses(kind: str, rng: np.random.Generator)
         kl += 0.5 * (log_det - np.trace(Lam @ V) + alpha @ Q @ alpha)
         log_normaliser += -0.5 * log_det + 0.5 * rho @ shift + nat1[:, latent] @ mu - 0.5 * mu @ Lam @ mu
     np.testing.assert_allclose(q.kl, kl, rtol=1e-11)
-    np.testing.assert_allclose(sites.log_normaliser(prior, given, q), log_normaliser, rtol=1e-11)
+    np.testing.assert_allclose(prior.log_normaliser(given), log_normaliser, rtol=1e-11)
 
 
 def test_whitened_dense_prior_is_the_same_prior(rng: np.random.Generator) -> None:
@@ -129,6 +129,32 @@ def test_log_normaliser_is_the_gaussian_evidence_of_pseudo_data(rng: np.random.G
     S, r = Q + np.diag(1.0 / prec[:, 0]), (target - prior.mean.numpy())[:, 0]
     gaussian = -0.5 * (np.linalg.slogdet(2.0 * np.pi * S)[1] + r @ np.linalg.solve(S, r))
     expected = gaussian + 0.5 * np.sum(np.log(2.0 * np.pi / prec) + prec * target**2)
-    np.testing.assert_allclose(
-        sites.log_normaliser(prior, given, sites.condition(prior, given)), expected, rtol=1e-11
-    )
+    np.testing.assert_allclose(prior.log_normaliser(given), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_closed_gradient_of_the_log_normaliser_is_that_of_the_factorisation(
+    shared: bool, rng: np.random.Generator
+) -> None:
+    prior, _ = _prior("dense", rng)
+    if not shared:
+        prior = prior._replace(cov=tf.concat([prior.cov, 2.0 * prior.cov], axis=0))
+    given = _sites("dense", rng)
+    weights = tf.constant(rng.standard_normal((N, N)))
+    symmetric = weights + tf.transpose(weights)  # directions in which a covariance can move
+
+    def value(t: tf.Tensor, closed: bool) -> tf.Tensor:
+        moved = Dense(prior.mean + t * prior.mean**2, prior.cov + 1e-3 * t * symmetric)
+        if closed:
+            return moved.log_normaliser(given)
+        q = sites.condition(moved, given)
+        return tf.reduce_sum(given.nat1 * q.mean - 0.5 * given.prec * (q.mean**2 + q.var)) - q.kl
+
+    slopes = []
+    for closed in (True, False):
+        t = tf.constant(0.0, tf.float64)
+        with tf.GradientTape() as tape:
+            tape.watch(t)
+            result = value(t, closed)
+        slopes.append(tape.gradient(result, t))
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-9)

@@ -37,8 +37,8 @@ class SiteTarget(Protocol):
     def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
         """Return the bound of the expected log likelihood of all data, or of some rows."""
 
-    def training_loss(self) -> tf.Tensor:
-        """Return minus the bound and the log prior density, the sites held fixed."""
+    def envelope(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return a function of the hyperparameters with the gradient of the optimised bound."""
 
     def log_prior_density(self) -> tf.Tensor:
         """Return the log density of the priors of the hyperparameters."""
@@ -155,8 +155,8 @@ def alternating_update(
     """Return the update that does ``hyper_updates`` iterations of L-BFGS on the optimised bound.
 
     Each evaluation alternates: the sites are brought to their fixed point at the new hyperparameters,
-    warm-started from the last ones, and the gradient is that of the bound with the sites held fixed
-    (the dual objective), exact there by the envelope theorem. A run that does not raise the objective is
+    warm-started from the last ones, and the gradient is that of the dual objective, the bound with the
+    sites held fixed, exact there by the envelope theorem. A run that does not raise the objective is
     undone, so an update never lowers it. It depends on the model's variables alone, so a restart from a
     checkpoint repeats it exactly.
     """
@@ -164,19 +164,22 @@ def alternating_update(
     assign = gpflow.optimizers.Scipy.assign_tensors
 
     @tf.function(jit_compile=resolve_jit(jit_compile))
-    def loss_and_gradient() -> tuple[tf.Tensor, tf.Tensor]:
+    def gradient_at(mean: tf.Tensor, var: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            loss = target.training_loss()
-        return loss, pack(tape.gradient(loss, variables, unconnected_gradients="zero"))
+            log_prior = target.log_prior_density()
+            value = target.envelope(mean, var) + log_prior
+        return log_prior, pack(tape.gradient(value, variables, unconnected_gradients="zero"))
 
     def evaluate(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         assign(variables, unpack(variables, tf.constant(x)))
-        ascent.settle(site_updates, stationarity)
-        loss, gradient = loss_and_gradient()
-        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+        bound, _ = ascent.settle(site_updates, stationarity)
+        state = ascent.state
+        log_prior, gradient = gradient_at(state.mean, state.var)
+        objective = bound + float(log_prior)
+        if not (np.isfinite(objective) and np.isfinite(gradient).all()):
             return REJECTED, np.zeros_like(x)
-        return float(loss), gradient.numpy().astype(np.float64)
+        return -objective, -gradient.numpy().astype(np.float64)
 
     def update() -> tuple[float, bool]:
         kept, sites = [variable.read_value() for variable in variables], target.sites
