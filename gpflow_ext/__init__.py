@@ -8,16 +8,16 @@
 """
 
 from gpflow_ext import datasets, likelihoods, metrics, models, plotting
+from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
 from gpflow_ext.inference.loops import FitResult, Status
 from gpflow_ext.persistence import export, load_exported, verify
 from gpflow_ext.recipes import fit
 
-__version__ = "0.1.0"
-
 __all__ = [
     "FitResult",
     "Status",
+    "__version__",
     "cite",
     "datasets",
     "export",

@@ -1,7 +1,8 @@
-"""Bounds on the logistic-log-partition function log(1 + eˣ) and their expectations under a Gaussian.
+"""Bounds on log(1 + eˣ) and on log Σ exp(xₖ), and their expectations under a Gaussian.
 
 An upper bound b(x) >= log(1 + eˣ) gives a lower bound on the expected Bernoulli log likelihood,
 E[log σ(f)] >= -E[b(-f)], which is the local variational bound of Khan, Mohamed and Murphy (2012, section 4).
+Bounds on the log-sum-exp do the same for the multinomial logit.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from gpflow_ext.bound_tables import TABLES
-from gpflow_ext.special import broadcast, with_derivatives
+from gpflow_ext.special import broadcast, derivative, gaussian_expectation, with_derivatives
 
 Array = npt.NDArray[np.float64]
 LLPBound = Literal["piecewise", "jaakkola"]
+LSEBound = Literal["log", "bouchard", "best"]
 
 
 class PiecewiseBound(NamedTuple):
@@ -210,3 +213,108 @@ def bernoulli_logit_bound(Y: Any, mean: Any, var: Any, bound: LLPBound, num_piec
     """
     mean, var = broadcast(mean, var)
     return -expected_llp_bound((1.0 - 2.0 * tf.cast(Y, mean.dtype)) * mean, var, bound, num_pieces)
+
+
+def expected_log_sigmoid(mean: Any, var: Any, bound: LLPBound | None, num_pieces: int = 20) -> tf.Tensor:
+    """Return the named lower bound on E[log σ(x)], x ~ N(mean, var), or with ``None`` its value by quadrature.
+
+    As log σ(x) = -log(1 + e⁻ˣ), this is minus ``expected_llp_bound`` at -mean; arguments and shapes are the
+    same.
+    """
+    if bound is None:
+        return gaussian_expectation(tf.math.log_sigmoid, mean, var)
+    return -expected_llp_bound(-mean, var, bound, num_pieces)
+
+
+# ------------------------------------------------------------------------------------------- log Σ exp(xₖ)
+
+
+def log_lse(mean: Any, var: Any) -> tf.Tensor:
+    """Return Blei and Lafferty's bound E[log Σₖ exp(xₖ)] <= log Σₖ exp(mₖ + vₖ/2), from Jensen's inequality.
+
+    Tight for small variances (the gap is about ½ Σₖ πₖ (1 - πₖ) vₖ there), loose by half of a large one;
+    jointly convex in mean and variance (Khan, Mohamed and Murphy 2012, section 4).
+
+    Parameters
+    ----------
+    mean, var
+        Moments mₖ, vₖ >= 0 of independent xₖ, shape [..., K]; they broadcast with each other.
+
+    Returns
+    -------
+    Tensor [...].
+    """
+    mean, var = broadcast(mean, var)
+    return tf.reduce_logsumexp(mean + 0.5 * var, axis=-1)
+
+
+def bouchard_lse(mean: Any, var: Any, inner: LLPBound = "piecewise", num_pieces: int = 20) -> tf.Tensor:
+    """Return Bouchard's (2007) bound, a product of sigmoids, on E[log Σₖ exp(xₖ)] at its best offset α.
+
+        log Σₖ exp(xₖ) <= α + Σₖ log(1 + exp(xₖ - α)),   so   E[·] <= α + Σₖ E[b(xₖ - α)]
+
+    with b the ``inner`` bound on log(1 + eˣ). At the best α, Σₖ ∂/∂mₖ E[b(xₖ - α)] = 1, so the bound is
+    stationary in α and its first derivatives are those at α held fixed (the envelope theorem). Derivatives
+    of higher order leave out the motion of α.
+
+    Parameters
+    ----------
+    mean, var
+        Moments of independent xₖ, shape [..., K]; they broadcast with each other.
+    inner, num_pieces
+        ``bound`` and ``num_pieces`` of ``expected_llp_bound``.
+
+    Returns
+    -------
+    Tensor [...]; about ten evaluations of the inner bound for the root.
+    """
+    mean, var = broadcast(mean, var)
+    offset = _bouchard_offset(tf.stop_gradient(mean), tf.stop_gradient(var), inner, num_pieces)
+    terms = expected_llp_bound(mean - offset[..., None], var, inner, num_pieces)
+    return offset + tf.reduce_sum(terms, axis=-1)
+
+
+def _bouchard_offset(mean: tf.Tensor, var: tf.Tensor, inner: LLPBound, num_pieces: int) -> tf.Tensor:
+    """Return the root α of Σₖ ∂/∂mₖ E[b(xₖ - α)] = 1, [...].
+
+    At the second largest mean two of the slopes are at least one half. Where every mean lies
+    sd √K + 2 log K + 2 below α each slope is below 1/K, also that of the heavy-tailed Jaakkola bound.
+    """
+    num_classes = mean.shape[-1]
+    low = tf.math.top_k(mean, 2).values[..., 1]
+    reach = math.sqrt(num_classes) * tf.sqrt(tf.maximum(var, 0.0)) + 2.0 * math.log(num_classes) + 2.0
+    high = tf.reduce_max(mean + reach, axis=-1)
+    slope = derivative(lambda x: expected_llp_bound(x, var, inner, num_pieces))
+
+    def excess(offset: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(slope(mean - offset[..., None]), axis=-1) - 1.0
+
+    tolerance = 4.0 * num_classes * float(np.finfo(mean.dtype.as_numpy_dtype).eps)
+    root = tfp.math.find_root_chandrupatla(
+        excess, low, high, position_tolerance=0.0, value_tolerance=tolerance, max_iterations=60
+    )
+    return tf.stop_gradient(root.estimated_root)
+
+
+def check_lse_bound(bound: str, inner: str, num_pieces: int) -> None:
+    """Raise ``ValueError`` unless the three name a bound of ``expected_lse_bound``."""
+    if bound not in get_args(LSEBound):
+        raise ValueError(f"bound must be one of {list(get_args(LSEBound))}; found {bound!r}")
+    if inner not in get_args(LLPBound):
+        raise ValueError(f"inner must be one of {list(get_args(LLPBound))}; found {inner!r}")
+    check_llp_bound(inner, num_pieces)
+
+
+def expected_lse_bound(
+    mean: Any, var: Any, bound: LSEBound, inner: LLPBound = "piecewise", num_pieces: int = 20
+) -> tf.Tensor:
+    """Return the named upper bound on E[log Σₖ exp(xₖ)], [...]; "best" is the smaller of the other two.
+
+    Arguments are those of the two bounds, and an unknown name raises ``ValueError``. The log bound is the
+    better one for variances below about 2.
+    """
+    check_lse_bound(bound, inner, num_pieces)
+    if bound == "log":
+        return log_lse(mean, var)
+    product = bouchard_lse(mean, var, inner, num_pieces)
+    return product if bound == "bouchard" else tf.minimum(log_lse(mean, var), product)

@@ -45,8 +45,8 @@ def _product(sizes: Sequence[Any]) -> Any:
     return known * tf.reduce_prod(unknown) if unknown else known
 
 
-def _matmul(inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], attributes: dict[str, Any]) -> Any:
-    transposed = attributes.get("transpose_a", False) or attributes.get("adj_x", False)
+def _matmul(inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], flags: dict[str, bool]) -> Any:
+    transposed = flags.get("transpose_a", False) or flags.get("adj_x", False)
     inner = _sizes(inputs[0])[-2 if transposed else -1]
     return 2.0 * _product([*_sizes(outputs[0]), inner])
 
@@ -75,9 +75,9 @@ _MATRIX: dict[str, Callable[..., Any]] = {
 }
 
 
-def _cost(kind: str, inputs: Any, outputs: Any, attributes: dict[str, Any]) -> Any:
+def _cost(kind: str, inputs: Any, outputs: Any, flags: dict[str, bool]) -> Any:
     if kind in _MATRIX:
-        return _MATRIX[kind](inputs, outputs, attributes)
+        return _MATRIX[kind](inputs, outputs, flags)
     if kind in _ELEMENTWISE and outputs[0].dtype.is_floating:
         return _product(_sizes(outputs[0]))
     if kind in _REDUCTIONS and inputs[0].dtype.is_floating:
@@ -85,11 +85,14 @@ def _cost(kind: str, inputs: Any, outputs: Any, attributes: dict[str, Any]) -> A
     return None
 
 
-def _as_dict(attributes: Any) -> dict[str, Any]:
-    """Return the attributes of an operation, which eager mode gives as a flat tuple of names and values."""
-    if isinstance(attributes, tuple):
-        return dict(zip(attributes[::2], attributes[1::2], strict=True))
-    return {name: value.b for name, value in attributes.items() if value.HasField("b")}
+def _flags(attributes: Any) -> dict[str, bool]:
+    """Return the Boolean attributes of an operation: a tuple of names and values, in graphs a mapping."""
+    pairs = (
+        zip(attributes[::2], attributes[1::2], strict=True)
+        if isinstance(attributes, tuple)
+        else attributes.items()
+    )
+    return {name: bool(getattr(value, "b", value)) for name, value in pairs}
 
 
 class Counter:
@@ -111,7 +114,7 @@ class Counter:
         self, kind: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
         name = kind.decode() if isinstance(kind, bytes) else kind
-        cost = _cost(name, inputs, outputs, _as_dict(attributes) if name in _MATRIX else {})
+        cost = _cost(name, inputs, outputs, _flags(attributes) if name in _MATRIX else {})
         if cost is not None:
             self._total.assign_add(cost)
 

@@ -112,6 +112,11 @@ class Problem:
         self.kernel.variance.assign(math.exp(2 * log_sigma))
         return self
 
+    @property
+    def plain(self) -> tuple[float, float]:
+        """The kernel's variance and length scale as numbers."""
+        return float(self.kernel.variance.numpy()), float(self.kernel.lengthscales.numpy())
+
     def build(self, model_class: Any, kernel: Any = None, **options: Any) -> Any:
         """Return a model of the problem; without ``learn`` only its variational parameters are trainable."""
         likelihood = self.likelihood()
@@ -255,7 +260,7 @@ def sklearn_laplace(problem: Problem) -> Runner:
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
     X, Y = problem.data
-    variance, lengthscale = float(problem.kernel.variance), float(problem.kernel.lengthscales)
+    variance, lengthscale = problem.plain
 
     def run(limit: Limit) -> Trace:
         trace = Trace(limit)
@@ -272,7 +277,7 @@ def gpy_ep(problem: Problem) -> Runner:
     import GPy
 
     X, Y = problem.data
-    variance, lengthscale = float(problem.kernel.variance), float(problem.kernel.lengthscales)
+    variance, lengthscale = problem.plain
 
     def run(limit: Limit) -> Trace:
         trace = Trace(limit)
@@ -296,7 +301,7 @@ def bayesnewton_vi(problem: Problem) -> Runner:
 
     X, Y = problem.data
     model = bayesnewton.models.VariationalGP(
-        kernel=SquaredExponential(float(problem.kernel.variance), float(problem.kernel.lengthscales)),
+        kernel=SquaredExponential(*problem.plain),
         likelihood=bayesnewton.likelihoods.Bernoulli(link="logit"),
         X=X,
         Y=Y,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -20,3 +23,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a text file, compressed where its name ends in .gz."""
+
+    def write_file(content: str | bytes, name: str = "data.csv") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write_file

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gpflow
 import numpy as np
 
+from gpflow_ext.datasets import Split
+
 
 def inputs(num_data: int = 30, seed: int = 0, width: int = 2) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-2.0, 2.0, (num_data, width))
@@ -41,3 +43,11 @@ def continuous(num_data: int = 30, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     X = inputs(num_data, seed)
     noise = 0.3 * np.random.default_rng(seed + 2).standard_normal(num_data)
     return X, (latent(X, seed=seed + 1) + noise)[:, None]
+
+
+def raw_parts(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Both parts in the order of the source, in raw units."""
+    X = np.concatenate([split.scaler.inverse(X) for X, _ in split])
+    Y = np.concatenate([Y for _, Y in split])
+    order = np.argsort(np.concatenate(split.rows))
+    return X[order], Y[order]

@@ -279,10 +279,11 @@ def test_a_taken_name_is_refused(tmp_path):
 
 KILL = '''
 """Save without a pause in a child, kill it with SIGKILL, restore in another child; argv: folder, times."""
-import os, random, signal, sys, time, traceback
+import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 import gpflow
+from forks import child
 from gpflow_ext.persistence import Checkpoints
 
 folder, times = Path(sys.argv[1]), int(sys.argv[2])
@@ -310,17 +311,6 @@ def check():
     assert not litter, litter
     os.write(1, f"{step} ".encode())
 
-def child(task):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            task()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return pid
-
 for _ in range(times):
     (folder / "started").unlink(missing_ok=True)
     pid = child(train)
@@ -336,7 +326,7 @@ for _ in range(times):
 
 
 def kill_repeatedly(folder, times):
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parent
     command = [sys.executable, "-c", KILL, str(folder), str(times)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

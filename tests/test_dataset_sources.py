@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from problems import raw_parts
 
 from gpflow_ext import datasets
 from gpflow_ext.datasets import load, openml
@@ -19,25 +18,6 @@ def _no_environment(monkeypatch, tmp_path):
     for name in ("GPFLOW_EXT_DATA", "GPFLOW_EXT_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GPFLOW_EXT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_file(content: str, name: str) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
-        return path
-
-    return write_file
-
-
-def raw_parts(split):
-    """Both parts in the order of the source, in raw units."""
-    X = np.concatenate([split.scaler.inverse(X) for X, _ in split])
-    Y = np.concatenate([Y for _, Y in split])
-    order = np.argsort(np.concatenate(split.rows))
-    return X[order], Y[order]
 
 
 def test_unknown_name_lists_what_is_known_and_close():

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import gpflow
 import numpy as np
 import pytest
+from problems import raw_parts
 
 from gpflow_ext.datasets import Scaler, load
 from gpflow_ext.datasets.split import choose_rows
 
 GOOD = "a,b,y\n1,10,0\n2,20,1\n3,30,0\n4,40,1\n5,50,0\n6,65,1\n"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_file(content: str | bytes, name: str = "data.csv") -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        data = content.encode() if isinstance(content, str) else content
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return path
-
-    return write_file
-
-
-def raw_parts(split):
-    """Both parts in the order of the file, in raw units."""
-    X = np.concatenate([split.scaler.inverse(X) for X, _ in split])
-    Y = np.concatenate([Y for _, Y in split])
-    order = np.argsort(np.concatenate(split.rows))
-    return X[order], Y[order]
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,11 @@ assert not {"gpflow", "tensorflow_probability", "tf_keras", "gpflow_ext"} & set(
 """
 
 
-def run(*command):
+def run(*command, cwd=ROOT):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [*map(str, command)],
-        cwd=ROOT,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=1800,
@@ -537,10 +537,11 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
 
 KILL = '''
 """Export in a child, kill it with SIGKILL, look at what is there; argv: folder, times."""
-import os, random, signal, sys, time, traceback
+import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 import gpflow
+from forks import child
 from gpflow_ext.persistence import export, verify
 
 folder, times = Path(sys.argv[1]), int(sys.argv[2])
@@ -556,17 +557,6 @@ def clean():
     export(model(), folder)
     strangers = [p.name for p in folder.iterdir() if not p.name.isdigit()]
     assert not strangers, strangers
-
-def child(task):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            task()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return pid
 
 partial = 0
 for _ in range(times):
@@ -588,9 +578,11 @@ print(partial)
 
 
 def test_killed_while_exporting(tmp_path):
-    assert int(run(sys.executable, "-c", KILL, tmp_path, 2)) <= 2
+    assert int(run(sys.executable, "-c", KILL, tmp_path, 2, cwd=ROOT / "tests")) <= 2
 
 
 @pytest.mark.slow
 def test_killed_while_exporting_a_hundred_times(tmp_path):
-    assert int(run(sys.executable, "-c", KILL, tmp_path, 100)) > 10  # about a third fall into the writing
+    assert (
+        int(run(sys.executable, "-c", KILL, tmp_path, 100, cwd=ROOT / "tests")) > 10
+    )  # about a third fall into the writing

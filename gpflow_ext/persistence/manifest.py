@@ -18,6 +18,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext._version import __version__
+
 _SMALL = 16  # arrays up to this size are written out, longer ones as a hash
 _INCIDENTAL = {"name", "parameters", "validate_args", "allow_nan_stats", "validate_event_size", "dtype"}
 
@@ -75,8 +77,6 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions of the package and of the libraries that decide what a saved model means."""
-    from gpflow_ext import __version__  # the package is only partly initialised while this module is imported
-
     return {
         "gpflow_ext": __version__,
         "gpflow": gpflow.__version__,

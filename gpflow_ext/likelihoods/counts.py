@@ -1,0 +1,165 @@
+"""Counts: a Poisson likelihood with a log-Gaussian rate and an exposure per observation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.base import MeanAndVariance, TensorType
+from gpflow.likelihoods import ScalarLikelihood
+
+from gpflow_ext.likelihoods.integrals import Window, log_expectation, positive_variance
+from gpflow_ext.special import as_tensor, broadcast
+
+_DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰
+_NEWTON_STEPS = 8  # for the peak of the integrand, to full precision
+
+
+class PoissonLog(ScalarLikelihood):
+    """Poisson likelihood of counts with rate e · exp(f), e the exposure (time, area, population at risk).
+
+        E[log p(y | f)] = y (m + log e) - e exp(m + v/2) - log y!       (Khan, Mohamed and Murphy 2012)
+
+    in closed form. GPflow's `Poisson` has one ``binsize`` for all data; here each has its own exposure, the
+    second column of Y. The mean and variance that are predicted are those of a count at exposure one;
+    densities use the exposure given with each count. F, Fmu and Fvar are [..., 1]. Without exposures Y may
+    have L columns, one for each of L latent functions.
+
+    Parameters
+    ----------
+    exposure
+        Whether Y is [..., 2], count and exposure, rather than counts [..., L].
+    """
+
+    def __init__(self, exposure: bool = False) -> None:
+        super().__init__()
+        self.exposure = exposure
+        if exposure:
+            self.latent_dim, self.observation_dim = 1, 2
+
+    def check_targets(self, Y: npt.ArrayLike) -> None:
+        """Raise ``ValueError`` unless counts are whole and not negative, and exposures positive and finite.
+
+        The models' constructors call it.
+        """
+        values = np.asarray(Y, dtype=float)
+        if self.exposure:
+            if values.shape[-1] != 2:
+                raise ValueError(
+                    f"Y must have two columns, count and exposure; its shape is {values.shape}: stack them, or "
+                    "leave out exposure=True"
+                )
+            values, exposures = values[..., 0], values[..., 1]
+            _reject(exposures, (exposures > 0.0) & np.isfinite(exposures), "positive exposures in column 1")
+        hint = "" if self.exposure else "; exposures in a second column need exposure=True"
+        _reject(values, (values >= 0.0) & (values == np.round(values)), "counts 0, 1, 2, …", hint)
+
+    def counts_and_exposures(self, Y: TensorType) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the counts [..., L] and the exposures in Y, which are one where Y does not give them."""
+        Y = as_tensor(Y)
+        if not self.exposure:
+            return Y, tf.ones_like(Y)
+        if Y.shape[-1] != 2:
+            raise ValueError(f"Y must have two columns, count and exposure; its shape is {Y.shape}")
+        return Y[..., :1], Y[..., 1:]
+
+    def _split(self, Y: TensorType, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the counts and the logarithms of the exposures."""
+        counts, exposures = (tf.cast(part, dtype) for part in self.counts_and_exposures(Y))
+        return counts, tf.math.log(exposures)
+
+    @inherit_check_shapes
+    def _scalar_log_prob(self, X: TensorType, F: TensorType, Y: TensorType) -> tf.Tensor:
+        F = as_tensor(F)
+        counts, offset = self._split(Y, F.dtype)
+        return counts * (F + offset) - tf.exp(F + offset) - tf.math.lgamma(counts + 1.0)
+
+    @inherit_check_shapes
+    def _variational_expectations(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        counts, offset = self._split(Y, Fmu.dtype)
+        rate = tf.exp(Fmu + 0.5 * Fvar + offset)
+        return tf.reduce_sum(counts * (Fmu + offset) - rate - tf.math.lgamma(counts + 1.0), axis=-1)
+
+    @inherit_check_shapes
+    def _predict_log_density(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        counts, offset = self._split(Y, Fmu.dtype)
+        return tf.reduce_sum(log_expected_poisson(counts, Fmu + offset, Fvar), axis=-1)
+
+    @inherit_check_shapes
+    def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        mean = tf.exp(Fmu + 0.5 * Fvar)
+        return mean, mean + tf.square(mean) * tf.math.expm1(Fvar)
+
+    @inherit_check_shapes
+    def _conditional_mean(self, X: TensorType, F: TensorType) -> tf.Tensor:
+        return tf.exp(as_tensor(F))
+
+    @inherit_check_shapes
+    def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:
+        return tf.exp(as_tensor(F))
+
+
+def _reject(values: npt.NDArray[Any], good: npt.NDArray[Any], wanted: str, hint: str = "") -> None:
+    if not good.all():
+        wrong = np.unique(values[~good])
+        shown = ", ".join(f"{value:g}" for value in wrong[:5]) + (", …" if len(wrong) > 5 else "")
+        raise ValueError(f"Y must hold {wanted}; found {shown}: correct or drop these rows{hint}")
+
+
+def log_expected_poisson(counts: Any, mean: Any, var: Any) -> tf.Tensor:
+    """Return log E[Poisson(y | exp(x))] for x ~ N(mean, var), elementwise.
+
+    Parameters
+    ----------
+    counts, mean, var
+        Tensors that broadcast with each other: counts y >= 0, moments of the log rate, var >= 0.
+
+    Returns
+    -------
+    Tensor of the broadcast shape; absolute error below 1e-9 for var <= 25 and counts up to 1e4 in float64.
+    """
+    mean, var = broadcast(mean, var)
+    mean, counts = broadcast(mean, counts)
+    var = positive_variance(var + tf.zeros_like(mean))
+    y = counts[..., None]
+    window = _poisson_window(counts, mean, var)
+    value = log_expectation(lambda x: y * x - tf.exp(x), mean, var, window)
+    return value - tf.math.lgamma(counts + 1.0)
+
+
+def _poisson_window(counts: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Window:
+    """Window of exp(y x - eˣ) N(x; mean, var), the nodes densest where the likelihood bends, at log(y + ½).
+
+    At the peak y - R = (x - mean)/var with R = eˣ, so that w = R·var solves w + log w = log var + mean + y·var.
+    At a distance t to the right and left of it the logarithm has fallen by
+
+        R (e^±t - 1 ∓ t) + t²/(2 var),   where  e^t - 1 - t >= t²/2  and  e^-t - 1 + t >= t²/(2 + t).
+    """
+    target = tf.math.log(var) + mean + counts * var
+    log_w = tf.where(target > 1.0, tf.math.log(tf.maximum(target, 1.0)), target)
+    for _ in range(_NEWTON_STEPS):  # from above on a convex function: monotone
+        w = tf.exp(log_w)
+        log_w -= (w + log_w - target) / (w + 1.0)
+    log_rate = log_w - tf.math.log(var)
+    sd, rate = tf.sqrt(var), tf.exp(log_rate)
+    share = _DROP / tf.maximum(rate, float(np.finfo(var.dtype.as_numpy_dtype).tiny) * 1e3)
+    right = tf.sqrt(2.0 * share)
+    for _ in range(3):  # towards the root of e^t - 1 - t = share, from above
+        right = tf.math.log1p(share + right)
+    left = 0.5 * share + tf.sqrt(0.25 * tf.square(share) + 2.0 * share)
+    right = tf.minimum(right / sd, math.sqrt(2.0 * _DROP) / tf.sqrt(1.0 + rate * var))
+    left = tf.minimum(left / sd, math.sqrt(2.0 * _DROP))
+    bend = tf.clip_by_value((tf.math.log(counts + 0.5) - log_rate) / sd, -left, right)
+    scale = tf.minimum(tf.math.rsqrt(counts + 1.0) / sd, 2.0)
+    return Window(log_rate + sd * bend, sd * (counts - rate) + bend, scale, -left - bend, right - bend)
