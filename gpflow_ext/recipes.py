@@ -160,6 +160,7 @@ def coordinate_ascent(
     hyper_updates: int = 20,
     stationarity: float | None = None,
     block: int = 64,
+    starts: int = 1,
 ) -> Recipe:
     """Return the recipe of Khan, Mohamed & Murphy (2012) for `VGPKMM`.
 
@@ -174,7 +175,7 @@ def coordinate_ascent(
     data
         Must be ``None``.
     seed
-        Unused: the method is deterministic.
+        Seed of the further starts.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     method
@@ -187,7 +188,12 @@ def coordinate_ascent(
         Largest violation of the fixed point that counts as converged; 1e-5 in float64, 1e-3 in float32.
     block
         Sites in a block of Algorithm 1; it does not change the iterates.
+    starts
+        Starting points of the hyperparameters: the model's own, and others with every positive parameter
+        multiplied by a log-normal factor of deviation 2. The first step climbs from each and keeps the best.
     """
+    if starts < 1:
+        raise ValueError(f"`starts` must be at least 1; got {starts}.")
     if data is not None:
         raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
     double = gpflow.default_float() == np.float64
@@ -204,8 +210,14 @@ def coordinate_ascent(
             hyper_updates=hyper_updates,
             stationarity=stationarity,
             jit_compile=jit_compile,
+            starts=_further_starts(model, starts - 1, seed),
         )
-        settings |= {"hyper_updates": hyper_updates, "site_updates": site_updates}
+        settings |= {
+            "hyper_updates": hyper_updates,
+            "site_updates": site_updates,
+            "starts": starts,
+            "seed": seed,
+        }
     else:
         update = kmm.site_update(ascent, model, stationarity)
     return Recipe(
@@ -217,6 +229,22 @@ def coordinate_ascent(
         trackables={"ascent": ascent},
         settings=settings,
     )
+
+
+def _further_starts(model: BayesianModel, number: int, seed: int) -> list[list[tf.Tensor]]:
+    """Return values for the model's trainable variables, its positive parameters multiplied at random."""
+    rng = np.random.default_rng(seed)
+    parameters = {id(p.unconstrained_variable): p for p in model.trainable_parameters}
+
+    def moved(variable: tf.Variable) -> tf.Tensor:
+        parameter = parameters[id(variable)]
+        value = parameter.numpy()
+        if parameter.transform is None or (value <= 0.0).any():
+            return variable.read_value()
+        factor = np.exp(2.0 * rng.standard_normal(value.shape)).astype(value.dtype)
+        return parameter.transform.inverse(tf.constant(value * factor))
+
+    return [[moved(variable) for variable in model.trainable_variables] for _ in range(number)]
 
 
 def gradient_descent(

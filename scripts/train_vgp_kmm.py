@@ -87,6 +87,8 @@ def fit(options: argparse.Namespace, model: Any, steps: int | None) -> Any:
         model,
         steps=steps,
         method=options.method,
+        starts=options.starts,
+        seed=options.seed,
         jit_compile=options.xla,
         checkpoint_dir=None if options.run_dir is None else options.run_dir / "checkpoints",
         checkpoint_every=1,

@@ -91,6 +91,24 @@ def test_learning_raises_the_bound_to_its_maximum_over_hyperparameters() -> None
     np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-6)
 
 
+def test_more_starts_find_a_better_optimum_and_resume_exactly(tmp_path) -> None:
+    """From a length scale of 15 the data look like noise: L-BFGS alone ends at the constant, −N log 2."""
+    data = problems.binary(40, variance=40.0, lengthscale=1.0)
+
+    def poor() -> VGPKMM:
+        return VGPKMM(data, problems.kernel(1.0, 15.0), BernoulliLogit())
+
+    single, several, resumed = poor(), poor(), poor()
+    gpx.fit(single)
+    options = {"starts": 8, "seed": 1}
+    gpx.fit(several, **options)
+    assert several.elbo() > single.elbo() + 5.0
+    gpx.fit(poor(), steps=1, checkpoint_dir=tmp_path, **options)
+    assert gpx.fit(resumed, checkpoint_dir=tmp_path, **options).first_step == 1
+    for a, b in zip(_values(resumed), _values(several), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_prior_on_a_hyperparameter_enters_the_objective() -> None:
     import tensorflow_probability as tfp
 
@@ -183,6 +201,7 @@ def test_statuses_are_sentences() -> None:
         (lambda: gpx.fit(_svgp(), problems.binary(), optimizer="adam"), "tf_keras optimiser"),
         (lambda: gpx.fit(_kmm(True), method="newton"), "algorithm1"),
         (lambda: gpx.fit(_kmm(True), steps=-1), "negative"),
+        (lambda: gpx.fit(_kmm(True), starts=0), "at least 1"),
         (lambda: gpx.fit(_kmm(True), checkpoint_every=0), "at least 1"),
         (
             lambda: gpx.fit(gpflow.models.GPR(problems.continuous(), problems.kernel()), minibatch_size=5),

@@ -91,6 +91,7 @@ class SiteAscent(tf.Module):
         self._step = tf.function(step, jit_compile=jit)
         first, _ = self._start(self.prior, target.sites)
         self.point = [tf.Variable(part, trainable=False) for part in first]
+        self.started = tf.Variable(False, trainable=False)  # whether the choice between starts is made
 
     @property
     def state(self) -> State:
@@ -151,14 +152,16 @@ def alternating_update(
     hyper_updates: int,
     stationarity: float,
     jit_compile: bool | None,
+    starts: Sequence[Sequence[tf.Tensor]] = (),
 ) -> Callable[[], tuple[float, bool]]:
     """Return the update that does ``hyper_updates`` iterations of L-BFGS on the optimised bound.
 
     Each evaluation alternates: the sites are brought to their fixed point at the new hyperparameters,
     warm-started from the last ones, and the gradient is that of the dual objective, the bound with the
     sites held fixed, exact there by the envelope theorem. A run that does not raise the objective is
-    undone, so an update never lowers it. It depends on the model's variables alone, so a restart from a
-    checkpoint repeats it exactly.
+    undone, so an update never lowers it. It depends on the variables of the model and of the ascent alone,
+    so a restart from a checkpoint repeats it exactly. With ``starts``, further values of the variables, the
+    first update climbs from each of them too and keeps the best.
     """
     pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
     assign = gpflow.optimizers.Scipy.assign_tensors
@@ -181,7 +184,7 @@ def alternating_update(
             return REJECTED, np.zeros_like(x)
         return -objective, -gradient.numpy().astype(np.float64)
 
-    def update() -> tuple[float, bool]:
+    def climb() -> tuple[float, bool]:
         kept, sites = [variable.read_value() for variable in variables], target.sites
         before, _ = evaluate(pack(variables).numpy())
         outcome = scipy.optimize.minimize(
@@ -194,5 +197,21 @@ def alternating_update(
             target.assign_sites(sites)
         bound, violation = ascent.settle(site_updates, stationarity)
         return bound + float(target.log_prior_density()), violation <= stationarity
+
+    def update() -> tuple[float, bool]:
+        if not starts or ascent.started:
+            return climb()
+        ascent.started.assign(True)
+        here, sites = [variable.read_value() for variable in variables], target.sites
+        ends = []
+        for values in (here, *starts):
+            assign(variables, values)
+            target.assign_sites(sites)
+            ends.append((climb(), [variable.read_value() for variable in variables], target.sites))
+        best, values, sites = max(ends, key=lambda end: np.nan_to_num(end[0][0], nan=-np.inf))
+        assign(variables, values)
+        target.assign_sites(sites)
+        ascent.restart()
+        return best
 
     return update
