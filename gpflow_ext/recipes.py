@@ -18,7 +18,7 @@ from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 from gpflow_ext import checks
 from gpflow_ext import progress as progress_bar
 from gpflow_ext.inference import gradient, kmm
-from gpflow_ext.inference.loops import Callback, FitResult, Update, iterate
+from gpflow_ext.inference.loops import Callback, FitResult, Trail, Update, iterate
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.persistence import Checkpoints
 
@@ -117,10 +117,15 @@ def fit(
         callbacks: list[Callback] = []
         if monitor is not None:
             callbacks.append(lambda step, _: monitor(step))
-        checkpoints, first_step = None, 0
+        checkpoints, first_step, trail = None, 0, Trail()
         if checkpoint_dir is not None:
             checkpoints = Checkpoints(
-                checkpoint_dir, model, training=recipe.settings, data=recipe.data, **recipe.trackables
+                checkpoint_dir,
+                model,
+                training=recipe.settings,
+                data=recipe.data,
+                trail=trail,
+                **recipe.trackables,
             )
             first_step = checkpoints.restore_latest() or 0
             callbacks.append(_saver(checkpoints, checkpoint_every))
@@ -135,6 +140,7 @@ def fit(
             tolerance=recipe.tolerance if tolerance is None else tolerance,
             monotone=recipe.monotone,
             callbacks=callbacks,
+            trail=trail,
         )
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)

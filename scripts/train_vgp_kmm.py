@@ -44,6 +44,13 @@ def arguments() -> argparse.ArgumentParser:
         help="parallel fixed point, or the paper's sweep (default: %(default)s)",
     )
     model.add_argument(
+        "--starts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="starting points of the hyperparameters (default: %(default)s)",
+    )
+    model.add_argument(
         "--num-inducing",
         type=int,
         metavar="M",

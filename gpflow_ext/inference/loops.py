@@ -67,6 +67,34 @@ class FitResult:
         return f"{self.steps} steps, {last}{self.seconds:.2f} s. {self.status.value}"
 
 
+class Trail(tf.Module):
+    """The last two objectives, which decide convergence.
+
+    A checkpoint that holds the trail makes a restarted run stop where the uninterrupted one does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objectives = tf.Variable([np.nan, np.nan], dtype=tf.float64, trainable=False)
+        self.settled = tf.Variable(False, trainable=False)
+
+    @property
+    def last(self) -> float:
+        """The last objective; NaN before the first step."""
+        return float(self.objectives[1])
+
+    def add(self, objective: float, settled: bool) -> None:
+        """Append the objective of a step, and whether the method's own conditions hold."""
+        self.objectives.assign([self.last, objective])
+        self.settled.assign(settled)
+
+    def converged(self, tolerance: float | None) -> bool:
+        """Tell whether the last step changed the objective by less than ``tolerance·max(1, |objective|)``."""
+        previous, last = self.objectives.numpy()
+        within = tolerance is not None and abs(last - previous) <= tolerance * max(1.0, abs(last))
+        return bool(within and self.settled)
+
+
 def iterate(
     update: Update,
     variables: Sequence[tf.Variable],
@@ -76,6 +104,7 @@ def iterate(
     tolerance: float | None = None,
     monotone: bool = False,
     callbacks: Sequence[Callback] = (),
+    trail: Trail | None = None,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -94,32 +123,33 @@ def iterate(
         Whether a fall of the objective beyond 1e-9 relative is a failure.
     callbacks
         Called in order after each accepted step.
+    trail
+        What earlier steps left for the test of convergence; kept up to date.
     """
+    trail = Trail() if trail is None else trail
     begin, objective, times = time.perf_counter(), [], []
-    status = Status.MAX_STEPS
-    previous = math.nan
+    failure = None
     good = _read(variables)
     for step in range(first_step + 1, steps + 1):
+        if trail.converged(tolerance):
+            break
         before = _read(variables)
         value, settled = update()
-        scale = max(1.0, abs(value))
         if not math.isfinite(value):
-            status = Status.NON_FINITE
+            failure = Status.NON_FINITE
             _restore(variables, good)
             break
-        if monotone and value < previous - 1e-9 * scale:
-            status = Status.DIVERGED
+        if monotone and value < trail.last - 1e-9 * max(1.0, abs(value)):
+            failure = Status.DIVERGED
             _restore(variables, before)
             break
         good = before
         objective.append(value)
         times.append(time.perf_counter() - begin)
+        trail.add(value, settled)
         for callback in callbacks:
             callback(step, value)
-        if tolerance is not None and settled and abs(value - previous) <= tolerance * scale:
-            status = Status.CONVERGED
-            break
-        previous = value
+    status = failure or (Status.CONVERGED if trail.converged(tolerance) else Status.MAX_STEPS)
     return FitResult(np.array(objective, float), np.array(times, float), first_step, status)
 
 
