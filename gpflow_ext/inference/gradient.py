@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.inference.loops import resolve_jit
@@ -35,8 +34,6 @@ def gradient_update(
 ) -> Callable[[], tuple[float, bool]]:
     """Return the update that does one optimiser step; its objective is minus the loss before the step.
 
-    A step whose loss or gradient is not finite moves nothing.
-
     Parameters
     ----------
     loss
@@ -61,12 +58,8 @@ def gradient_update(
     @tf.function
     def step(*batch: Any) -> tf.Tensor:
         value, grads = gradients(*batch)
-        finite = tf.math.is_finite(value) & tf.reduce_all(
-            [tf.reduce_all(tf.math.is_finite(g)) for g in grads]
-        )
-        if finite:
-            optimizer.apply_gradients(zip(grads, variables, strict=True))
-        return tf.where(finite, value, tf.constant(np.nan, value.dtype))
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+        return value
 
     def update() -> tuple[float, bool]:
         value = step() if batches is None else step(next(batches))
