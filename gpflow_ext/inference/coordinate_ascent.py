@@ -20,6 +20,8 @@ from gpflow_ext.sites import Expectation, Prior, Sites
 SMALLEST_STEP = 2.0**-14
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
 ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the root
+CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
+CG_ITERATIONS = 50
 ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
 
 
@@ -138,14 +140,11 @@ def at_precision(prior: Prior, expectation: Expectation, state: State, prec: tf.
 
 
 def mean_step(prior: Prior, expectation: Expectation, state: State) -> State:
-    """Take one Newton step in m on equation 21, W = −∂²f_b/∂m² = −2 ∂f_b/∂v, with backtracking.
+    """Take one Newton step in m on equation 21, with backtracking.
 
-    With b = W(m − μ) + g the Newton point is α = (I + WQ)⁻¹ b. One Cholesky factorisation; each trial
-    costs O(N).
+    One Cholesky factorisation; each trial costs O(N).
     """
-    grad, curvature = sites.expectation_gradients(expectation, state.mean, state.var)
-    W = tf.nn.relu(curvature)
-    direction = prior.factorise(W).solve(W * (state.mean - prior.mean) + grad) - state.alpha
+    direction = newton_direction(prior, expectation, state)
     shift = prior.product(direction)
 
     def trial(step: tf.Tensor) -> State:
@@ -153,6 +152,49 @@ def mean_step(prior: Prior, expectation: Expectation, state: State) -> State:
         return _evaluate(prior, expectation, moved)
 
     return _backtrack(trial, state)
+
+
+def newton_direction(prior: Prior, expectation: Expectation, state: State) -> tf.Tensor:
+    """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², [N, L].
+
+    With one latent function, or a likelihood that is separable in them, H is the diagonal W = −2 ∂f_b/∂v
+    (Price's theorem) and one factorisation of I + WQ solves it. Otherwise, as for the multinomial logit, W
+    only bounds H: conjugate gradients in m, preconditioned by that factorisation, find the exact step at
+    O(N²) an iteration.
+    """
+    grad, curvature = sites.expectation_gradients(expectation, state.mean, state.var)
+    factor = prior.factorise(tf.nn.relu(curvature))
+    residual = grad - state.alpha
+    first = factor.solve(residual)
+    if state.mean.shape[-1] == 1:
+        return first
+
+    def times_hessian(p: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape(watch_accessed_variables=False) as outer:
+            outer.watch(state.mean)
+            with tf.GradientTape(watch_accessed_variables=False) as inner:
+                inner.watch(state.mean)
+                value = tf.reduce_sum(expectation(state.mean, state.var))
+            slope = tf.reduce_sum(inner.gradient(value, state.mean) * tf.stop_gradient(p))
+        return -outer.gradient(slope, state.mean)
+
+    def iterate(k: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        delta, r, rz, p, p_alpha = loop  # p = Q p_alpha
+        product = times_hessian(p) + p_alpha
+        step = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
+        delta, r = delta + step * p_alpha, r - step * product
+        z_alpha = factor.solve(r)
+        z = prior.product(z_alpha)
+        new = tf.reduce_sum(r * z)
+        ratio = tf.math.divide_no_nan(new, rz)
+        return k + 1, delta, r, new, z + ratio * p, z_alpha + ratio * p_alpha
+
+    p = prior.product(first)
+    rz = tf.reduce_sum(residual * p)
+    begin = (tf.constant(0), tf.zeros_like(first), residual, rz, p, first)
+    enough = CG_TOLERANCE**2 * rz
+    going = lambda k, delta, r, rz, *_: (k < CG_ITERATIONS) & (rz > enough)  # noqa: E731
+    return tf.while_loop(going, iterate, begin)[1]
 
 
 def stationarity(expectation: Expectation, state: State) -> tf.Tensor:
