@@ -191,7 +191,8 @@ def coordinate_ascent(
     hyper_updates
         Iterations of L-BFGS in a step.
     stationarity
-        Largest violation of the fixed point that counts as converged; 1e-5 in float64, 1e-3 in float32.
+        Largest violation of the fixed point, relative to 1 + λ, that counts as converged; 1e-5 in float64,
+        1e-3 in float32.
     block
         Sites in a block of Algorithm 1; it does not change the iterates.
     starts

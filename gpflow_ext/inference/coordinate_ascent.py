@@ -60,12 +60,15 @@ def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State
 
 
 def covariance_step(prior: Prior, expectation: Expectation, state: State) -> State:
-    """Replace λ by (1 − r)λ + r·λ', r the first of 1, ½, ¼, … that keeps the bound; the mean stays.
+    """Replace λ by λ' where that keeps the bound, else by a damped step towards it; the mean stays.
 
     λ' is the smaller of λ(v) = −2 ∂f_b/∂v at the current variance and at the root of equation 16 of Khan,
     Mohamed & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit
     near zero) that is the former, a step that cannot overshoot; where it is concave (Poisson) the latter,
     while λ(v) at a prior variance can exceed the answer by hundreds of orders of magnitude.
+
+    Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where the first trials
+    fail, the later ones halve the largest multiple of d that passes no root.
     """
     seen = state.var - prior.residual
     cavity = 1.0 / seen - state.prec
@@ -74,10 +77,14 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> Sta
         return sites.expectation_gradients(expectation, state.mean, v + prior.residual)[1]
 
     at_current, at_root = diagonal_elements(curvature, cavity, seen, ROOT_TOLERANCE)
-    target = tf.minimum(at_current, at_root)
+    natural = at_current - state.prec
+    direct = tf.minimum(at_current, at_root) - state.prec
+    share = tf.where(natural * direct > 0.0, direct / natural, tf.ones_like(natural))
+    gradual = tf.reduce_min(share) * natural
 
     def trial(step: tf.Tensor) -> State:
-        return at_precision(prior, expectation, state, state.prec + step * (target - state.prec))
+        move = tf.where(step > 0.2, step * direct, 4.0 * step * gradual)
+        return at_precision(prior, expectation, state, state.prec + move)
 
     return _backtrack(trial, state)
 
@@ -198,10 +205,10 @@ def newton_direction(prior: Prior, expectation: Expectation, state: State) -> tf
 
 
 def stationarity(expectation: Expectation, state: State) -> tf.Tensor:
-    """Return max(|λ + 2 ∂f_b/∂v|, |α − ∂f_b/∂m|) over all data, zero at the optimum, a scalar."""
+    """Return the largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + λ, zero at the optimum."""
     grad, curvature = sites.expectation_gradients(expectation, state.mean, state.var)
-    by_prec = tf.abs(state.prec - tf.nn.relu(curvature))
-    return tf.maximum(tf.reduce_max(by_prec), tf.reduce_max(tf.abs(state.alpha - grad)))
+    violation = tf.maximum(tf.abs(state.prec - tf.nn.relu(curvature)), tf.abs(state.alpha - grad))
+    return tf.reduce_max(violation / (1.0 + state.prec))
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
