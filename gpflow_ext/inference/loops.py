@@ -91,7 +91,7 @@ class Trail(tf.Module):
     def converged(self, tolerance: float | None) -> bool:
         """Tell whether the last step changed the objective by less than ``tolerance·max(1, |objective|)``."""
         previous, last = self.objectives.numpy()
-        within = tolerance is not None and abs(last - previous) <= tolerance * max(1.0, abs(last))
+        within = tolerance is not None and abs(last - previous) < tolerance * max(1.0, abs(last))
         return bool(within and self.settled)
 
 
