@@ -25,11 +25,15 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks  # the only way to see the operations of a gradient
 
-_ELEMENTWISE = frozenset(
-    """Abs Add AddV2 Asinh Cosh DivNoNan Erf Erfc Exp Expm1 Inv Log Log1p Maximum Minimum Mul MulNoNan Neg Pow
-    RealDiv Reciprocal ReciprocalGrad InvGrad Rsqrt RsqrtGrad Sigmoid SigmoidGrad Sign Sinh Softplus
-    SoftplusGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy""".split()
-)
+# fmt: off
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "AddV2", "Asinh", "Cosh", "DivNoNan", "Erf", "Erfc", "Exp", "Expm1", "Inv", "InvGrad",
+    "Log", "Log1p", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal",
+    "ReciprocalGrad", "Rsqrt", "RsqrtGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sinh", "Softplus",
+    "SoftplusGrad", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh", "TanhGrad", "Xdivy",
+    "Xlogy",
+})
+# fmt: on
 _REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "AddN", "BiasAdd", "Cumsum"})
 
 

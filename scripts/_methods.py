@@ -7,8 +7,6 @@ and returns a `Trace`. Hyperparameters can be moved between runs with `Problem.s
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,9 +119,7 @@ class Problem:
         """Return a model of the problem; without ``learn`` only its variational parameters are trainable."""
         likelihood = self.likelihood()
         latents = likelihood.latent_dim or 1
-        model = model_class(
-            self.data, kernel or self.kernel, likelihood, num_latent_gps=latents, **options
-        )
+        model = model_class(self.data, kernel or self.kernel, likelihood, num_latent_gps=latents, **options)
         for part in (model.kernel, model.likelihood):
             gpflow.set_trainable(part, self.learn)
         return model
@@ -157,7 +153,7 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
 
 
 def lbfgs(loss: Callable[[], tf.Tensor], variables: Sequence[tf.Variable]) -> Runner:
-    """SciPy's L-BFGS as `gpflow.optimizers.Scipy` sets it up, started afresh where its line search gives up."""
+    """SciPy's L-BFGS as GPflow calls it, started afresh where its line search gives up; it leaves the best point."""
     pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
     start = pack(variables).numpy()
 
@@ -172,10 +168,14 @@ def lbfgs(loss: Callable[[], tf.Tensor], variables: Sequence[tf.Variable]) -> Ru
 
     def run(limit: Limit) -> Trace:
         trace = Trace(limit)
+        x = best = start
 
         def evaluate(x: Any) -> tuple[float, Any]:
+            nonlocal best
             value, gradient = value_and_gradient(tf.constant(x))
-            trace.add(-float(value), iteration=len(trace.objective) == 0)
+            trace.add(-float(value), iteration=not trace.objective)
+            if trace.objective[-1] == -float(value):
+                best = x.copy()
             if trace.done:
                 raise _Done
             if not (np.isfinite(value) and np.isfinite(gradient).all()):
@@ -183,7 +183,7 @@ def lbfgs(loss: Callable[[], tf.Tensor], variables: Sequence[tf.Variable]) -> Ru
             return float(value), gradient.numpy()
 
         options = {"maxiter": 10**6, "maxfun": 10**6, "ftol": 0.0, "gtol": 1e-10}
-        x, lowest = start, math.inf
+        lowest = math.inf
         with contextlib.suppress(_Done):
             while True:
                 outcome = scipy.optimize.minimize(
@@ -192,6 +192,8 @@ def lbfgs(loss: Callable[[], tf.Tensor], variables: Sequence[tf.Variable]) -> Ru
                 if not outcome.fun < lowest - 1e-6:
                     break
                 x, lowest = outcome.x, outcome.fun
+        for variable, part in zip(variables, unpack(variables, tf.constant(best)), strict=True):
+            variable.assign(part)
         return trace
 
     return run
@@ -201,9 +203,9 @@ class _Done(Exception):
     """Leaves an optimiser that has no way out of its own."""
 
 
-def vgp_lbfgs(problem: Problem) -> Runner:
+def vgp_lbfgs(problem: Problem, model: Any = None) -> Runner:
     """GPflow's `VGP`: the full mean and covariance by L-BFGS."""
-    model = problem.build(gpflow.models.VGP)
+    model = problem.build(gpflow.models.VGP) if model is None else model
     return lbfgs(model.training_loss, model.trainable_variables)
 
 
@@ -252,101 +254,3 @@ def vgp_natural_gradient(problem: Problem) -> Runner:
             candidates.pop(0)
 
     return run
-
-
-def sklearn_laplace(problem: Problem) -> Runner:
-    """scikit-learn's Laplace approximation at a fixed kernel; its objective is its own."""
-    from sklearn.gaussian_process import GaussianProcessClassifier
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-
-    X, Y = problem.data
-    variance, lengthscale = problem.plain
-
-    def run(limit: Limit) -> Trace:
-        trace = Trace(limit)
-        kernel = ConstantKernel(variance) * RBF(lengthscale)
-        fitted = GaussianProcessClassifier(kernel, optimizer=None).fit(X, Y[:, 0])
-        trace.add(fitted.log_marginal_likelihood_value_)
-        return trace
-
-    return run
-
-
-def gpy_ep(problem: Problem) -> Runner:
-    """GPy's expectation propagation, its likelihood a probit; its objective is its own."""
-    import GPy
-
-    X, Y = problem.data
-    variance, lengthscale = problem.plain
-
-    def run(limit: Limit) -> Trace:
-        trace = Trace(limit)
-        kernel = GPy.kern.RBF(X.shape[1], variance=variance, lengthscale=lengthscale)
-        fitted = GPy.models.GPClassification(X, Y, kernel=kernel)
-        trace.add(float(fitted.log_likelihood()))
-        return trace
-
-    return run
-
-
-def bayesnewton_vi(problem: Problem) -> Runner:
-    """BayesNewton's variational inference until it gains less than 1e-3; its objective is its own."""
-    import bayesnewton
-    import jax.numpy as jnp
-    import objax
-
-    class SquaredExponential(bayesnewton.kernels.StationaryKernel):  # the library has Matérn kernels only
-        def K_r(self, r: Any) -> Any:
-            return self.variance * jnp.exp(-0.5 * r**2)
-
-    X, Y = problem.data
-    model = bayesnewton.models.VariationalGP(
-        kernel=SquaredExponential(*problem.plain),
-        likelihood=bayesnewton.likelihoods.Bernoulli(link="logit"),
-        X=X,
-        Y=Y,
-    )
-    variables = model.vars()
-    start = variables.tensors()
-    step = objax.Jit(lambda: (model.inference(lr=1.0), model.energy())[1], variables)
-
-    def run(limit: Limit) -> Trace:
-        variables.assign(start)
-        trace = Trace(limit)
-        previous = -math.inf
-        while not trace.objective or not trace.done:
-            value = -float(step())
-            trace.add(value)
-            if abs(value - previous) < 1e-3:
-                break
-            previous = value
-        return trace
-
-    return run
-
-
-@dataclass(frozen=True)
-class Method:
-    """A line of the benchmark: its name, how to build it, and what it needs."""
-
-    name: str
-    build: Callable[[Problem], Runner]
-    own_objective: bool = False
-    module: str | None = None
-
-    @property
-    def installed(self) -> bool:
-        """Whether the library that it needs is there."""
-        return self.module is None or importlib.util.find_spec(self.module) is not None
-
-
-METHODS = (
-    Method("gpflow_ext, parallel fixed point", functools.partial(ours, method="parallel")),
-    Method("gpflow_ext, Algorithm 1", functools.partial(ours, method="algorithm1")),
-    Method("GPflow VGP, natural gradient", vgp_natural_gradient),
-    Method("GPflow VGP, L-BFGS", vgp_lbfgs),
-    Method("GPflow VGPOpperArchambeau, L-BFGS", opper_archambeau),
-    Method("scikit-learn, Laplace", sklearn_laplace, own_objective=True, module="sklearn"),
-    Method("BayesNewton, VI", bayesnewton_vi, own_objective=True, module="bayesnewton"),
-    Method("GPy, EP", gpy_ep, own_objective=True, module="GPy"),
-)

@@ -1,0 +1,126 @@
+"""The measuring scripts at a tiny size, and the counter of operations against known costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
+
+import _convergence  # noqa: E402
+import _flops  # noqa: E402
+import _methods  # noqa: E402
+import _peers  # noqa: E402
+import _report  # noqa: E402
+import benchmark  # noqa: E402
+import kmm  # noqa: E402
+
+N, K = 7, 5
+SQUARE, TALL = tf.eye(N, dtype=tf.float64), tf.ones([N, K], tf.float64)
+WIDE = tf.ones([K, N], tf.float64)
+
+
+def _loop() -> tf.Tensor:
+    body = lambda turn, x: (turn + 1, x @ SQUARE)  # noqa: E731
+    return tf.while_loop(lambda turn, _: turn < 3, body, (tf.constant(0), SQUARE))[1]
+
+
+def _branch() -> tf.Tensor:
+    return tf.cond(tf.constant(False), lambda: SQUARE @ SQUARE, lambda: tf.linalg.cholesky(SQUARE))
+
+
+def _gradient() -> tf.Tensor:
+    """A product in the forward pass, two in the backward pass."""
+    with tf.GradientTape() as tape:
+        tape.watch((WIDE, TALL))
+        product = tf.matmul(WIDE, TALL)
+    return tape.gradient(product, (WIDE, TALL))
+
+
+@pytest.mark.parametrize(
+    ("compute", "flops"),
+    [
+        (lambda: tf.linalg.cholesky(SQUARE), N**3 / 3),
+        (lambda: tf.linalg.triangular_solve(SQUARE, TALL), N**2 * K),
+        (lambda: tf.linalg.solve(SQUARE, TALL), 2 * N**3 / 3 + 2 * N**2 * K),
+        (lambda: tf.matmul(WIDE, TALL), 2 * K * N * K),
+        (lambda: tf.matmul(TALL, TALL, transpose_a=True), 2 * K * N * K),
+        (lambda: tf.matmul(TALL[None], TALL[None], transpose_b=True), 2 * N * K * N),
+        (lambda: tf.exp(TALL), N * K),
+        (lambda: tf.gather(TALL, [1, 2]), 0),
+        (_loop, 3 * 2 * N**3),
+        (_branch, N**3 / 3),
+        (_gradient, 3 * 2 * K * N * K),
+    ],
+)
+def test_operations_are_counted_as_they_run(compute, flops: float) -> None:
+    with _flops.counting() as counter:
+        compiled = tf.function(compute, autograph=False)
+        compiled()
+    counter.reset()
+    compiled()
+    compiled()
+    assert counter.flops == pytest.approx(2 * flops, rel=1e-12)
+
+
+def test_a_trace_keeps_the_best_and_stops_at_its_limit() -> None:
+    trace = _methods.Trace(_methods.Limit(target=-1.0))
+    for value in (-5.0, math.nan, -7.0, -2.0):
+        trace.add(value)
+        assert not trace.done
+    trace.add(-0.5)
+    assert trace.done
+    assert trace.objective == [-5.0, -5.0, -5.0, -2.0, -0.5]
+    assert trace.reached(-2.0) == 3
+    assert trace.reached(0.0) is None
+    assert trace.seconds == sorted(trace.seconds)
+
+
+def test_a_curve_tells_when_it_arrives_and_when_it_settles() -> None:
+    curve = _convergence.Curve(np.arange(1.0, 6.0), np.ones(5), np.array([-9.0, -3.0, -2.9995, -1.0, -1.0]))
+    assert curve.settled == 2  # the paper's rule stops on the flat stretch
+    assert curve.within(-1.001) == 4.0
+    assert curve.within(0.0) is None
+
+
+@pytest.mark.parametrize(("value", "text"), [(4.39e7, "43.9M"), (9.999e8, "1G"), (2e13, "20T"), (5e3, "5k")])
+def test_operations_are_written_in_the_papers_units(value: float, text: str) -> None:
+    assert _report.flops(value) == text
+
+
+def test_missing_data_are_named(monkeypatch) -> None:
+    monkeypatch.delenv("GPFLOW_EXT_DATA", raising=False)
+    with pytest.raises(ValueError, match="Set GPFLOW_EXT_DATA to the folder that holds sonar"):
+        kmm.binary("sonar")
+    assert len(kmm.arguments().format_help().splitlines()) > 20
+
+
+def test_the_benchmark_measures_and_writes(monkeypatch, tmp_path) -> None:
+    kept = ("gpflow_ext, parallel fixed point", "GPflow VGP, natural gradient", "scikit-learn, Laplace")
+    monkeypatch.setattr(_peers, "METHODS", tuple(method for method in _peers.METHODS if method.name in kept))
+    monkeypatch.setattr(benchmark, "BOUNDS", (None,))
+    out = tmp_path / "results.md"
+    flags = ["kmm", "--sizes", "20", "--repeats", "2", "--cap", "2", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
+    benchmark.main()
+    where, *records = (json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines())
+    assert where["environment"]["cores"] >= 1
+    fixed = {record["method"]: record for record in records if record["table"] == "fixed"}
+    assert set(fixed) == set(kept)
+    for name in kept[:2]:  # both arrive at the optimum of one objective, and neither above it
+        record = fixed[name]
+        assert len(record["seconds"]) == 2
+        assert min(record["seconds"]) > 0.0
+        assert -1e-3 <= record["objective"] - record["optimum"] < 1e-6
+    ours, theirs = (record for record in records if record["table"] == "learnt")
+    assert ours["objective"] > theirs["objective"] - 1e-2
+    text = out.read_text()
+    assert all(name in text for name in kept)
+    assert "## One iteration" in text
