@@ -13,13 +13,16 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
 
 test: $(SETUP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(SETUP)
+	$(BIN)/python scripts/benchmark.py kmm
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

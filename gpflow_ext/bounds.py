@@ -216,7 +216,7 @@ def bernoulli_logit_bound(Y: Any, mean: Any, var: Any, bound: LLPBound, num_piec
 
 
 def expected_log_sigmoid(mean: Any, var: Any, bound: LLPBound | None, num_pieces: int = 20) -> tf.Tensor:
-    """Return the named lower bound on E[log σ(x)], x ~ N(mean, var), or with ``None`` its value by quadrature.
+    """Return the named lower bound on E[log σ(x)], x ~ N(mean, var), or with ``None`` the value itself.
 
     As log σ(x) = -log(1 + e⁻ˣ), this is minus ``expected_llp_bound`` at -mean; arguments and shapes are the
     same.

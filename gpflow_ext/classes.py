@@ -49,7 +49,9 @@ def check_class_numbers(Y: npt.ArrayLike, num_classes: int) -> None:
     wrong = found[~np.isin(found, np.arange(num_classes))] if numeric else found
     if not wrong.size:
         return
-    shown = np.array2string(wrong[:5], separator=", ") + (f" and {wrong.size - 5} more" if wrong.size > 5 else "")
+    shown = np.array2string(wrong[:5], separator=", ") + (
+        f" and {wrong.size - 5} more" if wrong.size > 5 else ""
+    )
     shifted = numeric and np.isin(found, np.arange(1, num_classes + 1)).all()
     recipe = "encode with Y - 1" if shifted else f"encode the classes as 0, …, {num_classes - 1}"
     raise ValueError(

@@ -51,3 +51,30 @@ def raw_parts(split: Split) -> tuple[np.ndarray, np.ndarray]:
     Y = np.concatenate([Y for _, Y in split])
     order = np.argsort(np.concatenate(split.rows))
     return X[order], Y[order]
+
+
+def ordinal(
+    num_data: int = 30, num_levels: int = 4, variance: float = 4.0, lengthscale: float = 0.7, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    X = inputs(num_data, seed)
+    f = latent(X, variance, lengthscale, seed + 1)
+    noisy = f + np.random.default_rng(seed + 2).logistic(size=num_data)
+    return X, np.digitize(noisy, np.linspace(-2.0, 2.0, num_levels - 1)).astype(float)[:, None]
+
+
+def classes(
+    num_data: int = 30, num_classes: int = 3, variance: float = 4.0, lengthscale: float = 0.7, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    X = inputs(num_data, seed)
+    F = np.stack([latent(X, variance, lengthscale, seed + 1 + k) for k in range(num_classes)], axis=1)
+    utility = F + np.random.default_rng(seed + 50).gumbel(size=F.shape)
+    return X, utility.argmax(axis=1).astype(float)[:, None]
+
+
+def exposed_counts(
+    num_data: int = 30, variance: float = 1.0, lengthscale: float = 0.7, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    X, rng = inputs(num_data, seed), np.random.default_rng(seed + 2)
+    exposures = rng.uniform(0.2, 5.0, num_data)
+    rate = exposures * np.exp(np.minimum(latent(X, variance, lengthscale, seed + 1), 7.0))
+    return X, np.stack([rng.poisson(rate), exposures], axis=1)

@@ -6,5 +6,18 @@ from gpflow_ext.likelihoods.binary import (
     BinaryLikelihood,
     check_binary_labels,
 )
+from gpflow_ext.likelihoods.categorical import CategoricalLikelihood, MultinomialLogit, StickBreaking
+from gpflow_ext.likelihoods.counts import PoissonLog
+from gpflow_ext.likelihoods.ordinal import CumulativeLogit
 
-__all__ = ["BernoulliLogit", "BernoulliProbit", "BinaryLikelihood", "check_binary_labels"]
+__all__ = [
+    "BernoulliLogit",
+    "BernoulliProbit",
+    "BinaryLikelihood",
+    "CategoricalLikelihood",
+    "CumulativeLogit",
+    "MultinomialLogit",
+    "PoissonLog",
+    "StickBreaking",
+    "check_binary_labels",
+]

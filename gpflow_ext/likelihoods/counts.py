@@ -50,8 +50,8 @@ class PoissonLog(ScalarLikelihood):
         if self.exposure:
             if values.shape[-1] != 2:
                 raise ValueError(
-                    f"Y must have two columns, count and exposure; its shape is {values.shape}: stack them, or "
-                    "leave out exposure=True"
+                    f"Y must have two columns, count and exposure; its shape is {values.shape}: stack them, "
+                    "or leave out exposure=True"
                 )
             values, exposures = values[..., 0], values[..., 1]
             _reject(exposures, (exposures > 0.0) & np.isfinite(exposures), "positive exposures in column 1")
@@ -141,7 +141,7 @@ def log_expected_poisson(counts: Any, mean: Any, var: Any) -> tf.Tensor:
 def _poisson_window(counts: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Window:
     """Window of exp(y x - eˣ) N(x; mean, var), the nodes densest where the likelihood bends, at log(y + ½).
 
-    At the peak y - R = (x - mean)/var with R = eˣ, so that w = R·var solves w + log w = log var + mean + y·var.
+    At the peak y - R = (x - mean)/var with R = eˣ: w = R·var solves w + log w = log var + mean + y·var.
     At a distance t to the right and left of it the logarithm has fallen by
 
         R (e^±t - 1 ∓ t) + t²/(2 var),   where  e^t - 1 - t >= t²/2  and  e^-t - 1 + t >= t²/(2 + t).

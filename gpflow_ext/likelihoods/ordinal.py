@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import gpflow
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
@@ -176,9 +178,8 @@ class CumulativeLogit(ScalarLikelihood):
 
 def _checked_thresholds(num_levels: int, thresholds: Any) -> npt.NDArray[np.float64]:
     if thresholds is None:
-        below = np.arange(1, num_levels) / num_levels
-        return np.log(below) - np.log1p(-below)
-    cuts = np.asarray(thresholds, dtype=float)
+        return scipy.special.logit(np.arange(1, num_levels) / num_levels)
+    cuts: npt.NDArray[np.float64] = np.asarray(thresholds, dtype=float)
     if cuts.shape != (num_levels - 1,) or not np.isfinite(cuts).all() or (np.diff(cuts) <= 0.0).any():
         raise ValueError(
             f"thresholds must be {num_levels - 1} increasing numbers for {num_levels} levels; "
