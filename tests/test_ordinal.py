@@ -188,9 +188,7 @@ def test_batches() -> None:
     contract.check_batches(ordinal(), 1, np.arange(6.0)[:, None])
 
 
-@pytest.mark.parametrize(
-    ("bound", "dtype"), [("piecewise", tf.float64), ("piecewise", tf.float32)]
-)
+@pytest.mark.parametrize(("bound", "dtype"), [("piecewise", tf.float64), ("piecewise", tf.float32)])
 def test_xla(bound: str | None, dtype: tf.DType) -> None:
     contract.check_xla(ordinal(bound), 1, np.arange(6.0)[:, None], dtype)
 
