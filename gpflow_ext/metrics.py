@@ -123,7 +123,8 @@ def evaluate(
     """Return the test metrics of a model.
 
     "nlpd" is the mean of ``-log p(y_n | x_n)``, by ``likelihood.predict_log_density``. Classifiers also have
-    "error" and "ece", all other models "rmse" and "nmae" of the predictive mean.
+    "error" and "ece", all other models "rmse" and "nmae" of the predictive mean. Counts with exposures, Y
+    [N, 2], are compared with the predicted rate times the exposure.
 
     Parameters
     ----------
@@ -154,6 +155,8 @@ def evaluate(
         metrics["error"] = error_rate(prediction, Y)
         metrics["ece"] = expected_calibration_error(prediction, Y)
     else:
+        if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
+            prediction, Y = prediction * Y[:, 1:], Y[:, :1]
         metrics["rmse"] = rmse(prediction, Y)
         if np.any(Y):  # the normalised error is undefined for targets that are all 0
             metrics["nmae"] = nmae(prediction, Y)

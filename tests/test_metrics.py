@@ -155,3 +155,16 @@ def test_evaluate_refuses_bad_data(data):
             metrics.evaluate(model, bad)
     with pytest.raises(ValueError, match="batch_size=0"):
         metrics.evaluate(model, (X, (y > 0).astype(float)), batch_size=0)
+
+
+def test_evaluate_multiplies_rates_by_their_exposures():
+    from gpflow_ext.likelihoods import PoissonLog
+    from gpflow_ext.models import VGPKMM
+
+    X = np.linspace(0.0, 1.0, 8)[:, None]
+    Y = np.stack([np.arange(8.0), np.arange(8.0) + 0.5], axis=1)
+    model = VGPKMM((X, Y), gpflow.kernels.SquaredExponential(), PoissonLog(exposure=True))
+    rate = model.predict_y(X)[0].numpy()[:, 0]  # of the prior
+    scores = metrics.evaluate(model, (X, Y))
+    np.testing.assert_allclose(scores["rmse"], np.sqrt(np.mean((rate * Y[:, 1] - Y[:, 0]) ** 2)), rtol=1e-12)
+    np.testing.assert_allclose(scores["nlpd"], -np.mean(model.predict_log_density((X, Y))), rtol=1e-12)
