@@ -122,8 +122,8 @@ class MultinomialLogit(CategoricalLikelihood):
 
     ``variational_expectations`` is the lower bound m_y - U(m, v) with an upper bound U on E[log Σⱼ exp(fⱼ)]
     (Khan, Mohamed and Murphy 2012, section 4). Predictions are integrals that do not use it; their
-    probabilities, which sum to one, are right to 1e-6 for variances up to 25, to 1e-4 for variances up to
-    100 in any mixture, and for any variances that are within a factor of 100 of each other.
+    probabilities, which sum to one, are right to 1e-8 for variances up to 25 and to 1e-4 up to 300 in any
+    mixture; larger ones do no harm where all are within a factor of 100 of each other.
 
     Parameters
     ----------
