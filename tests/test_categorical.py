@@ -66,6 +66,7 @@ def test_log_sum_exp_bounds_are_above_the_exact_expectation() -> None:
     value = {pair: bounds.expected_lse_bound(mean, var, *pair).numpy() for pair in LSE_BOUNDS}
     for bound in value.values():
         assert (bound >= exact - slack).all()
+    np.testing.assert_allclose(value["log", "piecewise"], logsumexp(mean + 0.5 * var, axis=1), rtol=1e-14)
     small, large = var.max(axis=1) < 0.1, var.min(axis=1) > 1.5
     assert (value["log", "piecewise"] - exact)[small].max() < 0.02  # ½ Σ π(1 - π) v and less
     assert large.sum() >= 3
@@ -158,6 +159,24 @@ def test_expected_softmax_of_two_classes_is_a_logistic_normal() -> None:
     p = np.exp(log_expected_softmax(tf.constant(mean), tf.constant(var)))[:, 1]
     exact = np.exp(log_expected_sigmoid(mean[:, 1] - mean[:, 0], var.sum(axis=1)))
     np.testing.assert_allclose(p, exact, rtol=0, atol=1e-6)
+
+
+def test_expected_softmax_has_finite_gradients_at_any_variance() -> None:
+    """A rule that is not used must not spoil the gradient of the one that is: against central differences."""
+    mean = tf.constant([[0.3, -2.0, 1.0], [60.0, 0.0, -50.0]], tf.float64)
+    var = tf.constant([[1e-2, 4.0, 40.0], [1e4, 3e3, 900.0]], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch((mean, var))
+        value = log_expected_softmax(mean, var)[:, 1]
+    by_mean, by_var = tape.gradient(value, (mean, var))
+    for column in np.eye(3):
+        h = 1e-4 * column
+        difference = log_expected_softmax(mean + h, var) - log_expected_softmax(mean - h, var)
+        np.testing.assert_allclose(by_mean @ column[:, None], difference[:, 1:2] / 2e-4, rtol=0, atol=1e-6)
+        difference = log_expected_softmax(mean, var * (1 + h)) - log_expected_softmax(mean, var * (1 - h))
+        np.testing.assert_allclose(
+            (by_var * var) @ column[:, None], difference[:, 1:2] / 2e-4, rtol=0, atol=1e-6
+        )
 
 
 def test_expected_softmax_of_many_classes() -> None:

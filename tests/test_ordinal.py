@@ -13,6 +13,7 @@ from scipy.special import log_expit, logsumexp
 import gpflow_ext as gpx
 from gpflow_ext.bounds import piecewise_llp
 from gpflow_ext.likelihoods import BernoulliLogit, CumulativeLogit
+from gpflow_ext.likelihoods.ordinal import log_expected_interval
 from gpflow_ext.models import VGPKMM
 
 CUTS = np.array([-1.3, 0.2, 0.2 + 1e-6, 1.9, 14.0])  # one level of width 1e-6, one of width 12
@@ -124,7 +125,7 @@ def test_probabilities_against_dense_quadrature(k: int) -> None:
 def test_probabilities_sum_to_one_before_they_are_normalised() -> None:
     likelihood, m = ordinal(), M[..., None]
     half = 0.5 * np.diff(CUTS)
-    log_interval = gpx.likelihoods.ordinal.log_expected_interval(m - CUTS[:-1] - half, V[..., None], half)
+    log_interval = log_expected_interval(m - CUTS[:-1] - half, V[..., None], half)
     ends = [gpx.special.log_expected_sigmoid(s * (CUTS[i] - M), V)[..., None] for s, i in ((1, 0), (-1, -1))]
     total = tf.reduce_sum(tf.exp(tf.concat([*ends, log_interval], axis=-1)), axis=-1)
     np.testing.assert_allclose(total, 1.0, rtol=0, atol=2e-11)
@@ -160,6 +161,21 @@ def test_predictive_density_has_the_derivatives_of_the_integral() -> None:
     )
     bend = (density(m + h, v) - 2 * value + density(m - h, v)) / h**2
     np.testing.assert_allclose(second[:, 0], bend, rtol=0, atol=1e-5)  # rounding 1e-14/h²
+
+
+def test_interval_bends_at_its_middle() -> None:
+    """The reflection about the middle of the level must not lose the second derivative there."""
+    m = tf.constant(0.0, tf.float64)
+    with tf.GradientTape() as outer:
+        outer.watch(m)
+        with tf.GradientTape() as tape:
+            tape.watch(m)
+            value = log_expected_interval(m, 2.0, 0.5)
+        slope = tape.gradient(value, m)
+    h = 1e-3  # truncation h², rounding 1e-15/h²
+    ends = log_expected_interval([-h, h], 2.0, 0.5).numpy()
+    np.testing.assert_allclose(slope, 0.0, atol=1e-14)
+    np.testing.assert_allclose(outer.gradient(slope, m), (ends.sum() - 2.0 * value) / h**2, rtol=0, atol=1e-6)
 
 
 def test_moments_of_the_level() -> None:

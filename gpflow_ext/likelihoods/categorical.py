@@ -269,8 +269,8 @@ def _by_latent(u: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     size = tf.stop_gradient(tf.minimum(tf.reduce_max(log_rate, axis=-1, keepdims=True), 0.0))
     scaled = tf.exp(log_rate - size)  # a rate that underflows would lose its share of ψ
     survival = weight * tf.exp(-scaled * tf.exp(size))
-    log_density = size[..., 0] + tf.math.log(tf.reduce_sum(scaled * survival, axis=-1))
-    return tf.math.log(tf.reduce_sum(survival, axis=-1)), log_density
+    log_density = size[..., 0] + _safe_log(tf.reduce_sum(scaled * survival, axis=-1))
+    return _safe_log(tf.reduce_sum(survival, axis=-1)), log_density
 
 
 def _by_gumbel(u: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -278,10 +278,14 @@ def _by_gumbel(u: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     g, weight = (tf.constant(part, dtype=u.dtype) for part in _gumbel_rule())
     sd = tf.maximum(sd, _WIDE)
     d = (u[..., None] - g) / sd[..., None]
-    tiny = float(np.finfo(u.dtype.as_numpy_dtype).tiny)
     cdf = tf.reduce_sum(weight * 0.5 * tf.math.erfc(-math.sqrt(0.5) * d), axis=-1)
     density = tf.reduce_sum(weight * tf.exp(-0.5 * tf.square(d)), axis=-1) / (math.sqrt(2.0 * math.pi) * sd)
-    return tf.math.log(tf.maximum(cdf, tiny)), tf.math.log(tf.maximum(density, tiny))
+    return _safe_log(cdf), _safe_log(density)
+
+
+def _safe_log(x: tf.Tensor) -> tf.Tensor:
+    """Return log x, finite and with a finite derivative where x underflows to zero."""
+    return tf.math.log(tf.maximum(x, float(np.finfo(x.dtype.as_numpy_dtype).tiny)))
 
 
 @functools.cache
