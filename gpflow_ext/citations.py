@@ -5,6 +5,15 @@ from __future__ import annotations
 import tensorflow as tf
 
 _PAPERS = {
+    "SparseEP": """@inproceedings{hernandezlobato2016scalable,
+  author    = {Hern{\\'a}ndez-Lobato, Daniel and Hern{\\'a}ndez-Lobato, Jos{\\'e} Miguel},
+  title     = {Scalable {G}aussian Process Classification via Expectation Propagation},
+  booktitle = {Proceedings of the 19th International Conference on Artificial Intelligence and Statistics},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {51},
+  pages     = {168--176},
+  year      = {2016}
+}""",
     "VGPKMM": """@inproceedings{khan2012fast,
   author    = {Khan, Mohammad Emtiyaz and Mohamed, Shakir and Murphy, Kevin P.},
   title     = {Fast {B}ayesian Inference for Non-Conjugate {G}aussian Process Regression},

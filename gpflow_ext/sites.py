@@ -135,10 +135,18 @@ class Projection(NamedTuple):
 
     def factorise(self, prec: tf.Tensor) -> ProjectedFactor:
         """Factorise B = I + AΛAᵀ, the whitened posterior precision, for prec [N, L]. O(NM²)."""
-        weights = tf.transpose(prec)[:, None, :]  # [L, 1, N]
-        B = tf.matmul(self.A * weights, tf.broadcast_to(self.A, _batch(self.A, prec)), transpose_b=True)
-        chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
+        gram = self._gram(prec)
+        chol, finite = linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + 1.0))
         return ProjectedFactor(self, prec, chol, finite)
+
+    def message(self, sites: Sites) -> Message:
+        """Return what the sites [N, L] of these data tell the inducing variables. O(NM²)."""
+        return Message(self._gram(sites.prec), _matvec(self.A, sites.nat1 - sites.prec * self.mean))
+
+    def _gram(self, prec: tf.Tensor) -> tf.Tensor:
+        """Return AΛAᵀ, [L, M, M]."""
+        weights = tf.transpose(prec)[:, None, :]  # [L, 1, N]
+        return tf.matmul(self.A * weights, tf.broadcast_to(self.A, _batch(self.A, prec)), transpose_b=True)
 
     def log_normaliser(self, sites: Sites) -> tf.Tensor:
         """Return log ∫ p(h) ∏ₙ tₙ(hₙ) dh for the part h = μ + Aᵀv that sites see, differentiable. O(NM²)."""
@@ -184,6 +192,44 @@ class ProjectedFactor(NamedTuple):
         eye = tf.eye(tf.shape(self.chol)[-1], batch_shape=tf.shape(self.chol)[:1], dtype=self.chol.dtype)
         half = tf.linalg.triangular_solve(self.chol, eye)
         return tf.matmul(half, half, transpose_a=True)
+
+
+class Message(NamedTuple):
+    """What sites tell the whitened inducing variables v: exp(nat1ᵀv − ½ vᵀ prec v), per latent function.
+
+    The message of several shards of data is the sum of theirs, field by field.
+    """
+
+    prec: tf.Tensor  # AΛAᵀ, [L, M, M]
+    nat1: tf.Tensor  # Aρ with ρ = nat1 − Λμ, [M, L]
+
+    def posterior(self) -> Whitened:
+        """Return q(v) ∝ N(v; 0, I) times the message of all data. O(M³)."""
+        B = tf.linalg.set_diag(self.prec, tf.linalg.diag_part(self.prec) + 1.0)
+        chol, finite = linalg.cholesky(B)
+        root = tf.linalg.triangular_solve(chol, tf.transpose(self.nat1)[..., None])  # [L, M, 1]
+        mean = tf.linalg.triangular_solve(chol, root, adjoint=True)
+        return Whitened(tf.transpose(mean[..., 0]), chol, tf.transpose(root[..., 0]), finite)
+
+
+class Whitened(NamedTuple):
+    """q(v) = N(mean, B⁻¹) over the whitened inducing variables, B = RRᵀ."""
+
+    mean: tf.Tensor  # B⁻¹Aρ, [M, L]
+    chol: tf.Tensor  # R, [L, M, M]
+    root: tf.Tensor  # R⁻¹Aρ, [M, L]
+    finite: tf.Tensor  # whether the factorisation worked, []
+
+    def marginals(self, prior: Projection) -> Marginals:
+        """Return q(hₙ) of the part h = μ + Aᵀv that sites see, the residual left out. O(NM²)."""
+        A = tf.broadcast_to(prior.A, [tf.shape(self.chol)[0], tf.shape(prior.A)[1], tf.shape(prior.A)[2]])
+        G = tf.linalg.triangular_solve(self.chol, A)
+        mean = prior.mean + _matvec(prior.A, self.mean, transpose=True)
+        return Marginals(mean, tf.transpose(tf.reduce_sum(G**2, axis=-2)))
+
+    def log_normaliser(self) -> tf.Tensor:
+        """Return log ∫ N(v; 0, I) exp(nat1ᵀv − ½ vᵀ prec v) dv = −½ log|B| + ½ ‖R⁻¹Aρ‖², summed over L."""
+        return 0.5 * tf.reduce_sum(self.root**2) - linalg.half_log_det(self.chol)
 
 
 Prior: TypeAlias = Dense | Projection

@@ -15,7 +15,7 @@ from gpflow.posteriors import PrecomputeCacheType
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
-from gpflow_ext.models import VGPKMM, SiteModel
+from gpflow_ext.models import VGPKMM, SiteModel, SparseEP
 
 DATA = problems.binary(20)
 XNEW = problems.inputs(6, seed=11)
@@ -26,6 +26,9 @@ MODELS = {
     ),
     "VGPKMM-probit": lambda: VGPKMM(
         DATA, problems.kernel(), BernoulliProbit(), gpflow.functions.Constant(0.3)
+    ),
+    "SparseEP": lambda: SparseEP(
+        DATA, problems.kernel(), BernoulliProbit(), inducing_variable=problems.inputs(5, seed=5)
     ),
 }
 

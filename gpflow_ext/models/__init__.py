@@ -1,6 +1,7 @@
 """GPflow models."""
 
 from gpflow_ext.models.site_model import SiteModel
+from gpflow_ext.models.sparse_ep import SparseEP
 from gpflow_ext.models.vgp_kmm import VGPKMM
 
-__all__ = ["VGPKMM", "SiteModel"]
+__all__ = ["VGPKMM", "SiteModel", "SparseEP"]

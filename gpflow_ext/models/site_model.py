@@ -88,10 +88,10 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         self.nat1.assign(new.nat1)
         self.prec.assign(new.prec)
 
-    def prior(self) -> Prior:
-        """Return the prior at the training inputs, with GPflow's default jitter on the kernel matrix."""
-        X, _ = self.data
-        mean = tf.broadcast_to(self.mean_function(X), [X.shape[0], self.num_latent_gps])
+    def prior(self, X: tf.Tensor | None = None) -> Prior:
+        """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
+        X = self.data[0] if X is None else X
+        mean = tf.broadcast_to(self.mean_function(X), [tf.shape(X)[0], self.num_latent_gps])
         jitter = gpflow.default_jitter()
         if self.inducing_variable is None:
             K = self.kernel(X)

@@ -1,0 +1,126 @@
+"""Each model's training strategy end to end: `fit` chooses the recipe, runs it, reports and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from gpflow.models import BayesianModel
+
+from gpflow_ext import progress as progress_bar
+from gpflow_ext.inference.loops import Callback, FitResult, Trail, iterate
+from gpflow_ext.models import VGPKMM, SparseEP
+from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
+from gpflow_ext.recipes.expectation_propagation import expectation_propagation
+from gpflow_ext.recipes.gradient_descent import gradient_descent
+from gpflow_ext.recipes.recipe import Recipe
+
+__all__ = ["Recipe", "coordinate_ascent", "expectation_propagation", "fit", "gradient_descent"]
+
+_RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
+    VGPKMM: coordinate_ascent,
+    SparseEP: expectation_propagation,
+}
+
+
+def fit(
+    model: BayesianModel,
+    data: Any = None,
+    *,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    monitor: Callable[[int], None] | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 10,
+    progress: bool | None = None,
+    seed: int = 0,
+    jit_compile: bool | None = None,
+    **options: Any,
+) -> FitResult:
+    """Train a model by its paper's method; any other GPflow model by gradient steps.
+
+    Parameters
+    ----------
+    model
+        `VGPKMM` trains by `coordinate_ascent`, `SparseEP` by `expectation_propagation`, all others by
+        `gradient_descent`; their further keyword arguments go into ``options``.
+    data
+        Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
+        not hold its data.
+    steps
+        Number of the last step, those before a restart included.
+    tolerance
+        Relative change of the objective below which training stops.
+    monitor
+        Called with the number of each step, for example a ``gpflow.monitor.Monitor``.
+    checkpoint_dir
+        Folder for checkpoints. Where it holds one of the same model and settings, training resumes there
+        and ends exactly as if it had never stopped.
+    checkpoint_every
+        Steps between checkpoints; the last step is always saved.
+    progress
+        Show a progress bar; ``None`` does where standard error is a terminal.
+    seed
+        Seed of the minibatches.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
+
+    Returns
+    -------
+    The trace of the objective and why the run ended.
+
+    Raises
+    ------
+    ValueError
+        For data or options that do not fit the model, or a checkpoint of another model.
+    """
+    if checkpoint_every < 1:
+        raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
+    build = next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
+    recipe = build(model, data, seed=seed, jit_compile=jit_compile, **options)
+    steps = recipe.steps if steps is None else steps
+    if steps < 0:
+        raise ValueError(f"`steps` must not be negative; got {steps}.")
+    with contextlib.ExitStack() as stack:
+        callbacks: list[Callback] = []
+        if monitor is not None:
+            callbacks.append(lambda step, _: monitor(step))
+        checkpoints, first_step, trail = None, 0, Trail()
+        if checkpoint_dir is not None:
+            checkpoints = Checkpoints(
+                checkpoint_dir,
+                model,
+                training=recipe.settings,
+                data=recipe.data,
+                trail=trail,
+                **recipe.trackables,
+            )
+            first_step = checkpoints.restore_latest() or 0
+            callbacks.append(_saver(checkpoints, checkpoint_every))
+        callbacks.append(
+            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, progress))
+        )
+        result = iterate(
+            recipe.update,
+            recipe.variables,
+            steps=steps,
+            first_step=first_step,
+            tolerance=recipe.tolerance if tolerance is None else tolerance,
+            monotone=recipe.monotone,
+            callbacks=callbacks,
+            trail=trail,
+        )
+    if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
+        checkpoints.save(result.steps)
+    return result
+
+
+def _saver(checkpoints: Checkpoints, every: int) -> Callback:
+    def save(step: int, _: float) -> None:
+        if step % every == 0:
+            checkpoints.save(step)
+
+    return save

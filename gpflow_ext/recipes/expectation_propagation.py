@@ -1,0 +1,102 @@
+"""The recipe of `SparseEP`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+from gpflow.keras import tf_keras
+
+from gpflow_ext.inference import expectation_propagation as ep
+from gpflow_ext.models import SparseEP
+from gpflow_ext.recipes.recipe import Recipe
+
+
+def expectation_propagation(
+    model: SparseEP,
+    data: None = None,
+    *,
+    seed: int = 0,
+    jit_compile: bool | None = None,
+    optimizer: Any | Literal["lbfgs"] | None = None,
+    damping: float | None = None,
+    stationarity: float | None = None,
+    site_updates: int = 200,
+    hyper_updates: int = 20,
+) -> Recipe:
+    """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`, all data at once.
+
+    With trainable hyperparameters a step is one parallel sweep over the sites and one step of ``optimizer``
+    on log Z, 500 steps by default. With ``optimizer="lbfgs"`` it is ``hyper_updates`` iterations of L-BFGS,
+    the sites at their fixed point in each evaluation. Without trainable hyperparameters it is one sweep.
+    The last two end when log Z and the sites settle; the first does where ``tolerance`` is given.
+
+    Parameters
+    ----------
+    model
+        The model, which holds its data.
+    data
+        Must be ``None``.
+    seed
+        Not used: nothing is random.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    optimizer
+        A tf_keras optimiser such as ``Adadelta(1.0)``, by default Adam at the rate 0.01; or ``"lbfgs"``.
+    damping
+        Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1]. It
+        does not change the fixed point.
+    stationarity
+        Largest change of a site, relative to 1 + |prec|, that counts as converged; 1e-6 in float64, 1e-3 in
+        float32.
+    site_updates
+        Sweeps in an evaluation of L-BFGS, at most.
+    hyper_updates
+        Iterations of L-BFGS in a step.
+    """
+    if data is not None:
+        raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
+    double = gpflow.default_float() == np.float64
+    stationarity = (1e-6 if double else 1e-3) if stationarity is None else stationarity
+    hypers = model.trainable_variables
+    outer = isinstance(optimizer, str)
+    if outer and optimizer != "lbfgs":
+        raise ValueError(f'`optimizer` must be a tf_keras optimiser or "lbfgs"; got {optimizer!r}.')
+    inner = None if outer or not hypers else _built(optimizer, hypers)
+    matcher = ep.MomentMatcher(model, hypers, inner, damping, jit_compile)
+    settings: dict[str, Any] = {"recipe": "expectation_propagation", "damping": damping}
+    if hypers and outer:
+        settings |= {"optimizer": optimizer, "site_updates": site_updates, "hyper_updates": hyper_updates}
+        update = ep.outer_update(
+            matcher,
+            model,
+            hypers,
+            site_updates=site_updates,
+            hyper_updates=hyper_updates,
+            stationarity=stationarity,
+        )
+    else:
+        settings |= {} if inner is None else {"optimizer": inner.get_config()}
+        update = ep.inner_update(matcher, stationarity)
+    return Recipe(
+        update,
+        [*model.variables, *matcher.state],
+        steps=50 if hypers and outer else 500,
+        tolerance=None if inner is not None else 1e-8 if double else 1e-5,
+        monotone=False,
+        trackables={"matcher": matcher} | ({} if inner is None else {"optimizer": inner}),
+        settings=settings,
+    )
+
+
+def _built(optimizer: Any | None, variables: Any) -> Any:
+    """Return the optimiser with its slots made, Adam by default."""
+    optimizer = tf_keras.optimizers.Adam(0.01) if optimizer is None else optimizer
+    if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
+        raise ValueError(
+            '`optimizer` must be a tf_keras optimiser (see gpflow.keras.tf_keras) or "lbfgs"; '
+            f"got {type(optimizer)}."
+        )
+    optimizer.build(variables)
+    return optimizer

@@ -1,0 +1,43 @@
+"""What a training strategy hands to `gpflow_ext.fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from gpflow_ext.inference.loops import Update
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training strategy bound to a model, ready to run.
+
+    Attributes
+    ----------
+    update
+        One step.
+    variables
+        All that the update changes.
+    steps, tolerance
+        Defaults of `fit`.
+    monotone
+        Whether the objective can only rise.
+    trackables
+        What a checkpoint must hold besides the model.
+    settings
+        What a resumed run must share, as plain values.
+    data
+        Training data that the model does not hold.
+    """
+
+    update: Update
+    variables: Sequence[tf.Variable]
+    steps: int
+    tolerance: float | None
+    monotone: bool
+    trackables: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    data: tuple[Any, Any] | None = None
