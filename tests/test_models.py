@@ -204,6 +204,7 @@ def test_integers_and_single_precision_are_cast() -> None:
 
 def test_cite() -> None:
     assert "Fast {B}ayesian Inference" in gpx.cite(VGPKMM)
+    assert r"Hern{\'a}ndez-Lobato, Daniel" in gpx.cite(SparseEP)
     assert gpx.cite(MODELS["VGPKMM"]()) == gpx.cite(VGPKMM)
     with pytest.raises(ValueError, match="VGPKMM"):
         gpx.cite(gpflow.models.VGP)
