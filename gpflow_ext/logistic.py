@@ -69,7 +69,7 @@ def scale_mixture() -> tuple[Array, Array]:
 
 
 def kolmogorov_density(k: Array) -> Array:
-    """Return the density of Kolmogorov's distribution at ``k`` > 0, [K], by the series that converges there."""
+    """Return the density of Kolmogorov's distribution at ``k`` > 0, [K], by whichever series converges."""
     j = np.arange(1, 20)[:, None]
     right = 8.0 * k * np.sum((-1.0) ** (j + 1) * j**2 * np.exp(-2.0 * j**2 * k**2), axis=0)
     odd = (math.pi * (2 * j - 1)) ** 2

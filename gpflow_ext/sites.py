@@ -135,7 +135,8 @@ class DenseFactor(NamedTuple):
 
     def _half(self) -> tf.Tensor:
         """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
-        return tf.linalg.triangular_solve(self.chol, tf.cast(self.root, self.cov.dtype)[:, :, None] * self.cov)
+        scale = tf.cast(self.root, self.cov.dtype)[:, :, None]
+        return tf.linalg.triangular_solve(self.chol, scale * self.cov)
 
 
 class Projection(NamedTuple):

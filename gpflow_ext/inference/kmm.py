@@ -95,8 +95,9 @@ class SiteAscent(tf.Module):
             if single and isinstance(prior, Dense):
                 initial = coordinate_ascent.approach(prior, expectation, initial)
             first = coordinate_ascent.start(prior, expectation, initial)
-            sweeps = method == "algorithm1" and isinstance(prior, Dense)
-            return move(first, [algorithm1.covariance(prior, first.prec)] if sweeps else [])
+            if method == "algorithm1" and isinstance(prior, Dense):
+                return move(first, [algorithm1.covariance(prior, first.prec)])
+            return move(first, [])
 
         def step(prior: Prior) -> tf.Tensor:
             state, rest = self.state, self.point[len(State._fields) :]
