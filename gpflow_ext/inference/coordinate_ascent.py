@@ -42,6 +42,8 @@ class State(NamedTuple):
     curvature: tf.Tensor  # −2 ∂f_b/∂v there, [N, L]
     spread: tf.Tensor  # the part of KL[q || p] that depends on V alone, []
     objective: tf.Tensor  # the bound, []
+    last_prec: tf.Tensor  # λ before the last covariance step, [N, L]
+    last_natural: tf.Tensor  # the natural gradient λ(v) − λ there, [N, L]
 
     @property
     def sites(self) -> Sites:
@@ -61,7 +63,9 @@ def start(prior: Prior, expectation: Expectation, initial: Sites) -> State:
         return initial.nat1, mean, tf.broadcast_to(prior.variance(), mean.shape), tf.zeros([], mean.dtype)
 
     alpha, mean, var, spread = tf.cond(tf.reduce_any(initial.prec != 0.0), conditioned, unconditioned)
-    return _evaluate(prior, expectation, State(initial.prec, alpha, mean, var, alpha, alpha, spread, spread))
+    zero = tf.zeros_like(alpha)
+    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero)
+    return _evaluate(prior, expectation, first)
 
 
 def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -85,8 +89,10 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> Sta
     zero) that is the former, a step that cannot overshoot; where it is concave (Poisson) the latter, while
     λ(v) at a prior variance can exceed the answer by hundreds of orders of magnitude.
 
-    Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where the first trials
-    fail, the later ones halve the largest multiple of d that passes no root.
+    The first step length is that of the secant through this step and the last one (Barzilai & Borwein 1988):
+    where the precisions of neighbours push each other, as under counts, λ(v) overshoots together. Along
+    d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where the first trials fail,
+    the later ones halve the largest multiple of d that halves no variance by itself.
     """
     seen = state.var - prior.residual
     cavity = 1.0 / seen - state.prec
@@ -97,14 +103,26 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> Sta
     at_current = tf.nn.relu(state.curvature)
     natural = at_current - state.prec
     direct = _not_beyond_root(curvature, cavity, seen, at_current) - state.prec
-    share = tf.where(natural * direct > 0.0, direct / natural, tf.ones_like(natural))
-    gradual = tf.reduce_min(share) * natural
+    # Where a datum's latent functions are coupled, roots found side by side may lie behind.
+    direct = tf.where(natural * direct > 0.0, direct, natural)
+    full = _secant_step(state, natural) * direct
+    gradual = natural / tf.maximum(tf.reduce_max(natural * seen), 1.0)
 
     def trial(step: tf.Tensor) -> State:
-        move = tf.where(step > 0.2, step * direct, 4.0 * step * gradual)
+        move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
         return at_precision(prior, expectation, state, state.prec + move)
 
-    return _backtrack(trial, state, prior.dtype)
+    moved = _backtrack(trial, state, prior.dtype)
+    return moved._replace(last_prec=state.prec, last_natural=natural)
+
+
+def _secant_step(state: State, natural: tf.Tensor) -> tf.Tensor:
+    """Return −⟨Δλ, Δd⟩ / ⟨Δd, Δd⟩ within [1/16, 1], in the metric v² of changes of λ; 1 if undefined."""
+    metric = tf.square(state.var)
+    change, response = state.prec - state.last_prec, natural - state.last_natural
+    along = -tf.reduce_sum(metric * change * response)
+    length = along / tf.reduce_sum(metric * tf.square(response))
+    return tf.where(along > 0.0, tf.clip_by_value(length, 0.0625, 1.0), tf.ones_like(length))
 
 
 def _not_beyond_root(
@@ -115,10 +133,13 @@ def _not_beyond_root(
     No root is sought where v must grow, nor beyond a point that shows λ to rise as v shrinks.
     """
 
-    def settled(h: tf.Tensor, at_point: tf.Tensor) -> tf.Tensor:
-        return (tf.abs(h) <= ROOT_TOLERANCE) | (shrinks & (h <= 0.0) & (at_point > prec)) | ~shrinks
+    overshoot = tf.math.log(v * (cavity + prec))
+    shrinks = overshoot > ROOT_TOLERANCE
 
-    shrinks = v * (cavity + prec) > 1.0 + ROOT_TOLERANCE
+    def settled(h: tf.Tensor, at_point: tf.Tensor) -> tf.Tensor:
+        near = tf.abs(h) <= tf.minimum(0.1 * overshoot, ROOT_TOLERANCE)
+        return near | (shrinks & (h <= 0.0) & (at_point > prec)) | ~shrinks
+
     at_root = _root(curvature, cavity, v, prec, settled)
     return tf.where(shrinks, tf.minimum(prec, at_root), prec)
 

@@ -115,7 +115,8 @@ class SiteAscent(tf.Module):
         self._restart = tf.function(restart, jit_compile=jit)
         self._step = tf.function(step, jit_compile=jit)
         mean = self.prior.mean
-        parts = [tf.zeros_like(mean)] * 6 + [tf.zeros([], mean.dtype)] * 2
+        vector, scalar = tf.zeros_like(mean), tf.zeros([], mean.dtype)
+        parts: list[tf.Tensor] = [*[vector] * 6, scalar, scalar, vector, vector]  # the fields of `State`
         if method == "algorithm1":
             parts.append(tf.zeros([mean.shape[1], mean.shape[0], mean.shape[0]], mean.dtype))
         self.point = [tf.Variable(part, trainable=False) for part in parts]
