@@ -42,7 +42,7 @@ class State(NamedTuple):
     curvature: tf.Tensor  # −2 ∂f_b/∂v there, [N, L]
     spread: tf.Tensor  # the part of KL[q || p] that depends on V alone, []
     objective: tf.Tensor  # the bound, []
-    last_prec: tf.Tensor  # λ before the last covariance step, [N, L]
+    last_prec: tf.Tensor  # λ before the last covariance step if that was damped, else λ, [N, L]
     last_natural: tf.Tensor  # the natural gradient λ(v) − λ there, [N, L]
 
     @property
@@ -89,10 +89,10 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> Sta
     zero) that is the former, a step that cannot overshoot; where it is concave (Poisson) the latter, while
     λ(v) at a prior variance can exceed the answer by hundreds of orders of magnitude.
 
-    The first step length is that of the secant through this step and the last one (Barzilai & Borwein 1988):
-    where the precisions of neighbours push each other, as under counts, λ(v) overshoots together. Along
-    d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where the first trials fail,
-    the later ones halve the largest multiple of d that halves no variance by itself.
+    After a step that had to be damped the first length is that of the secant through it and the last point
+    (Barzilai & Borwein 1988): where the precisions of neighbours push each other, as under counts, all λ(v)
+    overshoot together. Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where
+    the first trials fail, the later ones halve the largest multiple of d that halves no variance by itself.
     """
     seen = state.var - prior.residual
     cavity = 1.0 / seen - state.prec
@@ -113,11 +113,12 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> Sta
         return at_precision(prior, expectation, state, state.prec + move)
 
     moved = _backtrack(trial, state, prior.dtype)
-    return moved._replace(last_prec=state.prec, last_natural=natural)
+    undamped = tf.reduce_all(moved.prec == state.prec + direct)
+    return moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
 
 
 def _secant_step(state: State, natural: tf.Tensor) -> tf.Tensor:
-    """Return −⟨Δλ, Δd⟩ / ⟨Δd, Δd⟩ within [1/16, 1], in the metric v² of changes of λ; 1 if undefined."""
+    """Return −⟨Δλ, Δd⟩ / ⟨Δd, Δd⟩ within [1/16, 1], in the metric v² of changes of λ; 1 if Δλ = 0."""
     metric = tf.square(state.var)
     change, response = state.prec - state.last_prec, natural - state.last_natural
     along = -tf.reduce_sum(metric * change * response)
@@ -132,7 +133,6 @@ def _not_beyond_root(
 
     No root is sought where v must grow, nor beyond a point that shows λ to rise as v shrinks.
     """
-
     overshoot = tf.math.log(v * (cavity + prec))
     shrinks = overshoot > ROOT_TOLERANCE
 
