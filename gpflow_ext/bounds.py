@@ -17,7 +17,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.bound_tables import TABLES
-from gpflow_ext.special import broadcast, derivative, gaussian_expectation, with_derivatives
+from gpflow_ext.logistic import expected_llp
+from gpflow_ext.special import broadcast, derivative, with_derivatives
 
 Array = npt.NDArray[np.float64]
 LLPBound = Literal["piecewise", "jaakkola"]
@@ -222,7 +223,7 @@ def expected_log_sigmoid(mean: Any, var: Any, bound: LLPBound | None, num_pieces
     same.
     """
     if bound is None:
-        return gaussian_expectation(tf.math.log_sigmoid, mean, var)
+        return -expected_llp(-mean, var)
     return -expected_llp_bound(-mean, var, bound, num_pieces)
 
 

@@ -42,24 +42,37 @@ class Marginals(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """The prior f ~ N(mean, cov): mean [N, L], cov [1, N, N] or [L, N, N]."""
+    """The prior f ~ N(mean, cov): mean [N, L], cov [1, N, N] or [L, N, N].
+
+    All matrices have the precision of ``cov``, all vectors that of ``mean``, which may be higher.
+    """
 
     mean: tf.Tensor
     cov: tf.Tensor
 
     @property
+    def dtype(self) -> tf.DType:
+        """The dtype of the matrices."""
+        return self.cov.dtype
+
+    @property
     def residual(self) -> tf.Tensor:
         """Variance that the sites do not see: none, [1, 1]."""
-        return tf.zeros([1, 1], self.cov.dtype)
+        return tf.zeros([1, 1], self.mean.dtype)
 
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return Σα, [N, L]. O(N²)."""
         return _matvec(self.cov, alpha)
 
+    def variance(self) -> tf.Tensor:
+        """Return diag Σ, [N, 1 or L]."""
+        return tf.cast(tf.transpose(tf.linalg.diag_part(self.cov)), self.mean.dtype)
+
     def factorise(self, prec: tf.Tensor) -> DenseFactor:
         """Factorise B = I + Λ^½ΣΛ^½ for prec ≥ 0, [N, L]. O(N³/3)."""
         root = tf.transpose(tf.sqrt(prec))  # [L, N]
-        B = root[:, :, None] * self.cov * root[:, None, :]
+        scale = tf.cast(root, self.cov.dtype)
+        B = scale[:, :, None] * self.cov * scale[:, None, :]
         chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
         return DenseFactor(self.cov, root, chol, finite)
 
@@ -102,8 +115,8 @@ class DenseFactor(NamedTuple):
 
     def variance(self) -> tf.Tensor:
         """Return diag[(Σ⁻¹ + Λ)⁻¹] = diag Σ − colsum (B^-½ Λ^½ Σ)², [N, L]. O(N³)."""
-        T = tf.linalg.triangular_solve(self.chol, self.root[:, :, None] * self.cov)
-        return tf.transpose(tf.linalg.diag_part(self.cov) - tf.reduce_sum(T**2, axis=-2))
+        reduction = tf.reduce_sum(self._half() ** 2, axis=-2)
+        return tf.cast(tf.transpose(tf.linalg.diag_part(self.cov) - reduction), self.root.dtype)
 
     def solve(self, b: tf.Tensor) -> tf.Tensor:
         """Return (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b, [N, L]. O(N²)."""
@@ -112,13 +125,18 @@ class DenseFactor(NamedTuple):
 
     def covariance(self) -> tf.Tensor:
         """Return V = (Σ⁻¹ + Λ)⁻¹ = Σ − TᵀT, [L, N, N]. O(N³)."""
-        T = tf.linalg.triangular_solve(self.chol, self.root[:, :, None] * self.cov)
+        T = self._half()
         return self.cov - tf.matmul(T, T, transpose_a=True)
 
     def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (α [N, L], Λ^½B⁻¹Λ^½ [L, N, N]): mean K*ᵀα and variance k** − K*ᵀ(·)K* at new inputs."""
         half = tf.linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
         return alpha, tf.matmul(half, half, transpose_a=True)
+
+    def _half(self) -> tf.Tensor:
+        """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
+        scale = tf.cast(self.root, self.cov.dtype)[:, :, None]
+        return tf.linalg.triangular_solve(self.chol, scale * self.cov)
 
 
 class Projection(NamedTuple):
@@ -129,9 +147,18 @@ class Projection(NamedTuple):
     residual: tf.Tensor  # k_nn − ‖aₙ‖², [N or 1, 1 or L]
     chol: tf.Tensor  # Cholesky factor of K_uu, [1 or L, M, M]
 
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of the matrices."""
+        return self.A.dtype
+
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return AᵀAα, [N, L]. O(NM)."""
         return _matvec(self.A, _matvec(self.A, alpha), transpose=True)
+
+    def variance(self) -> tf.Tensor:
+        """Return the prior variances residual + diag AᵀA, [N, 1 or L]. O(NM)."""
+        return self.residual + tf.transpose(tf.reduce_sum(self.A**2, axis=-2))
 
     def factorise(self, prec: tf.Tensor) -> ProjectedFactor:
         """Factorise B = I + AΛAᵀ, the whitened posterior precision, for prec [N, L]. O(NM²)."""
@@ -259,7 +286,7 @@ def divergence(
     prior: Prior, prec: tf.Tensor, var: tf.Tensor, chol: tf.Tensor, alpha: tf.Tensor, shift: tf.Tensor
 ) -> tf.Tensor:
     """Return KL[q || p] from the precisions, the variances, the factor of B, α and m − μ = Qα."""
-    spread = linalg.half_log_det(chol) - 0.5 * tf.reduce_sum(prec * (var - prior.residual))
+    spread = linalg.half_log_det(chol, prec.dtype) - 0.5 * tf.reduce_sum(prec * (var - prior.residual))
     return spread + 0.5 * tf.reduce_sum(alpha * shift)
 
 
@@ -270,30 +297,38 @@ def _log_normaliser(prior: Prior, sites: Sites, chol: tf.Tensor, shift: tf.Tenso
     return tf.reduce_sum(quadratic) - linalg.half_log_det(chol)
 
 
-def expectation_gradients(
-    expectation: Expectation, mean: tf.Tensor, var: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return g = ∂/∂m and −H = −2 ∂/∂v of the expected log likelihood, each [N, L] (Price's theorem)."""
+class Expected(NamedTuple):
+    """The expected log likelihood of q, or its bound, with the derivatives that make sites."""
+
+    value: tf.Tensor  # summed over the data, []
+    grad: tf.Tensor  # g = ∂/∂m, [N, L]
+    curvature: tf.Tensor  # −H = −2 ∂/∂v, which is −∂²/∂m² of an exact expectation (Price's theorem), [N, L]
+
+
+def expect(expectation: Expectation, mean: tf.Tensor, var: tf.Tensor) -> Expected:
+    """Evaluate the expected log likelihood and its derivatives in one pass."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch((mean, var))
         value = tf.reduce_sum(expectation(mean, var))
     by_mean, by_var = tape.gradient(value, (mean, var))
-    return by_mean, -2.0 * by_var
+    return Expected(value, by_mean, -2.0 * by_var)
 
 
 def variational_sites(expectation: Expectation, marginals: Marginals) -> Sites:
     """Propose the sites of a natural-gradient step of length one: prec = −2 ∂v, nat1 = ∂m + prec·m."""
-    grad, prec = expectation_gradients(expectation, *marginals)
+    _, grad, prec = expect(expectation, *marginals)
     return Sites(grad + prec * marginals.mean, prec)
 
 
 def _matvec(matrix: tf.Tensor, vectors: tf.Tensor, transpose: bool = False) -> tf.Tensor:
     """Multiply [1 or L, A, B] by the columns of [B, L] to [A, L] (or its transpose by [A, L] to [B, L])."""
-    return tf.transpose(tf.linalg.matvec(matrix, tf.transpose(vectors), transpose_a=transpose))
+    columns = tf.cast(tf.transpose(vectors), matrix.dtype)
+    return tf.cast(tf.transpose(tf.linalg.matvec(matrix, columns, transpose_a=transpose)), vectors.dtype)
 
 
 def _cholesky_solve(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(tf.linalg.cholesky_solve(chol, tf.transpose(vectors)[..., None])[..., 0])
+    columns = tf.cast(tf.transpose(vectors)[..., None], chol.dtype)
+    return tf.cast(tf.transpose(tf.linalg.cholesky_solve(chol, columns)[..., 0]), vectors.dtype)
 
 
 def _triangular_solve_adjoint(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:

@@ -139,8 +139,8 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
             variable.assign(value)
         model.assign_sites(Sites(zeros, zeros))
         trace = Trace(limit)
-        ascent.restart()
-        trace.add(float(ascent.state.objective))
+        bound, _ = ascent.restart()
+        trace.add(bound)
         while not trace.done:
             value, _ = recipe.update()
             gain = value - trace.objective[-1]

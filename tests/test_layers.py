@@ -15,6 +15,7 @@ FLOORS = [
         "_version",
         "linalg",
         "special",
+        "logistic",
         "bounds",
         "bound_tables",
         "sites",

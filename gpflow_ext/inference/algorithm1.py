@@ -33,12 +33,17 @@ from gpflow_ext.sites import Dense, Expectation
 SiteExpectation: TypeAlias = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Map (rows [R], mean [R, L], var [R, L]) to the bound of those data, [R]."""
 
-NEWTON_STEPS = 10  # at most, for the mean; each is a Cholesky factorisation
+NEWTON_STEPS = 10  # at most, for the mean
 
 
 def sweep_step(
-    prior: Dense, expectation: Expectation, at_rows: SiteExpectation, state: State, block: int = 64
-) -> State:
+    prior: Dense,
+    expectation: Expectation,
+    at_rows: SiteExpectation,
+    state: State,
+    V: tf.Tensor,
+    block: int = 64,
+) -> tuple[State, tf.Tensor]:
     """Sweep once over all sites, then maximise over the mean (equation 21).
 
     Parameters
@@ -49,76 +54,113 @@ def sweep_step(
         The bound of all data, and of chosen rows.
     state
         Where to start.
+    V
+        The covariance there, [L, N, N]; see `covariance`.
     block
         Sites whose rank-one updates are delayed and applied together. It does not change the iterates.
 
     Returns
     -------
-    The next state, its bound not below the last one but for rounding. O(N³).
+    The next state, its bound not below the last one but for rounding, and its covariance. 2N³ multiply-adds
+    and O(N²) an iteration of the conjugate gradients that find the mean, preconditioned by V.
     """
-    prec = covariance_sweep(prior, at_rows, state, block)
-    swept = coordinate_ascent.at_precision(prior, expectation, state, prec)
+    prec, new_V, log_det = covariance_sweep(at_rows, state, V, block)
+    var = tf.transpose(tf.linalg.diag_part(new_V))
+    spread = state.spread + 0.5 * (log_det + tf.reduce_sum(state.prec * state.var - prec * var))
+    swept = coordinate_ascent.at_variance(prior, expectation, state, prec, var, spread)
+
+    def parallel() -> tuple[State, tf.Tensor]:
+        stepped = coordinate_ascent.covariance_step(prior, expectation, state)
+        return stepped, covariance(prior, stepped.prec)
+
     accepted = swept.objective >= state.objective - linalg.rounding_slack(state.objective)
-    moved = tf.cond(
-        accepted, lambda: swept, lambda: coordinate_ascent.covariance_step(prior, expectation, state)
+    moved, V = tf.cond(accepted, lambda: (swept, new_V), parallel)
+    return _maximise_mean(prior, expectation, State(*moved), V), V
+
+
+def covariance(prior: Dense, prec: tf.Tensor) -> tf.Tensor:
+    """Return V = (Σ⁻¹ + Λ)⁻¹, [L, N, N], for precisions [N, L]. O(N³), unless all precisions are zero."""
+    shape = [prec.shape[1], prec.shape[0], prec.shape[0]]
+    return tf.cond(
+        tf.reduce_any(prec != 0.0),
+        lambda: prior.factorise(prec).covariance(),
+        lambda: tf.broadcast_to(prior.cov, shape),
     )
-    return _maximise_mean(prior, expectation, State(*moved))
 
 
-def covariance_sweep(prior: Dense, at_rows: SiteExpectation, state: State, block: int) -> tf.Tensor:
-    """Return the precisions λ [N, L] after step 2(a) of Algorithm 1, the mean held fixed."""
+def covariance_sweep(
+    at_rows: SiteExpectation, state: State, V: tf.Tensor, block: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Do step 2(a) of Algorithm 1, the mean held fixed.
+
+    Return the precisions λ [N, L], the covariance [L, N, N] and the change of log|I + ΛΣ|, [].
+    """
     num_data = state.prec.shape[0]
     block = min(block, num_data)
-    V = prior.factorise(state.prec).covariance()  # [L, N, N]
 
-    def visit(first: tf.Tensor, V: tf.Tensor, prec: tf.Tensor, size: int = block) -> tuple[tf.Tensor, ...]:
+    def visit(
+        first: tf.Tensor, V: tf.Tensor, prec: tf.Tensor, log_det: tf.Tensor, size: int = block
+    ) -> tuple[tf.Tensor, ...]:
         rows = first + tf.range(size)
-        U = tf.gather(V, rows, axis=2)  # [L, N, size]
-        G = tf.gather(U, rows, axis=1)  # [L, size, size]
+        U = tf.gather(V, rows, axis=1)  # [L, size, N]
+        G = tf.gather(U, rows, axis=2)  # [L, size, size]
         old = tf.gather(prec, rows)
-        new = _visit_sites(at_rows, rows, G, tf.gather(state.mean, rows), old)
+        new, change = _visit_sites(at_rows, rows, G, tf.gather(state.mean, rows), old)
         delta = tf.transpose(new - old)[:, :, None]  # [L, size, 1]
         eye = tf.eye(size, dtype=V.dtype)
-        change = tf.linalg.solve(eye + delta * G, delta * eye)  # (I + D V_JJ)⁻¹ D, δ may be 0 or negative
-        V = V - tf.matmul(U, tf.matmul(change, U, transpose_b=True))
-        return first + size, V, tf.tensor_scatter_nd_update(prec, rows[:, None], new)
+        middle = tf.linalg.solve(eye + delta * G, delta * eye)  # (I + D V_JJ)⁻¹ D, δ may be 0 or negative
+        V = V - tf.matmul(U, tf.matmul(middle, U), transpose_a=True)
+        return first + size, V, tf.tensor_scatter_nd_update(prec, rows[:, None], new), log_det + change
 
     whole = num_data - num_data % block
-    first, V, prec = tf.while_loop(lambda first, *_: first < whole, visit, (tf.constant(0), V, state.prec))
-    return visit(first, V, prec, num_data - whole)[2] if whole < num_data else prec
+    begin = (tf.constant(0), V, state.prec, tf.zeros([], V.dtype))
+    first, V, prec, log_det = tf.while_loop(lambda first, *_: first < whole, visit, begin)
+    if whole < num_data:
+        _, V, prec, log_det = visit(first, V, prec, log_det, num_data - whole)
+    return prec, V, log_det
 
 
 def _visit_sites(
     at_rows: SiteExpectation, rows: tf.Tensor, G: tf.Tensor, mean: tf.Tensor, prec: tf.Tensor
-) -> tf.Tensor:
-    """Update the precisions [J, L] of a block one after the other, G = V[J, J] [L, J, J] kept current."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Update the precisions [J, L] of a block one after the other, G = V[J, J] [L, J, J] kept current.
+
+    Return them and the change of log|I + ΛΣ|, the sum of log(1 + δv).
+    """
     tolerance = 10.0 * float(np.finfo(G.dtype.as_numpy_dtype).eps)
 
     def curvature_at(j: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
         def of_row(m: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
             return at_rows(rows[j][None], m, var)
 
-        return lambda var: sites.expectation_gradients(of_row, mean[j][None], var[None])[1][0]
+        return lambda var: sites.expect(of_row, mean[j][None], var[None]).curvature[0]
 
-    def visit(j: tf.Tensor, G: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def visit(
+        j: tf.Tensor, G: tf.Tensor, prec: tf.Tensor, log_det: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         column = G[:, :, j]  # [L, J]
         v, old = column[:, j], prec[j]  # [L]
-        _, new = diagonal_elements(curvature_at(j), 1.0 / v - old, v, tolerance)
-        delta = new - old
-        scale = (delta / (1.0 + delta * v))[:, None, None]
+        new = diagonal_elements(curvature_at(j), 1.0 / v - old, v, tolerance)
+        growth = (new - old) * v
+        scale = ((new - old) / (1.0 + growth))[:, None, None]
         G = G - scale * column[:, :, None] * column[:, None, :]
-        return j + 1, G, tf.tensor_scatter_nd_update(prec, [[j]], new[None])
+        log_det += tf.reduce_sum(tf.math.log1p(growth))
+        return j + 1, G, tf.tensor_scatter_nd_update(prec, [[j]], new[None]), log_det
 
-    _, _, prec = tf.while_loop(lambda j, *_: j < prec.shape[0], visit, (tf.constant(0), G, prec))
-    return prec
+    begin = (tf.constant(0), G, prec, tf.zeros([], G.dtype))
+    _, _, prec, log_det = tf.while_loop(lambda j, *_: j < prec.shape[0], visit, begin)
+    return prec, log_det
 
 
-def _maximise_mean(prior: Dense, expectation: Expectation, state: State) -> State:
+def _maximise_mean(prior: Dense, expectation: Expectation, state: State, V: tf.Tensor) -> State:
     """Repeat Newton's step on equation 21 until the bound gains less than rounding."""
 
-    def step(k: tf.Tensor, _: tf.Tensor, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        new = coordinate_ascent.mean_step(prior, expectation, state)
-        gained = new.objective - state.objective > linalg.rounding_slack(state.objective)
+    def solve(b: tf.Tensor) -> tf.Tensor:  # (I + ΛΣ)⁻¹ b = b − ΛVb
+        return b - state.prec * Dense(prior.mean, V).product(b)
+
+    def step(k: tf.Tensor, _: tf.Tensor, at: State) -> tuple[tf.Tensor, tf.Tensor, State]:
+        new = coordinate_ascent.mean_step(prior, expectation, at, solve)
+        gained = new.objective - at.objective > linalg.rounding_slack(at.objective)
         return k + 1, gained, new
 
     begin = (tf.constant(0), tf.constant(True), state)

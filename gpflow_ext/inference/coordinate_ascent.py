@@ -9,13 +9,13 @@ Both steps are pure functions of tensors that compile under XLA.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from gpflow_ext import linalg, sites
-from gpflow_ext.sites import Expectation, Prior, Sites
+from gpflow_ext.sites import Dense, Expectation, Prior, Sites
 
 SMALLEST_STEP = 2.0**-14
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
@@ -23,6 +23,12 @@ ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the r
 CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
 CG_ITERATIONS = 50
 ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
+NEAR = 1e-2  # the violation of the fixed point that ends the steps in single precision
+SINGLE_GAIN = 1e-5  # relative; smaller gains are rounding in single precision
+SINGLE_STEPS = 50  # in single precision, at most
+
+Solve: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+"""Map b [N, L] to the solution of a linear system, [N, L]."""
 
 
 class State(NamedTuple):
@@ -32,8 +38,12 @@ class State(NamedTuple):
     alpha: tf.Tensor  # m = μ + Qα, [N, L]
     mean: tf.Tensor  # [N, L]
     var: tf.Tensor  # [N, L]
+    grad: tf.Tensor  # ∂f_b/∂m at mean and var, [N, L]
+    curvature: tf.Tensor  # −2 ∂f_b/∂v there, [N, L]
     spread: tf.Tensor  # the part of KL[q || p] that depends on V alone, []
     objective: tf.Tensor  # the bound, []
+    last_prec: tf.Tensor  # λ before the last covariance step if that was damped, else λ, [N, L]
+    last_natural: tf.Tensor  # the natural gradient λ(v) − λ there, [N, L]
 
     @property
     def sites(self) -> Sites:
@@ -43,59 +53,101 @@ class State(NamedTuple):
 
 def start(prior: Prior, expectation: Expectation, initial: Sites) -> State:
     """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1)."""
-    q = sites.condition(prior, initial)
-    quadratic = 0.5 * tf.reduce_sum(q.alpha * (q.mean - prior.mean))
-    objective = tf.reduce_sum(expectation(q.mean, q.var)) - q.kl
-    return State(initial.prec, q.alpha, q.mean, q.var, q.kl - quadratic, objective)
+
+    def conditioned() -> tuple[tf.Tensor, ...]:
+        q = sites.condition(prior, initial)
+        return q.alpha, q.mean, q.var, q.kl - 0.5 * tf.reduce_sum(q.alpha * (q.mean - prior.mean))
+
+    def unconditioned() -> tuple[tf.Tensor, ...]:
+        mean = prior.mean + prior.product(initial.nat1)
+        return initial.nat1, mean, tf.broadcast_to(prior.variance(), mean.shape), tf.zeros([], mean.dtype)
+
+    alpha, mean, var, spread = tf.cond(tf.reduce_any(initial.prec != 0.0), conditioned, unconditioned)
+    zero = tf.zeros_like(alpha)
+    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero)
+    return _evaluate(prior, expectation, first)
 
 
 def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State:
-    """Move the covariance to its fixed point for all data at once, then the mean by one Newton step.
+    """Take a Newton step in the mean, move the covariance to its fixed point, and take another Newton step.
 
-    Each half is damped until the bound does not fall, so an iteration never decreases it by more than
-    rounding. Two Cholesky factorisations and one triangular solve, plus a factorisation and a solve for
-    each damping of the covariance (rare for the logit).
+    All data move at once. Each part is damped until the bound does not fall, so an iteration never decreases
+    it by more than rounding. Two Newton steps to one of the covariance need the fewest factorisations: the
+    fixed point depends on the mean, and a Newton step costs a third of a step of the covariance. In all three
+    Cholesky factorisations and one triangular solve, plus a factorisation and a solve for each damping of
+    the covariance (rare for the logit).
     """
+    state = mean_step(prior, expectation, state)
     return mean_step(prior, expectation, covariance_step(prior, expectation, state))
 
 
 def covariance_step(prior: Prior, expectation: Expectation, state: State) -> State:
     """Replace λ by λ' where that keeps the bound, else by a damped step towards it; the mean stays.
 
-    λ' is the smaller of λ(v) = −2 ∂f_b/∂v at the current variance and at the root of equation 16 of Khan,
-    Mohamed & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit
-    near zero) that is the former, a step that cannot overshoot; where it is concave (Poisson) the latter,
-    while λ(v) at a prior variance can exceed the answer by hundreds of orders of magnitude.
+    λ' is λ(v) = −2 ∂f_b/∂v at the current variance, but not beyond the root of equation 16 of Khan, Mohamed
+    & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit near
+    zero) that is the former, a step that cannot overshoot; where it is concave (Poisson) the latter, while
+    λ(v) at a prior variance can exceed the answer by hundreds of orders of magnitude.
 
-    Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where the first trials
-    fail, the later ones halve the largest multiple of d that passes no root.
+    After a step that had to be damped the first length is that of the secant through it and the last point
+    (Barzilai & Borwein 1988): where the precisions of neighbours push each other, as under counts, all λ(v)
+    overshoot together. Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where
+    the first trials fail, the later ones halve the largest multiple of d that halves no variance by itself.
     """
     seen = state.var - prior.residual
     cavity = 1.0 / seen - state.prec
 
     def curvature(v: tf.Tensor) -> tf.Tensor:
-        return sites.expectation_gradients(expectation, state.mean, v + prior.residual)[1]
+        return sites.expect(expectation, state.mean, v + prior.residual).curvature
 
-    at_current, at_root = diagonal_elements(curvature, cavity, seen, ROOT_TOLERANCE)
+    at_current = tf.nn.relu(state.curvature)
     natural = at_current - state.prec
-    direct = tf.minimum(at_current, at_root) - state.prec
-    share = tf.where(natural * direct > 0.0, direct / natural, tf.ones_like(natural))
-    gradual = tf.reduce_min(share) * natural
+    direct = _not_beyond_root(curvature, cavity, seen, at_current) - state.prec
+    # Where a datum's latent functions are coupled, roots found side by side may lie behind.
+    direct = tf.where(natural * direct > 0.0, direct, natural)
+    full = _secant_step(state, natural) * direct
+    gradual = natural / tf.maximum(tf.reduce_max(natural * seen), 1.0)
 
     def trial(step: tf.Tensor) -> State:
-        move = tf.where(step > 0.2, step * direct, 4.0 * step * gradual)
+        move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
         return at_precision(prior, expectation, state, state.prec + move)
 
-    return _backtrack(trial, state)
+    moved = _backtrack(trial, state, prior.dtype)
+    undamped = tf.reduce_all(moved.prec == state.prec + direct)
+    return moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
+
+
+def _secant_step(state: State, natural: tf.Tensor) -> tf.Tensor:
+    """Return −⟨Δλ, Δd⟩ / ⟨Δd, Δd⟩ within [1/16, 1], in the metric v² of changes of λ; 1 if Δλ = 0."""
+    metric = tf.square(state.var)
+    change, response = state.prec - state.last_prec, natural - state.last_natural
+    along = -tf.reduce_sum(metric * change * response)
+    length = along / tf.reduce_sum(metric * tf.square(response))
+    return tf.where(along > 0.0, tf.clip_by_value(length, 0.0625, 1.0), tf.ones_like(length))
+
+
+def _not_beyond_root(
+    curvature: Callable[[tf.Tensor], tf.Tensor], cavity: tf.Tensor, v: tf.Tensor, prec: tf.Tensor
+) -> tf.Tensor:
+    """Return the smaller of λ(v), given as ``prec``, and λ at the root of equation 16, where v must shrink.
+
+    No root is sought where v must grow, nor beyond a point that shows λ to rise as v shrinks.
+    """
+    overshoot = tf.math.log(v * (cavity + prec))
+    shrinks = overshoot > ROOT_TOLERANCE
+
+    def settled(h: tf.Tensor, at_point: tf.Tensor) -> tf.Tensor:
+        near = tf.abs(h) <= tf.minimum(0.1 * overshoot, ROOT_TOLERANCE)
+        return near | (shrinks & (h <= 0.0) & (at_point > prec)) | ~shrinks
+
+    at_root = _root(curvature, cavity, v, prec, settled)
+    return tf.where(shrinks, tf.minimum(prec, at_root), prec)
 
 
 def diagonal_elements(
     curvature: Callable[[tf.Tensor], tf.Tensor], cavity: tf.Tensor, v: tf.Tensor, tolerance: float
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return λ(v) = max(−2 ∂f_b/∂v, 0) at v and at the roots of v (c + λ(v)) = 1, equation 16, elementwise.
-
-    The paper iterates v ← 1 / (c + λ(v)), which diverges for the Poisson likelihood; here the root of
-    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v.
+) -> tf.Tensor:
+    """Return λ(v) = max(−2 ∂f_b/∂v, 0) at the roots of v (c + λ(v)) = 1, equation 16, elementwise.
 
     Parameters
     ----------
@@ -108,10 +160,22 @@ def diagonal_elements(
     tolerance
         Of the root in log v.
     """
+    prec = tf.nn.relu(curvature(v))
+    return _root(curvature, cavity, v, prec, lambda h, _: tf.abs(h) <= tolerance)
 
-    def evaluate(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        prec = tf.nn.relu(curvature(tf.exp(x)))
-        return prec, -tf.math.log(cavity + prec) - x
+
+def _root(
+    curvature: Callable[[tf.Tensor], tf.Tensor],
+    cavity: tf.Tensor,
+    v: tf.Tensor,
+    prec: tf.Tensor,
+    settled: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Solve v (c + λ(v)) = 1 from v and λ(v) = ``prec`` until ``settled(h, λ)`` everywhere; return λ.
+
+    The paper iterates v ← 1 / (c + λ(v)), which diverges for the Poisson likelihood; here the root of
+    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v.
+    """
 
     def refine(k: tf.Tensor, *bracket: tf.Tensor) -> tuple[tf.Tensor, ...]:
         low, high, x, h, slope, _ = bracket
@@ -119,19 +183,20 @@ def diagonal_elements(
         secant = x - h / slope
         inside = (secant > low) & (secant < high)  # false for NaN
         proposal = tf.where(inside, secant, 0.5 * (low + high))
-        prec, value = evaluate(proposal)
+        prec = tf.nn.relu(curvature(tf.exp(proposal)))
+        value = -tf.math.log(cavity + prec) - proposal
         return k + 1, low, high, proposal, value, (value - h) / (proposal - x), prec
 
     def going(k: tf.Tensor, *bracket: tf.Tensor) -> tf.Tensor:
-        _, _, _, h, _, _ = bracket
-        return (k < ROOT_EVALUATIONS) & tf.reduce_any(tf.abs(h) > tolerance)
+        _, _, _, h, _, prec = bracket
+        return (k < ROOT_EVALUATIONS) & tf.logical_not(tf.reduce_all(settled(h, prec)))
 
     high = -tf.math.log(cavity)
     x = tf.minimum(tf.math.log(v), high)
-    prec, h = evaluate(x)
+    h = -tf.math.log(cavity + prec) - x
     # The first secant is the paper's own fixed-point step: slope −1 gives x + h = −log(c + λ).
     begin = (tf.constant(0), high - LOG_RANGE, high, x, h, -tf.ones_like(x), prec)
-    return prec, tf.while_loop(going, refine, begin)[-1]
+    return tf.while_loop(going, refine, begin)[-1]
 
 
 def at_precision(prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor) -> State:
@@ -140,43 +205,54 @@ def at_precision(prior: Prior, expectation: Expectation, state: State, prec: tf.
     var = factor.variance()
     zero = tf.zeros_like(state.alpha)
     spread = sites.divergence(prior, prec, var, factor.chol, zero, zero)
-    new = _evaluate(prior, expectation, State(prec, state.alpha, state.mean, var, spread, state.objective))
-    # λv ≤ 1 holds exactly; where rounding breaks it the variances, and so the bound, are meaningless.
+    return at_variance(prior, expectation, state, prec, var, spread)
+
+
+def at_variance(
+    prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor, var: tf.Tensor, spread: tf.Tensor
+) -> State:
+    """Return the state with another covariance, given by its λ, variances and divergence, and the same mean.
+
+    λv ≤ 1 holds exactly; where rounding breaks it the variances, and so the bound, are meaningless: −inf.
+    """
+    new = _evaluate(prior, expectation, state._replace(prec=prec, var=var, spread=spread))
     sound = tf.reduce_all(prec * (var - prior.residual) <= 1.001)
     return new._replace(objective=tf.where(sound, new.objective, -np.inf))
 
 
-def mean_step(prior: Prior, expectation: Expectation, state: State) -> State:
-    """Take one Newton step in m on equation 21, with backtracking.
-
-    One Cholesky factorisation; each trial costs O(N).
-    """
-    direction = newton_direction(prior, expectation, state)
+def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None) -> State:
+    """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N)."""
+    direction = newton_direction(prior, expectation, state, solve)
     shift = prior.product(direction)
 
     def trial(step: tf.Tensor) -> State:
         moved = state._replace(alpha=state.alpha + step * direction, mean=state.mean + step * shift)
         return _evaluate(prior, expectation, moved)
 
-    return _backtrack(trial, state)
+    return _backtrack(trial, state, prior.dtype)
 
 
-def newton_direction(prior: Prior, expectation: Expectation, state: State) -> tf.Tensor:
+def newton_direction(
+    prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None
+) -> tf.Tensor:
     """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², [N, L].
 
-    With one latent function, or a likelihood that is separable in them, H is the diagonal W = −2 ∂f_b/∂v
-    (Price's theorem) and one factorisation of I + WQ solves it. Otherwise, as for the multinomial logit, W
-    only bounds H: conjugate gradients in m, preconditioned by that factorisation, find the exact step at
-    O(N²) an iteration.
+    With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and one
+    factorisation of I + WQ solves it. With several, as for the multinomial logit, W only bounds H, and
+    ``solve``, an approximation of b ↦ (I + WQ)⁻¹ b that replaces the factorisation, is not exact either.
+    Then they precondition conjugate gradients in m, which find the step at O(N²) an iteration.
     """
-    grad, curvature = sites.expectation_gradients(expectation, state.mean, state.var)
-    factor = prior.factorise(tf.nn.relu(curvature))
-    residual = grad - state.alpha
-    first = factor.solve(residual)
-    if state.mean.shape[-1] == 1:
-        return first
+    residual = state.grad - state.alpha
+    curvature = tf.nn.relu(state.curvature)
+    one_latent = state.mean.shape[-1] == 1
+    if solve is None:
+        solve = prior.factorise(curvature).solve
+        if one_latent:
+            return solve(residual)
 
     def times_hessian(p: tf.Tensor) -> tf.Tensor:
+        if one_latent:
+            return curvature * p
         with tf.GradientTape(watch_accessed_variables=False) as outer:
             outer.watch(state.mean)
             with tf.GradientTape(watch_accessed_variables=False) as inner:
@@ -185,17 +261,24 @@ def newton_direction(prior: Prior, expectation: Expectation, state: State) -> tf
             slope = tf.reduce_sum(inner.gradient(value, state.mean) * tf.stop_gradient(p))
         return -outer.gradient(slope, state.mean)
 
+    return _conjugate_gradients(prior, times_hessian, solve, residual)
+
+
+def _conjugate_gradients(prior: Prior, times_hessian: Solve, solve: Solve, residual: tf.Tensor) -> tf.Tensor:
+    """Solve (H + Q⁻¹) Qδ = residual for δ, [N, L], Q⁻¹ never being formed."""
+
     def iterate(k: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
         delta, r, rz, p, p_alpha = loop  # p = Q p_alpha
         product = times_hessian(p) + p_alpha
         step = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
         delta, r = delta + step * p_alpha, r - step * product
-        z_alpha = factor.solve(r)
+        z_alpha = solve(r)
         z = prior.product(z_alpha)
         new = tf.reduce_sum(r * z)
         ratio = tf.math.divide_no_nan(new, rz)
         return k + 1, delta, r, new, z + ratio * p, z_alpha + ratio * p_alpha
 
+    first = solve(residual)
     p = prior.product(first)
     rz = tf.reduce_sum(residual * p)
     begin = (tf.constant(0), tf.zeros_like(first), residual, rz, p, first)
@@ -204,23 +287,49 @@ def newton_direction(prior: Prior, expectation: Expectation, state: State) -> tf
     return tf.while_loop(going, iterate, begin)[1]
 
 
-def stationarity(expectation: Expectation, state: State) -> tf.Tensor:
+def approach(prior: Dense, expectation: Expectation, initial: Sites) -> Sites:
+    """Return sites near the fixed point, found with all matrices in single precision.
+
+    A step in single precision costs half of one in double, or less, and its bound is right to about 1e-5
+    relative: enough to come near, from where double precision finishes. Sites that are near already, or from
+    where no step rises, are returned as they are.
+    """
+    single = prior._replace(cov=tf.cast(prior.cov, tf.float32))
+
+    def step(k: tf.Tensor, _: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        state = State(*parts)
+        new = parallel_step(single, expectation, state)
+        rises = new.objective - state.objective > SINGLE_GAIN * tf.abs(new.objective)
+        return k + 1, rises & (stationarity(new) > NEAR), *new
+
+    first = start(single, expectation, initial)
+    going = tf.math.is_finite(first.objective) & (stationarity(first) > NEAR)
+    begin = (tf.constant(0), going, *first)
+    steps, _, *parts = tf.while_loop(lambda k, going, *_: going & (k < SINGLE_STEPS), step, begin)
+    moved = State(*parts).sites
+    return Sites(*(tf.where(steps > 0, new, old) for new, old in zip(moved, initial, strict=True)))
+
+
+def stationarity(state: State) -> tf.Tensor:
     """Return the largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + λ, zero at the optimum."""
-    grad, curvature = sites.expectation_gradients(expectation, state.mean, state.var)
-    violation = tf.maximum(tf.abs(state.prec - tf.nn.relu(curvature)), tf.abs(state.alpha - grad))
+    by_var = tf.abs(state.prec - tf.nn.relu(state.curvature))
+    violation = tf.maximum(by_var, tf.abs(state.alpha - state.grad))
     return tf.reduce_max(violation / (1.0 + state.prec))
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
-    """Fill in the bound of equation 6 from m, V and their part of the divergence. O(N)."""
+    """Fill in the bound of equation 6 and the derivatives of its terms, from m, V and α. O(N)."""
     quadratic = 0.5 * tf.reduce_sum(state.alpha * (state.mean - prior.mean))
-    value = tf.reduce_sum(expectation(state.mean, state.var)) - state.spread - quadratic
-    return state._replace(objective=value)
+    value, grad, curvature = sites.expect(expectation, state.mean, state.var)
+    return state._replace(objective=value - state.spread - quadratic, grad=grad, curvature=curvature)
 
 
-def _backtrack(trial: Callable[[tf.Tensor], State], state: State) -> State:
-    """Return the first trial of step 1, ½, ¼, … that does not lower the objective, or the state itself."""
-    floor = state.objective - linalg.rounding_slack(state.objective)
+def _backtrack(trial: Callable[[tf.Tensor], State], state: State, dtype: tf.DType) -> State:
+    """Return the first trial of step 1, ½, ¼, … that does not lower the objective, or the state itself.
+
+    What rounding in matrices of ``dtype`` explains is no fall.
+    """
+    floor = state.objective - linalg.rounding_slack(state.objective, dtype)
 
     def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         candidate = trial(step)

@@ -18,6 +18,7 @@ from gpflow_ext.sites import Dense, Prior, Sites
 
 Method: TypeAlias = Literal["parallel", "algorithm1"]
 
+SINGLE_FROM = 256  # data; below, single precision saves less than another compiled loop costs
 REJECTED = 1e25  # the loss that tells a line search to come back from where the bound is not finite
 
 
@@ -57,9 +58,19 @@ class SiteAscent(tf.Module):
         Block size of the sweep; it does not change the iterates.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
+    single
+        Whether a (re)start comes near the fixed point in single precision first; ``None`` does for the
+        parallel fixed point on a dense prior in double precision of at least `SINGLE_FROM` data.
     """
 
-    def __init__(self, target: SiteTarget, method: Method, block: int, jit_compile: bool | None) -> None:
+    def __init__(
+        self,
+        target: SiteTarget,
+        method: Method,
+        block: int,
+        jit_compile: bool | None,
+        single: bool | None = None,
+    ) -> None:
         super().__init__()
         if method not in ("parallel", "algorithm1"):
             raise ValueError(f'`method` must be "parallel" or "algorithm1"; got {method!r}.')
@@ -70,52 +81,67 @@ class SiteAscent(tf.Module):
             raise ValueError(
                 'method="algorithm1" sweeps over a dense covariance; with inducing variables use "parallel".'
             )
+        if single is None:
+            double = isinstance(self.prior, Dense) and self.prior.cov.dtype == tf.float64
+            single = double and method == "parallel" and self.prior.mean.shape[0] >= SINGLE_FROM
         jit = resolve_jit(jit_compile)
         expectation = target.expectation
 
         def at_rows(rows: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
             return target.expectation(mean, var, rows)
 
-        def step(prior: Prior, state: State) -> tuple[State, tf.Tensor]:
-            if method == "algorithm1" and isinstance(prior, Dense):
-                new = algorithm1.sweep_step(prior, expectation, at_rows, state, block)
-            else:
-                new = coordinate_ascent.parallel_step(prior, expectation, state)
-            return new, coordinate_ascent.stationarity(expectation, new)
-
-        def start(prior: Prior, initial: Sites) -> tuple[State, tf.Tensor]:
+        def restart(prior: Prior) -> tf.Tensor:
+            initial = target.sites
+            if single and isinstance(prior, Dense):
+                initial = coordinate_ascent.approach(prior, expectation, initial)
             first = coordinate_ascent.start(prior, expectation, initial)
-            return first, coordinate_ascent.stationarity(expectation, first)
+            if method == "algorithm1" and isinstance(prior, Dense):
+                return move(first, [algorithm1.covariance(prior, first.prec)])
+            return move(first, [])
 
-        self._start = tf.function(start, jit_compile=jit)
+        def step(prior: Prior) -> tf.Tensor:
+            state, rest = self.state, self.point[len(State._fields) :]
+            if method == "algorithm1" and isinstance(prior, Dense):
+                new, V = algorithm1.sweep_step(prior, expectation, at_rows, state, rest[0], block)
+                return move(new, [V])
+            return move(coordinate_ascent.parallel_step(prior, expectation, state), [])
+
+        def move(state: State, rest: list[tf.Tensor]) -> tf.Tensor:
+            for variable, value in zip(self.point, [*state, *rest], strict=True):
+                variable.assign(value)
+            target.assign_sites(state.sites)
+            return tf.stack([state.objective, coordinate_ascent.stationarity(state)])
+
+        self._restart = tf.function(restart, jit_compile=jit)
         self._step = tf.function(step, jit_compile=jit)
-        first, _ = self._start(self.prior, target.sites)
-        self.point = [tf.Variable(part, trainable=False) for part in first]
+        mean = self.prior.mean
+        vector, scalar = tf.zeros_like(mean), tf.zeros([], mean.dtype)
+        parts: list[tf.Tensor] = [*[vector] * 6, scalar, scalar, vector, vector]  # the fields of `State`
+        if method == "algorithm1":
+            parts.append(tf.zeros([mean.shape[1], mean.shape[0], mean.shape[0]], mean.dtype))
+        self.point = [tf.Variable(part, trainable=False) for part in parts]
         self.started = tf.Variable(False, trainable=False)  # whether the choice between starts is made
+        self.restart()
 
     @property
     def state(self) -> State:
         """The current point of the ascent."""
-        return State(*(part.read_value() for part in self.point))
+        return State(*(part.read_value() for part in self.point[: len(State._fields)]))
 
-    def restart(self) -> float:
-        """Read the prior and the sites again after the model's parameters moved; return the violation."""
+    def restart(self) -> tuple[float, float]:
+        """Read the prior and the sites again after they moved; return the bound and the violation."""
         self.prior = self._prior()
-        state, violation = self._start(self.prior, self._target.sites)
-        self._assign(state)
-        return float(violation)
+        bound, violation = self._restart(self.prior).numpy()
+        return float(bound), float(violation)
 
     def step(self) -> tuple[float, float]:
         """Do one iteration or sweep; return the bound and the largest violation of the fixed point."""
-        new, violation = self._step(self.prior, self.state)
-        self._assign(new)
-        self._target.assign_sites(new.sites)
-        return float(new.objective), float(violation)
+        bound, violation = self._step(self.prior).numpy()
+        return float(bound), float(violation)
 
     def settle(self, max_steps: int, tolerance: float) -> tuple[float, float]:
         """Restart, then step until the violation or the gain is small; return the bound and the violation."""
-        violation = self.restart()
-        bound = float(self.state.objective)
+        bound, violation = self.restart()
         for _ in range(max_steps):
             if violation <= tolerance:
                 break
@@ -124,10 +150,6 @@ class SiteAscent(tf.Module):
             if bound - previous <= 1e-10 * max(1.0, abs(bound)):
                 break
         return bound, violation
-
-    def _assign(self, new: State) -> None:
-        for variable, value in zip(self.point, new, strict=True):
-            variable.assign(value)
 
 
 def site_update(
@@ -186,11 +208,17 @@ def alternating_update(
 
     def climb() -> tuple[float, bool]:
         kept, sites = [variable.read_value() for variable in variables], target.sites
-        before, _ = evaluate(pack(variables).numpy())
+        losses: list[float] = []
+
+        def recorded(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+            loss, gradient = evaluate(x)
+            losses.append(loss)
+            return loss, gradient
+
         outcome = scipy.optimize.minimize(
-            evaluate, pack(variables).numpy(), jac=True, method="L-BFGS-B", options={"maxiter": hyper_updates}
+            recorded, pack(variables).numpy(), jac=True, method="L-BFGS-B", options={"maxiter": hyper_updates}
         )
-        if outcome.fun <= before:
+        if outcome.fun <= losses[0]:
             assign(variables, unpack(variables, tf.constant(outcome.x)))
         else:
             assign(variables, kept)
