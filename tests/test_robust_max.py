@@ -198,7 +198,7 @@ def test_errors_name_the_fix() -> None:
         RobustMax(2, 0.5)
     with pytest.raises(ValueError, match="at least 2"):
         RobustMax(1)
-    with pytest.raises(ValueError, match="class numbers 0 to 2; found values .3.*encode with Y - 1"):
+    with pytest.raises(ValueError, match=r"class numbers 0 to 2; found values .3.*encode with Y - 1"):
         RobustMax(3).check_targets(1.0 + LABELS)
     with pytest.raises(ValueError, match="give RobustMax an epsilon"):
         RobustMax(3).variational_expectations(*(np.ones((1, 3)),) * 3, [[0.0]])

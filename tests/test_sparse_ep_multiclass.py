@@ -213,7 +213,8 @@ def test_training_resumes_exactly_and_raises_the_evidence(tmp_path) -> None:
     np.testing.assert_array_equal(fit(resumed, 60, checkpoint_dir=tmp_path).objective, trace[30:])
     assert whole.nat1.shape == (30, 3, 2)
     own = np.arange(3) == Y
-    assert (np.abs(whole.prec.numpy()[~own]) > 0.0).all() and not whole.prec.numpy()[own].any()
+    assert (np.abs(whole.prec.numpy()[~own]) > 0.0).all()
+    assert not whole.prec.numpy()[own].any()
 
 
 def test_an_exported_classifier_predicts_as_the_live_one(tmp_path) -> None:

@@ -28,6 +28,11 @@ class SparseEP(SiteModel):
     GPflow's ``Gaussian``, else by the likelihood's own quadrature. A site may have a negative precision where
     the likelihood is not log-concave.
 
+    With `gpflow_ext.likelihoods.RobustMax` the K − 1 comparisons of f_y with the other latent functions are
+    the factors, each with a site on both of its own (Villacampa-Calvo & Hernández-Lobato 2017): the sites are
+    [N, K, 2], in closed form. It only sees differences: give the kernel a ``White`` part, and expect some
+    hundreds of sweeps.
+
     The hyperparameters and the inducing inputs maximise the evidence log Z; `gpflow_ext.fit` moves them
     inside the loop over the sites, as the paper does, or by L-BFGS with the sites at their fixed point.
     Give a likelihood that is narrow beside the prior, such as ``StudentT``, more than GPflow's 20 nodes
