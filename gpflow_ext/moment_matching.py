@@ -19,7 +19,7 @@ leading axes: [..., L] stands for [N, L], a shard of it, or [N, F, L] with F fac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -27,6 +27,38 @@ from gpflow_ext.sites import Marginals, Message, Projection, Sites
 
 LogNormaliser: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """Map (mean [..., L], var [..., L]) of a Gaussian over f to log ∫ p(y | f) N(f; mean, var) df, [...]."""
+
+
+class Layout(Protocol):
+    """Which latent functions each factor of the likelihood sees."""
+
+    def select(self, latent: tf.Tensor) -> tf.Tensor:
+        """Give each factor its latent functions: [N, L], or what broadcasts with it, to [..., L']."""
+
+    def combine(self, sites: Sites) -> Sites:
+        """Add up the sites [..., L'] of all factors of a datum, [N, L]."""
+
+
+class Factors(Layout, Protocol):
+    """A likelihood's own split of p(y | f) into factors of a few latent functions each."""
+
+    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return log Ẑ of each factor for its latent functions ~ N(mean, var): [..., L'] to [...]."""
+
+
+class WholeDatum(NamedTuple):
+    """One factor to a datum, which sees all its latent functions."""
+
+    def select(self, latent: tf.Tensor) -> tf.Tensor:
+        """Return the latent functions as they are."""
+        return latent
+
+    def combine(self, sites: Sites) -> Sites:
+        """Return the sites as they are."""
+        return sites
+
+
+WHOLE_DATUM = WholeDatum()
 
 
 class Cavity(NamedTuple):
@@ -87,7 +119,11 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    prior: Projection, log_normaliser: LogNormaliser, sites: Sites, message: Message | None = None
+    prior: Projection,
+    log_normaliser: LogNormaliser,
+    sites: Sites,
+    message: Message | None = None,
+    layout: Layout = WHOLE_DATUM,
 ) -> Evaluation:
     """Return log Z of expectation propagation at any sites, and the cavities.
 
@@ -101,19 +137,22 @@ def evaluate(
     log_normaliser
         log Ẑ of these data.
     sites
-        Their sites, [N, L].
+        Their sites, [N, L], or [..., L'] of another layout.
     message
         The sum of the messages of all data, where these are only a shard of them. The log evidence is then
         that of the shard's factors alone, without ``message.posterior().log_normaliser()``.
+    layout
+        What each factor sees of these data; ``log_normaliser`` and the cavities then have its shape.
 
     Returns
     -------
     The evaluation; O(NM²): one Cholesky factorisation, one triangular solve, one matrix product.
     """
-    q = (prior.message(sites) if message is None else message).posterior()
-    marginals = q.marginals(prior)
+    q = (prior.message(layout.combine(sites)) if message is None else message).posterior()
+    marginals = Marginals(*map(layout.select, q.marginals(prior)))
+    seen = prior._replace(mean=layout.select(prior.mean), residual=layout.select(prior.residual))
     cav = cavity(marginals, sites)
-    terms = factor_terms(log_normaliser, marginals, sites, cav, prior)
+    terms = factor_terms(log_normaliser, marginals, sites, cav, seen)
     value = terms if message is not None else terms + q.log_normaliser()
     sound = q.finite & tf.reduce_all(cav.ratio > 0.0) & tf.math.is_finite(value)
     return Evaluation(value, cav, sound)

@@ -8,7 +8,9 @@ sites are evaluated once, and the step is undone where these are not sound.
 Parallel sweeps at ρ = 1 overshoot where many data share what they see: the change of the sites, r, alternates
 in sign. So by default ρ is the secant (Barzilai-Borwein) estimate ρ ← ρ ⟨r₋, r₋⟩ / ⟨r₋, r₋ − r⟩ kept within
 [0.1, 1]: exact for one dominant mode, never an over-relaxation, 1 where nothing alternates. It does not move
-the fixed point. log Z is not monotone along the way and decides nothing but convergence.
+the fixed point. Where a datum has several factors the upper end is 100: factors that compare latent functions
+do not see their sum, along which plain sweeps take thousands of steps, over-relaxed ones some two hundred.
+log Z is not monotone along the way and decides nothing but convergence.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ import tensorflow as tf
 
 from gpflow_ext import moment_matching
 from gpflow_ext.inference.loops import resolve_jit
+from gpflow_ext.moment_matching import Layout
 from gpflow_ext.sites import Projection, Sites
 
 SMALLEST_DAMPING = 0.1
+LARGEST_RELAXATION = 100.0  # where a datum has several factors
 ATTEMPTS = 20  # of a step, each with half the length of the last
 REJECTED = 1e25  # the loss that tells a line search to come back from where there is no fixed point
 
@@ -47,6 +51,9 @@ class FactorTarget(Protocol):
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return log ∫ p(yₙ | f) N(f; mean, var) df for all data, [N]."""
 
+    def layout(self) -> Layout:
+        """Return which latent functions each factor sees."""
+
     def log_prior_density(self) -> tf.Tensor:
         """Return the log density of the priors of the hyperparameters."""
 
@@ -55,7 +62,7 @@ class Point(NamedTuple):
     """All that a step needs to know at given sites and hyperparameters."""
 
     objective: tf.Tensor  # log Z plus the log prior density, []
-    proposal: Sites  # the sites that match the moments, [N, L]
+    proposal: Sites  # the sites that match the moments, in the shape of the sites
     violation: tf.Tensor  # largest change of a site that they propose, relative to 1 + |prec|, []
     sound: tf.Tensor  # whether all of it is finite, B and the cavity variances are positive, []
     gradient: list[tf.Tensor]  # of the objective in the hyperparameters, where these move
@@ -63,8 +70,10 @@ class Point(NamedTuple):
 
 def evaluate(target: FactorTarget, prior: Projection, sites: Sites) -> Point:
     """Evaluate the evidence and match the moments of all factors. O(NM²): one Cholesky factorisation."""
-    at = moment_matching.evaluate(prior, target.log_normaliser, sites)
-    proposal = moment_matching.matched_sites(target.log_normaliser, at.cavity, prior.residual)
+    layout = target.layout()
+    at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
+    residual = layout.select(prior.residual)
+    proposal = moment_matching.matched_sites(target.log_normaliser, at.cavity, residual)
     change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
     violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
     sound = at.sound & tf.math.is_finite(tf.reduce_sum(change))
@@ -126,6 +135,7 @@ class MomentMatcher(tf.Module):
         self._with_gradient = tf.function(with_gradient, jit_compile=jit)
         self._step = tf.function(self._take, autograph=False)
         nat1 = target.sites.nat1
+        self._longest = 1.0 if nat1.shape.rank == 2 else LARGEST_RELAXATION
         dtype, shape = nat1.dtype, [2, *nat1.shape]
         self.proposal = tf.Variable(tf.zeros(shape, dtype), trainable=False)  # nat1 and prec, stacked
         self.direction = tf.Variable(tf.zeros(shape, dtype), trainable=False)  # of the last step, not damped
@@ -220,7 +230,7 @@ class MomentMatcher(tf.Module):
         turned = last - tf.reduce_sum(self.direction * direction)
         known = (turned > 0.0) & (self.length > 0.0)
         secant = tf.where(known, self.length * last / turned, tf.ones_like(last))
-        return tf.clip_by_value(secant, SMALLEST_DAMPING, 1.0)
+        return tf.clip_by_value(secant, SMALLEST_DAMPING, self._longest)
 
     def _keep(self, point: Point, direction: tf.Tensor, length: tf.Tensor, sound: Any) -> None:
         """Store what the next step reads, where the step was sound."""

@@ -9,6 +9,7 @@ from gpflow_ext.likelihoods.binary import (
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood, MultinomialLogit, StickBreaking
 from gpflow_ext.likelihoods.counts import PoissonLog
 from gpflow_ext.likelihoods.ordinal import CumulativeLogit
+from gpflow_ext.likelihoods.robust_max import RobustMax
 
 __all__ = [
     "BernoulliLogit",
@@ -18,6 +19,7 @@ __all__ = [
     "CumulativeLogit",
     "MultinomialLogit",
     "PoissonLog",
+    "RobustMax",
     "StickBreaking",
     "check_binary_labels",
 ]

@@ -83,6 +83,11 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         """The current sites as tensors."""
         return Sites(tf.convert_to_tensor(self.nat1), tf.convert_to_tensor(self.prec))
 
+    @property
+    def latent_sites(self) -> Sites:
+        """The current sites as one to a datum and latent function, [N, L]."""
+        return self.sites
+
     def assign_sites(self, new: Sites) -> None:
         """Replace the sites."""
         self.nat1.assign(new.nat1)
@@ -113,7 +118,8 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
         prior = self.prior()
         projection = prior.whiten() if isinstance(prior, Dense) else prior
-        return projection.factorise(self.prec).whitened(self.nat1 - self.prec * projection.mean)
+        nat1, prec = self.latent_sites
+        return projection.factorise(prec).whitened(nat1 - prec * projection.mean)
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
@@ -151,7 +157,7 @@ class SitePosterior(posteriors.AbstractPosterior):
         )
 
     def _statistics(self) -> tuple[tf.Tensor, tf.Tensor]:
-        prior, current = self._model.prior(), self._model.sites
+        prior, current = self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean)
         return factor.predictor(alpha)

@@ -45,11 +45,11 @@ def expectation_propagation(
     optimizer
         A tf_keras optimiser such as ``Adadelta(1.0)``, by default Adam at the rate 0.01; or ``"lbfgs"``.
     damping
-        Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1]. It
-        does not change the fixed point.
+        Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1], or
+        in [0.1, 100] where a datum has several factors. It does not change the fixed point.
     stationarity
-        Largest change of a site, relative to 1 + |prec|, that counts as converged; 1e-6 in float64, 1e-3 in
-        float32.
+        Largest change of a site, relative to 1 + |prec|, that counts as converged; 1e-6 in float64, or
+        1e-4 where a datum has several factors (log Z is then within about 1e-3); 1e-3 in float32.
     site_updates
         Sweeps in an evaluation of L-BFGS, at most.
     hyper_updates
@@ -58,7 +58,8 @@ def expectation_propagation(
     if data is not None:
         raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
     double = gpflow.default_float() == np.float64
-    stationarity = (1e-6 if double else 1e-3) if stationarity is None else stationarity
+    if stationarity is None:
+        stationarity = 1e-3 if not double else 1e-4 if model.nat1.shape.rank > 2 else 1e-6
     hypers = model.trainable_variables
     outer = isinstance(optimizer, str)
     if outer and optimizer != "lbfgs":

@@ -1,0 +1,204 @@
+"""Robust-max: the probability of the largest against dense quadrature, also in the tails; derivatives."""
+
+from __future__ import annotations
+
+import functools
+
+import gpflow
+import likelihood_contract as contract
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from scipy.special import log_ndtr, logsumexp
+
+from gpflow_ext.likelihoods import RobustMax
+from gpflow_ext.likelihoods.robust_max import log_probability_largest
+
+LABELS = np.arange(6.0)[:, None] % 3
+each_dtype = pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
+
+
+def dense(mean: np.ndarray, var: np.ndarray, y: int) -> float:
+    """log P by 40 Gauss-Legendre nodes between all points mₖ ± i·sₖ and mode ± 2ʲ·min s."""
+    sd = np.sqrt(var)
+    others = np.arange(len(mean)) != y
+
+    def log_integrand(x: np.ndarray) -> np.ndarray:
+        density = -0.5 * ((x - mean[y]) / sd[y]) ** 2 - np.log(sd[y] * np.sqrt(2.0 * np.pi))
+        return density + log_ndtr((x[..., None] - mean[others]) / sd[others]).sum(-1)
+
+    low, high = mean[y] - sd[y], max(mean.max() + 10.0 * sd.max(), mean[y] + 10.0 * sd[y])
+    for _ in range(300):  # ternary search: the integrand is log-concave
+        a, b = low + (high - low) / 3.0, high - (high - low) / 3.0
+        low, high = (a, high) if log_integrand(np.array(a)) < log_integrand(np.array(b)) else (low, b)
+    steps = sd.min() * 2.0 ** np.arange(-12, 40)
+    steps = np.concatenate([-steps, [0.0], steps])
+    points = np.concatenate([low + steps, (mean + sd * np.arange(-12, 13)[:, None]).ravel()])
+    ends = low - 12.0 * sd[y], low + 12.0 * sd[y]
+    points = np.unique(np.concatenate([points[(points > ends[0]) & (points < ends[1])], ends]))
+    half = 0.5 * np.diff(points)[:, None]
+    x, w = np.polynomial.legendre.leggauss(40)
+    return logsumexp(log_integrand(points[:-1, None] + half * (1.0 + x)) + np.log(half * w))
+
+
+@functools.cache
+def cases(name: str, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Means and variances [40, K], classes [40] and the exact log P."""
+    rng = np.random.default_rng(0)
+    far = np.where(rng.uniform(size=(40, K)) < 0.5, -40.0, 40.0) if name == "tails" else 0.0
+    mean = far + 1.5 * rng.normal(size=(40, K))
+    var = 10.0 ** rng.uniform(-0.7 if name == "mild" else -3.0, 0.5, (40, K))
+    if name == "one wide":
+        var = np.where(np.arange(K) == 0, 3.0, 1e-3) * np.ones((40, 1))
+    y = rng.integers(0, K, 40)
+    return mean, var, y, np.array([dense(*case) for case in zip(mean, var, y, strict=True)])
+
+
+def log_p(mean, var, y, dtype=tf.float64) -> np.ndarray:
+    own = tf.one_hot(y, mean.shape[1], True, False)
+    return log_probability_largest(tf.constant(mean, dtype), tf.constant(var, dtype), own).numpy()
+
+
+@each_dtype
+@pytest.mark.parametrize("K", [3, 10])
+@pytest.mark.parametrize("name", ["mild", "mixed", "one wide", "tails"])
+def test_the_probability_is_that_of_dense_quadrature(name: str, K: int, dtype: tf.DType) -> None:
+    """In float32 a mean of 40 is rounded by 2e-6, a tenth of a thousandth of the smallest deviation."""
+    mean, var, y, exact = cases(name, K)
+    got = log_p(mean, var, y, dtype)
+    assert exact.min() < (-1e4 if name == "tails" else -1.0)
+    tolerance = 1e-9 if dtype == tf.float64 else 5e-5 if name == "tails" else 2e-6
+    np.testing.assert_allclose(got, exact, rtol=tolerance, atol=tolerance)
+
+
+def test_gauss_hermite_quadrature_of_gpflow_would_fail() -> None:
+    mean, var, y, exact = cases("mixed", 10)
+    theirs = gpflow.likelihoods.RobustMax(10)
+    p = theirs.prob_is_largest(y[:, None], mean, var, *np.polynomial.hermite.hermgauss(20))
+    assert np.abs(p[:, 0] - np.exp(exact)).max() > 1e-2
+
+
+def test_extremely_different_deviations_and_far_means() -> None:
+    """Standard deviations from 1e-3 to 10, and a hopeless class 1e4 deviations away."""
+    rng = np.random.default_rng(1)
+    mean, var = 2.0 * rng.normal(size=(40, 4)), 10.0 ** rng.uniform(-6.0, 2.0, (40, 4))
+    exact = np.array([dense(m, v, 0) for m, v in zip(mean, var, strict=True)])
+    np.testing.assert_allclose(log_p(mean, var, np.zeros(40, int)), exact, rtol=1e-5, atol=1e-5)
+    hopeless = np.array([[-40.0, 40.0, 39.0]]), np.array([[1e-4, 1e-3, 1.0]])
+    exact = dense(hopeless[0][0], hopeless[1][0], 0)
+    assert exact < -2e6
+    np.testing.assert_allclose(log_p(*hopeless, [0]), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("K", [2, 3, 10])
+def test_probabilities_sum_to_one_before_normalising(K: int) -> None:
+    rng = np.random.default_rng(2)
+    mean, var = 1.5 * rng.normal(size=(60, K)), 10.0 ** rng.uniform(-3.0, 0.5, (60, K))
+    each = [np.exp(log_p(mean, var, np.full(60, k))) for k in range(K)]
+    np.testing.assert_allclose(np.sum(each, axis=0), 1.0, rtol=0, atol=1e-9)
+    for dtype, tolerance in ((np.float64, 1e-14), (np.float32, 1e-6)):
+        p = RobustMax(K).class_probabilities(None, mean.astype(dtype), var.astype(dtype))
+        np.testing.assert_allclose(tf.reduce_sum(p, axis=1), 1.0, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(p, np.stack(each, axis=1), rtol=0, atol=max(1e-9, 3 * tolerance))
+
+
+def test_identities() -> None:
+    """A third class far below leaves the probit of two; equal moments give 1/K; shifts do not matter."""
+    mean, var = np.array([[0.3, -0.4, -1e3], [-30.0, 30.0, -1e3]]), np.array([[0.7, 1.9, 0.5]] * 2)
+    two = log_ndtr((mean[:, 0] - mean[:, 1]) / np.sqrt(var[:, 0] + var[:, 1]))
+    np.testing.assert_allclose(log_p(mean, var, [0, 0]), two, rtol=1e-11)
+    np.testing.assert_allclose(log_p(mean[:, :2], var[:, :2], [0, 0]), two, rtol=1e-13)
+    for K in (2, 3, 20, 100):
+        equal = np.full((1, K), 40.0), np.full((1, K), 1e-3)
+        np.testing.assert_allclose(log_p(*equal, [K - 1]), -np.log(K), rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["mixed", "tails"])
+def test_derivatives_are_those_of_the_exact_value(name: str) -> None:
+    """First derivatives against differences of the dense quadrature; second ones against the first."""
+    mean, var, y, _ = cases(name, 3)
+    m, v = tf.constant(mean), tf.constant(var)
+    own = tf.one_hot(y, 3, True, False)
+
+    def gradient(m, v):
+        with tf.GradientTape() as tape:
+            tape.watch((m, v))
+            value = tf.reduce_sum(log_probability_largest(m, v, own))
+        return tape.gradient(value, (m, v))
+
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch((m, v))
+        slopes = gradient(m, v)
+        columns = [s[:, k] for s in slopes for k in range(3)]
+    units = [(np.sqrt(var), 0.0), (0.0, var)]
+    for i, (by_mean, by_var) in enumerate(units):
+        for k in range(3):
+            step = 1e-4 * np.eye(3)[k]
+            shift, grow = by_mean * step, by_var * step
+            h = (shift + grow)[:, k]
+            ends = [
+                np.array([dense(*c) for c in zip(mean + s * shift, var + s * grow, y, strict=True)])
+                for s in (1.0, -1.0)
+            ]
+            scale = np.abs(slopes[i].numpy()[:, k]).max()
+            difference = (ends[0] - ends[1]) / (2 * h)
+            rounding = 1e-7 * scale if name == "mixed" else 1e-11 * 1e5 / np.abs(h).min()
+            np.testing.assert_allclose(slopes[i][:, k], difference, rtol=1e-5, atol=rounding)
+            if name == "tails":  # the second derivatives there are constants, -1/(v_y + vₖ) and the like
+                continue
+            moved = [gradient(m + s * shift, v + s * grow) for s in (1.0, -1.0)]
+            for j, column in enumerate(columns):
+                difference = (moved[0][j // 3] - moved[1][j // 3])[:, j % 3] / (2 * h)
+                second = tape.gradient(column, (m, v)[i])[:, k]
+                np.testing.assert_allclose(second, difference, rtol=1e-4, atol=1e-5 * np.abs(second).max())
+
+
+def test_expected_log_and_log_expected_probability() -> None:
+    mean, var, y, exact = cases("mixed", 3)
+    P, Y, likelihood = np.exp(exact), y[:, None].astype(float), RobustMax(3, 0.02)
+    np.testing.assert_allclose(
+        likelihood.variational_expectations(mean, mean, var, Y),
+        P * np.log(0.98) + (1 - P) * np.log(0.01),
+        rtol=1e-8,
+    )
+    np.testing.assert_allclose(
+        likelihood.predict_log_density(mean, mean, var, Y), np.log(0.98 * P + 0.01 * (1 - P)), rtol=1e-8
+    )
+    p = likelihood.class_probabilities(mean, mean, var).numpy()
+    np.testing.assert_allclose(p[np.arange(40), y], 0.98 * P + 0.01 * (1 - P), rtol=1e-8)
+    np.testing.assert_allclose(p.sum(1), 1.0, rtol=1e-14)
+    X, F = np.zeros((1, 1)), np.array([[0.0, 2.0, 1.0]])
+    np.testing.assert_allclose(likelihood.log_prob(X, F, [[1.0]]), [np.log(0.98)])
+    np.testing.assert_allclose(likelihood.conditional_mean(X, F), [[0.01, 0.98, 0.01]])
+    assert RobustMax(3).log_prob(X, F, [[0.0]]) == -np.inf
+
+
+@pytest.mark.parametrize("K", [2, 3])
+def test_gradients(K: int) -> None:
+    contract.check_gradients(RobustMax(K, 1e-3), *contract.moments(K), LABELS % K)
+
+
+def test_batches() -> None:
+    contract.check_batches(RobustMax(3, 1e-3), 3, LABELS)
+
+
+@each_dtype
+def test_xla(dtype: tf.DType) -> None:
+    contract.check_xla(RobustMax(3, 1e-3), 3, LABELS, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_gpflow_models(dtype: type) -> None:
+    contract.check_in_gpflow_models(lambda: RobustMax(3, 1e-3), problems.classes(), 3, dtype)
+
+
+def test_errors_name_the_fix() -> None:
+    with pytest.raises(ValueError, match=r"epsilon must be in \[0, 1 - 1/K\) = \[0, 0.5\); got 0.5"):
+        RobustMax(2, 0.5)
+    with pytest.raises(ValueError, match="at least 2"):
+        RobustMax(1)
+    with pytest.raises(ValueError, match=r"class numbers 0 to 2; found values .3.*encode with Y - 1"):
+        RobustMax(3).check_targets(1.0 + LABELS)
+    with pytest.raises(ValueError, match="give RobustMax an epsilon"):
+        RobustMax(3).variational_expectations(*(np.ones((1, 3)),) * 3, [[0.0]])
