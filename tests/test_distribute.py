@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -99,83 +100,104 @@ def assert_same_run(saved: dict[str, np.ndarray], single: gpx.models.SparseEP, o
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory) -> Path:
+    """A folder with the checkpoints of steps 3, 6 and 8 of a run on one device."""
+    return tmp_path_factory.mktemp("single")
+
+
+@pytest.fixture(scope="module", name="single")
+def _single(run: Path) -> tuple[gpx.models.SparseEP, np.ndarray]:
+    model = worker.model()
+    return model, gpx.fit(model, steps=worker.STEPS, checkpoint_dir=run, checkpoint_every=3).objective
+
+
 @pytest.fixture(scope="module", name="mirrored")
-def _mirrored(tmp_path_factory) -> Path:
+def _mirrored(tmp_path_factory, run: Path, single) -> Path:
     folder = tmp_path_factory.mktemp("mirrored")
+    shutil.copytree(run, folder / "run", ignore=shutil.ignore_patterns("ckpt-6.*", "ckpt-8.*"))
     process = spawn("mirrored", folder)
     error = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 0, error[-3000:]
     return folder
 
 
-WAYS = {
-    "adam": {"steps": 6},
-    "lbfgs": {"steps": 1, "optimizer": "lbfgs", "hyper_updates": 2},
-    "sites": {},
-}
+def test_three_devices_go_on_as_one_would(mirrored: Path, single) -> None:
+    saved = read(mirrored / "adam")
+    assert int(saved["first_step"]) == 3
+    assert_same_run(saved, *single)
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_devices_of_one_machine_do_what_one_does(mirrored: Path, name: str) -> None:
-    saved, single = read(mirrored / name), worker.model(name != "sites")
-    result = gpx.fit(single, **WAYS[name])
-    assert int(saved["first_step"]) == (3 if name == "adam" else 0)  # the first three were done by one device
-    assert_same_run(saved, single, result.objective)
+def test_four_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
+    model = worker.model()
+    result = gpx.fit(model, steps=1, optimizer="lbfgs", hyper_updates=2)
+    assert_same_run(read(mirrored / "lbfgs"), model, result.objective)
 
 
-@pytest.fixture(scope="module", name="whole")
-def _whole(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    for code, error in two_workers("whole", folder):
+def kill_and_restart(folder: Path, dies: str) -> Path:
+    """Kill a run after step 5, keep its checkpoints in ``alone``, restart it; return the folder."""
+    ended = two_workers("killed", folder, dies, kill=dies == "worker")
+    (lost, _), (code, error) = ended[::-1] if dies == "worker" else ended
+    assert lost == -signal.SIGKILL
+    assert code == 1, error[-3000:]
+    assert "WorkerLostError" in error, error[-3000:]
+    assert "Restart all workers with the same `checkpoint_dir`" in error
+    shutil.copytree(folder / "run", folder / "alone")
+    for code, error in two_workers("restarted", folder):
         assert code == 0, error[-3000:]
     return folder
 
 
-@pytest.fixture(scope="module", name="single")
-def _single() -> tuple[gpx.models.SparseEP, np.ndarray]:
-    model = worker.model()
-    return model, gpx.fit(model, steps=worker.STEPS).objective
+def assert_resumed(folder: Path) -> None:
+    """The run went on from the checkpoint of step 4 to the very same numbers as the one without a stop."""
+    whole = read(folder / "whole0")
+    for rank in range(2):
+        resumed = read(folder / f"resumed{rank}")
+        assert int(resumed["first_step"]) == 4
+        np.testing.assert_array_equal(resumed["objective"], whole["objective"][4:])
+        for a, b in zip(variables(resumed), variables(whole), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
-def test_two_workers_do_what_one_does(whole: Path, single) -> None:
-    saved = [read(whole / f"whole{rank}") for rank in range(2)]
+@pytest.fixture(scope="module", name="restarted")
+def _restarted(tmp_path_factory) -> Path:
+    return kill_and_restart(tmp_path_factory.mktemp("killed"), "worker")
+
+
+def test_a_killed_worker_ends_the_run_which_then_resumes(restarted: Path) -> None:
+    assert_resumed(restarted)
+
+
+@pytest.mark.slow
+def test_a_killed_chief_ends_the_run_which_then_resumes(tmp_path: Path) -> None:
+    assert_resumed(kill_and_restart(tmp_path, "chief"))
+
+
+def test_one_process_goes_on_from_the_checkpoint_of_two(restarted: Path, single) -> None:
+    alone = worker.model()
+    directory = restarted / "alone"
+    result = gpx.fit(alone, steps=worker.STEPS, checkpoint_dir=directory, checkpoint_every=2)
+    assert result.first_step == 4
+    saved = read(restarted / "whole0")
+    np.testing.assert_allclose(result.objective, saved["objective"][4:], rtol=1e-10)
+    assert_same_run(saved, alone, single[1])
+
+
+def test_two_workers_do_what_one_does(restarted: Path, single) -> None:
+    saved = [read(restarted / f"whole{rank}") for rank in range(2)]
     assert_same_run(saved[0], *single)
     for name, value in saved[0].items():
         np.testing.assert_array_equal(saved[1][name], value)
-    assert (whole / "checkpoints0" / "ckpt-8.index").exists()
-    assert not (whole / "checkpoints1").exists()
 
 
-def test_workers_with_other_data_are_refused_by_all(whole: Path) -> None:
+def test_the_chief_alone_writes(restarted: Path) -> None:
+    assert (restarted / "whole_run0" / "ckpt-8.index").exists()
+    assert not (restarted / "whole_run1").exists()
+
+
+def test_workers_with_other_data_are_refused_by_all(restarted: Path) -> None:
     for rank in range(2):
-        assert "the workers differ" in (whole / f"refused{rank}").read_text()
-
-
-@pytest.mark.parametrize("dies", ["worker", pytest.param("chief", marks=pytest.mark.slow)])
-def test_a_killed_worker_ends_the_run_which_then_resumes(
-    tmp_path: Path, whole: Path, single, dies: str
-) -> None:
-    """Killed after step 5, the run goes on from the checkpoint of step 4 to the very same numbers."""
-    ended = two_workers("resumable", tmp_path, dies, kill=dies == "worker")
-    (killed, _), (code, error) = ended[::-1] if dies == "worker" else ended
-    assert killed == -9
-    assert code == 1
-    assert "WorkerLostError" in error
-    assert "Restart all workers with the same `checkpoint_dir`" in error
-    shutil.copytree(tmp_path / "run", tmp_path / "alone")
-    for code, error in two_workers("resumable", tmp_path, "none"):
-        assert code == 0, error[-3000:]
-    expected = read(whole / "whole0")
-    for rank in range(2):
-        resumed = read(tmp_path / f"resumed{rank}")
-        assert int(resumed["first_step"]) == 4
-        np.testing.assert_array_equal(resumed["objective"], expected["objective"][4:])
-        for a, b in zip(variables(resumed), variables(expected), strict=True):
-            np.testing.assert_array_equal(a, b)
-    alone = worker.model()
-    result = gpx.fit(alone, steps=worker.STEPS, checkpoint_dir=tmp_path / "alone", checkpoint_every=2)
-    assert result.first_step == 4
-    assert_same_run(expected | {"objective": expected["objective"][4:], "first_step": 4}, alone, single[1])
+        assert "the workers differ" in (restarted / f"refused{rank}").read_text()
 
 
 def test_wrong_use_is_named() -> None:
