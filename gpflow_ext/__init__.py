@@ -7,7 +7,7 @@
 >>> scores = gpx.metrics.evaluate(model, test)
 """
 
-from gpflow_ext import datasets, likelihoods, metrics, models, plotting
+from gpflow_ext import datasets, distribute, likelihoods, metrics, models, plotting
 from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
 from gpflow_ext.inference.loops import FitResult, Status
@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "cite",
     "datasets",
+    "distribute",
     "export",
     "fit",
     "likelihoods",

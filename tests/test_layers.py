@@ -22,6 +22,7 @@ FLOORS = [
         "moment_matching",
         "checks",
         "classes",
+        "distribute",
     },
     {"likelihoods"},
     {"models"},

@@ -73,11 +73,21 @@ def evaluate(target: FactorTarget, prior: Projection, sites: Sites) -> Point:
     layout = target.layout()
     at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
     residual = layout.select(prior.residual)
-    proposal = moment_matching.matched_sites(target.log_normaliser, at.cavity, residual)
+    proposal, violation, finite = match(target.log_normaliser, at.cavity, residual, sites)
+    return Point(at.log_evidence + target.log_prior_density(), proposal, violation, at.sound & finite, [])
+
+
+def match(
+    log_normaliser: moment_matching.LogNormaliser,
+    cavity: moment_matching.Cavity,
+    residual: tf.Tensor,
+    sites: Sites,
+) -> tuple[Sites, tf.Tensor, tf.Tensor]:
+    """Return the matching sites, the largest relative change that they are, and whether all are finite."""
+    proposal = moment_matching.matched_sites(log_normaliser, cavity, residual)
     change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
     violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
-    sound = at.sound & tf.math.is_finite(tf.reduce_sum(change))
-    return Point(at.log_evidence + target.log_prior_density(), proposal, violation, sound, [])
+    return proposal, violation, tf.math.is_finite(tf.reduce_sum(change))
 
 
 def evaluate_with_gradient(target: FactorTarget, variables: Sequence[tf.Variable], sites: Sites) -> Point:
@@ -88,6 +98,45 @@ def evaluate_with_gradient(target: FactorTarget, variables: Sequence[tf.Variable
     gradient = tape.gradient(point.objective, variables, unconnected_gradients="zero")
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in gradient])
     return point._replace(gradient=gradient, sound=point.sound & finite)
+
+
+class Factors(Protocol):
+    """Where the factors of a model are evaluated: all at once, or in shards."""
+
+    def prior(self) -> Any:
+        """Return the prior at the data, in the form that ``at`` takes."""
+
+    def at(self, prior: Any, sites: Sites) -> Point:
+        """Return `evaluate` of all factors."""
+
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Point:
+        """Return `evaluate_with_gradient` of all factors."""
+
+    def sum(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
+
+
+class WholeFactors:
+    """All factors of a model at once."""
+
+    def __init__(self, target: FactorTarget) -> None:
+        self._target = target
+
+    def prior(self) -> Projection:
+        """Return the prior at the data."""
+        return self._target.prior()
+
+    def at(self, prior: Projection, sites: Sites) -> Point:
+        """Return `evaluate`."""
+        return evaluate(self._target, prior, sites)
+
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Point:
+        """Return `evaluate_with_gradient`."""
+        return evaluate_with_gradient(self._target, variables, sites)
+
+    def sum(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
+        return tf.reduce_sum(values, axis=list(range(1, values.shape.rank)))
 
 
 class MomentMatcher(tf.Module):
@@ -105,6 +154,8 @@ class MomentMatcher(tf.Module):
         The share ρ of the way to the matching sites; ``None`` adapts it.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
+    factors
+        Where its factors are evaluated; all at once by default.
     """
 
     def __init__(
@@ -114,6 +165,7 @@ class MomentMatcher(tf.Module):
         optimizer: Any | None,
         damping: float | None,
         jit_compile: bool | None,
+        factors: Factors | None = None,
     ) -> None:
         super().__init__()
         if damping is not None and not 0.0 < damping <= 1.0:
@@ -122,16 +174,15 @@ class MomentMatcher(tf.Module):
         self._moving = [] if optimizer is None else list(variables)
         self._moved = [*self._moving, *([] if optimizer is None else optimizer.variables)]
         jit = resolve_jit(jit_compile)
-        self._prior = tf.function(target.prior)
-        self._fixed: Projection | None = None
-
-        def at(prior: Projection, sites: Sites) -> Point:
-            return evaluate(target, prior, sites)
+        factors = WholeFactors(target) if factors is None else factors
+        self._prior = tf.function(factors.prior)
+        self._sum = factors.sum
+        self._fixed: Any = None
 
         def with_gradient(sites: Sites) -> Point:
-            return evaluate_with_gradient(target, variables, sites)
+            return factors.with_gradient(variables, sites)
 
-        self._at = tf.function(at, jit_compile=jit)
+        self._at = tf.function(factors.at, jit_compile=jit)
         self._with_gradient = tf.function(with_gradient, jit_compile=jit)
         self._step = tf.function(self._take, autograph=False)
         nat1 = target.sites.nat1
@@ -192,7 +243,7 @@ class MomentMatcher(tf.Module):
     def _evaluate(self, sites: Sites) -> Point:
         return self._with_gradient(sites) if self._moving else self._at(self._cached_prior(), sites)
 
-    def _cached_prior(self) -> Projection:
+    def _cached_prior(self) -> Any:
         if self._fixed is None:
             self._fixed = self._prior()
         return self._fixed
@@ -201,7 +252,7 @@ class MomentMatcher(tf.Module):
         prior = None if self._moving else self._cached_prior()
         return self._step(prior, tf.constant(share, self.length.dtype))
 
-    def _take(self, prior: Projection | None, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _take(self, prior: Any, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Try a step of the given share of its length, and commit or undo it."""
         old = self._target.sites
         kept = [variable.read_value() for variable in self._moved]
@@ -226,8 +277,9 @@ class MomentMatcher(tf.Module):
         """Return ρ of the next step."""
         if self._damping is not None:
             return tf.constant(self._damping, direction.dtype)
-        last = tf.reduce_sum(self.direction**2)
-        turned = last - tf.reduce_sum(self.direction * direction)
+        products = tf.stack([self.direction**2, self.direction * direction])  # [2, 2, N, L]
+        last, along = tf.unstack(self._sum(tf.reduce_sum(products, axis=1)))
+        turned = last - along
         known = (turned > 0.0) & (self.length > 0.0)
         secant = tf.where(known, self.length * last / turned, tf.ones_like(last))
         return tf.clip_by_value(secant, SMALLEST_DAMPING, self._longest)

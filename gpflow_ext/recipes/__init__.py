@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from gpflow.models import BayesianModel
 
 from gpflow_ext import progress as progress_bar
@@ -17,6 +18,7 @@ from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
 from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
 from gpflow_ext.recipes.recipe import Recipe
+from gpflow_ext.recipes.workers import start
 
 __all__ = ["Recipe", "coordinate_ascent", "expectation_propagation", "fit", "gradient_descent"]
 
@@ -38,6 +40,7 @@ def fit(
     progress: bool | None = None,
     seed: int = 0,
     jit_compile: bool | None = None,
+    strategy: tf.distribute.Strategy | None = None,
     **options: Any,
 ) -> FitResult:
     """Train a model by its paper's method; any other GPflow model by gradient steps.
@@ -67,6 +70,10 @@ def fit(
         Seed of the minibatches.
     jit_compile
         XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
+    strategy
+        A ``tf.distribute`` strategy among whose devices or machines `SparseEP` deals its data; see
+        `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls ``monitor`` and
+        writes checkpoints.
 
     Returns
     -------
@@ -76,20 +83,40 @@ def fit(
     ------
     ValueError
         For data or options that do not fit the model, or a checkpoint of another model.
+    NotImplementedError
+        For ``strategy`` with a model that cannot be distributed.
+    gpflow_ext.distribute.WorkerLostError
+        When another worker died: restart all of them.
     """
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     build = next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
+    if strategy is not None:
+        if build is not expectation_propagation:
+            raise NotImplementedError(
+                f"`strategy` is for SparseEP; {type(model).__name__} trains on one device."
+            )
+        options["strategy"] = strategy
     recipe = build(model, data, seed=seed, jit_compile=jit_compile, **options)
     steps = recipe.steps if steps is None else steps
     if steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
+    shards = recipe.shards
+    chief = shards is None or shards.is_chief
+    tolerance = recipe.tolerance if tolerance is None else tolerance
     with contextlib.ExitStack() as stack:
+        if shards is not None:
+            stack.enter_context(shards.watched())
         callbacks: list[Callback] = []
         if monitor is not None:
-            callbacks.append(lambda step, _: monitor(step))
-        checkpoints, first_step, trail = None, 0, Trail()
-        if checkpoint_dir is not None:
+            callbacks += [_gatherer(recipe), *([lambda step, _: monitor(step)] if chief else [])]
+        checkpoints: Checkpoints | None = None
+        trail = Trail()
+
+        def restore() -> int:
+            nonlocal checkpoints
+            if checkpoint_dir is None:
+                return 0
             checkpoints = Checkpoints(
                 checkpoint_dir,
                 model,
@@ -98,29 +125,43 @@ def fit(
                 trail=trail,
                 **recipe.trackables,
             )
-            first_step = checkpoints.restore_latest() or 0
-            callbacks.append(_saver(checkpoints, checkpoint_every))
+            return checkpoints.restore_latest() or 0
+
+        shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
+        first_step = start(recipe, model, trail, restore, {"arguments": shared})
+        if checkpoint_dir is not None:
+            callbacks.append(_saver(recipe, checkpoints, checkpoint_every))
+        shown = progress if chief else False
         callbacks.append(
-            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, progress))
+            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, shown))
         )
         result = iterate(
             recipe.update,
             recipe.variables,
             steps=steps,
             first_step=first_step,
-            tolerance=recipe.tolerance if tolerance is None else tolerance,
+            tolerance=tolerance,
             monotone=recipe.monotone,
             callbacks=callbacks,
             trail=trail,
         )
+        recipe.gather()
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
     return result
 
 
-def _saver(checkpoints: Checkpoints, every: int) -> Callback:
+def _gatherer(recipe: Recipe) -> Callback:
+    return lambda step, _: recipe.gather()
+
+
+def _saver(recipe: Recipe, checkpoints: Checkpoints | None, every: int) -> Callback:
+    """Return the callback that saves; without checkpoints it only sends the chief what it has to save."""
+
     def save(step: int, _: float) -> None:
         if step % every == 0:
-            checkpoints.save(step)
+            recipe.gather()
+            if checkpoints is not None:
+                checkpoints.save(step)
 
     return save

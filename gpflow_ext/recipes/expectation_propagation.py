@@ -6,8 +6,11 @@ from typing import Any, Literal
 
 import gpflow
 import numpy as np
+import tensorflow as tf
 from gpflow.keras import tf_keras
 
+from gpflow_ext.distribute import Shards
+from gpflow_ext.inference import distributed_ep
 from gpflow_ext.inference import expectation_propagation as ep
 from gpflow_ext.models import SparseEP
 from gpflow_ext.recipes.recipe import Recipe
@@ -24,6 +27,7 @@ def expectation_propagation(
     stationarity: float | None = None,
     site_updates: int = 200,
     hyper_updates: int = 20,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> Recipe:
     """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`, all data at once.
 
@@ -54,6 +58,9 @@ def expectation_propagation(
         Sweeps in an evaluation of L-BFGS, at most.
     hyper_updates
         Iterations of L-BFGS in a step.
+    strategy
+        A ``tf.distribute`` strategy over whose replicas the data are dealt; the result is the same up to
+        rounding. The model is built outside of its scope. Without XLA.
     """
     if data is not None:
         raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
@@ -65,7 +72,15 @@ def expectation_propagation(
     if outer and optimizer != "lbfgs":
         raise ValueError(f'`optimizer` must be a tf_keras optimiser or "lbfgs"; got {optimizer!r}.')
     inner = None if outer or not hypers else _built(optimizer, hypers)
-    matcher = ep.MomentMatcher(model, hypers, inner, damping, jit_compile)
+    shards = factors = None
+    if strategy is not None:
+        if jit_compile:
+            raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
+        if any(isinstance(variable, tf.distribute.DistributedValues) for variable in model.variables):
+            raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
+        shards, jit_compile = Shards(strategy, len(model.data[0])), False
+        factors = distributed_ep.ShardedFactors(model, shards)
+    matcher = ep.MomentMatcher(model, hypers, inner, damping, jit_compile, factors)
     settings: dict[str, Any] = {"recipe": "expectation_propagation", "damping": damping}
     if hypers and outer:
         settings |= {"optimizer": optimizer, "site_updates": site_updates, "hyper_updates": hyper_updates}
@@ -88,6 +103,8 @@ def expectation_propagation(
         monotone=False,
         trackables={"matcher": matcher} | ({} if inner is None else {"optimizer": inner}),
         settings=settings,
+        shards=shards,
+        gather=(lambda: None) if shards is None else distributed_ep.gatherer(model, matcher, shards),
     )
 
 

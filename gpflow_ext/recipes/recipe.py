@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from gpflow_ext.distribute import Shards
 from gpflow_ext.inference.loops import Update
 
 
@@ -31,6 +32,10 @@ class Recipe:
         What a resumed run must share, as plain values.
     data
         Training data that the model does not hold.
+    shards
+        How the data are dealt to the replicas of a ``tf.distribute`` strategy.
+    gather
+        Makes the variables complete in each process where the data are dealt to several.
     """
 
     update: Update
@@ -41,3 +46,5 @@ class Recipe:
     trackables: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     data: tuple[Any, Any] | None = None
+    shards: Shards | None = None
+    gather: Callable[[], None] = lambda: None

@@ -1,0 +1,233 @@
+"""Distributed `SparseEP`: devices of one machine, two worker processes, a worker killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import worker
+
+import gpflow_ext as gpx
+from gpflow_ext.distribute import Shards, WorkerLostError, strategy_from_name
+
+TESTS = Path(__file__).parent
+SECONDS = 240  # a worker that has not ended by then hangs: it takes 20 s on two busy cores
+
+
+def spawn(*arguments: object, config: dict | None = None) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
+    environment.pop("TF_CONFIG", None)
+    if config is not None:
+        environment["TF_CONFIG"] = json.dumps(config)
+    command = [sys.executable, str(TESTS / "worker.py"), *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    with_port = [socket.socket() for _ in range(count)]
+    for one in with_port:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in with_port]
+    for one in with_port:
+        one.close()
+    return ports
+
+
+def two_workers(name: str, folder: Path, *arguments: object, kill: bool = False) -> list[tuple[int, str]]:
+    """Run two workers on the loopback address; return their exit codes and standard errors.
+
+    Another process may take a port between its choice and its use: then they are started once more.
+    """
+    for _ in range(2):
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+        processes = [
+            spawn(name, folder, rank, *arguments, config={"cluster": cluster, "task": task})
+            for rank in range(2)
+            for task in [{"type": "worker", "index": rank}]
+        ]
+        try:
+            if kill:
+                kill_when_ready(processes, folder)
+            ended = [(p.communicate(timeout=SECONDS)[1], p.returncode) for p in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        if not any("Could not start gRPC server" in error for error, _ in ended):
+            break
+    return [(code, error) for error, code in ended]
+
+
+def kill_when_ready(processes: list[subprocess.Popen[str]], folder: Path) -> None:
+    until = time.monotonic() + SECONDS
+    while not (folder / "ready").exists() and time.monotonic() < until:
+        if any(process.poll() is not None for process in processes):
+            return
+        time.sleep(0.1)
+    processes[1].kill()
+    processes[1].wait()
+    (folder / "killed").touch()
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path.with_suffix(".npz")) as file:
+        return dict(file)
+
+
+def variables(saved: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return [saved[f"v{i}"] for i in range(sum(name.startswith("v") for name in saved))]
+
+
+def assert_same_run(saved: dict[str, np.ndarray], single: gpx.models.SparseEP, objective: np.ndarray) -> None:
+    """All sums are the same but for their order: rounding, grown in a few steps to 1e-14."""
+    np.testing.assert_allclose(saved["objective"], objective[saved["first_step"] :], rtol=1e-10)
+    for a, b in zip(variables(saved), single.variables, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory) -> Path:
+    """A folder with the checkpoints of steps 3, 6 and 8 of a run on one device."""
+    return tmp_path_factory.mktemp("single")
+
+
+@pytest.fixture(scope="module", name="single")
+def _single(run: Path) -> tuple[gpx.models.SparseEP, np.ndarray]:
+    model = worker.model()
+    return model, gpx.fit(model, steps=worker.STEPS, checkpoint_dir=run, checkpoint_every=3).objective
+
+
+@pytest.fixture(scope="module", name="mirrored")
+def _mirrored(tmp_path_factory, run: Path, single) -> Path:
+    folder = tmp_path_factory.mktemp("mirrored")
+    shutil.copytree(run, folder / "run", ignore=shutil.ignore_patterns("ckpt-6.*", "ckpt-8.*"))
+    process = spawn("mirrored", folder)
+    error = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 0, error[-3000:]
+    return folder
+
+
+def test_three_devices_go_on_as_one_would(mirrored: Path, single) -> None:
+    saved = read(mirrored / "adam")
+    assert int(saved["first_step"]) == 3
+    assert_same_run(saved, *single)
+
+
+def test_four_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
+    model = worker.model()
+    result = gpx.fit(model, steps=1, optimizer="lbfgs", hyper_updates=2)
+    assert_same_run(read(mirrored / "lbfgs"), model, result.objective)
+
+
+def kill_and_restart(folder: Path, dies: str) -> Path:
+    """Kill a run after step 5, keep its checkpoints in ``alone``, restart it; return the folder."""
+    ended = two_workers("killed", folder, dies, kill=dies == "worker")
+    (lost, _), (code, error) = ended[::-1] if dies == "worker" else ended
+    assert lost == -signal.SIGKILL
+    assert code == 1, error[-3000:]
+    assert "WorkerLostError" in error, error[-3000:]
+    assert "Restart all workers with the same `checkpoint_dir`" in error
+    shutil.copytree(folder / "run", folder / "alone")
+    for code, error in two_workers("restarted", folder):
+        assert code == 0, error[-3000:]
+    return folder
+
+
+def assert_resumed(folder: Path) -> None:
+    """The run went on from the checkpoint of step 4 to the very same numbers as the one without a stop."""
+    whole = read(folder / "whole0")
+    for rank in range(2):
+        resumed = read(folder / f"resumed{rank}")
+        assert int(resumed["first_step"]) == 4
+        np.testing.assert_array_equal(resumed["objective"], whole["objective"][4:])
+        for a, b in zip(variables(resumed), variables(whole), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture(scope="module", name="restarted")
+def _restarted(tmp_path_factory) -> Path:
+    return kill_and_restart(tmp_path_factory.mktemp("killed"), "worker")
+
+
+def test_a_killed_worker_ends_the_run_which_then_resumes(restarted: Path) -> None:
+    assert_resumed(restarted)
+
+
+@pytest.mark.slow
+def test_a_killed_chief_ends_the_run_which_then_resumes(tmp_path: Path) -> None:
+    assert_resumed(kill_and_restart(tmp_path, "chief"))
+
+
+def test_one_process_goes_on_from_the_checkpoint_of_two(restarted: Path, single) -> None:
+    alone = worker.model()
+    directory = restarted / "alone"
+    result = gpx.fit(alone, steps=worker.STEPS, checkpoint_dir=directory, checkpoint_every=2)
+    assert result.first_step == 4
+    saved = read(restarted / "whole0")
+    np.testing.assert_allclose(result.objective, saved["objective"][4:], rtol=1e-10)
+    assert_same_run(saved, alone, single[1])
+
+
+def test_two_workers_do_what_one_does(restarted: Path, single) -> None:
+    saved = [read(restarted / f"whole{rank}") for rank in range(2)]
+    assert_same_run(saved[0], *single)
+    for name, value in saved[0].items():
+        np.testing.assert_array_equal(saved[1][name], value)
+
+
+def test_the_chief_alone_writes(restarted: Path) -> None:
+    assert (restarted / "whole_run0" / "ckpt-8.index").exists()
+    assert not (restarted / "whole_run1").exists()
+
+
+def test_workers_with_other_data_are_refused_by_all(restarted: Path) -> None:
+    for rank in range(2):
+        assert "the workers differ" in (restarted / f"refused{rank}").read_text()
+
+
+def test_wrong_use_is_named() -> None:
+    one = tf.distribute.MirroredStrategy(["CPU:0"])
+    assert strategy_from_name(None) is None
+    with pytest.raises(ValueError, match="horovod"):
+        strategy_from_name("horovod")
+    with pytest.raises(ValueError, match="MirroredStrategy"):
+        gpx.fit(worker.model(), strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    with pytest.raises(NotImplementedError, match="jit_compile"):
+        gpx.fit(worker.model(), strategy=one, jit_compile=True)
+    with pytest.raises(NotImplementedError, match="SparseEP; VGPKMM"):
+        gpx.fit(
+            gpx.models.VGPKMM(
+                problems.binary(), gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit()
+            ),
+            strategy=one,
+        )
+    with pytest.raises(ValueError, match="0 data cannot be shared by 1 replicas"):
+        Shards(one, 0)
+    with one.scope():
+        mirrored = worker.model()
+    with pytest.raises(ValueError, match="outside of"):
+        gpx.fit(mirrored, strategy=one)
+
+
+def test_errors_of_one_machine_are_its_own() -> None:
+    shards = Shards(tf.distribute.MirroredStrategy(["CPU:0"]), 3)
+    with pytest.raises(tf.errors.UnavailableError), shards.watched():
+        raise tf.errors.UnavailableError(None, None, "another service")
+    shards.num_processes = 2
+    with pytest.raises(WorkerLostError, match="2 workers died"), shards.watched():
+        raise tf.errors.UnavailableError(None, None, "aborted by a task")

@@ -1,0 +1,87 @@
+"""A process of a ``tf.distribute`` run, for test_distribute.py; argv: the function below, its arguments."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import problems
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.likelihoods import BernoulliProbit
+from gpflow_ext.models import SparseEP
+
+STEPS = 8
+KILLED_AFTER = 5
+
+
+def model(num_data: int = 31) -> SparseEP:
+    """31 data: not a multiple of 2, 3 or 4 replicas."""
+    Z = problems.inputs(8, seed=5)
+    return SparseEP(problems.binary(num_data), problems.kernel(), BernoulliProbit(), inducing_variable=Z)
+
+
+def save(path: Path, trained: SparseEP, result: gpx.FitResult) -> None:
+    arrays = {f"v{i}": variable.numpy() for i, variable in enumerate(trained.variables)}
+    np.savez(path, objective=result.objective, first_step=result.first_step, **arrays)
+
+
+def mirrored(folder: Path) -> None:
+    """Go on with 3 devices from the checkpoint of one, and alternate sites and L-BFGS on all 4."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+
+    three = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"], tf.distribute.ReductionToOneDevice())
+    trained = model()
+    options = {"steps": STEPS, "checkpoint_dir": folder / "run", "checkpoint_every": 3}
+    save(folder / "adam", trained, gpx.fit(trained, strategy=three, **options))
+    trained, four = model(), gpx.distribute.strategy_from_name("mirrored")
+    options = {"steps": 1, "optimizer": "lbfgs", "hyper_updates": 2}
+    save(folder / "lbfgs", trained, gpx.fit(trained, strategy=four, **options))
+
+
+def _run(trained: SparseEP, strategy: Any, directory: Path, **options: Any) -> gpx.FitResult:
+    return gpx.fit(
+        trained, strategy=strategy, steps=STEPS, checkpoint_dir=directory, checkpoint_every=2, **options
+    )
+
+
+def killed(folder: Path, rank: int, dies: str) -> None:
+    """Fit; after a step the chief waits until the other worker was killed, or kills itself."""
+    strategy = gpx.distribute.strategy_from_name("multiworker")
+
+    def monitor(step: int) -> None:
+        if step != KILLED_AFTER:
+            return
+        if dies == "chief":
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / "ready").touch()
+        while not (folder / "killed").exists():
+            time.sleep(0.1)
+
+    _run(model(), strategy, folder / "run", monitor=monitor)
+
+
+def restarted(folder: Path, rank: int) -> None:
+    """Go on where the killed run ended; do the same run without a stop; try one that must be refused."""
+    strategy = gpx.distribute.strategy_from_name("multiworker")
+    trained = model()
+    save(folder / f"resumed{rank}", trained, _run(trained, strategy, folder / "run"))
+    trained = model()
+    if rank:  # what the chief starts from counts
+        trained.inducing_variable.Z.assign(trained.inducing_variable.Z + 1.0)
+    save(folder / f"whole{rank}", trained, _run(trained, strategy, folder / f"whole_run{rank}"))
+    try:
+        gpx.fit(model(num_data=31 + rank), strategy=strategy, steps=1)
+    except ValueError as error:
+        (folder / f"refused{rank}").write_text(str(error))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Path(sys.argv[2]), *(int(a) if a.isdigit() else a for a in sys.argv[3:]))
