@@ -1,0 +1,353 @@
+"""What the SparseEP experiments compare: FITC, SEP and SVI, each compiled once for data of one shape.
+
+A method starts from the same point for the same training rows and inducing points, and can be started again on
+others of the same shape without compiling. The model is that of the paper: probit likelihood, kernel with one
+length scale to an input plus white noise, all hyperparameters on a logarithmic scale, inducing inputs learnt.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import gpflow
+import numpy as np
+import scipy.optimize
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow.keras import tf_keras
+
+import gpflow_ext as gpx
+from gpflow_ext.inference.expectation_propagation import MomentMatcher
+
+NOISE = 1e-3  # the starting variance of the white noise
+REJECTED = 1e25  # the loss that sends a line search back from where the objective is not finite
+Data: TypeAlias = tuple[Any, Any]
+Each: TypeAlias = Callable[[int], None]
+
+
+class Clock:
+    """Seconds since it was made, without those spent in `paused`."""
+
+    def __init__(self) -> None:
+        self._begin, self._pauses = time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time that counts."""
+        return time.perf_counter() - self._begin - self._pauses
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock, for what a user of a method would not compute."""
+        begin = time.perf_counter()
+        yield
+        self._pauses += time.perf_counter() - begin
+
+
+class SignAgreement(tf_keras.optimizers.Optimizer):
+    """Gradient ascent with a step size to each parameter, ×1.02 where the gradient keeps its sign, else ×0.5.
+
+    The rule of the paper's own batch code. The length scales (a vector) share one size, set by the sign of the
+    sum of their gradients. On log ℓ the sizes are a quarter of those on log ℓ², which that code moves.
+
+    Parameters
+    ----------
+    rate
+        The first step size: a step is size × gradient.
+    """
+
+    def __init__(self, rate: float = 1e-2, name: str = "SignAgreement") -> None:
+        super().__init__(name=name, jit_compile=False)
+        self._rate = rate
+        self._learning_rate = self._build_learning_rate(rate)
+
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        """Make the step sizes and the last signs."""
+        super().build(var_list)
+        if getattr(self, "_sizes", None):
+            return
+        self._sizes, self._signs = [], []
+        for variable in var_list:
+            shared = len(variable.shape) == 1
+            shape = [] if shared else variable.shape
+            first = tf.fill(shape, tf.cast(self._rate * (0.25 if shared else 1.0), variable.dtype))
+            self._sizes.append(self.add_variable_from_reference(variable, "size", shape, first))
+            self._signs.append(
+                self.add_variable_from_reference(variable, "sign", shape, tf.zeros(shape, variable.dtype))
+            )
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Take one step down the gradient."""
+        index = self._index_dict[self._var_key(variable)]
+        size, last = self._sizes[index], self._signs[index]
+        sign = tf.sign(tf.reduce_sum(gradient) if len(variable.shape) == 1 else gradient)
+        grow, shrink, keep = (tf.fill(tf.shape(sign), tf.cast(factor, sign.dtype)) for factor in (1.02, 0.5, 1.0))
+        size.assign(size * tf.where(last == 0.0, keep, tf.where(sign == last, grow, shrink)))
+        last.assign(sign)
+        variable.assign_sub(size * gradient)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
+        return {"name": self.name, "rate": self._rate}
+
+
+def paper_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
+    """Return σ² exp(−½ Σ_d (x_d − x'_d)²/ℓ_d²) + σ₀², its parameters on a logarithmic scale."""
+    signal, noise = gpflow.kernels.SquaredExponential(), gpflow.kernels.White()
+
+    def logarithmic(value: Any) -> gpflow.Parameter:
+        return gpflow.Parameter(value, transform=tfp.bijectors.Exp())
+
+    signal.variance, signal.lengthscales = logarithmic(1.0), logarithmic(np.ones(num_inputs))
+    noise.variance = logarithmic(NOISE)
+    return signal + noise
+
+
+def starting_lengthscale(Z: Any) -> float:
+    """Return the square root of the median distance of the inducing points: ℓ² is that distance in the paper's code."""
+    distances = np.sqrt(np.maximum(((Z[:, None] - Z[None]) ** 2).sum(-1), 0.0))
+    return float(np.sqrt(np.median(distances[np.triu_indices(len(Z), 1)])))
+
+
+class Contender(abc.ABC):
+    """A method on data of one shape; abstract.
+
+    Parameters
+    ----------
+    data
+        Training rows (X [N, D], Y [N, 1]).
+    Z
+        Inducing points [M, D].
+    """
+
+    name: str
+
+    def __init__(self, data: Data, Z: Any) -> None:
+        self.data = tuple(tf.Variable(part, trainable=False) for part in data)
+        self.model = self._build(paper_kernel(Z.shape[1]), Z)
+        self._predict = tf.function(self.model.predict_f)
+        self._prepare()
+
+    @abc.abstractmethod
+    def _build(self, kernel: gpflow.kernels.Kernel, Z: Any) -> Any:
+        """Return the model on ``self.data``."""
+
+    @abc.abstractmethod
+    def _prepare(self) -> None:
+        """Build what trains the model."""
+
+    @abc.abstractmethod
+    def _forget(self) -> None:
+        """Put all but the hyperparameters and the data at their starting values."""
+
+    @abc.abstractmethod
+    def run(self, steps: int, each: Each | None = None) -> float:
+        """Train, calling ``each`` with the number of each iteration; return the last objective."""
+
+    def start(self, data: Data, Z: Any) -> None:
+        """Move to these data and inducing points, at the starting point."""
+        for variable, part in zip(self.data, data, strict=True):
+            variable.assign(part)
+        signal, noise = self.model.kernel.kernels
+        signal.variance.assign(1.0)
+        signal.lengthscales.assign(np.full(Z.shape[1], starting_lengthscale(Z)))
+        noise.variance.assign(NOISE)
+        self.model.inducing_variable.Z.assign(Z)
+        self._forget()
+
+    def scores(self, data: Data, batch: int = 10_000) -> dict[str, float]:
+        """Return the mean negative log probability of the labels, and the error."""
+        densities, wrong = [], []
+        for begin in range(0, len(data[0]), batch):
+            X, Y = (tf.constant(part[begin : begin + batch]) for part in data)
+            mean, var = self._predict(X)
+            densities.append(self.model.likelihood.predict_log_density(X, mean, var, Y).numpy())
+            wrong.append(((mean > 0.0) != (Y > 0.5)).numpy()[:, 0])
+        return {
+            "nll": -float(np.concatenate(densities).mean()),
+            "error": float(np.concatenate(wrong).mean()),
+        }
+
+
+class EPContender(Contender):
+    """`SparseEP`; abstract."""
+
+    optimizer: Any = None
+    damping: float | None = None
+
+    def _build(self, kernel: gpflow.kernels.Kernel, Z: Any) -> Any:
+        X, Y = self.data
+        model = gpx.models.SparseEP(
+            (X.numpy(), Y.numpy()), kernel, gpx.likelihoods.BernoulliProbit(), inducing_variable=Z.copy()
+        )
+        model.data = self.data
+        return model
+
+    def _prepare(self) -> None:
+        variables = self.model.trainable_variables
+        if self.optimizer is not None:
+            self.optimizer.build(variables)
+            self._fresh = [variable.read_value() for variable in self.optimizer.variables]
+        self.matcher = MomentMatcher(self.model, variables, self.optimizer, self.damping, None)
+
+    def _forget(self) -> None:
+        zeros = tf.zeros_like(self.model.nat1)
+        self.model.assign_sites(gpx.sites.Sites(zeros, zeros))
+        if self.optimizer is not None:
+            for variable, value in zip(self.optimizer.variables, self._fresh, strict=True):
+                variable.assign(value)
+        self.matcher.restart()
+
+
+class SEP(EPContender):
+    """Hyperparameters moved after each damped parallel sweep, by an optimiser of tf_keras."""
+
+    def __init__(
+        self, data: Data, Z: Any, optimizer: Callable[[], Any] = SignAgreement, damping: float | None = 0.5
+    ) -> None:
+        self.name, self.optimizer, self.damping = "SEP", optimizer(), damping
+        super().__init__(data, Z)
+
+    def run(self, steps: int, each: Each | None = None) -> float:
+        """Do ``steps`` sweeps."""
+        value = np.nan
+        for step in range(1, steps + 1):
+            value = self.matcher.step()[0]
+            if each is not None:
+                each(step)
+            if not np.isfinite(value):
+                break
+        return value
+
+
+class FITC(EPContender):
+    """Generalised FITC: L-BFGS on log Z, expectation propagation converged in each evaluation."""
+
+    name = "FITC"
+    sweeps, stationarity = 100, 1e-4  # an evaluation's sweeps at most; the change of a site that ends it
+
+    def run(self, steps: int, each: Each | None = None) -> float:
+        """Do ``steps`` iterations of L-BFGS."""
+
+        def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
+            value, _ = self.matcher.settle(self.sweeps, self.stationarity)
+            return value, self.matcher.slope()
+
+        value = lbfgs(evaluate, self.model.trainable_variables, steps, each)
+        self.matcher.settle(self.sweeps, self.stationarity)
+        return value
+
+
+class VariationalContender(Contender):
+    """GPflow's `SVGP` with the same likelihood; abstract."""
+
+    def _build(self, kernel: gpflow.kernels.Kernel, Z: Any) -> Any:
+        rows = self.data[0].shape[0]
+        return gpflow.models.SVGP(kernel, gpx.likelihoods.BernoulliProbit(), Z.copy(), num_data=rows)
+
+    def _prepare(self) -> None:
+        self._start = self.model.q_mu.numpy(), self.model.q_sqrt.numpy()
+
+        @tf.function
+        def value_and_gradient() -> tuple[tf.Tensor, list[tf.Tensor]]:
+            variables = self.model.trainable_variables
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(variables)
+                value = self.model.elbo(self.data)
+            return value, tape.gradient(value, variables)
+
+        self._value_and_gradient = value_and_gradient
+
+    def _forget(self) -> None:
+        self.model.q_mu.assign(self._start[0])
+        self.model.q_sqrt.assign(self._start[1])
+
+
+class SVI(VariationalContender):
+    """All parameters of the bound by L-BFGS, as in the paper."""
+
+    name = "SVI"
+
+    def run(self, steps: int, each: Each | None = None) -> float:
+        """Do ``steps`` iterations of L-BFGS."""
+
+        def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
+            value, gradient = self._value_and_gradient()
+            return float(value), gradient
+
+        return lbfgs(evaluate, self.model.trainable_variables, steps, each)
+
+
+class SVIAdam(VariationalContender):
+    """All parameters of the bound by Adam."""
+
+    name = "SVI, Adam"
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        variables = self.model.trainable_variables
+        self.optimizer = tf_keras.optimizers.Adam(0.01)
+        self.optimizer.build(variables)
+        self._fresh = [variable.read_value() for variable in self.optimizer.variables]
+
+        @tf.function
+        def step() -> tf.Tensor:
+            value, gradient = self._value_and_gradient()
+            self.optimizer.apply_gradients(zip([-part for part in gradient], variables, strict=True))
+            return value
+
+        self._step = step
+
+    def _forget(self) -> None:
+        super()._forget()
+        for variable, value in zip(self.optimizer.variables, self._fresh, strict=True):
+            variable.assign(value)
+
+    def run(self, steps: int, each: Each | None = None) -> float:
+        """Do ``steps`` steps of Adam."""
+        value = np.nan
+        for step in range(1, steps + 1):
+            value = float(self._step())
+            if each is not None:
+                each(step)
+        return value
+
+
+def lbfgs(
+    evaluate: Callable[[], tuple[float, Sequence[tf.Tensor]]],
+    variables: Sequence[tf.Variable],
+    steps: int,
+    each: Each | None = None,
+) -> float:
+    """Climb by SciPy's L-BFGS; leave the variables at the best point and return the objective there."""
+    pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
+    done = 0
+
+    def move(x: Any) -> None:
+        gpflow.optimizers.Scipy.assign_tensors(variables, unpack(variables, tf.constant(x)))
+
+    def loss(x: Any) -> tuple[float, Any]:
+        move(x)
+        value, gradient = evaluate()
+        packed = pack(gradient).numpy()
+        if not (np.isfinite(value) and np.isfinite(packed).all()):
+            return REJECTED, np.zeros_like(x)
+        return -value, -packed
+
+    def after(x: Any) -> None:
+        nonlocal done
+        done += 1
+        if each is not None:
+            move(x)
+            each(done)
+
+    options = {"maxiter": steps, "maxfun": 10 * steps}
+    outcome = scipy.optimize.minimize(
+        loss, pack(variables).numpy(), jac=True, method="L-BFGS-B", callback=after, options=options
+    )
+    move(outcome.x)
+    return -float(outcome.fun)
