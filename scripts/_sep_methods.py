@@ -24,6 +24,7 @@ import gpflow_ext as gpx
 from gpflow_ext.inference.expectation_propagation import MomentMatcher
 
 NOISE = 1e-3  # the starting variance of the white noise
+BATCH = 10_000  # rows predicted at once
 REJECTED = 1e25  # the loss that sends a line search back from where the objective is not finite
 Data: TypeAlias = tuple[Any, Any]
 Each: TypeAlias = Callable[[int], None]
@@ -85,7 +86,9 @@ class SignAgreement(tf_keras.optimizers.Optimizer):
         index = self._index_dict[self._var_key(variable)]
         size, last = self._sizes[index], self._signs[index]
         sign = tf.sign(tf.reduce_sum(gradient) if len(variable.shape) == 1 else gradient)
-        grow, shrink, keep = (tf.fill(tf.shape(sign), tf.cast(factor, sign.dtype)) for factor in (1.02, 0.5, 1.0))
+        grow, shrink, keep = (
+            tf.fill(tf.shape(sign), tf.cast(factor, sign.dtype)) for factor in (1.02, 0.5, 1.0)
+        )
         size.assign(size * tf.where(last == 0.0, keep, tf.where(sign == last, grow, shrink)))
         last.assign(sign)
         variable.assign_sub(size * gradient)
@@ -111,6 +114,28 @@ def starting_lengthscale(Z: Any) -> float:
     """Return the square root of the median distance of the inducing points: ℓ² is that distance in the paper's code."""
     distances = np.sqrt(np.maximum(((Z[:, None] - Z[None]) ** 2).sum(-1), 0.0))
     return float(np.sqrt(np.median(distances[np.triu_indices(len(Z), 1)])))
+
+
+def set_hyperparameters(kernel: gpflow.kernels.Kernel, lengthscale: float) -> None:
+    """Put the paper's kernel at its starting point: all length scales alike, variance 1."""
+    signal, noise = kernel.kernels
+    signal.variance.assign(1.0)
+    signal.lengthscales.assign(np.full(signal.lengthscales.shape, lengthscale))
+    noise.variance.assign(NOISE)
+
+
+def scores(likelihood: Any, predict: Callable[[tf.Tensor], Any], data: Data) -> dict[str, float]:
+    """Return the mean negative log probability of binary labels (X [N, D], Y [N, 1]), and the error."""
+    densities, wrong = [], []
+    for begin in range(0, len(data[0]), BATCH):
+        X, Y = (tf.constant(part[begin : begin + BATCH]) for part in data)
+        mean, var = predict(X)
+        densities.append(likelihood.predict_log_density(X, mean, var, Y).numpy())
+        wrong.append(((mean > 0.0) != (Y > 0.5)).numpy()[:, 0])
+    return {
+        "nll": -float(np.concatenate(densities).mean()),
+        "error": float(np.concatenate(wrong).mean()),
+    }
 
 
 class Contender(abc.ABC):
@@ -148,29 +173,17 @@ class Contender(abc.ABC):
     def run(self, steps: int, each: Each | None = None) -> float:
         """Train, calling ``each`` with the number of each iteration; return the last objective."""
 
-    def start(self, data: Data, Z: Any) -> None:
+    def start(self, data: Data, Z: Any, lengthscale: float | None = None) -> None:
         """Move to these data and inducing points, at the starting point."""
         for variable, part in zip(self.data, data, strict=True):
             variable.assign(part)
-        signal, noise = self.model.kernel.kernels
-        signal.variance.assign(1.0)
-        signal.lengthscales.assign(np.full(Z.shape[1], starting_lengthscale(Z)))
-        noise.variance.assign(NOISE)
+        set_hyperparameters(self.model.kernel, lengthscale or starting_lengthscale(Z))
         self.model.inducing_variable.Z.assign(Z)
         self._forget()
 
-    def scores(self, data: Data, batch: int = 10_000) -> dict[str, float]:
+    def scores(self, data: Data) -> dict[str, float]:
         """Return the mean negative log probability of the labels, and the error."""
-        densities, wrong = [], []
-        for begin in range(0, len(data[0]), batch):
-            X, Y = (tf.constant(part[begin : begin + batch]) for part in data)
-            mean, var = self._predict(X)
-            densities.append(self.model.likelihood.predict_log_density(X, mean, var, Y).numpy())
-            wrong.append(((mean > 0.0) != (Y > 0.5)).numpy()[:, 0])
-        return {
-            "nll": -float(np.concatenate(densities).mean()),
-            "error": float(np.concatenate(wrong).mean()),
-        }
+        return scores(self.model.likelihood, self._predict, data)
 
 
 class EPContender(Contender):
