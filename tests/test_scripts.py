@@ -92,7 +92,11 @@ def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str
             ("--data", "table.csv", "--target", "state", "--inducing", "33"),
             "from 1 to 32",
         ),
-        ("train_sparse_ep.py", ("--data", "table.csv", "--target", "age"), "choose another --target"),
+        (
+            "train_sparse_ep.py",
+            ("--data", "table.csv", "--target", "age", "--drop", "state"),
+            "choose another --target",
+        ),
         (
             "train_sparse_ep.py",
             ("--data", "table.csv", "--target", "state", "--inducing", "1.5"),
