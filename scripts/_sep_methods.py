@@ -75,7 +75,7 @@ class SignAgreement(tf_keras.optimizers.Optimizer):
         for variable in var_list:
             shared = len(variable.shape) == 1
             shape = [] if shared else variable.shape
-            first = tf.fill(shape, tf.cast(self._rate * (0.25 if shared else 1.0), variable.dtype))
+            first = tf.fill(shape, tf.constant(self._rate * (0.25 if shared else 1.0), variable.dtype))
             self._sizes.append(self.add_variable_from_reference(variable, "size", shape, first))
             self._signs.append(
                 self.add_variable_from_reference(variable, "sign", shape, tf.zeros(shape, variable.dtype))
@@ -87,7 +87,7 @@ class SignAgreement(tf_keras.optimizers.Optimizer):
         size, last = self._sizes[index], self._signs[index]
         sign = tf.sign(tf.reduce_sum(gradient) if len(variable.shape) == 1 else gradient)
         grow, shrink, keep = (
-            tf.fill(tf.shape(sign), tf.cast(factor, sign.dtype)) for factor in (1.02, 0.5, 1.0)
+            tf.fill(tf.shape(sign), tf.constant(factor, sign.dtype)) for factor in (1.02, 0.5, 1.0)
         )
         size.assign(size * tf.where(last == 0.0, keep, tf.where(sign == last, grow, shrink)))
         last.assign(sign)

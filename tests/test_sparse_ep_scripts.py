@@ -42,17 +42,19 @@ def test_a_journal_resumes_and_drops_a_line_that_was_cut_off(tmp_path) -> None:
 
 def test_step_sizes_follow_the_signs_of_the_gradient() -> None:
     """Matrix: element by element. Vector: one size, a quarter, by the sign of the sum. After the rule by hand."""
-    matrix, vector = tf.Variable([[0.0, 0.0]]), tf.Variable([0.0, 0.0])
+    matrix, vector = (tf.Variable(np.zeros(shape)) for shape in ([1, 2], [2]))
     optimizer = methods.SignAgreement(0.1)
     for first, second in (
         ([[1.0, 1.0]], [1.0, 2.0]),
         ([[1.0, -1.0]], [2.0, -1.0]),
         ([[1.0, -1.0]], [-2.0, 1.0]),
     ):
-        optimizer.apply_gradients([(tf.constant(first), matrix), (tf.constant(second), vector)])
-    np.testing.assert_allclose(matrix, [[-0.1 * (1 + 1.02 + 1.02**2), -0.1 * (1 - 0.5 - 0.51)]], rtol=1e-6)
+        optimizer.apply_gradients(
+            [(tf.constant(first, tf.float64), matrix), (tf.constant(second, tf.float64), vector)]
+        )
+    np.testing.assert_allclose(matrix, [[-0.1 * (1 + 1.02 + 1.02**2), -0.1 * (1 - 0.5 - 0.51)]], rtol=1e-12)
     sizes = 0.025 * np.array([1.0, 1.02, 0.51])
-    np.testing.assert_allclose(vector, [-sizes @ [1, 2, -2], -sizes @ [2, -1, 1]], rtol=1e-5)
+    np.testing.assert_allclose(vector, [-sizes @ [1, 2, -2], -sizes @ [2, -1, 1]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", [methods.SEP, methods.FITC, methods.SVIAdam])
