@@ -10,6 +10,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,30 +43,26 @@ def run(journal: Journal, counts: Sequence[int], rows: int | None, inducing: int
 def _launch(count: int, rows: int | None, inducing: int) -> Record:
     """Run the workers to their end; return the slowest one's median."""
     addresses = [f"localhost:{port}" for port in _free_ports(count)]
-    processes = []
-    for index in range(count):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(cluster), "CUDA_VISIBLE_DEVICES": "-1"}
-        if count == 1:
-            del environment["TF_CONFIG"]
-        command = [sys.executable, str(Path(__file__).resolve()), str(rows or 0), str(inducing)]
-        processes.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    found = []
-    try:
-        for process in processes:
-            output, errors = process.communicate(timeout=LIMIT)
-            lines = [line for line in output.splitlines() if line.startswith(MARK)]
-            if process.returncode or not lines:
-                raise ValueError(f"A worker of {count} failed:\n{errors[-2000:]}")
-            found.append(json.loads(lines[-1].removeprefix(MARK)))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    command = [sys.executable, str(Path(__file__).resolve()), str(rows or 0), str(inducing)]
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / f"worker{index}.txt" for index in range(count)]
+        processes = []
+        try:
+            for index, log in enumerate(logs):
+                cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+                environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CONFIG": json.dumps(cluster)}
+                if count == 1:
+                    del environment["TF_CONFIG"]
+                with log.open("w") as file:
+                    processes.append(
+                        subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+                    )
+            _wait(processes, logs)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        found = [_measured(log) for log in logs]
     return {
         "rows": found[0]["rows"],
         "seconds": max(one["seconds"] for one in found),
@@ -72,6 +70,28 @@ def _launch(count: int, rows: int | None, inducing: int) -> Record:
         "steps": STEPS,
         "cores": os.cpu_count() or 1,
     }
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> None:
+    """Wait until all are done; raise with the last lines of one that failed, for which the others would wait."""
+    begin = time.monotonic()
+    while any(process.poll() is None for process in processes):
+        time.sleep(0.2)
+        for process, log in zip(processes, logs, strict=True):
+            if process.poll() or time.monotonic() - begin > LIMIT:
+                raise ValueError(f"A worker of {len(processes)} failed or took too long:\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def _measured(log: Path) -> Record:
+    """Return what a worker printed."""
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(MARK):
+            return json.loads(line.removeprefix(MARK))
+    raise ValueError(f"A worker failed:\n{_tail(log)}")
 
 
 def _free_ports(count: int) -> list[int]:
