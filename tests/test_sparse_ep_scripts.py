@@ -81,12 +81,16 @@ def test_the_uci_experiment_is_written_and_not_repeated(monkeypatch, tmp_path) -
     monkeypatch.setattr(uci, "datasets", SimpleNamespace(load=load))
     path = tmp_path / "uci.jsonl"
     uci.run(_journal.Journal(path), ["sonar"], [0.15], 2, 3)
-    monkeypatch.setattr(uci, "METHODS", {"SEP": lambda *_: pytest.fail("measured twice")})
+    monkeypatch.setattr(
+        uci, "METHODS", {"SEP": lambda *_: pytest.fail("measured twice"), "FITC": methods.SEP}
+    )
+    uci.run(_journal.Journal(path), ["sonar"], [0.15], 2, 3)
+    monkeypatch.setattr(uci, "datasets", None)
     journal = _journal.Journal(path)
     uci.run(journal, ["sonar"], [0.15], 2, 3)
-    assert [record["split"] for record in journal.records] == [0, 1]
+    assert [record["split"] for record in journal.records] == [0, 1, 0, 1]
     assert all(record["inducing"] == 6 and record["seconds"] > 0.0 for record in journal.records)
-    mean, error = uci.mean_and_error([record["nll"] for record in journal.records])
+    mean, error = uci.mean_and_error([record["nll"] for record in journal.find(method="SEP")])
     text = "\n".join(uci.document(journal))
     assert (
         f"| {mean:.3f} ± {error:.3f} | 0.331 | {'yes' if abs(mean - 0.331) <= 2 * error else 'no'} |" in text
