@@ -135,6 +135,15 @@ def build_kernel(arguments: argparse.Namespace, num_inputs: int) -> Any:
     return kernel
 
 
+def inducing_points(number: int, X: Any, seed: int, flag: str) -> Any:
+    """Return training rows drawn at random; the flag is named where there are not that many."""
+    import numpy as np
+
+    if not 1 <= number <= len(X):
+        raise ValueError(f"{flag} must be from 1 to {len(X)}, the number of training rows; got {number}.")
+    return X[np.random.default_rng(seed).choice(len(X), number, replace=False)]
+
+
 def describe(split: Any) -> None:
     """Print what was loaded and every treatment of it."""
     (X, _), (X_test, _) = split
@@ -155,7 +164,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Console().print(drawn)
 
 
-def report(result: Any, metrics: Mapping[str, float]) -> None:
+def report(result: Any, metrics: Mapping[str, float], objective: str) -> None:
     """Print the objective after each step and the scores on the test rows."""
     shown = sorted(
         {
@@ -169,7 +178,7 @@ def report(result: Any, metrics: Mapping[str, float]) -> None:
         for i in shown
         if i >= 0
     ]
-    table("training", ("step", "bound", "seconds"), rows)
+    table("training", ("step", objective, "seconds"), rows)
     print(result)
     if metrics:
         table("test rows", ("score", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
@@ -183,6 +192,32 @@ def save_arguments(arguments: argparse.Namespace, script: str) -> None:
     partial = target.with_suffix(".tmp")
     partial.write_text(json.dumps({"script": script, "arguments": plain}, indent=2) + "\n", encoding="utf-8")
     partial.replace(target)
+
+
+def train(script: Any, objective: str) -> None:
+    """Do what a training script does: load, build, train, evaluate, checkpoint, export.
+
+    Parameters
+    ----------
+    script
+        The module, with ``arguments``, ``load``, ``build`` and ``fit``.
+    objective
+        What its model maximises.
+    """
+    options = script.arguments().parse_args()
+    configure(options)
+    import gpflow_ext as gpx
+
+    split = script.load(options)
+    describe(split)
+    model = script.build(options, split)
+    if options.run_dir is not None:
+        save_arguments(options, Path(script.__file__).stem)
+    result = script.fit(options, model, options.steps)
+    metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
+    report(result, metrics, objective)
+    if options.export is not None:
+        print(f"exported to {gpx.export(model, options.export, data=split, metrics=metrics)}")
 
 
 def run(main: Callable[[], None]) -> None:

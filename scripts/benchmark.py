@@ -20,6 +20,7 @@ examples
   python scripts/benchmark.py kmm                       the whole comparison; needs GPFLOW_EXT_DATA for ionosphere
   python scripts/benchmark.py kmm --quick               a minute: small sizes, short caps, written to runs/
   python scripts/benchmark.py kmm --sizes 351 --threads 1 --out runs/one_thread.md
+  python scripts/benchmark.py sparse_ep                 SparseEP, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -29,12 +30,18 @@ data, raw, all rows; any other size is drawn from the model itself. Three tables
      matrix product of that size;
   3. with the hyperparameters learnt: seconds until the bound that the package reaches, less 0.01.
 
+sparse_ep: binary classification with a probit (Hernandez-Lobato & Hernandez-Lobato 2016). Three tables:
+  1. fixed hyperparameters, N = 2000, M = 100: seconds to convergence, in parallel and one site at a time;
+  2. one sweep against the products and factorisations that it is made of;
+  3. one minibatch step against one of GPflow's SVGP; --sizes are these numbers of data.
+
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
 turn, round after round, and the medians shown. A method slower than 5 seconds runs once, one that exceeds its
 cap is shown as "> cap". Libraries that are not installed are left out. The table goes to --out, the single
 measurements to the same name with .jsonl.
 """
 
+SIZES = {"kmm": (150, (351, 1000, 2000)), "sparse_ep": (2000, (10**4, 10**5, 10**6))}
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
 
@@ -44,9 +51,13 @@ def arguments() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    new.add_argument("model", choices=["kmm"], help="which model to compare")
+    new.add_argument("model", choices=["kmm", "sparse_ep"], help="which model to compare")
     new.add_argument(
-        "--sizes", type=int, nargs="+", metavar="N", help="numbers of data (default: 351 1000 2000)"
+        "--sizes",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="numbers of data (default: 351 1000 2000; 10000 100000 1000000 for sparse_ep)",
     )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(
@@ -56,12 +67,12 @@ def arguments() -> argparse.ArgumentParser:
         help="seconds a run may take (default: 90; L-BFGS at most 30, VGPOpperArchambeau 15)",
     )
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
-    new.add_argument("--quick", action="store_true", help="size 150, 2 rounds, a cap of 3 seconds")
+    new.add_argument("--quick", action="store_true", help="one small size, 2 rounds, a cap of 3 seconds")
     new.add_argument(
         "--out",
         type=Path,
         metavar="FILE.md",
-        help="default: docs/results/benchmark_kmm.md, runs/ with --quick",
+        help="default: docs/results/benchmark_<model>.md, runs/ with --quick",
     )
     return new
 
@@ -69,11 +80,12 @@ def arguments() -> argparse.ArgumentParser:
 def defaults(options: argparse.Namespace) -> argparse.Namespace:
     """Fill in what was not given."""
     quick = options.quick
-    options.sizes = options.sizes or ([150] if quick else [351, 1000, 2000])
+    small, sizes = SIZES[options.model]
+    options.sizes = options.sizes or ([small] if quick else list(sizes))
     options.repeats = options.repeats or (2 if quick else 5)
     options.cap = options.cap or (3.0 if quick else 90.0)
     folder = Path("runs" if quick else "docs/results")
-    options.out = options.out or folder / "benchmark_kmm.md"
+    options.out = options.out or folder / f"benchmark_{options.model}.md"
     return options
 
 
@@ -227,20 +239,35 @@ def learnt(size: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     return records
 
 
-def main() -> None:
-    """Measure and write."""
-    options = defaults(arguments().parse_args())
-    _report.set_threads(options.threads)
-    where = _report.environment(options.threads)
-    begin = time.perf_counter()
-    records: list[dict[str, Any]] = []
+def compare_kmm(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of VGP-KMM and their tables."""
+    begin, records = time.perf_counter(), []
     for size in options.sizes:
         for bound in BOUNDS:
             records += fixed(size, bound, options)
             print(f"N = {size}, {bound or 'exact'}: {time.perf_counter() - begin:.0f} s", flush=True)
         records.append(costs(size, options))
     records += learnt(options.sizes[0], options)
-    text = _benchmark_tables.document(where, records, options.sizes, options.repeats)
+    return records, _benchmark_tables.document(where, records, options.sizes, options.repeats)
+
+
+def compare_sparse_ep(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of SparseEP and their tables."""
+    import _benchmark_sparse_ep
+
+    rows = 400 if options.quick else _benchmark_sparse_ep.ROWS
+    records = _benchmark_sparse_ep.run(options, data(rows))
+    return records, _benchmark_sparse_ep.document(where, records)
+
+
+def main() -> None:
+    """Measure and write."""
+    options = defaults(arguments().parse_args())
+    _report.set_threads(options.threads)
+    where = _report.environment(options.threads)
+    begin = time.perf_counter()
+    compare = {"kmm": compare_kmm, "sparse_ep": compare_sparse_ep}[options.model]
+    records, text = compare(options, where)
     _report.write(options.out, text)
     _report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
     print(text)

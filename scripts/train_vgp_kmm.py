@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 import _cli
@@ -61,18 +62,12 @@ def arguments() -> argparse.ArgumentParser:
 
 def build(options: argparse.Namespace, split: Any) -> Any:
     """Return the untrained model for the flags and the data."""
-    import numpy as np
-
     import gpflow_ext as gpx
 
     X, _ = split.train
     inducing = None
     if options.num_inducing is not None:
-        if not 1 <= options.num_inducing <= len(X):
-            raise ValueError(
-                f"--num-inducing must be from 1 to {len(X)}, the number of training rows; got {options.num_inducing}."
-            )
-        inducing = X[np.random.default_rng(options.seed).choice(len(X), options.num_inducing, replace=False)]
+        inducing = _cli.inducing_points(options.num_inducing, X, options.seed, "--num-inducing")
     likelihood = gpx.likelihoods.BernoulliLogit(
         bound=None if options.bound == "none" else options.bound, num_pieces=options.num_pieces
     )
@@ -103,21 +98,8 @@ def fit(options: argparse.Namespace, model: Any, steps: int | None) -> Any:
 
 
 def main() -> None:
-    """Load, build, train, evaluate, checkpoint, export."""
-    options = arguments().parse_args()
-    _cli.configure(options)
-    import gpflow_ext as gpx
-
-    split = load(options)
-    _cli.describe(split)
-    model = build(options, split)
-    if options.run_dir is not None:
-        _cli.save_arguments(options, "train_vgp_kmm")
-    result = fit(options, model, options.steps)
-    metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
-    _cli.report(result, metrics)
-    if options.export is not None:
-        print(f"exported to {gpx.export(model, options.export, data=split, metrics=metrics)}")
+    """Train from the command line."""
+    _cli.train(sys.modules[__name__], "bound")
 
 
 if __name__ == "__main__":

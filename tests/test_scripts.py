@@ -50,20 +50,29 @@ def test_help_teaches(script: str, tmp_path) -> None:
     assert len(shown.splitlines()) > 8
 
 
-def test_train_resume_export_and_serve(folder: Path) -> None:
-    flags = ("--data", "table.csv", "--target", "state", "--fixed", "--run-dir", "runs/ill")
-    first = _run(folder, "train_vgp_kmm.py", *flags, "--steps", "2")
+@pytest.mark.parametrize(
+    ("script", "own"),
+    [
+        ("train_vgp_kmm.py", ("--fixed",)),
+        ("train_sparse_ep.py", ("--inducing", "0.25", "--optimizer", "adadelta")),
+    ],
+)
+def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str, ...]) -> None:
+    run = f"runs/{script}"
+    flags = ("--data", "table.csv", "--target", "state", "--run-dir", run, *own)
+    first = _run(folder, script, *flags, "--steps", "2")
     assert "nlpd" in first.stdout
-    resumed = _run(folder, "train_vgp_kmm.py", *flags, "--steps", "5", "--export", "models/trained")
+    models = f"models/{script}"
+    resumed = _run(folder, script, *flags, "--steps", "5", "--export", f"{models}/trained")
     steps = [line.split("│")[1].strip() for line in resumed.stdout.splitlines() if line.startswith("│")]
     assert steps[0] == "3"  # it may converge before the fifth
-    _run(folder, "export.py", "runs/ill", "models/exported")
-    trained, exported = (gpx.load_exported(folder / "models" / name) for name in ("trained", "exported"))
+    _run(folder, "export.py", run, f"{models}/exported")
+    trained, exported = (gpx.load_exported(folder / models / name) for name in ("trained", "exported"))
     rows = np.array([[0.3, -1.2], [1.5, 0.1]])
     a, b = trained.predict(rows), exported.predict(rows)
     np.testing.assert_array_equal(a["probabilities"], b["probabilities"])
     assert set(trained.labels) == {"ill", "well"}
-    assert json.loads((folder / "models/trained/1/manifest.json").read_text())["metrics"]["nlpd"] > 0
+    assert json.loads((folder / models / "trained/1/manifest.json").read_text())["metrics"]["nlpd"] > 0
 
 
 @pytest.mark.parametrize(
@@ -77,6 +86,21 @@ def test_train_resume_export_and_serve(folder: Path) -> None:
             "train_vgp_kmm.py",
             ("--data", "table.csv", "--target", "state", "--num-inducing", "99"),
             "from 1 to 32",
+        ),
+        (
+            "train_sparse_ep.py",
+            ("--data", "table.csv", "--target", "state", "--inducing", "33"),
+            "from 1 to 32",
+        ),
+        (
+            "train_sparse_ep.py",
+            ("--data", "table.csv", "--target", "age", "--drop", "state"),
+            "choose another --target",
+        ),
+        (
+            "train_sparse_ep.py",
+            ("--data", "table.csv", "--target", "state", "--inducing", "1.5"),
+            "--inducing",
         ),
         ("export.py", ("table.csv", "models/none"), "run.json"),
     ],
