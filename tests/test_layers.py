@@ -20,6 +20,7 @@ FLOORS = [
         "sites",
         "moment_matching",
         "checks",
+        "rows",
         "classes",
     },
     {"likelihoods"},

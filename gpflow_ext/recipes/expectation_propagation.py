@@ -11,6 +11,7 @@ from gpflow.keras import tf_keras
 from gpflow_ext.inference import expectation_propagation as ep
 from gpflow_ext.models import SparseEP
 from gpflow_ext.recipes.recipe import Recipe
+from gpflow_ext.recipes.stochastic_ep import stochastic_expectation_propagation
 
 
 def expectation_propagation(
@@ -20,17 +21,22 @@ def expectation_propagation(
     seed: int = 0,
     jit_compile: bool | None = None,
     optimizer: Any | Literal["lbfgs"] | None = None,
+    minibatch_size: int | None = None,
     damping: float | None = None,
     stationarity: float | None = None,
     site_updates: int = 200,
     hyper_updates: int = 20,
 ) -> Recipe:
-    """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`, all data at once.
+    """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`, all data at once or in minibatches.
 
     With trainable hyperparameters a step is one parallel sweep over the sites and one step of ``optimizer``
     on log Z, 500 steps by default. With ``optimizer="lbfgs"`` it is ``hyper_updates`` iterations of L-BFGS,
     the sites at their fixed point in each evaluation. Without trainable hyperparameters it is one sweep.
     The last two end when log Z and the sites settle; the first does where ``tolerance`` is given.
+
+    With ``minibatch_size`` a step is one minibatch, its cost independent of N; ten epochs by default, and
+    less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
+    minibatch. See `inference.stochastic_ep`.
 
     Parameters
     ----------
@@ -39,14 +45,16 @@ def expectation_propagation(
     data
         Must be ``None``.
     seed
-        Not used: nothing is random.
+        Seed of the minibatches.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     optimizer
         A tf_keras optimiser such as ``Adadelta(1.0)``, by default Adam at the rate 0.01; or ``"lbfgs"``.
+    minibatch_size
+        Rows in a minibatch; all data by default.
     damping
-        Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1]. It
-        does not change the fixed point.
+        Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1],
+        and 1 with minibatches. It does not change the fixed point.
     stationarity
         Largest change of a site, relative to 1 + |prec|, that counts as converged; 1e-6 in float64, 1e-3 in
         float32.
@@ -63,7 +71,19 @@ def expectation_propagation(
     outer = isinstance(optimizer, str)
     if outer and optimizer != "lbfgs":
         raise ValueError(f'`optimizer` must be a tf_keras optimiser or "lbfgs"; got {optimizer!r}.')
+    if outer and minibatch_size is not None:
+        raise ValueError('`minibatch_size` needs a tf_keras optimiser: "lbfgs" takes all data at once.')
     inner = None if outer or not hypers else _built(optimizer, hypers)
+    if minibatch_size is not None:
+        return stochastic_expectation_propagation(
+            model,
+            minibatch_size=minibatch_size,
+            seed=seed,
+            jit_compile=jit_compile,
+            optimizer=inner,
+            damping=damping,
+            stationarity=stationarity,
+        )
     matcher = ep.MomentMatcher(model, hypers, inner, damping, jit_compile)
     settings: dict[str, Any] = {"recipe": "expectation_propagation", "damping": damping}
     if hypers and outer:
