@@ -18,7 +18,7 @@ of each datum's last visit). With the hyperparameters fixed W = I, a = b and q i
 With q(v) = N(c, C) the cavity of a site along bₙ, as it is seen along the present aₙ, is (m, v without the
 mean μ; subscripts: a present, b the site's own projection w = Wᵀb; × their covariance)
 
-    d = 1 − τv_b   κ = (τm_b − ρ_b)/d   q∖ₙ(v) = N(c + κCw, C + (τ/d) Cww ᵀC)
+    d = 1 − τv_b   κ = (τm_b − ρ)/d   q∖ₙ(v) = N(c + κCw, C + (τ/d) Cww ᵀC)
     m_c = μ_a + m_a + κv_×              v_c = v_a + (τ/d) v_×²
 
 The gradient holds q∖ₙ fixed in whitened coordinates, where the terms of the prior vanish and
@@ -123,10 +123,25 @@ class Visit(NamedTuple):
     old_A: tf.Tensor  # b, [1, M, B]
 
 
-def displaced_cavity(
-    q: Whitened, prior: Projection, own: tf.Tensor, sites: Sites
-) -> tuple[Cavity, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Take sites along ``own`` [1, M, B] out of q, seen along ``prior``; the module gives the equations.
+class Removal(NamedTuple):
+    """What is left of q(v) when sites are taken out one by one; the module gives the equations."""
+
+    cavity: Cavity  # along the present projection, [B, L]
+    overlap: tf.Tensor  # log ∫ q∖ₙ(v) tₙ(v) dv, [B, L]
+    G: tf.Tensor  # R⁻¹a, [L, M, B]
+    H: tf.Tensor  # R⁻¹w, [L, M, B]
+    kappa: tf.Tensor  # κ, [B, L]
+    gain: tf.Tensor  # (τ/d) v_×, [B, L]
+
+    def adjoint(self, q: Whitened, by_mean: tf.Tensor, by_var: tf.Tensor) -> tf.Tensor:
+        """Return Σ_l E[v] by_mean + 2 Var[v]a by_var of q∖ₙ for adjoints [B, L]: the one of A, [1, M, B]."""
+        pull = self.G * _rows(2.0 * by_var) + self.H * _rows(self.kappa * by_mean + 2.0 * self.gain * by_var)
+        through_q = tf.reduce_sum(tf.linalg.triangular_solve(q.chol, pull, adjoint=True), 0, keepdims=True)
+        return through_q + tf.matmul(q.mean, by_mean, transpose_b=True)
+
+
+def remove(q: Whitened, prior: Projection, own: tf.Tensor, sites: Sites) -> Removal:
+    """Take sites out of q(v). O(M²B).
 
     Parameters
     ----------
@@ -135,26 +150,20 @@ def displaced_cavity(
     prior
         The present prior.
     own
-        The projection w that each site was added with.
+        The projection w that each site was added with, [1, M, B].
     sites
         (ρ, τ), counted from the mean that they were added with, each [B, L].
-
-    Returns
-    -------
-    The cavity; E[v] and 2 Var[v] a of q∖ₙ, each [L, M, B]; the terms log ∫ q∖ₙ(v) tₙ(v) dv, [B, L].
     """
     rho, prec = sites
     shape = tf.concat([tf.shape(q.chol)[:2], tf.shape(own)[2:]], axis=0)
     G, H = (tf.linalg.triangular_solve(q.chol, tf.broadcast_to(A, shape)) for A in (prior.A, own))
     var, own_var, cross = (tf.transpose(tf.reduce_sum(part, axis=-2)) for part in (G**2, H**2, G * H))
-    m, own_m = (_marginal(A, q.mean) for A in (prior.A, own))
+    m, own_m = (tf.matmul(A[0], q.mean, transpose_a=True) for A in (prior.A, own))
     ratio = 1.0 - prec * own_var
-    kappa, gain = (prec * own_m - rho) / ratio, prec / ratio
-    cav = Cavity(prior.mean + m + kappa * cross, var + gain * cross**2, ratio)
-    mean = _solve_adjoint(q, H * _rows(kappa)) + tf.transpose(q.mean)[..., None]
-    direction = 2.0 * _solve_adjoint(q, G + H * _rows(gain * cross))
-    overlap = 0.5 * tf.math.log(ratio) - (0.5 * prec * own_m**2 - rho * own_m + 0.5 * rho**2 * own_var) / ratio
-    return cav, mean, direction, overlap
+    kappa, gain = (prec * own_m - rho) / ratio, prec * cross / ratio
+    cav = Cavity(prior.mean + m + kappa * cross, var + gain * cross, ratio)
+    quadratic = (0.5 * prec * own_m**2 - rho * own_m + 0.5 * rho**2 * own_var) / ratio
+    return Removal(cav, 0.5 * tf.math.log(ratio) - quadratic, G, H, kappa, gain)
 
 
 class StochasticMatcher(tf.Module):
@@ -311,31 +320,37 @@ class StochasticMatcher(tf.Module):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._moving)
             prior = target.prior(X, state.chol)
-            with tape.stop_recording():
-                held = Projection(*(tf.stop_gradient(part) for part in prior))
-                if self._moving:
-                    old_mean, old_A = self.anchor.project(X, tf.convert_to_tensor(self.anchor_chol))
-                    own = tf.matmul(state.shift, old_A, transpose_a=True)
-                    A = tf.linalg.triangular_solve(state.shift[None], held.A, adjoint=True)
-                else:
-                    old_mean, old_A, own, A = held.mean, held.A, held.A, held.A
-                rho = sites.nat1 - sites.prec * old_mean
-                cav, mean, direction, overlap = displaced_cavity(q, held, own, Sites(rho, sites.prec))
-            m = prior.mean + tf.transpose(tf.reduce_sum(prior.A * mean, axis=-2))
-            v = cav.var + tf.transpose(tf.reduce_sum((prior.A - held.A) * direction, axis=-2))
-            factors = tf.reduce_sum(target.log_normaliser(m, v + prior.residual, (X, Y)))
-            prior_density = target.log_prior_density()
-            value = scale * factors + prior_density
-        gradient = tape.gradient(value, self._moving, unconnected_gradients="zero")
+        if self._moving:
+            old_mean, old_A = self.anchor.project(X, tf.convert_to_tensor(self.anchor_chol))
+            own = tf.matmul(state.shift, old_A, transpose_a=True)
+            A = tf.linalg.triangular_solve(state.shift[None], prior.A, adjoint=True)
+        else:
+            old_mean, old_A, own, A = prior.mean, prior.A, prior.A, prior.A
+        left = remove(q, prior, own, Sites(sites.nat1 - sites.prec * old_mean, sites.prec))
+        cav, var = left.cavity, left.cavity.var + prior.residual
+        with tf.GradientTape(watch_accessed_variables=False) as factors:
+            factors.watch([cav.mean, var, *self._moving])
+            log_factors = scale * tf.reduce_sum(target.log_normaliser(cav.mean, var, (X, Y)))
+            value = log_factors + target.log_prior_density()
+        by_mean, by_var, *direct = factors.gradient(
+            value, [cav.mean, var, *self._moving], unconnected_gradients="zero"
+        )
+        through = tape.gradient(
+            [prior.mean, prior.A, prior.residual],
+            self._moving,
+            [by_mean, left.adjoint(q, by_mean, by_var), tf.reduce_sum(by_var, axis=1, keepdims=True)],
+            unconnected_gradients="zero",
+        )
+        gradient = [a + b for a, b in zip(direct, through, strict=True)]
         proposal = moment_matching.matched_sites(
-            lambda m, v: target.log_normaliser(m, v, (X, Y)), cav, held.residual
+            lambda m, v: target.log_normaliser(m, v, (X, Y)), cav, prior.residual
         )
         change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
         violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
-        objective = value + state.log_normaliser - scale * tf.reduce_sum(overlap)
+        objective = value + state.log_normaliser - scale * tf.reduce_sum(left.overlap)
         sound = tf.reduce_all([_finite(part) for part in (objective, change, *gradient)])
         sound &= tf.reduce_all(cav.ratio > 0.0)
-        return Visit(objective, gradient, proposal, violation, sound, held.mean, A, old_mean, old_A)
+        return Visit(objective, gradient, proposal, violation, sound, prior.mean, A, old_mean, old_A)
 
     def _take(
         self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, share: tf.Tensor
@@ -372,16 +387,6 @@ def _finite(part: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(part))
 
 
-def _marginal(A: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
-    """Return Aᵀ mean, [B, L], for [1, M, B] and [M, L]."""
-    return tf.matmul(A[0], mean, transpose_a=True)
-
-
 def _rows(part: tf.Tensor) -> tf.Tensor:
     """Return [B, L] as [L, 1, B]."""
     return tf.transpose(part)[:, None, :]
-
-
-def _solve_adjoint(q: Whitened, part: tf.Tensor) -> tf.Tensor:
-    """Return R⁻ᵀ part, [L, M, B]."""
-    return tf.linalg.triangular_solve(q.chol, part, adjoint=True)
