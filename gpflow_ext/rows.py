@@ -94,15 +94,16 @@ class DatasetRows:
         dtype = gpflow.default_float()
         self._dataset = dataset.map(lambda x, y: (tf.cast(x, dtype), tf.cast(y, dtype)))
         self.num_data = 0
+        self.head: tuple[checks.Array, checks.Array] | None = None  # its first rows
         for X, Y in self._dataset.batch(CHUNK).as_numpy_iterator():
             try:
                 checks.check_data((X, Y))
                 check_targets(Y)
             except ValueError as error:
                 raise ValueError(f"in the dataset's rows from {self.num_data} on: {error}") from None
-            self.head = (X, Y) if self.num_data == 0 else self.head
+            self.head = self.head or (X, Y)
             self.num_data += len(X)
-        if self.num_data == 0:
+        if self.head is None:
             raise ValueError("The dataset is empty.")
 
     def __deepcopy__(self, memo: Any) -> DatasetRows:

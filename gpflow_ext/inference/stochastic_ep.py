@@ -88,9 +88,7 @@ class StochasticTarget(Protocol):
     def message(self, chol: tf.Tensor) -> Message:
         """Return the message of all sites."""
 
-    def log_normaliser(
-        self, mean: tf.Tensor, var: tf.Tensor, data: tuple[tf.Tensor, tf.Tensor]
-    ) -> tf.Tensor:
+    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor, data: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         """Return log ∫ p(yₙ | f) N(f; mean, var) df, [B]."""
 
     def log_prior_density(self) -> tf.Tensor:

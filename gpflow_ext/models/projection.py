@@ -59,7 +59,9 @@ class PriorCopy(tf.Module):
     def follow(self, live: SparsePrior) -> None:
         """Take over the parameters of the prior that this is a copy of."""
         for name in ("kernel", "mean_function", "inducing_variable"):
-            for mine, theirs in zip(getattr(self, name).variables, getattr(live, name).variables, strict=True):
+            for mine, theirs in zip(
+                getattr(self, name).variables, getattr(live, name).variables, strict=True
+            ):
                 mine.assign(theirs)
 
     def project(self, X: tf.Tensor, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

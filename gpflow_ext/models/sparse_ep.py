@@ -85,6 +85,7 @@ class SparseEP(SiteModel):
         if isinstance(data, tf.data.Dataset):
             stream = DatasetRows(data, lambda Y: checks.check_targets(likelihood, Y))
             self._stream: DatasetRows | None = stream
+            assert stream.head is not None
             return stream.head, stream.num_data
         self._stream = None
         return super()._hold(data, likelihood)

@@ -27,7 +27,7 @@ def expectation_propagation(
     site_updates: int = 200,
     hyper_updates: int = 20,
 ) -> Recipe:
-    """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`, all data at once or in minibatches.
+    """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`.
 
     With trainable hyperparameters a step is one parallel sweep over the sites and one step of ``optimizer``
     on log Z, 500 steps by default. With ``optimizer="lbfgs"`` it is ``hyper_updates`` iterations of L-BFGS,
