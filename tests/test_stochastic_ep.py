@@ -166,6 +166,11 @@ def test_sites_are_taken_out_as_they_were_put_in(settled: SparseEP) -> None:
         shrinkage = 1 - gamma * (v - residual[i])
         np.testing.assert_allclose(visit.proposal.prec[i], (gamma / shrinkage)[0], rtol=1e-8)
         np.testing.assert_allclose(visit.proposal.nat1[i], ((slope + gamma * m) / shrinkage)[0], rtol=1e-8)
+    _, ended = matcher.step()
+    assert ended
+    np.testing.assert_array_equal(matcher.anchor_chol, tf.linalg.cholesky(model.gram()))
+    for ours, theirs in zip(matcher.sums, model.message(matcher.anchor_chol), strict=False):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_the_minibatch_gradient_is_unbiased_at_the_fixed_point(settled: SparseEP) -> None:

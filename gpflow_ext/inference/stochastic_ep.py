@@ -277,7 +277,7 @@ class StochasticMatcher(tf.Module):
         return next(self._batches)
 
     def _sum_all(self) -> tf.Tensor:
-        """Make the sums anew where they are sound, and tell whether they are."""
+        """Make the sums anew, the anchor where the hyperparameters are; tell whether they are sound."""
         chol, finite = linalg.cholesky(self._target.gram())
         message = self._target.message(chol)
         self.anchor.follow(self._target)
@@ -364,12 +364,11 @@ class StochasticMatcher(tf.Module):
             self._optimizer.apply_gradients(zip(descent, self._moving, strict=True))  # type: ignore[union-attr]
             for variable, before in zip(self._moving, kept, strict=False):
                 variable.assign(before + tf.cast(share, variable.dtype) * (variable - before))
-        taken, given = (
-            Projection(mean, A, share, share).message(sites)
-            for mean, A, sites in ((visit.old_mean, visit.old_A, old), (visit.mean, visit.A, new))
+        both = Projection(
+            tf.concat([visit.old_mean, visit.mean], 0), tf.concat([visit.old_A, visit.A], 2), share, share
         )
-        total = (part - a + b for part, a, b in zip(self.sums[:2], taken, given, strict=True))
-        state, sound = self._derive(Message(*total))
+        change = both.message(Sites(*(tf.concat([-a, b], 0) for a, b in zip(old, new, strict=True))))
+        state, sound = self._derive(Message(self.sums.prec + change.prec, self.sums.nat1 + change.nat1))
         sound &= visit.sound
         self._target.scatter_sites(
             rows, Sites(*(tf.where(sound, a, b) for a, b in zip(new, old, strict=True)))
