@@ -21,6 +21,7 @@ FLOORS = [
         "moment_matching",
         "checks",
         "rows",
+        "removal",
         "classes",
     },
     {"likelihoods"},
