@@ -254,6 +254,23 @@ class Whitened(NamedTuple):
         mean = prior.mean + _matvec(prior.A, self.mean, transpose=True)
         return Marginals(mean, tf.transpose(tf.reduce_sum(G**2, axis=-2)))
 
+    def covariance(self) -> tf.Tensor:
+        """Return B⁻¹, [L, M, M]. O(M³)."""
+        eye = tf.eye(tf.shape(self.chol)[-1], batch_shape=tf.shape(self.chol)[:1], dtype=self.chol.dtype)
+        half = tf.linalg.triangular_solve(self.chol, eye)
+        return tf.matmul(half, half, transpose_a=True)
+
+    def predictor(self, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (L⁻ᵀ mean [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) to predict through K_u*, for K_uu = LLᵀ.
+
+        ``chol`` is L, [1 or L, M, M]. O(M³).
+        """
+        chol = tf.broadcast_to(chol, tf.shape(self.chol))
+        eye = tf.eye(tf.shape(chol)[-1], dtype=chol.dtype)
+        half = tf.linalg.triangular_solve(chol, eye - self.covariance(), adjoint=True)
+        by_var = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
+        return _triangular_solve_adjoint(chol, self.mean), by_var
+
     def log_normaliser(self) -> tf.Tensor:
         """Return log ∫ N(v; 0, I) exp(nat1ᵀv − ½ vᵀ prec v) dv = −½ log|B| + ½ ‖R⁻¹Aρ‖², summed over L."""
         return 0.5 * tf.reduce_sum(self.root**2) - linalg.half_log_det(self.chol)

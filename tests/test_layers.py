@@ -21,6 +21,8 @@ FLOORS = [
         "sites",
         "moment_matching",
         "checks",
+        "rows",
+        "removal",
         "classes",
         "distribute",
     },

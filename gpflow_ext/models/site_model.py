@@ -10,14 +10,15 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.conditionals.util import expand_independent_outputs
-from gpflow.covariances import Kuf, Kuu
+from gpflow.covariances import Kuf
 from gpflow.inducing_variables import InducingVariables
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext import checks
-from gpflow_ext.sites import Dense, Prior, Projection, Sites
+from gpflow_ext.models import projection
+from gpflow_ext.sites import Dense, Prior, Sites
 
 
 class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
@@ -59,8 +60,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         *,
         inducing_variable: InducingVariablesLike | None = None,
     ) -> None:
-        X, Y = checks.check_data(data)
-        checks.check_targets(likelihood, Y)
+        (X, Y), num_data = self._hold(data, likelihood)
         if isinstance(kernel, gpflow.kernels.MultioutputKernel):
             raise NotImplementedError(
                 f"{type(self).__name__} shares one kernel between its latent functions; pass a single-output "
@@ -71,12 +71,20 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
                 (X, Y), kernel, likelihood
             )
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
-        self.data = (tf.constant(X), tf.constant(Y))
         self.inducing_variable = (
             None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
         )
-        self.nat1 = gpflow.Parameter(tf.zeros([len(X), num_latent_gps], X.dtype), trainable=False)
-        self.prec = gpflow.Parameter(tf.zeros([len(X), num_latent_gps], X.dtype), trainable=False)
+        self.nat1 = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
+        self.prec = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
+
+    def _hold(
+        self, data: Any, likelihood: gpflow.likelihoods.Likelihood
+    ) -> tuple[tuple[checks.Array, checks.Array], int]:
+        """Check and keep the data; return their first rows, which tell the widths, and their number."""
+        X, Y = checks.check_data(data)
+        checks.check_targets(likelihood, Y)
+        self.data = (tf.constant(X), tf.constant(Y))
+        return (X, Y), len(X)
 
     @property
     def sites(self) -> Sites:
@@ -96,15 +104,11 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     def prior(self, X: tf.Tensor | None = None) -> Prior:
         """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
         X = self.data[0] if X is None else X
-        mean = tf.broadcast_to(self.mean_function(X), [tf.shape(X)[0], self.num_latent_gps])
-        jitter = gpflow.default_jitter()
-        if self.inducing_variable is None:
-            K = self.kernel(X)
-            return Dense(mean, tf.linalg.set_diag(K, tf.linalg.diag_part(K) + jitter)[None])
-        chol = tf.linalg.cholesky(Kuu(self.inducing_variable, self.kernel, jitter=jitter))  # [M, M]
-        A = tf.linalg.triangular_solve(chol, Kuf(self.inducing_variable, self.kernel, X))  # [M, N]
-        residual = self.kernel(X, full_cov=False) - tf.reduce_sum(A**2, axis=0)
-        return Projection(mean, A[None], tf.nn.relu(residual)[:, None], chol[None])
+        if self.inducing_variable is not None:
+            return projection.project(self, X)
+        K = self.kernel(X)
+        K = tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
+        return Dense(projection.mean(self, X), K[None])
 
     def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
         """Return Eq[log p(yₙ | fₙ)], or the likelihood's lower bound of it, for marginals [N, L], as [N].
@@ -117,9 +121,15 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
         prior = self.prior()
-        projection = prior.whiten() if isinstance(prior, Dense) else prior
+        seen = prior.whiten() if isinstance(prior, Dense) else prior
         nat1, prec = self.latent_sites
-        return projection.factorise(prec).whitened(nat1 - prec * projection.mean)
+        return seen.factorise(prec).whitened(nat1 - prec * seen.mean)
+
+    def predictor(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (α [M, L], Qinv [L, M, M]) for the mean μ* + K_*u α and covariance K_** − K_*u Qinv K_u*."""
+        prior, current = self.prior(), self.latent_sites
+        factor = prior.factorise(current.prec)
+        return factor.predictor(factor.solve(current.nat1 - current.prec * prior.mean))
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
@@ -150,23 +160,17 @@ class SitePosterior(posteriors.AbstractPosterior):
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        alpha, Qinv = self._statistics()
+        alpha, Qinv = self._model.predictor()
         return (
             posteriors.PrecomputedValue(alpha, (False, False)),
             posteriors.PrecomputedValue(Qinv, (False, False, False)),
         )
 
-    def _statistics(self) -> tuple[tf.Tensor, tf.Tensor]:
-        prior, current = self._model.prior(), self._model.latent_sites
-        factor = prior.factorise(current.prec)
-        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
-        return factor.predictor(alpha)
-
     @inherit_check_shapes
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._conditional_with_precompute(self._statistics(), Xnew, full_cov, full_output_cov)
+        return self._conditional_with_precompute(self._model.predictor(), Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(

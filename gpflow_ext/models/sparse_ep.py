@@ -8,10 +8,12 @@ import gpflow
 import tensorflow as tf
 from gpflow.models.util import InducingVariablesLike
 
-from gpflow_ext import moment_matching
+from gpflow_ext import checks, moment_matching
+from gpflow_ext.models import projection
 from gpflow_ext.models.site_model import SiteModel
 from gpflow_ext.moment_matching import WHOLE_DATUM, Factors, Layout
-from gpflow_ext.sites import Dense, Projection, Sites
+from gpflow_ext.rows import ArrayRows, Batch, DatasetRows, Rows
+from gpflow_ext.sites import Message, Projection, Sites
 
 
 class SparseEP(SiteModel):
@@ -37,11 +39,19 @@ class SparseEP(SiteModel):
     inside the loop over the sites, as the paper does, or by L-BFGS with the sites at their fixed point.
     Give a likelihood that is narrow beside the prior, such as ``StudentT``, more than GPflow's 20 nodes
     (``likelihood.quadrature``): where the quadrature of log Ẑ is rough there may be no fixed point.
+
+    Sums over the data run `gpflow_ext.rows.CHUNK` rows at a time, so that prediction and the evidence need
+    memory O(N + M²), not O(NM); a ``tf.data.Dataset`` keeps only the two numbers of each site in memory. Its
+    model trains with ``minibatch_size``, and reads the whole dataset to predict: keep ``posterior()``.
+
     The paper's noise σ₀² is ``kernel + gpflow.kernels.White(σ₀²)``: it enters K_uu and k(xₙ, xₙ), not K_uf.
 
     Parameters
     ----------
-    data, kernel, likelihood, mean_function, num_latent_gps
+    data
+        Inputs [N, D] and targets [N, P], or a ``tf.data.Dataset`` of single rows (x [D], y [P]) that gives
+        the same rows in the same order each time it is read; see `gpflow_ext.rows.DatasetRows`.
+    kernel, likelihood, mean_function, num_latent_gps
         As for `SiteModel`.
     inducing_variable
         Inducing points [M, D]; the training inputs themselves give full expectation propagation.
@@ -56,7 +66,7 @@ class SparseEP(SiteModel):
 
     def __init__(
         self,
-        data: tuple[Any, Any],
+        data: tuple[Any, Any] | tf.data.Dataset,
         kernel: gpflow.kernels.Kernel,
         likelihood: gpflow.likelihoods.Likelihood,
         mean_function: gpflow.functions.MeanFunction | None = None,
@@ -74,15 +84,81 @@ class SparseEP(SiteModel):
         super().__init__(
             data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
         )
-        zeros = self.layout().select(tf.zeros_like(self.nat1))
+        X, Y = self.data if self._stream is None else self._stream.head
+        one = self.layout((X[:1], Y[:1])).select(tf.zeros([1, self.num_latent_gps], self.nat1.dtype))
+        zeros = tf.zeros([self.rows.num_data, *one.shape[1:]], one.dtype)
         self.nat1 = gpflow.Parameter(zeros, trainable=False)
         self.prec = gpflow.Parameter(zeros, trainable=False)
 
-    def prior(self, X: tf.Tensor | None = None) -> Projection:
-        """Return the prior at the training inputs, or at X [N, D]. O(NM²)."""
-        prior = super().prior(X)
-        assert not isinstance(prior, Dense)
-        return prior
+    def _hold(
+        self, data: Any, likelihood: gpflow.likelihoods.Likelihood
+    ) -> tuple[tuple[checks.Array, checks.Array], int]:
+        self.data: Any = None
+        if isinstance(data, tf.data.Dataset):
+            stream = DatasetRows(data, lambda Y: checks.check_targets(likelihood, Y))
+            self._stream: DatasetRows | None = stream
+            return stream.head, stream.num_data
+        self._stream = None
+        return super()._hold(data, likelihood)
+
+    def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the data in memory."""
+        if self._stream is not None:
+            raise ValueError(
+                "The data of this model are a dataset, which is not held in memory: train it with "
+                "`fit(model, minibatch_size=...)`."
+            )
+        return self.data
+
+    @property
+    def rows(self) -> Rows:
+        """The data, row by row."""
+        return ArrayRows(*self.data) if self._stream is None else self._stream
+
+    def gather_sites(self, rows: tf.Tensor) -> Sites:
+        """Return the sites of the data ``rows`` [R], each [R, L] or [R, F, L']. O(R)."""
+        return Sites(*(p.unconstrained_variable.sparse_read(rows) for p in (self.nat1, self.prec)))
+
+    def scatter_sites(self, rows: tf.Tensor, new: Sites) -> None:
+        """Replace the sites of the data ``rows`` [R]. O(R)."""
+        for parameter, value in zip((self.nat1, self.prec), new, strict=True):
+            parameter.unconstrained_variable.scatter_update(tf.IndexedSlices(value, rows))
+
+    def prior(self, X: tf.Tensor | None = None, chol: tf.Tensor | None = None) -> Projection:
+        """Return the prior at the training inputs, or at X [N, D]. O(NM²).
+
+        ``chol`` is the Cholesky factor of K_uu [M, M] where it is known; see `projection.project`.
+        """
+        return projection.project(self, self._held()[0] if X is None else X, chol)
+
+    def gram(self) -> tf.Tensor:
+        """Return K_uu, [M, M]."""
+        return projection.gram(self)
+
+    def prior_copy(self) -> projection.PriorCopy:
+        """Return a copy of what decides the prior."""
+        return projection.PriorCopy(self)
+
+    def message(self, chol: tf.Tensor) -> Message:
+        """Return what all sites tell the inducing variables, for the Cholesky factor of K_uu. O(NM²)."""
+        M, L = chol.shape[0], self.num_latent_gps
+        none = Message(tf.zeros([L, M, M], chol.dtype), tf.zeros([M, L], chol.dtype))
+
+        def part(batch: Batch) -> Message:
+            rows, X, Y = batch
+            return self.prior(X, chol).message(self.layout((X, Y)).combine(self.gather_sites(rows)))
+
+        return self.rows.total(none, part)
+
+    def predictor(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `SiteModel.predictor`. O(NM²), memory O(M²)."""
+        chol = tf.linalg.cholesky(self.gram())
+        return self.message(chol).posterior().predictor(chol[None])
+
+    def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened SVGP. O(NM²), memory O(M²)."""
+        q = self.message(tf.linalg.cholesky(self.gram())).posterior()
+        return q.mean, tf.linalg.cholesky(q.covariance())
 
     @property
     def latent_sites(self) -> Sites:
@@ -98,7 +174,7 @@ class SparseEP(SiteModel):
 
     def _factors(self, data: tuple[tf.Tensor, tf.Tensor] | None) -> Factors | None:
         split = getattr(self.likelihood, "factors", None)
-        return None if split is None else split((self.data if data is None else data)[1])
+        return None if split is None else split((self._held() if data is None else data)[1])
 
     def log_normaliser(
         self, mean: tf.Tensor, var: tf.Tensor, data: tuple[tf.Tensor, tf.Tensor] | None = None
@@ -111,7 +187,7 @@ class SparseEP(SiteModel):
         factors = self._factors(data)
         if factors is not None:
             return factors.log_normaliser(mean, var)
-        X, Y = self.data if data is None else data
+        X, Y = self._held() if data is None else data
         return self.likelihood.predict_log_density(X, mean, var, Y)
 
     def log_evidence(self) -> tf.Tensor:
@@ -120,8 +196,20 @@ class SparseEP(SiteModel):
         An approximation of log p(y), not a bound of it. As a function of the hyperparameters with the sites
         held fixed it has the exact gradient of the evidence at a fixed point of the sites.
         """
-        at = moment_matching.evaluate(self.prior(), self.log_normaliser, self.sites, layout=self.layout())
-        return at.log_evidence
+        chol = tf.linalg.cholesky(self.gram())
+        message = self.message(chol)
+
+        def terms(batch: Batch) -> tf.Tensor:
+            rows, X, Y = batch
+            return moment_matching.evaluate(
+                self.prior(X, chol),
+                lambda mean, var: self.log_normaliser(mean, var, (X, Y)),
+                self.gather_sites(rows),
+                message,
+                self.layout((X, Y)),
+            ).log_evidence
+
+        return message.posterior().log_normaliser() + self.rows.total(tf.zeros([], chol.dtype), terms)
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Return the log evidence, which training maximises."""
