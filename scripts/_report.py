@@ -37,12 +37,12 @@ def environment(threads: int | None = None) -> dict[str, Any]:
     }
 
 
-def describe(where: Mapping[str, Any]) -> str:
+def describe(where: Mapping[str, Any], precision: str = "float64") -> str:
     """Return the environment as a sentence of Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (
         f"{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads, load average "
-        f"{where['load']} at the start; Python {where['python']}, {versions}; float64, no XLA."
+        f"{where['load']} at the start; Python {where['python']}, {versions}; {precision}, no XLA."
     )
 
 

@@ -49,12 +49,13 @@ TEXT = {
 ## Test scores as a function of time
 
 The first {rows:,} training images of MNIST, odd against even (the paper's Image set is not in the data folder; this has
-its size), {test_rows:,} test images, M = {inducing}. Batch methods as in the table above.
+its size), {test_rows:,} test images, M = {inducing}, {float}. Batch methods and starting point as in the table above,
+but for the length scales, which start at the median distance of the inducing points.
 """,
     "mnist": """\
 ## MNIST, odd against even
 
-{rows:,} training and {test_rows:,} test images, pixels standardised, M = {inducing}, float32, one length scale to a pixel, started
+{rows:,} training and {test_rows:,} test images, pixels standardised, M = {inducing}, {float}, one length scale to a pixel, started
 at the median distance of the inducing points. Minibatches of {minibatch}. SparseEP in batch moves the hyperparameters by
 the authors' rule from step sizes 1e-3 and damps by 0.5, with minibatches by ADADELTA (rate 1, decay 0.9, ε 1e-5).
 SVGP has the same kernel, likelihood and start: all parameters by Adam(0.01), or the variational ones by natural
@@ -65,7 +66,9 @@ gradients (γ = 0.1) and the rest by Adam(0.01).
 
 Eight attributes, standardised, late against on time, a tenth of the rows drawn with seed 0 for testing. Neither set is
 that of the paper (2,127,068 flights of January to April 2008): error rates are not comparable with it. M = {inducing},
-minibatches of {minibatch}; SparseEP by ADADELTA as above, SVGP as above.
+{float}, minibatches of {minibatch}. All start from variance 1, noise variance 1e-3 and length scales at the median
+distance of the inducing points. SparseEP by ADADELTA (rate 1, decay 0.9, ε 1e-5); SVGP by Adam(0.01), or its
+variational parameters by natural gradients (γ = 0.1) and the rest by Adam(0.01).
 """,
 }
 COMMON = (

@@ -72,7 +72,7 @@ def arguments() -> argparse.ArgumentParser:
         "--damping",
         type=float,
         metavar="D",
-        help="share of the way that a sweep moves the sites (default: adapted)",
+        help="share of the way that a sweep moves the sites (default: adapted; 1 with --minibatch-size)",
     )
     return new
 

@@ -27,8 +27,8 @@ unbiased. It is exact at a fixed point, as the gradient of batch mode is, and do
 site, which may be an epoch old; away from a fixed point the two differ.
 
 Where a datum has several factors each has sites of its own, [B, F, L'], and those of a minibatch move in
-parallel; ρ <= 1, without the over-relaxation of batch mode. A factor whose removal leaves no positive variance
-is passed over: its sites stay, it adds nothing to the gradient, and its epoch has not settled.
+parallel; ρ <= 1, without the over-relaxation of batch mode. A factor whose removal leaves no positive
+variance is passed over: its sites stay, it adds nothing to the gradient, and its epoch has not settled.
 """
 
 from __future__ import annotations

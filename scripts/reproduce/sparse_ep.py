@@ -34,6 +34,7 @@ processes may work on different --sets of one --out; a last run, which finds not
 """
 
 EXPERIMENTS = ("uci", "time", "mnist", "airline", "workers")
+SINGLE = ("mnist", "workers")  # those in float32
 NAMES = ("ionosphere", "sonar", "breast_wisconsin", "pima")
 
 
@@ -113,7 +114,8 @@ def text(journal: Any) -> str:
     lines.append("Written by `scripts/reproduce/sparse_ep.py`, in one run or several:\n")
     for record in journal.records:
         if "environment" in record:
-            lines.append(f"- {record['of']}: {_report.describe(record['environment'])}")
+            precision = "float32" if record["of"] in SINGLE else "float64"
+            lines.append(f"- {record['of']}: {_report.describe(record['environment'], precision)}")
     lines.append("")
     for experiment in EXPERIMENTS:
         traces = lambda name=experiment: _sep_traces.document(journal, name)  # noqa: E731
