@@ -202,23 +202,14 @@ class ProjectedFactor(NamedTuple):
 
     def whitened(self, rho: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return GPflow's (q_mu [M, L], q_sqrt [L, M, M]) of q(v) = N(B⁻¹Aρ, B⁻¹), for ρ = nat1 − Λμ."""
-        return self._solve_inducing(rho), tf.linalg.cholesky(self._inverse())
+        return self._solve_inducing(rho), tf.linalg.cholesky(_inverse(self.chol))
 
     def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (L⁻ᵀAα [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) with LLᵀ = K_uu, to predict through K_u*."""
-        chol = tf.broadcast_to(self.prior.chol, tf.shape(self.chol))
-        mean = _triangular_solve_adjoint(chol, _matvec(self.prior.A, alpha))
-        eye = tf.eye(tf.shape(chol)[-1], dtype=chol.dtype)
-        half = tf.linalg.triangular_solve(chol, eye - self._inverse(), adjoint=True)
-        return mean, tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
+        return _predictor(self.prior.chol, _matvec(self.prior.A, alpha), self.chol)
 
     def _solve_inducing(self, b: tf.Tensor) -> tf.Tensor:
         return _cholesky_solve(self.chol, _matvec(self.prior.A, b))
-
-    def _inverse(self) -> tf.Tensor:
-        eye = tf.eye(tf.shape(self.chol)[-1], batch_shape=tf.shape(self.chol)[:1], dtype=self.chol.dtype)
-        half = tf.linalg.triangular_solve(self.chol, eye)
-        return tf.matmul(half, half, transpose_a=True)
 
 
 class Message(NamedTuple):
@@ -256,20 +247,14 @@ class Whitened(NamedTuple):
 
     def covariance(self) -> tf.Tensor:
         """Return B⁻¹, [L, M, M]. O(M³)."""
-        eye = tf.eye(tf.shape(self.chol)[-1], batch_shape=tf.shape(self.chol)[:1], dtype=self.chol.dtype)
-        half = tf.linalg.triangular_solve(self.chol, eye)
-        return tf.matmul(half, half, transpose_a=True)
+        return _inverse(self.chol)
 
     def predictor(self, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (L⁻ᵀ mean [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) to predict through K_u*, for K_uu = LLᵀ.
 
         ``chol`` is L, [1 or L, M, M]. O(M³).
         """
-        chol = tf.broadcast_to(chol, tf.shape(self.chol))
-        eye = tf.eye(tf.shape(chol)[-1], dtype=chol.dtype)
-        half = tf.linalg.triangular_solve(chol, eye - self.covariance(), adjoint=True)
-        by_var = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
-        return _triangular_solve_adjoint(chol, self.mean), by_var
+        return _predictor(chol, self.mean, self.chol)
 
     def log_normaliser(self) -> tf.Tensor:
         """Return log ∫ N(v; 0, I) exp(nat1ᵀv − ½ vᵀ prec v) dv = −½ log|B| + ½ ‖R⁻¹Aρ‖², summed over L."""
@@ -348,9 +333,21 @@ def _cholesky_solve(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.transpose(tf.linalg.cholesky_solve(chol, columns)[..., 0]), vectors.dtype)
 
 
-def _triangular_solve_adjoint(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
-    solved = tf.linalg.triangular_solve(chol, tf.transpose(vectors)[..., None], adjoint=True)
-    return tf.transpose(solved[..., 0])
+def _inverse(chol: tf.Tensor) -> tf.Tensor:
+    """Return (RRᵀ)⁻¹ for R [L, M, M]."""
+    eye = tf.eye(tf.shape(chol)[-1], batch_shape=tf.shape(chol)[:1], dtype=chol.dtype)
+    half = tf.linalg.triangular_solve(chol, eye)
+    return tf.matmul(half, half, transpose_a=True)
+
+
+def _predictor(chol: tf.Tensor, mean: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return (L⁻ᵀ mean [M, L], L⁻ᵀ(I − (RRᵀ)⁻¹)L⁻¹ [L, M, M]) for L [1 or L, M, M] and R [L, M, M]."""
+    chol = tf.broadcast_to(chol, tf.shape(factor))
+    alpha = tf.linalg.triangular_solve(chol, tf.transpose(mean)[..., None], adjoint=True)
+    shrunk = tf.eye(tf.shape(chol)[-1], dtype=chol.dtype) - _inverse(factor)
+    half = tf.linalg.triangular_solve(chol, shrunk, adjoint=True)
+    by_var = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
+    return tf.transpose(alpha[..., 0]), by_var
 
 
 def _batch(A: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:

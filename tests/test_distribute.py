@@ -134,6 +134,13 @@ def test_four_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
     assert_same_run(read(mirrored / "lbfgs"), model, result.objective)
 
 
+def test_two_devices_tell_classes_apart_as_one_does(mirrored: Path) -> None:
+    model = worker.classifier()
+    result = gpx.fit(model, steps=4)
+    assert model.nat1.shape == (31, 3, 2)
+    assert_same_run(read(mirrored / "classes"), model, result.objective)
+
+
 def kill_and_restart(folder: Path, dies: str) -> Path:
     """Kill a run after step 5, keep its checkpoints in ``alone``, restart it; return the folder."""
     ended = two_workers("killed", folder, dies, kill=dies == "worker")
@@ -218,6 +225,13 @@ def test_wrong_use_is_named() -> None:
         )
     with pytest.raises(ValueError, match="0 data cannot be shared by 1 replicas"):
         Shards(one, 0)
+    with pytest.raises(ValueError, match="not both"):
+        gpx.fit(worker.model(), strategy=one, minibatch_size=5)
+    rows = tf.data.Dataset.from_tensor_slices(problems.binary(10))
+    kernel, likelihood = problems.kernel(), gpx.likelihoods.BernoulliProbit()
+    streamed = gpx.models.SparseEP(rows, kernel, likelihood, inducing_variable=problems.inputs(4))
+    with pytest.raises(ValueError, match="deals data in memory"):
+        gpx.fit(streamed, strategy=one)
     with one.scope():
         mirrored = worker.model()
     with pytest.raises(ValueError, match="outside of"):

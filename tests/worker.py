@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gpflow
 import numpy as np
 import problems
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.likelihoods import BernoulliProbit
+from gpflow_ext.likelihoods import BernoulliProbit, RobustMax
 from gpflow_ext.models import SparseEP
 
 STEPS = 8
@@ -27,13 +28,20 @@ def model(num_data: int = 31) -> SparseEP:
     return SparseEP(problems.binary(num_data), problems.kernel(), BernoulliProbit(), inducing_variable=Z)
 
 
+def classifier() -> SparseEP:
+    """Three classes: several factors to a datum."""
+    kernel = problems.kernel() + gpflow.kernels.White(0.5)
+    Z = problems.inputs(8, seed=5)
+    return SparseEP(problems.classes(31), kernel, RobustMax(3), inducing_variable=Z)
+
+
 def save(path: Path, trained: SparseEP, result: gpx.FitResult) -> None:
     arrays = {f"v{i}": variable.numpy() for i, variable in enumerate(trained.variables)}
     np.savez(path, objective=result.objective, first_step=result.first_step, **arrays)
 
 
 def mirrored(folder: Path) -> None:
-    """Go on with 3 devices from the checkpoint of one, and alternate sites and L-BFGS on all 4."""
+    """Go on with 3 devices from the checkpoint of one, do L-BFGS on all 4, learn 3 classes on 2."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
@@ -44,6 +52,9 @@ def mirrored(folder: Path) -> None:
     trained, four = model(), gpx.distribute.strategy_from_name("mirrored")
     options = {"steps": 1, "optimizer": "lbfgs", "hyper_updates": 2}
     save(folder / "lbfgs", trained, gpx.fit(trained, strategy=four, **options))
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+    trained = classifier()
+    save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4))
 
 
 def _run(trained: SparseEP, strategy: Any, directory: Path, **options: Any) -> gpx.FitResult:
