@@ -198,18 +198,12 @@ class ProjectedFactor(NamedTuple):
 
     def solve(self, b: tf.Tensor) -> tf.Tensor:
         """Return (I + ΛAᵀA)⁻¹ b = b − ΛAᵀB⁻¹A b, [N, L]. O(NM)."""
-        return b - self.prec * _matvec(self.prior.A, self._solve_inducing(b), transpose=True)
-
-    def whitened(self, rho: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return GPflow's (q_mu [M, L], q_sqrt [L, M, M]) of q(v) = N(B⁻¹Aρ, B⁻¹), for ρ = nat1 − Λμ."""
-        return self._solve_inducing(rho), tf.linalg.cholesky(_inverse(self.chol))
+        inner = _cholesky_solve(self.chol, _matvec(self.prior.A, b))
+        return b - self.prec * _matvec(self.prior.A, inner, transpose=True)
 
     def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (L⁻ᵀAα [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) with LLᵀ = K_uu, to predict through K_u*."""
         return _predictor(self.prior.chol, _matvec(self.prior.A, alpha), self.chol)
-
-    def _solve_inducing(self, b: tf.Tensor) -> tf.Tensor:
-        return _cholesky_solve(self.chol, _matvec(self.prior.A, b))
 
 
 class Message(NamedTuple):

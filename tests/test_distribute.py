@@ -128,7 +128,7 @@ def test_three_devices_go_on_as_one_would(mirrored: Path, single) -> None:
     assert_same_run(saved, *single)
 
 
-def test_four_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
+def test_two_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
     model = worker.model()
     result = gpx.fit(model, steps=1, optimizer="lbfgs", hyper_updates=2)
     assert_same_run(read(mirrored / "lbfgs"), model, result.objective)

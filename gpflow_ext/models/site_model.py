@@ -122,8 +122,8 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
         prior = self.prior()
         seen = prior.whiten() if isinstance(prior, Dense) else prior
-        nat1, prec = self.latent_sites
-        return seen.factorise(prec).whitened(nat1 - prec * seen.mean)
+        q = seen.message(self.latent_sites).posterior()
+        return q.mean, tf.linalg.cholesky(q.covariance())
 
     def predictor(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (α [M, L], Qinv [L, M, M]) for the mean μ* + K_*u α and covariance K_** − K_*u Qinv K_u*."""
