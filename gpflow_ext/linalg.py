@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+LEAF = 512  # rows up to which TensorFlow's own factorisation, on one core, beats the recursion
+
 
 def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Factorise a batch of symmetric matrices and say whether it worked.
 
     ``tf.linalg.cholesky`` returns NaN for an indefinite matrix without raising, and assertions vanish
-    under XLA, so the status is returned as a tensor for the caller to read.
+    under XLA, so the status is returned as a tensor for the caller to read. On CPU it uses one core: large
+    matrices are factorised by halves, most of the work being matrix products, which use all of them.
 
     Parameters
     ----------
@@ -23,8 +26,32 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     -------
     The lower factor, shape [..., M, M], and a scalar boolean that is true when every pivot is finite.
     """
-    factor = tf.linalg.cholesky(matrix)
+    factor = _factor(matrix)
     return factor, tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(factor)))
+
+
+def _factor(matrix: tf.Tensor) -> tf.Tensor:
+    size = matrix.shape[-1]
+    if size is None or size <= LEAF:
+        return tf.linalg.cholesky(matrix)
+    half = size // 2
+    first = _factor(matrix[..., :half, :half])
+    across = triangular_solve(first, matrix[..., :half, half:])
+    last = _factor(matrix[..., half:, half:] - tf.matmul(across, across, transpose_a=True))
+    upper = tf.concat([first, tf.zeros_like(across)], axis=-1)
+    return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)
+
+
+def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
+    """Return F⁻¹B for lower triangular F [..., M, M] and B [..., M, N], the columns of B in two parts.
+
+    On CPU an operation uses one core; the two run side by side.
+    """
+    half = (rhs.shape[-1] or 0) // 2
+    if half < LEAF // 2:
+        return tf.linalg.triangular_solve(factor, rhs)
+    parts = rhs[..., :half], rhs[..., half:]
+    return tf.concat([tf.linalg.triangular_solve(factor, part) for part in parts], axis=-1)
 
 
 def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
@@ -37,7 +64,7 @@ def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient
     def value(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> Any:
-        A = tf.linalg.triangular_solve(chol, cross)
+        A = triangular_solve(chol, cross)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None, tf.Tensor]:
             P = tf.linalg.band_part(-tf.matmul(upstream, A, transpose_b=True), -1, 0)

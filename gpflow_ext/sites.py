@@ -130,13 +130,13 @@ class DenseFactor(NamedTuple):
 
     def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (α [N, L], Λ^½B⁻¹Λ^½ [L, N, N]): mean K*ᵀα and variance k** − K*ᵀ(·)K* at new inputs."""
-        half = tf.linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
+        half = linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
         return alpha, tf.matmul(half, half, transpose_a=True)
 
     def _half(self) -> tf.Tensor:
         """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
         scale = tf.cast(self.root, self.cov.dtype)[:, :, None]
-        return tf.linalg.triangular_solve(self.chol, scale * self.cov)
+        return linalg.triangular_solve(self.chol, scale * self.cov)
 
 
 class Projection(NamedTuple):
@@ -193,7 +193,7 @@ class ProjectedFactor(NamedTuple):
     def variance(self) -> tf.Tensor:
         """Return residual + diag(AᵀB⁻¹A), [N, L]. O(NM²)."""
         A = tf.broadcast_to(self.prior.A, _batch(self.prior.A, self.prec))
-        G = tf.linalg.triangular_solve(self.chol, A)
+        G = linalg.triangular_solve(self.chol, A)
         return self.prior.residual + tf.transpose(tf.reduce_sum(G**2, axis=-2))
 
     def solve(self, b: tf.Tensor) -> tf.Tensor:
@@ -235,7 +235,7 @@ class Whitened(NamedTuple):
     def marginals(self, prior: Projection) -> Marginals:
         """Return q(hₙ) of the part h = μ + Aᵀv that sites see, the residual left out. O(NM²)."""
         A = tf.broadcast_to(prior.A, [tf.shape(self.chol)[0], tf.shape(prior.A)[1], tf.shape(prior.A)[2]])
-        G = tf.linalg.triangular_solve(self.chol, A)
+        G = linalg.triangular_solve(self.chol, A)
         mean = prior.mean + _matvec(prior.A, self.mean, transpose=True)
         return Marginals(mean, tf.transpose(tf.reduce_sum(G**2, axis=-2)))
 
@@ -256,6 +256,7 @@ class Whitened(NamedTuple):
 
 
 Prior: TypeAlias = Dense | Projection
+Factor: TypeAlias = DenseFactor | ProjectedFactor
 
 
 class Posterior(NamedTuple):

@@ -8,7 +8,7 @@ import problems
 import pytest
 import tensorflow as tf
 
-from gpflow_ext import sites
+from gpflow_ext import linalg, sites
 from gpflow_ext.sites import Dense, Projection, Sites
 
 N, M, L = 12, 5, 2
@@ -158,3 +158,23 @@ def test_closed_gradient_of_the_log_normaliser_is_that_of_the_factorisation(
             result = value(t, closed)
         slopes.append(tape.gradient(result, t))
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [7, 33])
+def test_large_matrices_are_factorised_by_halves(size: int, monkeypatch) -> None:
+    """The recursion equals TensorFlow's own factorisation, and says where it fails."""
+    rng = np.random.default_rng(size)
+    half = rng.standard_normal((2, size, size))
+    matrix = tf.constant(half @ half.transpose(0, 2, 1) + size * np.eye(size))
+    rhs = tf.constant(rng.standard_normal((2, size, 19)))
+    expected = tf.linalg.cholesky(matrix)
+    monkeypatch.setattr(linalg, "LEAF", 8)
+    factor, finite = linalg.cholesky(matrix)
+    assert finite
+    np.testing.assert_allclose(factor, expected, rtol=0, atol=1e-13 * size)
+    np.testing.assert_allclose(
+        linalg.triangular_solve(factor, rhs), tf.linalg.triangular_solve(expected, rhs), rtol=0, atol=1e-13
+    )
+    last = tf.constant([[1e3], [-1.0]], tf.float64)  # the second matrix becomes indefinite
+    broken = tf.linalg.set_diag(matrix, tf.concat([tf.linalg.diag_part(matrix)[:, :-1], last], axis=1))
+    assert not linalg.cholesky(broken)[1]

@@ -70,7 +70,7 @@ def sweep_step(
     swept = coordinate_ascent.at_variance(prior, expectation, state, prec, var, spread)
 
     def parallel() -> tuple[State, tf.Tensor]:
-        stepped = coordinate_ascent.covariance_step(prior, expectation, state)
+        stepped, _ = coordinate_ascent.covariance_step(prior, expectation, state)
         return stepped, covariance(prior, stepped.prec)
 
     accepted = swept.objective >= state.objective - linalg.rounding_slack(state.objective)

@@ -9,26 +9,23 @@ Both steps are pure functions of tensors that compile under XLA.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from gpflow_ext import linalg, sites
-from gpflow_ext.sites import Dense, Expectation, Prior, Sites
+from gpflow_ext.inference import newton
+from gpflow_ext.inference.newton import Solve
+from gpflow_ext.sites import Dense, Expectation, Factor, Prior, Sites
 
 SMALLEST_STEP = 2.0**-14
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
 ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the root
-CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
-CG_ITERATIONS = 50
 ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
 NEAR = 1e-2  # the violation of the fixed point that ends the steps in single precision
 SINGLE_GAIN = 1e-5  # relative; smaller gains are rounding in single precision
 SINGLE_STEPS = 50  # in single precision, at most
-
-Solve: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
-"""Map b [N, L] to the solution of a linear system, [N, L]."""
 
 
 class State(NamedTuple):
@@ -72,17 +69,20 @@ def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State
     """Take a Newton step in the mean, move the covariance to its fixed point, and take another Newton step.
 
     All data move at once. Each part is damped until the bound does not fall, so an iteration never decreases
-    it by more than rounding. Two Newton steps to one of the covariance need the fewest factorisations: the
-    fixed point depends on the mean, and a Newton step costs a third of a step of the covariance. In all three
-    Cholesky factorisations and one triangular solve, plus a factorisation and a solve for each damping of
-    the covariance (rare for the logit).
+    it by more than rounding. Two Newton steps to one of the covariance need the fewest factorisations, since
+    the fixed point depends on the mean; the second one goes by conjugate gradients with the factor of the
+    covariance. In all two Cholesky factorisations and one triangular solve, plus a factorisation and a solve
+    for each damping of the covariance (rare for the logit).
     """
     state = mean_step(prior, expectation, state)
-    return mean_step(prior, expectation, covariance_step(prior, expectation, state))
+    state, factor = covariance_step(prior, expectation, state)
+    return mean_step(prior, expectation, state, factor.solve)
 
 
-def covariance_step(prior: Prior, expectation: Expectation, state: State) -> State:
+def covariance_step(prior: Prior, expectation: Expectation, state: State) -> tuple[State, Factor]:
     """Replace λ by λ' where that keeps the bound, else by a damped step towards it; the mean stays.
+
+    Return the state and the factor of I + ΛQ there.
 
     λ' is λ(v) = −2 ∂f_b/∂v at the current variance, but not beyond the root of equation 16 of Khan, Mohamed
     & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit near
@@ -112,9 +112,17 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> Sta
         move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
         return at_precision(prior, expectation, state, state.prec + move)
 
-    moved = _backtrack(trial, state, prior.dtype)
+    def damped() -> tuple[State, Factor]:
+        chosen = _backtrack(trial, state, prior.dtype, first=0.5)
+        return chosen, prior.factorise(chosen.prec)
+
+    factor = prior.factorise(state.prec + full)
+    whole = at_precision(prior, expectation, state, state.prec + full, factor)
+    accepted = whole.objective >= _floor(state, prior.dtype)
+    moved, factor = tf.cond(accepted, lambda: (whole, factor), damped)
     undamped = tf.reduce_all(moved.prec == state.prec + direct)
-    return moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
+    moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
+    return moved, factor
 
 
 def _secant_step(state: State, natural: tf.Tensor) -> tf.Tensor:
@@ -199,9 +207,11 @@ def _root(
     return tf.while_loop(going, refine, begin)[-1]
 
 
-def at_precision(prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor) -> State:
-    """Return the state with other precisions ≥ 0 and the same mean. O(N³)."""
-    factor = prior.factorise(prec)
+def at_precision(
+    prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor, factor: Factor | None = None
+) -> State:
+    """Return the state with other precisions ≥ 0, their factor if it is known, and the same mean. O(N³)."""
+    factor = prior.factorise(prec) if factor is None else factor
     var = factor.variance()
     zero = tf.zeros_like(state.alpha)
     spread = sites.divergence(prior, prec, var, factor.chol, zero, zero)
@@ -222,7 +232,7 @@ def at_variance(
 
 def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None) -> State:
     """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N)."""
-    direction = newton_direction(prior, expectation, state, solve)
+    direction = newton.direction(prior, expectation, state, solve)
     shift = prior.product(direction)
 
     def trial(step: tf.Tensor) -> State:
@@ -230,61 +240,6 @@ def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve
         return _evaluate(prior, expectation, moved)
 
     return _backtrack(trial, state, prior.dtype)
-
-
-def newton_direction(
-    prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None
-) -> tf.Tensor:
-    """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², [N, L].
-
-    With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and one
-    factorisation of I + WQ solves it. With several, as for the multinomial logit, W only bounds H, and
-    ``solve``, an approximation of b ↦ (I + WQ)⁻¹ b that replaces the factorisation, is not exact either.
-    Then they precondition conjugate gradients in m, which find the step at O(N²) an iteration.
-    """
-    residual = state.grad - state.alpha
-    curvature = tf.nn.relu(state.curvature)
-    one_latent = state.mean.shape[-1] == 1
-    if solve is None:
-        solve = prior.factorise(curvature).solve
-        if one_latent:
-            return solve(residual)
-
-    def times_hessian(p: tf.Tensor) -> tf.Tensor:
-        if one_latent:
-            return curvature * p
-        with tf.GradientTape(watch_accessed_variables=False) as outer:
-            outer.watch(state.mean)
-            with tf.GradientTape(watch_accessed_variables=False) as inner:
-                inner.watch(state.mean)
-                value = tf.reduce_sum(expectation(state.mean, state.var))
-            slope = tf.reduce_sum(inner.gradient(value, state.mean) * tf.stop_gradient(p))
-        return -outer.gradient(slope, state.mean)
-
-    return _conjugate_gradients(prior, times_hessian, solve, residual)
-
-
-def _conjugate_gradients(prior: Prior, times_hessian: Solve, solve: Solve, residual: tf.Tensor) -> tf.Tensor:
-    """Solve (H + Q⁻¹) Qδ = residual for δ, [N, L], Q⁻¹ never being formed."""
-
-    def iterate(k: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        delta, r, rz, p, p_alpha = loop  # p = Q p_alpha
-        product = times_hessian(p) + p_alpha
-        step = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
-        delta, r = delta + step * p_alpha, r - step * product
-        z_alpha = solve(r)
-        z = prior.product(z_alpha)
-        new = tf.reduce_sum(r * z)
-        ratio = tf.math.divide_no_nan(new, rz)
-        return k + 1, delta, r, new, z + ratio * p, z_alpha + ratio * p_alpha
-
-    first = solve(residual)
-    p = prior.product(first)
-    rz = tf.reduce_sum(residual * p)
-    begin = (tf.constant(0), tf.zeros_like(first), residual, rz, p, first)
-    enough = CG_TOLERANCE**2 * rz
-    going = lambda k, delta, r, rz, *_: (k < CG_ITERATIONS) & (rz > enough)  # noqa: E731
-    return tf.while_loop(going, iterate, begin)[1]
 
 
 def approach(prior: Dense, expectation: Expectation, initial: Sites) -> Sites:
@@ -324,19 +279,22 @@ def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
     return state._replace(objective=value - state.spread - quadratic, grad=grad, curvature=curvature)
 
 
-def _backtrack(trial: Callable[[tf.Tensor], State], state: State, dtype: tf.DType) -> State:
-    """Return the first trial of step 1, ½, ¼, … that does not lower the objective, or the state itself.
+def _floor(state: State, dtype: tf.DType) -> tf.Tensor:
+    """Return the least objective that is no fall but for rounding in matrices of ``dtype``."""
+    return state.objective - linalg.rounding_slack(state.objective, dtype)
 
-    What rounding in matrices of ``dtype`` explains is no fall.
-    """
-    floor = state.objective - linalg.rounding_slack(state.objective, dtype)
+
+def _backtrack(
+    trial: Callable[[tf.Tensor], State], state: State, dtype: tf.DType, first: float = 1.0
+) -> State:
+    """Return the trial of the first step of ``first``, half of it, … that is no fall, or the state itself."""
 
     def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         candidate = trial(step)
-        accepted = candidate.objective >= floor  # false for NaN
+        accepted = candidate.objective >= _floor(state, dtype)  # false for NaN
         chosen = State(*(tf.where(accepted, new, old) for new, old in zip(candidate, state, strict=True)))
         return 0.5 * step, tf.logical_not(accepted), chosen
 
-    first = (tf.ones([], state.objective.dtype), tf.constant(True), state)
-    _, _, chosen = tf.while_loop(lambda step, searching, _: searching & (step > SMALLEST_STEP), search, first)
+    begin = (tf.constant(first, state.objective.dtype), tf.constant(True), state)
+    _, _, chosen = tf.while_loop(lambda step, searching, _: searching & (step > SMALLEST_STEP), search, begin)
     return chosen

@@ -198,7 +198,7 @@ def alternating_update(
 
     def evaluate(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         assign(variables, unpack(variables, tf.constant(x)))
-        bound, _ = ascent.settle(site_updates, stationarity)
+        bound, _ = ascent.settle(site_updates, 10.0 * stationarity)  # its square is the error of the bound
         state = ascent.state
         log_prior, gradient = gradient_at(state.mean, state.var)
         objective = bound + float(log_prior)

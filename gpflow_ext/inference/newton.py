@@ -1,0 +1,98 @@
+"""Newton's direction in the mean of q(f), equation 21 of Khan, Mohamed & Murphy (2012)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import tensorflow as tf
+
+from gpflow_ext.sites import Expectation, Prior
+
+CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
+CG_ITERATIONS = 50
+ROUGH_CG_ITERATIONS = 12  # with a factor of other precisions: beyond, a factorisation is cheaper
+
+Solve: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+"""Map b [N, L] to the solution of a linear system, [N, L]."""
+
+
+class Point(Protocol):
+    """Where the direction is wanted; all [N, L]."""
+
+    @property
+    def alpha(self) -> tf.Tensor:
+        """α of m = μ + Qα."""
+
+    @property
+    def mean(self) -> tf.Tensor:
+        """M."""
+
+    @property
+    def var(self) -> tf.Tensor:
+        """V."""
+
+    @property
+    def grad(self) -> tf.Tensor:
+        """∂f_b/∂m."""
+
+    @property
+    def curvature(self) -> tf.Tensor:
+        """−2 ∂f_b/∂v."""
+
+
+def direction(prior: Prior, expectation: Expectation, point: Point, solve: Solve | None = None) -> tf.Tensor:
+    """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², [N, L].
+
+    With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and one
+    factorisation of I + WQ solves it. With several, as for the multinomial logit, W only bounds H; and a
+    given ``solve``, b ↦ (I + ΛQ)⁻¹ b for other precisions, replaces the factorisation but does not equal it.
+    Then either preconditions conjugate gradients in m, which find the step at O(N²) an iteration.
+    """
+    residual = point.grad - point.alpha
+    curvature = tf.nn.relu(point.curvature)
+    one_latent = point.mean.shape[-1] == 1
+    exact = solve is None
+    if solve is None:
+        solve = prior.factorise(curvature).solve
+        if one_latent:
+            return solve(residual)
+
+    def times_hessian(p: tf.Tensor) -> tf.Tensor:
+        if one_latent:
+            return curvature * p
+        with tf.GradientTape(watch_accessed_variables=False) as outer:
+            outer.watch(point.mean)
+            with tf.GradientTape(watch_accessed_variables=False) as inner:
+                inner.watch(point.mean)
+                value = tf.reduce_sum(expectation(point.mean, point.var))
+            slope = tf.reduce_sum(inner.gradient(value, point.mean) * tf.stop_gradient(p))
+        return -outer.gradient(slope, point.mean)
+
+    most = CG_ITERATIONS if exact else ROUGH_CG_ITERATIONS
+    return _conjugate_gradients(prior, times_hessian, solve, residual, most)
+
+
+def _conjugate_gradients(
+    prior: Prior, times_hessian: Solve, solve: Solve, residual: tf.Tensor, most: int
+) -> tf.Tensor:
+    """Solve (H + Q⁻¹) Qδ = residual for δ, [N, L], Q⁻¹ never being formed."""
+
+    def iterate(k: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        delta, r, rz, p, p_alpha = loop  # p = Q p_alpha
+        product = times_hessian(p) + p_alpha
+        step = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
+        delta, r = delta + step * p_alpha, r - step * product
+        z_alpha = solve(r)
+        z = prior.product(z_alpha)
+        new = tf.reduce_sum(r * z)
+        ratio = tf.math.divide_no_nan(new, rz)
+        return k + 1, delta, r, new, z + ratio * p, z_alpha + ratio * p_alpha
+
+    first = solve(residual)
+    p = prior.product(first)
+    rz = tf.reduce_sum(residual * p)
+    begin = (tf.constant(0), tf.zeros_like(first), residual, rz, p, first)
+    enough = CG_TOLERANCE**2 * rz
+    going = lambda k, delta, r, rz, *_: (k < most) & (rz > enough)  # noqa: E731
+    return tf.while_loop(going, iterate, begin)[1]
