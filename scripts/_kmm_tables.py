@@ -32,7 +32,8 @@ likelihood, by SciPy's L-BFGS, stopped at {multiple:.0f} times the operations of
 Operations are counted while they are executed, forward and backward, with every rejected trial: a Cholesky factor
 N³/3, a triangular solve of N columns N³, a matrix product 2N³, a linear solve 2N³/3 + 2N² per column, and one
 for each element of any other arithmetic, transcendental functions included. A gradient evaluation of O & A has no
-loops, so three are counted and multiplied.
+loops, so three are counted and multiplied. On 256 rows or more the parallel fixed point comes near with its matrices in
+float32, counted alike; its first point is where float64 takes over.
 """
 
 TABLE = """\
@@ -62,9 +63,8 @@ the order that the paper prints.
 What does not: the paper's operations for its own algorithm (6M to 81M). A single sweep makes N rank-one updates of an
 N × N matrix, 2N³ or 44M at N = 280, before any step on the mean, so its figures cannot be for full convergence in
 this unit; they are no target here. "Always converged in 5 iterations" fails where the sweeps above exceed 5. The
-first sweep here takes {sweep}: beside the updates V is computed afresh, the bound is evaluated afterwards, to reject
-a sweep that lowers it (the paper's proof of monotone ascent does not hold), and each Newton step on the mean
-factorises a matrix.
+first sweep here takes {sweep}: beside the updates the bound is evaluated, to reject a sweep that lowers it (the paper's
+proof of monotone ascent does not hold), and the mean is found by conjugate gradients, O(N²) an iteration.
 """
 
 ORDINAL = """\

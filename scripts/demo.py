@@ -142,7 +142,7 @@ def main() -> None:
     model = build(split, learn=True)
     result = gpx.fit(model, checkpoint_dir=options.out / "checkpoints", checkpoint_every=1)
     metrics = gpx.metrics.evaluate(model, split.test)
-    _cli.report(result, metrics)
+    _cli.report(result, metrics, "bound")
 
     X_test, _ = split.test
     folder = gpx.export(model, options.out / "model", data=split, metrics=metrics)
