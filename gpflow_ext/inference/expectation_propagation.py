@@ -18,13 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import gpflow
 import numpy as np
-import numpy.typing as npt
-import scipy.optimize
 import tensorflow as tf
 
 from gpflow_ext import moment_matching
+from gpflow_ext.inference import lbfgs
 from gpflow_ext.inference.loops import resolve_jit
 from gpflow_ext.moment_matching import Layout
 from gpflow_ext.sites import Projection, Sites
@@ -32,7 +30,6 @@ from gpflow_ext.sites import Projection, Sites
 SMALLEST_DAMPING = 0.1
 LARGEST_RELAXATION = 100.0  # where a datum has several factors
 ATTEMPTS = 20  # of a step, each with half the length of the last
-REJECTED = 1e25  # the loss that tells a line search to come back from where there is no fixed point
 
 
 class FactorTarget(Protocol):
@@ -317,28 +314,14 @@ def outer_update(
     gradient with the sites held fixed is exact (Naish-Guzman & Holden 2008). A run that does not raise the
     objective is undone.
     """
-    pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
-    assign = gpflow.optimizers.Scipy.assign_tensors
 
-    def loss(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        assign(variables, unpack(variables, tf.constant(x)))
+    def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
         objective, _ = matcher.settle(site_updates, stationarity)
-        gradient = pack(matcher.slope()).numpy().astype(np.float64)
-        if not (np.isfinite(objective) and np.isfinite(gradient).all()):
-            return REJECTED, np.zeros_like(x)
-        return -objective, -gradient
+        return objective, matcher.slope()
 
     def update() -> tuple[float, bool]:
-        kept, sites = [variable.read_value() for variable in variables], target.sites
-        before, _ = loss(pack(variables).numpy())
-        options = {"maxiter": hyper_updates}
-        outcome = scipy.optimize.minimize(
-            loss, pack(variables).numpy(), jac=True, method="L-BFGS-B", options=options
-        )
-        if outcome.fun <= before:
-            assign(variables, unpack(variables, tf.constant(outcome.x)))
-        else:
-            assign(variables, kept)
+        sites = target.sites
+        if not lbfgs.climb(variables, evaluate, hyper_updates):
             target.assign_sites(sites)
         objective, violation = matcher.settle(site_updates, stationarity)
         return objective, violation <= stationarity

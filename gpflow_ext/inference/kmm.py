@@ -7,11 +7,9 @@ from typing import Literal, Protocol, TypeAlias
 
 import gpflow
 import numpy as np
-import numpy.typing as npt
-import scipy.optimize
 import tensorflow as tf
 
-from gpflow_ext.inference import algorithm1, coordinate_ascent
+from gpflow_ext.inference import algorithm1, coordinate_ascent, lbfgs
 from gpflow_ext.inference.coordinate_ascent import State
 from gpflow_ext.inference.loops import resolve_jit
 from gpflow_ext.sites import Dense, Prior, Sites
@@ -19,7 +17,6 @@ from gpflow_ext.sites import Dense, Prior, Sites
 Method: TypeAlias = Literal["parallel", "algorithm1"]
 
 SINGLE_FROM = 256  # data; below, single precision saves less than another compiled loop costs
-REJECTED = 1e25  # the loss that tells a line search to come back from where the bound is not finite
 
 
 class SiteTarget(Protocol):
@@ -185,43 +182,25 @@ def alternating_update(
     so a restart from a checkpoint repeats it exactly. With ``starts``, further values of the variables, the
     first update climbs from each of them too and keeps the best.
     """
-    pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
     assign = gpflow.optimizers.Scipy.assign_tensors
 
     @tf.function(jit_compile=resolve_jit(jit_compile))
-    def gradient_at(mean: tf.Tensor, var: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def gradient_at(mean: tf.Tensor, var: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             log_prior = target.log_prior_density()
             value = target.envelope(mean, var) + log_prior
-        return log_prior, pack(tape.gradient(value, variables, unconnected_gradients="zero"))
+        return log_prior, tape.gradient(value, variables, unconnected_gradients="zero")
 
-    def evaluate(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        assign(variables, unpack(variables, tf.constant(x)))
+    def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
         bound, _ = ascent.settle(site_updates, 10.0 * stationarity)  # its square is the error of the bound
         state = ascent.state
         log_prior, gradient = gradient_at(state.mean, state.var)
-        objective = bound + float(log_prior)
-        if not (np.isfinite(objective) and np.isfinite(gradient).all()):
-            return REJECTED, np.zeros_like(x)
-        return -objective, -gradient.numpy().astype(np.float64)
+        return bound + float(log_prior), gradient
 
     def climb() -> tuple[float, bool]:
-        kept, sites = [variable.read_value() for variable in variables], target.sites
-        losses: list[float] = []
-
-        def recorded(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-            loss, gradient = evaluate(x)
-            losses.append(loss)
-            return loss, gradient
-
-        outcome = scipy.optimize.minimize(
-            recorded, pack(variables).numpy(), jac=True, method="L-BFGS-B", options={"maxiter": hyper_updates}
-        )
-        if outcome.fun <= losses[0]:
-            assign(variables, unpack(variables, tf.constant(outcome.x)))
-        else:
-            assign(variables, kept)
+        sites = target.sites
+        if not lbfgs.climb(variables, evaluate, hyper_updates):
             target.assign_sites(sites)
         bound, violation = ascent.settle(site_updates, stationarity)
         return bound + float(target.log_prior_density()), violation <= stationarity
