@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import gpflow
 import numpy as np
+import tensorflow as tf
 
 from gpflow_ext.datasets import Split
 
@@ -78,3 +81,20 @@ def exposed_counts(
     exposures = rng.uniform(0.2, 5.0, num_data)
     rate = exposures * np.exp(np.minimum(latent(X, variance, lengthscale, seed + 1), 7.0))
     return X, np.stack([rng.poisson(rate), exposures], axis=1)
+
+
+def assert_refitted_gradient(
+    variables: Sequence[tf.Variable], gradients: Sequence[np.ndarray], refit: Callable[[], float], atol: float
+) -> None:
+    """Compare two elements of each gradient with central differences of what ``refit`` returns."""
+    step = 1e-4
+    for variable, gradient in zip(variables, gradients, strict=True):
+        for index in list(np.ndindex(gradient.shape))[:2]:
+            middle, unit, ends = variable.numpy(), np.zeros(gradient.shape), []
+            unit[index] = step
+            for moved in (middle + unit, middle - unit):
+                variable.assign(moved)
+                ends.append(refit())
+            variable.assign(middle)
+            difference = (ends[0] - ends[1]) / (2 * step)
+            np.testing.assert_allclose(gradient[index], difference, rtol=1e-5, atol=atol)

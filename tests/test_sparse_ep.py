@@ -178,17 +178,8 @@ def test_the_gradient_is_that_of_the_refitted_evidence() -> None:
     matcher.settle(300, 1e-12)
     gradients = [part.numpy() for part in matcher.slope()]
     assert sum(part.size for part in gradients) == 5 + Z.size
-    step = 1e-4  # truncation step² and rounding 1e-12/step leave 1e-8
-    for variable, gradient in zip(variables, gradients, strict=True):
-        for index in list(np.ndindex(gradient.shape))[:2]:
-            middle, unit, ends = variable.numpy(), np.zeros(gradient.shape), []
-            unit[index] = step
-            for moved in (middle + unit, middle - unit):
-                variable.assign(moved)
-                ends.append(matcher.settle(300, 1e-12)[0])
-            variable.assign(middle)
-            difference = (ends[0] - ends[1]) / (2 * step)
-            np.testing.assert_allclose(gradient[index], difference, rtol=1e-5, atol=1e-7)
+    # With a step of 1e-4 truncation step² and rounding 1e-12/step leave 1e-8.
+    problems.assert_refitted_gradient(variables, gradients, lambda: matcher.settle(300, 1e-12)[0], atol=1e-7)
 
 
 def test_order_and_labels_do_not_matter() -> None:
