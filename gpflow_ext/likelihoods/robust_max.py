@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
-from gpflow.base import TensorType
+from gpflow.base import Parameter, TensorType
+from gpflow.utilities import to_default_float
 
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
 from gpflow_ext.likelihoods.integrals import positive_variance
@@ -47,6 +49,9 @@ class RobustMax(CategoricalLikelihood):
         K >= 2, also the number of latent functions.
     epsilon
         ε in [0, 1 − 1/K), the share of wrong labels.
+    learn_epsilon
+        Make ε > 0 a trainable parameter. Its prior Beta(2, 1/ε) has the mode at the given value and weighs
+        as much as 1/ε labels of which one is wrong.
 
     Raises
     ------
@@ -54,39 +59,45 @@ class RobustMax(CategoricalLikelihood):
         For fewer than two classes or ε out of range.
     """
 
-    def __init__(self, num_classes: int, epsilon: float = 0.0) -> None:
+    def __init__(self, num_classes: int, epsilon: float = 0.0, *, learn_epsilon: bool = False) -> None:
         super().__init__(num_classes, latent_dim=num_classes)
         if not 0.0 <= epsilon < 1.0 - 1.0 / num_classes:
             raise ValueError(
                 f"epsilon must be in [0, 1 - 1/K) = [0, {1.0 - 1.0 / num_classes:g}); got {epsilon}: at the "
                 "upper end the label says nothing"
             )
-        self.epsilon = float(epsilon)
+        if learn_epsilon and not epsilon:
+            raise ValueError("learn_epsilon needs a positive epsilon to start from, such as 1e-3; got 0")
+        self.epsilon: float | Parameter = _learnt(epsilon, num_classes) if learn_epsilon else float(epsilon)
 
     def factors(self, Y: TensorType) -> Comparisons | None:
         """Return the factors that expectation propagation approximates one by one, or ``None`` for ε > 0.
 
         With ε > 0 the likelihood is no product; p(y | f) is then one factor of all latent functions.
         """
-        return None if self.epsilon else Comparisons(self._indicators(Y))
+        return None if self._noisy else Comparisons(self._indicators(Y))
 
-    def _log_levels(self) -> tuple[float, float]:
-        """Return log(1 − ε) and log(ε/(K − 1))."""
-        missed = math.log(self.epsilon / (self.num_classes - 1)) if self.epsilon else -math.inf
-        return math.log1p(-self.epsilon), missed
+    @property
+    def _noisy(self) -> bool:
+        return isinstance(self.epsilon, Parameter) or self.epsilon > 0.0
+
+    def _levels(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return 1 − ε and ε/(K − 1)."""
+        epsilon = tf.cast(self.epsilon, dtype)
+        return 1.0 - epsilon, epsilon / (self.num_classes - 1)
 
     def _log_conditional(self, F: tf.Tensor) -> tf.Tensor:
-        hit, missed = (tf.constant(level, F.dtype) for level in self._log_levels())
+        hit, missed = map(tf.math.log, self._levels(F.dtype))
         largest = tf.one_hot(tf.argmax(F, axis=-1), self.num_classes, True, False)
         return tf.where(largest, hit, missed)
 
     def _log_mixture(self, log_p: tf.Tensor) -> tf.Tensor:
         """Return log[(1 − ε) P + ε/(K − 1) (1 − P)]."""
-        if not self.epsilon:
+        if not self._noisy:
             return log_p
-        missed = self.epsilon / (self.num_classes - 1)
-        share = math.log(1.0 - self.epsilon - missed)
-        return math.log(missed) + tf.math.softplus(log_p + share - math.log(missed))
+        hit, missed = self._levels(log_p.dtype)
+        log_missed = tf.math.log(missed)
+        return log_missed + tf.math.softplus(log_p + tf.math.log(hit - missed) - log_missed)
 
     def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         def of_class(own: tf.Tensor) -> tf.Tensor:
@@ -107,11 +118,21 @@ class RobustMax(CategoricalLikelihood):
     def _variational_expectations(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
-        if not self.epsilon:
+        if not self._noisy:
             raise ValueError("E[log p(y | f)] is -inf at epsilon = 0: give RobustMax an epsilon such as 1e-3")
-        hit, missed = self._log_levels()
-        P = tf.exp(log_probability_largest(*broadcast(Fmu, Fvar), self._indicators(Y)))
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        hit, missed = map(tf.math.log, self._levels(Fmu.dtype))
+        P = tf.exp(log_probability_largest(Fmu, Fvar, self._indicators(Y)))
         return missed + (hit - missed) * P
+
+
+def _learnt(epsilon: float, num_classes: int) -> Parameter:
+    """Return ε as a parameter in (0, 1 − 1/K)."""
+    upper, start = to_default_float(1.0 - 1.0 / num_classes), to_default_float(epsilon)
+    transform = tfp.bijectors.Sigmoid(to_default_float(0.0), upper)
+    return Parameter(
+        start, transform=transform, prior=tfp.distributions.Beta(to_default_float(2.0), 1.0 / start)
+    )
 
 
 class Comparisons(NamedTuple):
