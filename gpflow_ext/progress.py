@@ -10,6 +10,8 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -18,7 +20,11 @@ from rich.progress import (
 
 @contextmanager
 def bar(
-    description: str, total: int, done: int = 0, enabled: bool | None = None
+    description: str,
+    total: int,
+    done: int = 0,
+    enabled: bool | None = None,
+    report: Callable[[], str] = lambda: "",
 ) -> Iterator[Callable[[int, float], None]]:
     """Show a bar on standard error and yield the callback ``(step, objective)`` that moves it.
 
@@ -30,6 +36,8 @@ def bar(
         Steps in all, and those already done.
     enabled
         ``None`` shows the bar only where standard error is a terminal.
+    report
+        Returns what else to show.
     """
     console = Console(stderr=True)
     if not (console.is_terminal if enabled is None else enabled):
@@ -40,11 +48,22 @@ def bar(
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[objective]}"),
+        _Speed(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as display:
         task = display.add_task(description, total=total, completed=done, objective="")
-        yield lambda step, objective: display.update(
-            task, completed=step, objective=f"objective {objective:.4f}"
-        )
+
+        def show(step: int, objective: float) -> None:
+            parts = [f"objective {objective:.4f}", report()]
+            display.update(task, completed=step, objective=", ".join(part for part in parts if part))
+
+        yield show
+
+
+class _Speed(ProgressColumn):
+    """Steps per second."""
+
+    def render(self, task: Task) -> str:
+        return "" if task.speed is None else f"{task.speed:.3g}/s"

@@ -1,13 +1,14 @@
 """Products with many triangular matrices at once, at little more than half the cost of dense ones.
 
-The posterior of a sparse model with P latent functions holds P lower triangular factors [M, M], and almost all
-of the time of a training step goes into their products with one [M, B] matrix. A product by blocks of columns
-leaves out the zeros: with n blocks (1 + 1/n)/2 of the operations are left. All P factors share one matrix
-product for each block.
+The posterior of a sparse model with P latent functions holds P lower triangular factors [M, M], and almost
+all of the time of a training step goes into their products with one [M, B] matrix. A product by blocks of
+columns leaves out the zeros: with n blocks (1 + 1/n)/2 of the operations are left. All P factors share one
+matrix product for each block.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -41,9 +42,12 @@ def squared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             twice = 2.0 * tf.transpose(upstream)[:, None, :]
             scaled = [tf.reshape(twice * p, [-1, tf.shape(p)[-1]]) for p in products]  # [P·b, B]
-            by_rows = [tf.matmul(s, A[begin:], transpose_b=True) for s, (begin, _) in zip(scaled, blocks)]
-            by_A = [tf.matmul(row, s, transpose_a=True) for row, s in zip(rows, scaled)]
-            by_A = [tf.pad(part, [[begin, 0], [0, 0]]) for part, (begin, _) in zip(by_A, blocks)]
+            by_rows = [
+                tf.matmul(s, A[begin:], transpose_b=True)
+                for s, (begin, _) in zip(scaled, blocks, strict=True)
+            ]
+            by_A = [tf.matmul(row, s, transpose_a=True) for row, s in zip(rows, scaled, strict=True)]
+            by_A = [tf.pad(part, [[begin, 0], [0, 0]]) for part, (begin, _) in zip(by_A, blocks, strict=True)]
             return tf.linalg.band_part(_assemble(by_rows, blocks), -1, 0), tf.add_n(by_A)
 
         return tf.transpose(norms), gradient
@@ -89,7 +93,7 @@ def _blocks(size: int) -> list[tuple[int, int]]:
     """Return the ends of the blocks of rows."""
     number = max(1, min(_BLOCKS, size // _SMALLEST))
     ends = [size * i // number for i in range(number + 1)]
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))
 
 
 def _assemble(rows: list[tf.Tensor], blocks: list[tuple[int, int]]) -> tf.Tensor:

@@ -24,6 +24,7 @@ class Status(enum.Enum):
     """How a training loop ended."""
 
     CONVERGED = "The objective and the stationarity conditions settled within the tolerance."
+    STOPPED_EARLY = "The score on held-out data stopped improving; the best parameters were restored."
     MAX_STEPS = "The number of steps asked for was reached before the objective settled."
     NON_FINITE = "The objective became NaN or infinite; the last good state was restored."
     DIVERGED = (
@@ -105,6 +106,7 @@ def iterate(
     monotone: bool = False,
     callbacks: Sequence[Callback] = (),
     trail: Trail | None = None,
+    settled: Status = Status.CONVERGED,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -125,6 +127,8 @@ def iterate(
         Called in order after each accepted step.
     trail
         What earlier steps left for the test of convergence; kept up to date.
+    settled
+        The status of a run that stops by ``tolerance``.
     """
     trail = Trail() if trail is None else trail
     begin, objective, times = time.perf_counter(), [], []
@@ -134,7 +138,7 @@ def iterate(
         if trail.converged(tolerance):
             break
         before = _read(variables)
-        value, settled = update()
+        value, at_rest = update()
         if not math.isfinite(value):
             failure = Status.NON_FINITE
             _restore(variables, good)
@@ -146,10 +150,10 @@ def iterate(
         good = before
         objective.append(value)
         times.append(time.perf_counter() - begin)
-        trail.add(value, settled)
+        trail.add(value, at_rest)
         for callback in callbacks:
             callback(step, value)
-    status = failure or (Status.CONVERGED if trail.converged(tolerance) else Status.MAX_STEPS)
+    status = failure or (settled if trail.converged(tolerance) else Status.MAX_STEPS)
     return FitResult(np.array(objective, float), np.array(times, float), first_step, status)
 
 

@@ -6,9 +6,12 @@ wₙ = −2 N/B ∂Eₙ/∂vₙ, gₙ = N/B ∂Eₙ/∂mₙ, the natural-gradien
     Var[v]⁻¹ ← (1 − γ) Var[v]⁻¹ + γ (I + Σₙ wₙ aₙaₙᵀ)
     Var[v]⁻¹E[v] ← (1 − γ) Var[v]⁻¹E[v] + γ Σₙ aₙ (gₙ + wₙ aₙᵀE[v])
 
-for each latent function (Khan & Lin 2017, eq. 11; Salimbeni, Eleftheriadis & Hensman 2018, section 2): the sites
-of dual form, which need no derivative in q_sqrt and one factorisation. Where Eₙ is not concave some wₙ are
-negative; a step whose precision cannot be factorised is taken again at half the length.
+for each latent function (Khan & Lin 2017, eq. 11; Salimbeni, Eleftheriadis & Hensman 2018, section 2): dual
+sites, which need no derivative in q_sqrt and one factorisation. Where Eₙ is not concave some wₙ are negative.
+``concave`` sets those to zero: the precision never falls below the prior's and the mean keeps its fixed
+point, but the variance is a little too small. Else a step after which q were no Gaussian, or wider than what
+it forgot explains, is taken again that way. Minibatches need it: among a few rows with N/B times their
+weight the negative ones can outweigh all that q knows about a direction.
 
 The hyperparameters move by the optimiser in the same pass over the minibatch, from the same point: q is
 whitened, so that it follows the prior. Without γ the optimiser moves q too.
@@ -16,9 +19,10 @@ whitened, so that it follows the prior. Without γ the optimiser moves q too.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gpflow
 import tensorflow as tf
@@ -27,6 +31,9 @@ from gpflow_ext import linalg, triangular
 from gpflow_ext.distribute import Shards, total
 from gpflow_ext.inference.loops import resolve_jit
 from gpflow_ext.sites import Projection
+
+Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+"""Inputs X [B, D] and targets Y [B, 1]."""
 
 
 class Target(Protocol):
@@ -78,12 +85,14 @@ class MinibatchAscent(tf.Module):
         Its trainable variables other than q's.
     optimizer
         A tf_keras optimiser built on all that it moves.
+    read
+        Returns the next minibatch (X [B, D], Y [B, 1]).
     gamma
         γ of step number t = 0, 1, …, in (0, 1]; ``None`` leaves q to the optimiser.
     hold
         For so many steps the hyperparameters stay, and q alone moves.
-    batches
-        Iterator over minibatches (X [B, D], Y [B, 1]).
+    concave
+        Whether γ-steps leave out negative weights wₙ at once.
     shards
         The rows of a minibatch dealt to the replicas of a ``tf.distribute`` strategy.
     jit_compile
@@ -95,16 +104,17 @@ class MinibatchAscent(tf.Module):
         target: Target,
         hypers: Sequence[tf.Variable],
         optimizer: Any,
-        batches: Iterator[tuple[tf.Tensor, tf.Tensor]],
+        read: Callable[[], Minibatch],
         *,
         gamma: Callable[[int], float] | None,
         hold: int = 0,
+        concave: bool = True,
         shards: Shards | None = None,
         jit_compile: bool | None = None,
     ) -> None:
         super().__init__()
-        self._target, self._optimizer, self._batches = target, optimizer, batches
-        self._gamma, self._hold, self._shards = gamma, hold, shards
+        self._target, self._optimizer, self._read = target, optimizer, read
+        self._gamma, self._hold, self._concave, self._shards = gamma, hold, concave, shards
         self._q = (
             []
             if gamma is not None
@@ -114,8 +124,8 @@ class MinibatchAscent(tf.Module):
         jit = resolve_jit(jit_compile)
         compiled = {"jit_compile": jit, "autograph": False, "reduce_retracing": True}
         held, free = list(self._q), [*self._q, *self._hypers]
-        self._look_held = tf.function(lambda *batch: self._look(*batch, held), **compiled)
-        self._look_free = tf.function(lambda *batch: self._look(*batch, free), **compiled)
+        self._look_held = tf.function(functools.partial(self._look, moving=held), **compiled)
+        self._look_free = tf.function(functools.partial(self._look, moving=free), **compiled)
         self._move = tf.function(self._natural_step, jit_compile=jit, autograph=False)
         self._commit = tf.function(self._assign, autograph=False)
         self._descend_held = tf.function(lambda g: self._descend(g, held), autograph=False)
@@ -130,30 +140,30 @@ class MinibatchAscent(tf.Module):
             self.nat1 = tf.Variable(tf.zeros([M, K], like.dtype), trainable=False)
             self.prec = tf.Variable(tf.zeros([K, M, M], like.dtype), trainable=False)
 
-    def update(self) -> tuple[float, bool]:
-        """Do one step; return the estimate of the bound before it, NaN if that or what follows is not finite."""
+    def step(self) -> float:
+        """Do one step; return the bound's estimate before it, NaN if it or its gradient is not finite."""
         step = int(self.steps)
         if self._gamma is not None and step == 0:
             self._start()
         held = step < self._hold
         look = self._look_held if held else self._look_free
-        X, Y = next(self._batches)
-        for least in (0.0,) if held else (-math.inf, 0.0):
+        X, Y = self._read()
+        for least in (0.0,) if self._concave else (-math.inf, 0.0):
             value, finite, sums = look(X, Y, tf.constant(least, self._dtype))
             if not finite:
-                return math.nan, False
+                return math.nan
             if self._gamma is None or self._turn(sums, self._gamma(step)):
                 break
             self.fallbacks.assign_add(1)
         else:
-            return math.nan, False
+            return math.nan
         if sums.gradient:
             (self._descend_held if held else self._descend_free)(sums.gradient)
         share = float(sums.correct) / int(X.shape[0])
         weight = 1.0 / min(step + 1, 50)
         self.accuracy.assign_add(weight * (share - self.accuracy))
         self.steps.assign_add(1)
-        return float(value), False
+        return float(value)
 
     def _start(self) -> None:
         """Take the natural parameters from q. O(KM³)."""

@@ -10,7 +10,7 @@ from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 
-from gpflow_ext import checks, triangular
+from gpflow_ext import triangular
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import projection
 from gpflow_ext.sites import Projection
@@ -75,8 +75,8 @@ class SVGPRobustMax(SVGP):
         inducing_variable = inducingpoint_wrapper(inducing_variable)
         if isinstance(kernel, MultioutputKernel) or not isinstance(inducing_variable, InducingPoints):
             raise NotImplementedError(
-                "SVGPRobustMax shares one kernel and one set of inducing points among the classes; for others "
-                "give gpflow.models.SVGP the likelihood gpflow_ext.likelihoods.RobustMax."
+                "SVGPRobustMax shares one kernel and one set of inducing points among the classes; for "
+                "others give gpflow.models.SVGP the likelihood gpflow_ext.likelihoods.RobustMax."
             )
         if not epsilon > 0.0:
             raise ValueError(f"epsilon must be positive: the bound is -inf at 0; got {epsilon}.")

@@ -12,19 +12,28 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext import progress as progress_bar
 from gpflow_ext.inference.loops import Callback, FitResult, Trail, iterate
-from gpflow_ext.models import VGPKMM, SparseEP
+from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
 from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
 from gpflow_ext.recipes.recipe import Recipe
+from gpflow_ext.recipes.stochastic_variational import stochastic_variational
 from gpflow_ext.recipes.workers import start
 
-__all__ = ["Recipe", "coordinate_ascent", "expectation_propagation", "fit", "gradient_descent"]
+__all__ = [
+    "Recipe",
+    "coordinate_ascent",
+    "expectation_propagation",
+    "fit",
+    "gradient_descent",
+    "stochastic_variational",
+]
 
 _RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
     VGPKMM: coordinate_ascent,
     SparseEP: expectation_propagation,
+    SVGPRobustMax: stochastic_variational,
 }
 
 
@@ -48,8 +57,9 @@ def fit(
     Parameters
     ----------
     model
-        `VGPKMM` trains by `coordinate_ascent`, `SparseEP` by `expectation_propagation`, all others by
-        `gradient_descent`; their further keyword arguments go into ``options``.
+        `VGPKMM` trains by `coordinate_ascent`, `SparseEP` by `expectation_propagation`,
+        `SVGPRobustMax` by `stochastic_variational`, all others by `gradient_descent`; their further keyword
+        arguments go into ``options``.
     data
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.
@@ -71,9 +81,9 @@ def fit(
     jit_compile
         XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
     strategy
-        A ``tf.distribute`` strategy among whose devices or machines `SparseEP` deals its data; see
-        `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls ``monitor`` and
-        writes checkpoints.
+        A ``tf.distribute`` strategy among whose devices or machines `SparseEP` deals its data and
+        `SVGPRobustMax` its minibatches; see `gpflow_ext.distribute`. Of several workers the chief alone
+        shows progress, calls ``monitor`` and writes checkpoints.
 
     Returns
     -------
@@ -92,9 +102,9 @@ def fit(
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     build = next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
     if strategy is not None:
-        if build is not expectation_propagation:
+        if build not in (expectation_propagation, stochastic_variational):
             raise NotImplementedError(
-                f"`strategy` is for SparseEP; {type(model).__name__} trains on one device."
+                f"`strategy` is for SparseEP and SVGPRobustMax; {type(model).__name__} trains on one device."
             )
         options["strategy"] = strategy
     recipe = build(model, data, seed=seed, jit_compile=jit_compile, **options)
@@ -133,7 +143,9 @@ def fit(
             callbacks.append(_saver(recipe, checkpoints, checkpoint_every))
         shown = progress if chief else False
         callbacks.append(
-            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, shown))
+            stack.enter_context(
+                progress_bar.bar(type(model).__name__, steps, first_step, shown, recipe.report)
+            )
         )
         result = iterate(
             recipe.update,
@@ -144,10 +156,12 @@ def fit(
             monotone=recipe.monotone,
             callbacks=callbacks,
             trail=trail,
+            settled=recipe.settled,
         )
         recipe.gather()
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
+    recipe.finish()
     return result
 
 

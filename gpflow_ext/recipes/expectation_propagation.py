@@ -7,12 +7,12 @@ from typing import Any, Literal
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.keras import tf_keras
 
 from gpflow_ext.distribute import Shards
 from gpflow_ext.inference import distributed_ep
 from gpflow_ext.inference import expectation_propagation as ep
 from gpflow_ext.models import SparseEP
+from gpflow_ext.recipes.optimizers import built
 from gpflow_ext.recipes.recipe import Recipe
 from gpflow_ext.recipes.stochastic_ep import stochastic_expectation_propagation
 
@@ -87,7 +87,7 @@ def expectation_propagation(
             "`strategy` deals all data to its devices in each step, minibatches are for one device: give "
             "`strategy` or `minibatch_size`, not both."
         )
-    inner = None if outer or not hypers else _built(optimizer, hypers)
+    inner = None if outer or not hypers else built(optimizer, hypers, otherwise=' or "lbfgs"')
     if minibatch_size is not None:
         return stochastic_expectation_propagation(
             model,
@@ -139,15 +139,3 @@ def _shards(model: SparseEP, strategy: tf.distribute.Strategy, jit_compile: bool
     if any(isinstance(variable, tf.distribute.DistributedValues) for variable in model.variables):
         raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
     return Shards(strategy, model.rows.num_data)
-
-
-def _built(optimizer: Any | None, variables: Any) -> Any:
-    """Return the optimiser with its slots made, Adam by default."""
-    optimizer = tf_keras.optimizers.Adam(0.01) if optimizer is None else optimizer
-    if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
-        raise ValueError(
-            '`optimizer` must be a tf_keras optimiser (see gpflow.keras.tf_keras) or "lbfgs"; '
-            f"got {type(optimizer)}."
-        )
-    optimizer.build(variables)
-    return optimizer

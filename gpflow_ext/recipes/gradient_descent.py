@@ -6,11 +6,11 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from gpflow.keras import tf_keras
 from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 
 from gpflow_ext import checks
 from gpflow_ext.inference import gradient
+from gpflow_ext.recipes.optimizers import built
 from gpflow_ext.recipes.recipe import Recipe
 
 
@@ -43,13 +43,8 @@ def gradient_descent(
     variables = model.trainable_variables
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
-    optimizer = tf_keras.optimizers.Adam(0.01) if optimizer is None else optimizer
-    if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
-        raise ValueError(
-            f"`optimizer` must be a tf_keras optimiser (see gpflow.keras.tf_keras); got {type(optimizer)}."
-        )
-    optimizer.build(variables)
-    arrays, batches = _training_data(model, data, minibatch_size, seed)
+    optimizer = built(optimizer, variables)
+    arrays, batches = training_data(model, data, minibatch_size, seed)
     loss = model.training_loss
     if batches is None and arrays is not None:
         loss = functools.partial(model.training_loss, tuple(tf.constant(part) for part in arrays))
@@ -70,7 +65,7 @@ def gradient_descent(
     )
 
 
-def _training_data(
+def training_data(
     model: BayesianModel, data: Any, minibatch_size: int | None, seed: int
 ) -> tuple[tuple[Any, Any] | None, Any | None]:
     """Return the arrays to train on, and the iterator over minibatches, each if there is one."""

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpflow_ext.distribute import Shards
-from gpflow_ext.inference.loops import Update
+from gpflow_ext.inference.loops import Status, Update
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class Recipe:
         How the data are dealt to the replicas of a ``tf.distribute`` strategy.
     gather
         Makes the variables complete in each process where the data are dealt to several.
+    settled
+        How a run ends whose update says that it has settled.
+    report
+        What a progress bar shows beside the objective.
+    finish
+        Called once at the end, after the last checkpoint.
     """
 
     update: Update
@@ -48,3 +54,6 @@ class Recipe:
     data: tuple[Any, Any] | None = None
     shards: Shards | None = None
     gather: Callable[[], None] = lambda: None
+    settled: Status = Status.CONVERGED
+    report: Callable[[], str] = lambda: ""
+    finish: Callable[[], None] = lambda: None

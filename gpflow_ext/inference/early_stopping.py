@@ -1,0 +1,51 @@
+"""Early stopping: the state with the best score on held-out data is kept, and ends the run when it is old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+
+class EarlyStopping(tf.Module):
+    """Watches a score, the lower the better; its state is in variables that a checkpoint can hold.
+
+    Parameters
+    ----------
+    score
+        Returns the score of the present state.
+    variables
+        What the score depends on; a copy of the best ones is kept.
+    patience
+        Evaluations without improvement after which to stop; ``None`` never stops.
+    """
+
+    def __init__(
+        self, score: Callable[[], float], variables: Sequence[tf.Variable], patience: int | None
+    ) -> None:
+        super().__init__()
+        self._score, self._watched, self._patience = score, list(variables), patience
+        self.best = tf.Variable(np.inf, dtype=tf.float64, trainable=False)
+        self.last = tf.Variable(np.nan, dtype=tf.float64, trainable=False)
+        self.waited = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.kept = [tf.Variable(variable, trainable=False) for variable in variables]
+
+    def evaluate(self) -> bool:
+        """Take the score; return whether the patience is at its end."""
+        score = self._score()
+        self.last.assign(score)
+        if score < float(self.best):
+            self.best.assign(score)
+            self.waited.assign(0)
+            for copy, variable in zip(self.kept, self._watched, strict=True):
+                copy.assign(variable)
+        else:
+            self.waited.assign_add(1)
+        return self._patience is not None and int(self.waited) >= self._patience
+
+    def restore_best(self) -> None:
+        """Return to the best state, if there has been an evaluation."""
+        if np.isfinite(float(self.best)):
+            for copy, variable in zip(self.kept, self._watched, strict=True):
+                variable.assign(copy)
