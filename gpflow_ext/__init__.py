@@ -12,9 +12,11 @@ from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
 from gpflow_ext.inference.loops import FitResult, Status
 from gpflow_ext.persistence import export, load_exported, verify
+from gpflow_ext.prediction import ClassPredictor
 from gpflow_ext.recipes import fit
 
 __all__ = [
+    "ClassPredictor",
     "FitResult",
     "Status",
     "__version__",

@@ -5,6 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 _PAPERS = {
+    "SVGPRobustMax": """@inproceedings{hensman2015mcmc,
+  author    = {Hensman, James and Matthews, Alexander G. de G. and Filippone, Maurizio and
+               Ghahramani, Zoubin},
+  title     = {{MCMC} for Variationally Sparse {G}aussian Processes},
+  booktitle = {Advances in Neural Information Processing Systems 28},
+  year      = {2015}
+}""",
     "SparseEP": """@inproceedings{hernandezlobato2016scalable,
   author    = {Hern{\\'a}ndez-Lobato, Daniel and Hern{\\'a}ndez-Lobato, Jos{\\'e} Miguel},
   title     = {Scalable {G}aussian Process Classification via Expectation Propagation},

@@ -15,6 +15,7 @@ FLOORS = [
         "_version",
         "linalg",
         "special",
+        "triangular",
         "logistic",
         "bounds",
         "bound_tables",
@@ -31,7 +32,7 @@ FLOORS = [
     {"inference"},
     {"recipes"},
 ]
-LEAVES = {"datasets", "metrics", "persistence", "plotting", "progress", "citations"}
+LEAVES = {"datasets", "metrics", "persistence", "plotting", "prediction", "progress", "citations"}
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
 

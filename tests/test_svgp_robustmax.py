@@ -92,8 +92,36 @@ def test_bound_and_gradient_are_those_of_gpflow() -> None:
         gradients.append(tape.gradient(loss, variables))
     for a, b in zip(*gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
-    for a, b in zip(ours.predict_f(DATA[0]), theirs.predict_f(DATA[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    for options in ({}, {"full_cov": True}, {"full_output_cov": True}):
+        expected = theirs.predict_f(DATA[0][:7], **options)
+        for found in (
+            ours.predict_f(DATA[0][:7], **options),
+            ours.posterior().predict_f(DATA[0][:7], **options),
+        ):
+            for a, b in zip(found, expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_classes_of_many_inputs_by_name() -> None:
+    new = scatter(model())
+    predictor = gpx.ClassPredictor(new, ["a", "b", "c"], batch_size=25)
+    p = predictor.probabilities(DATA[0])
+    np.testing.assert_allclose(p, new.predict_y(DATA[0])[0], atol=1e-12)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
+    names, best = predictor.top(DATA[0], 2)
+    assert (names[:, 0] == predictor.labels(DATA[0])).all()
+    np.testing.assert_array_equal(best, np.sort(p, axis=1)[:, :0:-1])
+    assert (names[:, 1] == np.array(["a", "b", "c"])[np.argsort(p, axis=1)[:, 1]]).all()
+    assert predictor.probabilities(DATA[0][:0]).shape == (0, 3)
+    assert (gpx.ClassPredictor(new).labels(DATA[0]) == p.argmax(axis=1)).all()
+    for call, message in (
+        (lambda: gpx.ClassPredictor(new, ["a"]), "3 classes"),
+        (lambda: predictor.top(DATA[0], 4), "from 1 to 3"),
+        (lambda: predictor.labels(DATA[0][0]), "two axes"),
+        (lambda: gpx.ClassPredictor(gpflow.models.GPR(problems.continuous(), problems.kernel())), "Gaussian"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_one_step_of_length_one_is_the_natural_gradient_of_gpflow() -> None:

@@ -9,10 +9,12 @@ from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext import triangular
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import projection
+from gpflow_ext.models.whitened_posterior import WhitenedPosterior
 from gpflow_ext.sites import Projection
 
 
@@ -112,6 +114,12 @@ class SVGPRobustMax(SVGP):
         """Return N/B for a minibatch X [B, D]."""
         rows = tf.cast(tf.shape(X)[0], gpflow.default_float())
         return tf.ones_like(rows) if self.num_data is None else float(self.num_data) / rows
+
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> WhitenedPosterior:
+        """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        return WhitenedPosterior(self, precompute_cache)
 
     def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return E[log p(yₙ | f)] for f ~ N(mean, var) [B, K], as [B]."""
