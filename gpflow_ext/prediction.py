@@ -59,7 +59,10 @@ class ClassPredictor:
 
         self._predict = tf.function(predict, jit_compile=jit_compile)
         dtype = gpflow.default_float()
-        moments: tuple[Array, Array] = np.zeros([1, model.num_latent_gps], dtype), np.ones([1, model.num_latent_gps], dtype)
+        moments: tuple[Array, Array] = (
+            np.zeros([1, model.num_latent_gps], dtype),
+            np.ones([1, model.num_latent_gps], dtype),
+        )
         one = class_probabilities(likelihood, np.zeros([1, 1], dtype), *map(tf.constant, moments))
         if one is None:
             raise ValueError(f"{type(likelihood).__name__} is no likelihood of classes")

@@ -50,7 +50,13 @@ def parser(description: str, epilog: str) -> argparse.ArgumentParser:
     data.add_argument(
         "--seed", type=int, default=0, help="seed of the split and of the training (default: %(default)s)"
     )
-    data.add_argument("--raw", action="store_true", help="do not standardise the inputs")
+    scaling = data.add_mutually_exclusive_group()
+    scaling.add_argument("--raw", action="store_true", help="do not standardise the inputs")
+    scaling.add_argument(
+        "--common-scale",
+        action="store_true",
+        help="one shift and scale for all inputs, as for the pixels of an image (default: one for each)",
+    )
     kernel = new.add_argument_group("kernel")
     kernel.add_argument(
         "--kernel",
@@ -111,7 +117,7 @@ def load(arguments: argparse.Namespace, task: str | None = None) -> Any:
         split=arguments.split,
         test_fraction=arguments.test_fraction,
         seed=arguments.seed,
-        standardise=not arguments.raw,
+        standardise="common" if arguments.common_scale else not arguments.raw,
     )
 
 
@@ -213,7 +219,7 @@ def train(script: Any, objective: str) -> None:
     model = script.build(options, split)
     if options.run_dir is not None:
         save_arguments(options, Path(script.__file__).stem)
-    result = script.fit(options, model, options.steps)
+    result = script.fit(options, model, split, options.steps)
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
     report(result, metrics, objective)
     if options.export is not None:

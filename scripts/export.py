@@ -48,7 +48,7 @@ def main() -> None:
     split = script.load(flags)
     model = script.build(flags, split)
     flags.run_dir = options.run_dir
-    step = script.fit(flags, model, steps=0).steps
+    step = script.fit(flags, model, split, steps=0).steps
     if step == 0:
         raise ValueError(f"{options.run_dir} holds no checkpoint: train first.")
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}

@@ -117,7 +117,7 @@ def likelihood(split: Any) -> Any:
     return likelihoods.RobustMax(len(split.labels))
 
 
-def fit(options: argparse.Namespace, model: Any, steps: int | None) -> Any:
+def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) -> Any:
     """Train for the flags, from the newest checkpoint of the run folder if there is one."""
     import gpflow_ext as gpx
 

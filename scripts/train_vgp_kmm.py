@@ -81,7 +81,7 @@ def load(options: argparse.Namespace) -> Any:
     return _cli.load(options, task="binary")
 
 
-def fit(options: argparse.Namespace, model: Any, steps: int | None) -> Any:
+def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) -> Any:
     """Train for the flags, from the newest checkpoint of the run folder if there is one."""
     import gpflow_ext as gpx
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gpflow
 import numpy as np
@@ -31,7 +31,7 @@ def load(
     seed: int = 0,
     test_fraction: float = 0.2,
     split: str | None = None,
-    standardise: bool = True,
+    standardise: bool | Literal["common"] = True,
     missing: str = "error",
     drop: Sequence[str] = (),
     one_hot: Sequence[str] = (),
@@ -64,7 +64,8 @@ def load(
         "random", "published" (for the sets that have one), or None: the parts in which the set comes
         (MNIST, ``test=``), else random.
     standardise
-        Shift and scale each input to mean 0 and deviation 1 over the training part. Targets keep their units.
+        Shift and scale each input to mean 0 and deviation 1 over the training part; "common" takes one shift
+        and one scale for all inputs, as for the pixels of an image. Targets keep their units.
     missing
         What to do with missing values: "error", "drop" the rows, or fill in the training "mean".
     drop, one_hot
@@ -94,6 +95,8 @@ def load(
         If a download fails.
     """
     _check_arguments(seed, test_fraction, split, missing, drop, one_hot)
+    if standardise not in (True, False, "common"):
+        raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
     raw = find(Request(name, target, task, tuple(drop), tuple(one_hot), test, split, data_dir, offline))
     refuse_infinite(raw)
     raw, kept = treat_missing(raw, missing)
@@ -103,9 +106,11 @@ def load(
     notes = [*raw.notes, *encoded.notes, *row_notes, *fill_with_mean(*parts, raw.feature_names)]
     scaler = Scaler.identity(len(raw.feature_names))
     if standardise:
-        scaler = Scaler.fit(parts[0])
+        common = standardise == "common"
+        scaler = Scaler.fit_common(parts[0]) if common else Scaler.fit(parts[0])
         notes += note_constant(parts[0], raw.feature_names)
-        notes.append("inputs were standardised with the mean and deviation of the training part")
+        with_what = "one mean and one deviation of all inputs" if common else "the mean and deviation"
+        notes.append(f"inputs were standardised with {with_what} of the training part")
         for part in parts:  # in place: a second copy of the inputs may not fit into memory
             part -= scaler.mean
             part /= scaler.scale

@@ -40,6 +40,12 @@ class Scaler:
         return cls(mean, np.where(constant, 1.0, peak * np.sqrt(variance)))
 
     @classmethod
+    def fit_common(cls, X: Floats) -> Scaler:
+        """Take one mean and one standard deviation of all elements of X [N, D]."""
+        all_inputs = cls.fit(X.reshape(-1, 1))
+        return cls(np.full(X.shape[1], all_inputs.mean), np.full(X.shape[1], all_inputs.scale))
+
+    @classmethod
     def identity(cls, num_inputs: int) -> Scaler:
         """Return the map that changes nothing."""
         return cls(np.zeros(num_inputs), np.ones(num_inputs))
