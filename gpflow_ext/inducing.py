@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_ROUNDING = 1e-7  # distances below this share of a row's norm may be rounding
+_ROUNDING = 1e-6  # distances below this share of a row's norm may be rounding
 
 
 def kmeans(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
