@@ -7,7 +7,7 @@
 >>> scores = gpx.metrics.evaluate(model, test)
 """
 
-from gpflow_ext import datasets, distribute, likelihoods, metrics, models, plotting
+from gpflow_ext import datasets, distribute, inducing, likelihoods, metrics, models, plotting
 from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
 from gpflow_ext.inference.loops import FitResult, Status
@@ -25,6 +25,7 @@ __all__ = [
     "distribute",
     "export",
     "fit",
+    "inducing",
     "likelihoods",
     "load_exported",
     "metrics",

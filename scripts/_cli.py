@@ -143,11 +143,11 @@ def build_kernel(arguments: argparse.Namespace, num_inputs: int) -> Any:
 
 def inducing_points(number: int, X: Any, seed: int, flag: str) -> Any:
     """Return training rows drawn at random; the flag is named where there are not that many."""
-    import numpy as np
+    from gpflow_ext import inducing
 
     if not 1 <= number <= len(X):
         raise ValueError(f"{flag} must be from 1 to {len(X)}, the number of training rows; got {number}.")
-    return X[np.random.default_rng(seed).choice(len(X), number, replace=False)]
+    return inducing.subset(X, number, seed=seed)
 
 
 def describe(split: Any) -> None:

@@ -30,9 +30,9 @@ FLOORS = [
     {"likelihoods"},
     {"models"},
     {"inference"},
-    {"recipes"},
+    {"recipes", "sklearn"},  # sklearn: the estimator, which sees models and recipes
 ]
-LEAVES = {"datasets", "metrics", "persistence", "plotting", "prediction", "progress", "citations"}
+LEAVES = {"citations", "datasets", "inducing", "metrics", "persistence", "plotting", "prediction", "progress"}
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
 
@@ -63,7 +63,7 @@ def test_imports_come_from_below(path: Path) -> None:
     for name in _imports(path) - {own}:
         if own in LEAVES:
             assert FLOOR.get(name) == 0, f"the leaf {own} imports {name}"
-        elif own != "recipes":  # recipes see models, engines and leaves
+        elif own not in FLOORS[-1]:  # the top floor sees models, engines and leaves
             assert FLOOR.get(name, 99) <= FLOOR[own], f"{own} imports {name}, which is not below it"
             assert not (own == "inference" and name == "models"), "engines never see a model's inside"
 

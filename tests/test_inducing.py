@@ -1,0 +1,125 @@
+"""Inducing points: good centres, none wasted, the same ones for the same seed."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+import gpflow_ext as gpx
+from gpflow_ext.inducing import distinct, kmeans, subset
+
+cluster = pytest.importorskip("sklearn.cluster")
+
+CORNERS = 10.0 * np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+
+
+def _blobs(num_data: int = 400) -> np.ndarray:
+    return np.repeat(CORNERS, num_data // 4, axis=0) + np.random.default_rng(0).normal(size=(num_data, 2))
+
+
+def _crowded() -> np.ndarray:
+    """Two rows that occur 500 times each, and 30 others among which a random start draws almost none."""
+    rare = np.random.default_rng(1).normal(size=(30, 2)).round(2)
+    return np.concatenate([np.zeros((500, 2)), np.ones((500, 2)), rare])
+
+
+def _num_wasted(X: np.ndarray, Z: np.ndarray) -> int:
+    """Number of centres that are the nearest one (the first among equals) of no row."""
+    return len(Z) - len(np.unique(cdist(X, Z).argmin(axis=1)))
+
+
+def test_centres_are_those_of_the_clusters() -> None:
+    X = _blobs()
+    Z = kmeans(X, 4)
+    order = cdist(CORNERS, Z).argmin(axis=1)
+    np.testing.assert_allclose(Z[order], X.reshape(4, 100, 2).mean(axis=1), atol=0.15)
+
+
+def test_seed_decides_the_points() -> None:
+    X = _blobs()
+    np.testing.assert_array_equal(kmeans(X, 20, seed=3), kmeans(X, 20, seed=3))
+    assert not np.array_equal(kmeans(X, 20, seed=3), kmeans(X, 20, seed=4))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_centre_is_wasted_where_few_rows_differ(dtype: type) -> None:
+    X = _crowded().astype(dtype)
+    wasted = 0
+    for seed in range(5):
+        for number in (10, 25, 31):
+            raw = cluster.MiniBatchKMeans(number, random_state=seed, n_init=1).fit(X).cluster_centers_
+            wasted += _num_wasted(X, raw)
+            Z = kmeans(X, number, seed=seed)
+            assert Z.shape == (number, 2)
+            assert len(np.unique(Z, axis=0)) == number
+            assert _num_wasted(X, Z) == 0
+    assert wasted, "scikit-learn leaves no empty cluster here: the test guards nothing"
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("f4", "f4"), ("f8", "f8"), ("i8", "f8"), ("?", "f8")])
+def test_dtype_is_that_of_the_inputs(dtype: str, expected: str) -> None:
+    X = (_blobs() > 5.0).astype(dtype)
+    for points in (kmeans(X, 2), kmeans(X, 4), subset(X, 2)):
+        assert points.dtype == expected
+
+
+def test_data_far_from_zero_have_the_same_centres() -> None:
+    X, shift = _blobs(), 2.0**26  # whose square leaves no digit for squared distances of size 1
+    np.testing.assert_allclose(kmeans(X + shift, 30) - shift, kmeans(X, 30), atol=1e-6)
+
+
+def test_as_many_points_as_distinct_rows_are_these_rows() -> None:
+    X = _blobs(40)
+    np.testing.assert_array_equal(kmeans(X, 40), X)
+    np.testing.assert_array_equal(kmeans(np.tile(X, (3, 1)), 40), X)
+
+
+def test_distinct_rows_are_counted_as_numbers() -> None:
+    X = np.array([[1.0, -0.0], [2.0, 3.0], [1.0, 0.0], [2.0, 3.0]])
+    np.testing.assert_array_equal(distinct(X), X[:2])
+
+
+def test_subset_draws_rows_once() -> None:
+    X = _blobs()
+    Z = subset(X, 399, seed=1)
+    assert len(np.unique(Z, axis=0)) == 399
+    assert (cdist(Z, X).min(axis=1) == 0.0).all()
+    np.testing.assert_array_equal(Z, subset(X, 399, seed=1))
+    assert not np.array_equal(Z, subset(X, 399, seed=2))
+
+
+@pytest.mark.parametrize("choose", [kmeans, subset])
+@pytest.mark.parametrize(
+    ("X", "number", "message"),
+    [
+        (np.zeros(5), 1, r"shape \(5,\)"),
+        (np.zeros((5, 0)), 1, r"shape \(5, 0\)"),
+        (np.array([["a"], ["b"]]), 1, "of numbers"),
+        (np.array([[1.0], [np.nan]]), 1, "row 1 is not"),
+        (np.eye(4), 0, "from 1 to 4.*got 0"),
+        (np.eye(4), 5, "from 1 to 4.*got 5"),
+    ],
+)
+def test_wrong_inputs_are_refused(choose: object, X: np.ndarray, number: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(X, number)
+
+
+def test_too_few_distinct_rows_are_counted() -> None:
+    with pytest.raises(ValueError, match="only 3 distinct rows"):
+        kmeans(np.tile(np.eye(3), (10, 1)), 4)
+
+
+def test_rows_equal_up_to_rounding_are_refused() -> None:
+    X = np.concatenate([np.zeros((50, 1)), 1.0 + np.finfo(float).eps * np.arange(50.0)[:, None]])
+    with pytest.raises(ValueError, match="more than rounding"):
+        kmeans(X, 30)
+
+
+def test_missing_scikit_learn_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match=r'pip install "gpflow-ext\[data\]"'):
+        gpx.inducing.kmeans(_blobs(), 4)
