@@ -201,9 +201,13 @@ def monitor(options: argparse.Namespace, model: Any, train: Any, test: Any) -> A
 
 def board(folder: str, model: Any, rows: Any) -> Any:
     """Return GPflow's monitor: the bound of some rows and the parameters, in TensorBoard's format."""
+    import importlib.util
+
     import gpflow
     import tensorflow as tf
 
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ImportError('--tensorboard needs TensorBoard: pip install "gpflow-ext[monitor]".')
     bound = tf.function(lambda: model.elbo(tuple(tf.constant(part) for part in rows)))
     tasks = [
         gpflow.monitor.ScalarToTensorBoard(folder, bound, "bound of the first rows"),
