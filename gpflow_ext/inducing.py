@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_ROUNDING = 1e-6  # distances below this share of a row's norm may be rounding
+_ROUNDING = 1e-6  # distances below this share of a row's norm, from the mean of all, may be rounding
 
 
 def kmeans(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
@@ -82,7 +82,8 @@ def distinct(X: Array) -> Array:
 def _use_all(X: Array, Z: Array, middle: Array) -> Array:
     """Return the centres Z [M, D] after moving each without a row of X [N, D] to the row farthest from all.
 
-    A centre at a row, far from the others, keeps that row whatever moves there later: at most M rounds.
+    Of equal centres the first has all the rows. A centre put at a row keeps it, because no other comes
+    as near as rounding: at most M rounds.
     """
     from sklearn.metrics import pairwise_distances_argmin_min
 
@@ -91,13 +92,11 @@ def _use_all(X: Array, Z: Array, middle: Array) -> Array:
     while True:
         nearest, distance = pairwise_distances_argmin_min(centred, Z - middle)
         used = np.isin(np.arange(len(Z)), nearest)
-        used[np.setdiff1d(np.arange(len(Z)), np.unique(Z, axis=0, return_index=True)[1])] = False
         if used.all():
             return Z
-        distance[distance <= rounding] = 0.0
         for m in np.flatnonzero(~used):
-            farthest = np.argmax(distance)
-            if not distance[farthest]:
+            farthest = np.argmax(np.where(distance > rounding, distance, 0.0))
+            if distance[farthest] <= rounding[farthest]:
                 raise ValueError(
                     f"num_inducing is {len(Z)}, but fewer rows of X differ by more than rounding: "
                     "ask for fewer, or scale the inputs."

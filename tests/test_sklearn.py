@@ -77,16 +77,20 @@ def test_pipelines_and_cross_validation_work() -> None:
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("random_state", [3, "RandomState"])
-def test_random_state_decides_the_fit(random_state: object) -> None:
-    X, y = _iris()
+@pytest.mark.parametrize(
+    "parameters", [{}, {"num_inducing": 30, "minibatch_size": 8}], ids=["points", "steps"]
+)
+@pytest.mark.parametrize("state", [int, np.random.RandomState])
+def test_random_state_decides_the_fit(state: type, parameters: dict[str, int]) -> None:
+    """It chooses the inducing points, and where all rows are such points the minibatches."""
+    X, y = (part[::5] for part in _iris())
 
     def fitted(seed: int) -> np.ndarray:
-        state = np.random.RandomState(seed) if random_state == "RandomState" else seed
-        return _small(minibatch_size=20, random_state=state).fit(X, y).predict_proba(X[:5])
+        return _small(random_state=state(seed), **parameters).fit(X, y).predict_proba(X[:5])
 
-    np.testing.assert_array_equal(fitted(3), fitted(3))
-    assert not np.allclose(fitted(3), fitted(4), atol=1e-6)
+    first = fitted(3)
+    np.testing.assert_array_equal(fitted(3), first)
+    assert not np.allclose(fitted(4), first, atol=1e-6)
 
 
 @pytest.mark.usefixtures("eager")
