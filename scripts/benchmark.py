@@ -21,6 +21,7 @@ examples
   python scripts/benchmark.py kmm --quick               a minute: small sizes, short caps, written to runs/
   python scripts/benchmark.py kmm --sizes 351 --threads 1 --out runs/one_thread.md
   python scripts/benchmark.py sparse_ep                 SparseEP, needs no data
+  python scripts/benchmark.py robustmax                 SVGPRobustMax, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -35,13 +36,21 @@ sparse_ep: binary classification with a probit (Hernandez-Lobato & Hernandez-Lob
   2. one sweep against the products and factorisations that it is made of;
   3. one minibatch step against one of GPflow's SVGP; --sizes are these numbers of data.
 
+robustmax: classification into ten classes (Hensman et al. 2015), random data, float32 and float64. Two tables:
+  1. one training step, by Adam alone and by natural gradients with Adam, against GPflow's SVGP with MultiClass;
+  2. class probabilities of 10,000 rows from cached posteriors.
+
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
 turn, round after round, and the medians shown. A method slower than 5 seconds runs once, one that exceeds its
 cap is shown as "> cap". Libraries that are not installed are left out. The table goes to --out, the single
 measurements to the same name with .jsonl.
 """
 
-SIZES = {"kmm": (150, (351, 1000, 2000)), "sparse_ep": (2000, (10**4, 10**5, 10**6))}
+SIZES = {
+    "kmm": (150, (351, 1000, 2000)),
+    "sparse_ep": (2000, (10**4, 10**5, 10**6)),
+    "robustmax": (0, ()),
+}
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
 
@@ -51,7 +60,7 @@ def arguments() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    new.add_argument("model", choices=["kmm", "sparse_ep"], help="which model to compare")
+    new.add_argument("model", choices=list(SIZES), help="which model to compare")
     new.add_argument(
         "--sizes",
         type=int,
@@ -260,13 +269,22 @@ def compare_sparse_ep(options: argparse.Namespace, where: dict[str, Any]) -> tup
     return records, _benchmark_sparse_ep.document(where, records)
 
 
+def compare_robustmax(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of SVGPRobustMax and their tables."""
+    import _benchmark_robustmax
+
+    records = _benchmark_robustmax.run(options)
+    return records, _benchmark_robustmax.document(where, records)
+
+
 def main() -> None:
     """Measure and write."""
     options = defaults(arguments().parse_args())
     _report.set_threads(options.threads)
     where = _report.environment(options.threads)
     begin = time.perf_counter()
-    compare = {"kmm": compare_kmm, "sparse_ep": compare_sparse_ep}[options.model]
+    comparisons = {"kmm": compare_kmm, "sparse_ep": compare_sparse_ep, "robustmax": compare_robustmax}
+    compare = comparisons[options.model]
     records, text = compare(options, where)
     _report.write(options.out, text)
     _report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
