@@ -13,7 +13,7 @@ import tensorflow as tf
 from scipy.special import log_ndtr, logsumexp
 
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.likelihoods.robust_max import log_probability_largest
+from gpflow_ext.likelihoods.largest import log_probability_largest, probability_largest
 
 LABELS = np.arange(6.0)[:, None] % 3
 each_dtype = pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
@@ -152,6 +152,45 @@ def test_derivatives_are_those_of_the_exact_value(name: str) -> None:
                 difference = (moved[0][j // 3] - moved[1][j // 3])[:, j % 3] / (2 * h)
                 second = tape.gradient(column, (m, v)[i])[:, k]
                 np.testing.assert_allclose(second, difference, rtol=1e-4, atol=1e-5 * np.abs(second).max())
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.5, 1.0), (0.02, 1.0), (1e-3, 3.0)], ids=["few", "many", "graded"]
+)
+def test_evenly_spaced_nodes_where_they_are_enough(low: float, high: float) -> None:
+    rng = np.random.default_rng(3)
+    mean = tf.constant(2.0 * rng.normal(size=(40, 5)) + np.array([0.0, 0.0, 0.0, 0.0, -90.0]))
+    var = tf.constant(rng.uniform(low, high, (40, 5)))
+    own = tf.one_hot(rng.integers(0, 5, 40), 5, True, False)
+    found, expected = [], []
+    for results, function in (
+        (found, probability_largest),
+        (expected, lambda *a: tf.exp(log_probability_largest(*a))),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch([mean, var])
+            value = function(mean, var, own)
+        results += [value, *tape.gradient(value, [mean, var])]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+    likelihood = RobustMax(5, 0.01)
+    np.testing.assert_allclose(
+        likelihood.class_probabilities(mean, mean, var),
+        tf.exp(likelihood._log_probabilities(mean, var)),
+        atol=1e-9,
+    )
+
+
+def test_a_second_derivative_is_refused_where_there_is_none() -> None:
+    mean, own = tf.constant([[0.0, 1.0, 2.0]]), tf.constant([[True, False, False]])
+    with tf.GradientTape() as outer:
+        outer.watch(mean)
+        with tf.GradientTape() as inner:
+            inner.watch(mean)
+            value = probability_largest(mean, tf.ones_like(mean), own)
+        slope = inner.gradient(value, mean)
+        with pytest.raises(LookupError, match="twice"):
+            outer.gradient(slope, mean)
 
 
 def test_expected_log_and_log_expected_probability() -> None:

@@ -186,12 +186,12 @@ def test_early_stopping_returns_to_the_best_parameters(tmp_path) -> None:
 
     def watch(step: int) -> None:
         if step % 2 == 0:
-            scores.append(gpx.metrics.evaluate(whole, held_out)["nlpd"])
+            scores.append(float(-tf.reduce_mean(whole.predict_log_density(held_out))))
 
     result = gpx.fit(whole, DATA, steps=200, monitor=watch, **options)
     assert result.status is gpx.Status.STOPPED_EARLY
     assert np.argmin(scores) == len(scores) - 4  # three evaluations ago
-    assert gpx.metrics.evaluate(whole, held_out)["nlpd"] == min(scores)
+    np.testing.assert_allclose(gpx.metrics.evaluate(whole, held_out)["nlpd"], min(scores), rtol=1e-12)
     gpx.fit(model(), DATA, steps=4, checkpoint_dir=tmp_path, **options)
     assert gpx.fit(resumed, DATA, steps=200, checkpoint_dir=tmp_path, **options).steps == result.steps
     for a, b in zip(values(resumed), values(whole), strict=True):

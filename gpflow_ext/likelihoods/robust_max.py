@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
@@ -15,16 +13,14 @@ from gpflow.utilities import to_default_float
 
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
 from gpflow_ext.likelihoods.integrals import positive_variance
+from gpflow_ext.likelihoods.largest import (
+    log_probability_largest,
+    probabilities_largest,
+    probability_largest,
+    with_nodes,
+)
 from gpflow_ext.sites import Sites
-from gpflow_ext.special import broadcast, log_ndtr, with_derivatives
-
-_NUM_NODES = 80
-_SHARED_NODES = (64, 192)  # of all classes at once, where they are enough
-_REACH = 8.5  # the window ends where the integrand has fallen by ½·_REACH² = 36 nats
-_MODE_STEPS = 6
-_END_STEPS = 4
-_TAIL_DEPTH = 5
-_LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
+from gpflow_ext.special import broadcast, log_ndtr
 
 
 class RobustMax(CategoricalLikelihood):
@@ -116,18 +112,10 @@ class RobustMax(CategoricalLikelihood):
         Fvar = positive_variance(Fvar)
         hit, missed = self._levels(Fmu.dtype)
 
-        def by(number: int) -> tf.Tensor:
-            return missed + (hit - missed) * _probabilities_largest(Fmu, Fvar, number)
+        def evenly(number: int) -> tf.Tensor:
+            return missed + (hit - missed) * probabilities_largest(Fmu, Fvar, number)
 
-        few, many = _SHARED_NODES
-        needed = _needed_nodes(Fmu, Fvar)
-        return tf.cond(
-            needed <= few,
-            lambda: by(few),
-            lambda: tf.cond(
-                needed <= many, lambda: by(many), lambda: tf.exp(self._log_probabilities(Fmu, Fvar))
-            ),
-        )
+        return with_nodes(Fmu, Fvar, evenly, lambda: tf.exp(self._log_probabilities(Fmu, Fvar)))
 
     @inherit_check_shapes
     def _predict_log_density(
@@ -143,7 +131,7 @@ class RobustMax(CategoricalLikelihood):
             raise ValueError("E[log p(y | f)] is -inf at epsilon = 0: give RobustMax an epsilon such as 1e-3")
         Fmu, Fvar = broadcast(Fmu, Fvar)
         hit, missed = map(tf.math.log, self._levels(Fmu.dtype))
-        P = tf.exp(log_probability_largest(Fmu, Fvar, self._indicators(Y)))
+        P = probability_largest(Fmu, Fvar, self._indicators(Y))
         return missed + (hit - missed) * P
 
 
@@ -184,147 +172,3 @@ class Comparisons(NamedTuple):
         spread = tf.reduce_sum(var, axis=-1)
         z = (mean[..., 0] - mean[..., 1]) / tf.sqrt(tf.where(self.own, tf.ones_like(spread), spread))
         return tf.where(self.own, tf.zeros_like(z), log_ndtr(z))
-
-
-def log_probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-    """Return log p(f_y > max_{k≠y} fₖ) for independent fₖ ~ N(mₖ, vₖ), also where it underflows.
-
-        P = ∫ N(x; m_y, v_y) ∏_{k≠y} Φ((x − mₖ)/√vₖ) dx,    Φ((m_y − mₖ)/√(v_y + vₖ)) for K = 2
-
-    The integrand is log-concave. The trapezoid rule runs between the points where it has fallen by 36 nats,
-    with nodes graded towards the steepest of its factors, so that variances may differ by 1e6.
-
-    Parameters
-    ----------
-    mean, var
-        Moments of one shape [..., K].
-    own
-        Whether k = y, booleans that broadcast with [..., K].
-
-    Returns
-    -------
-    Tensor [...], differentiable twice. First derivatives are the integrals of the derivatives at the same
-    nodes. Cost of 80·K evaluations of Φ, and the memory of a few times as many numbers.
-    """
-    own = tf.broadcast_to(own, tf.shape(mean))
-    var = positive_variance(var)
-    if mean.shape[-1] == 2:
-        sign = 2.0 * tf.cast(own, mean.dtype) - 1.0
-        return log_ndtr(tf.reduce_sum(sign * mean, axis=-1) / tf.sqrt(tf.reduce_sum(var, axis=-1)))
-    sd = tf.sqrt(var)
-    nodes = _Nodes(*map(tf.stop_gradient, _nodes(tf.stop_gradient(mean), tf.stop_gradient(sd), own)))
-    z = ((nodes.centre[..., None] - mean)[..., None] + nodes.offset[..., None, :]) / sd[..., None]
-    mask = own[..., None]
-    log_cdf, mills = _log_cdf(z)
-    terms = nodes.log_weight + tf.reduce_sum(tf.where(mask, -0.5 * tf.square(z), log_cdf), axis=-2)
-    own_log_sd = tf.reduce_sum(tf.where(own, tf.math.log(sd), 0.0), axis=-1)
-    value = tf.reduce_logsumexp(terms, axis=-1) - own_log_sd - _LOG_ROOT_2PI
-
-    def slopes() -> tuple[tf.Tensor, tf.Tensor]:
-        share = tf.nn.softmax(terms)[..., None, :]  # [..., 1, J]
-        by_mean = tf.reduce_sum(share * tf.where(mask, z, -mills), axis=-1) / sd
-        by_var = tf.reduce_sum(share * tf.where(mask, tf.square(z) - 1.0, -mills * z), axis=-1) / (2.0 * var)
-        return by_mean, by_var
-
-    return with_derivatives(tf.minimum(value, 0.0)[..., None], mean, var, slopes)[..., 0]
-
-
-def _window(mean: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the ends [...] between which the largest of fₖ ~ N(mₖ, vₖ) lies, but for a chance of 1e-16."""
-    return tf.reduce_max(mean - _REACH * sd, axis=-1), tf.reduce_max(mean + _REACH * sd, axis=-1)
-
-
-def _needed_nodes(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-    """Return how many nodes make the trapezoid rule of `_probabilities_largest` right to 1e-9 in all rows.
-
-    Their distance is 0.7 standard deviations of the narrowest class that reaches into the window.
-    """
-    sd = tf.sqrt(var)
-    low, high = _window(mean, sd)
-    in_reach = mean + _REACH * sd > low[..., None]
-    narrowest = tf.reduce_min(tf.where(in_reach, sd, float("inf")), axis=-1)
-    return 1.0 + tf.reduce_max((high - low) / (0.7 * narrowest))
-
-
-def _probabilities_largest(mean: tf.Tensor, var: tf.Tensor, number: int) -> tf.Tensor:
-    """Return p(fₖ is the largest) for all k, [..., K], by the density of the largest.
-
-        p_y = ∫ N(x; m_y, v_y)/Φ((x − m_y)/s_y) ∏ₖ Φ((x − mₖ)/sₖ) dx
-
-    One evaluation of Φ for a class and a node serves all K integrals, which are normalised.
-    """
-    sd = tf.sqrt(var)
-    low, high = _window(mean, sd)
-    x = low[..., None] + (high - low)[..., None] * tf.constant(np.linspace(0.0, 1.0, number), mean.dtype)
-    z = (x[..., None] - mean[..., None, :]) / sd[..., None, :]  # [..., J, K]
-    z = tf.maximum(z, -_tail_from(z.dtype))  # where Φ underflows the product is zero anyway
-    cdf = 0.5 * tf.math.erfc(-math.sqrt(0.5) * z)
-    density = tf.reduce_prod(cdf, axis=-1, keepdims=True) * tf.exp(-0.5 * tf.square(z)) / cdf
-    total = tf.reduce_sum(density, axis=-2) / sd
-    return total / tf.reduce_sum(total, axis=-1, keepdims=True)
-
-
-class _Nodes(NamedTuple):
-    """Quadrature nodes x = centre + offset."""
-
-    centre: tf.Tensor  # [...]
-    offset: tf.Tensor  # [..., J]
-    log_weight: tf.Tensor  # [..., J]
-
-
-def _nodes(mean: tf.Tensor, sd: tf.Tensor, own: tf.Tensor) -> _Nodes:
-    """Place the nodes, evenly spaced in asinh of the distance from the steepest factor's mean in its sd."""
-
-    def log_integrand(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return its value [...], the slopes of its factors [..., K], and minus its curvature [...]."""
-        z = (x[..., None] - mean) / sd
-        log_cdf, mills = _log_cdf(z)
-        slope = tf.where(own, -z, mills) / sd
-        unit = own | (z < -10.0)  # where z + mills would cancel
-        bend = tf.where(unit, tf.ones_like(z), mills * (z + mills)) / tf.square(sd)
-        value = tf.where(own, -0.5 * tf.square(z), log_cdf)
-        return tf.reduce_sum(value, axis=-1), slope, tf.reduce_sum(bend, axis=-1)
-
-    mode = tf.reduce_sum(tf.where(own, mean, 0.0), axis=-1)
-    own_sd = tf.reduce_sum(tf.where(own, sd, 0.0), axis=-1)
-    for _ in range(_MODE_STEPS):  # the slope is convex: from the left Newton's method does not overshoot
-        _, slope, bend = log_integrand(mode)
-        mode += tf.reduce_sum(slope, axis=-1) / bend
-    low, high = mode - _REACH * own_sd, mode + _REACH * own_sd
-    top, _, _ = log_integrand(mode)
-    for _ in range(_END_STEPS):  # from outside and never beyond, as the curvature falls from left to right
-        value, slope, _ = log_integrand(low)
-        root = tf.sqrt(2.0 * tf.maximum(top - value, 0.5 * _REACH**2))
-        low += root * (root - _REACH) / tf.reduce_sum(slope, axis=-1)
-        value, slope, _ = log_integrand(high)
-        high += tf.maximum(top - value - 0.5 * _REACH**2, 0.0) / tf.reduce_sum(slope, axis=-1)
-    _, slope, _ = log_integrand(low)
-    steepest = tf.one_hot(tf.argmax(slope, axis=-1), mean.shape[-1], True, False)
-    centre = tf.clip_by_value(tf.reduce_sum(tf.where(steepest, mean, 0.0), axis=-1), low, high)
-    scale = tf.reduce_sum(tf.where(steepest, sd, 0.0), axis=-1)[..., None]
-    begin, stop = (tf.asinh((x - centre)[..., None] / scale) for x in (low, high))
-    u = begin + (stop - begin) * tf.constant(np.linspace(0.0, 1.0, _NUM_NODES), dtype=mean.dtype)
-    log_weight = tf.math.log(scale * tf.cosh(u) * (stop - begin) / (_NUM_NODES - 1))
-    return _Nodes(centre, scale * tf.sinh(u), log_weight)
-
-
-def _tail_from(dtype: tf.DType) -> float:
-    """Return how many standard deviations below zero Φ nears underflow."""
-    return 30.0 if dtype == tf.float64 else 11.0
-
-
-def _log_cdf(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return log Φ and φ/Φ: by erfc down to where it nears underflow, then by the continued fraction.
-
-    A tenth of the cost of `log_ndtr`, which also keeps z + φ/Φ exact.
-    """
-    tail_from = _tail_from(z.dtype)
-    body, tail = tf.maximum(z, -tail_from), tf.maximum(-z, tail_from)
-    log_body = tf.math.log(0.5 * tf.math.erfc(-math.sqrt(0.5) * body))
-    ratio = tail
-    for level in range(_TAIL_DEPTH, 0, -1):
-        ratio = tail + level / ratio
-    log_tail = -0.5 * tf.square(tail) - _LOG_ROOT_2PI - tf.math.log(ratio)
-    in_tail = z < -tail_from
-    mills = tf.where(in_tail, ratio, tf.exp(-0.5 * tf.square(body) - _LOG_ROOT_2PI - log_body))
-    return tf.where(in_tail, log_tail, log_body), mills
