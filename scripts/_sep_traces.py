@@ -84,7 +84,7 @@ class Tracer:
     """Scores at geometrically spaced seconds of a training; called after each step.
 
     The clock starts at the end of the first step, and stops for the scores. Raises `Finished` when the
-    budget is spent.
+    budget is spent, or when a score is not finite: ``diverged`` then holds the seconds.
     """
 
     def __init__(self, evaluate: Callable[[], Mapping[str, float]], budget: float) -> None:
@@ -102,6 +102,9 @@ class Tracer:
             return
         with self._clock.paused():
             found = {"seconds": self._clock.seconds, "steps": step, **self._evaluate()}
+        if not np.isfinite(list(found.values())).all():
+            self.record["diverged"] = found["seconds"]
+            raise Finished
         for name, value in found.items():
             self.record[name].append(value)
         if len(self.record["seconds"]) == len(self._marks) or found["seconds"] >= self._budget:
@@ -283,8 +286,10 @@ def _table(records: Sequence[Record]) -> str:
     """Return the scores at a tenth of the budget and at its end."""
     rows = []
     for record in records:
-        early = int(np.argmax(np.array(record["seconds"]) >= record["budget"] / 10.0))
-        row = [record["method"], f"{record['first_call']:.1f}"]
+        late = np.array(record["seconds"]) >= record["budget"] / 10.0
+        early = int(np.argmax(late)) if late.any() else -1
+        end = f" (not finite after {record['diverged']:.0f} s)" if "diverged" in record else ""
+        row = [record["method"] + end, f"{record['first_call']:.1f}"]
         for index in (early, -1):
             row += [
                 f"{record['seconds'][index]:.0f}",
