@@ -20,8 +20,8 @@ examples
 
 The objective is a lower bound of the log evidence. A step takes one minibatch: a natural-gradient step of length gamma
 for the posterior at the inducing points, and a step of Adam for the kernel and the inducing points; with --optimizer
-adam or adadelta these move everything. Step lengths fall along a cosine to a twentieth at the last step. Cost of a step:
-O(K M^2 B) for K classes, M inducing points and B rows.
+adam or adadelta these move everything. Step lengths fall along a cosine to a twentieth at the last step, so that a run
+to be prolonged later needs --schedule constant. Cost of a step: O(K M^2 B) for K classes, M inducing points and B rows.
 """
 TEST_FILE = "curve.jsonl"
 

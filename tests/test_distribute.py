@@ -93,7 +93,9 @@ def variables(saved: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [saved[f"v{i}"] for i in range(sum(name.startswith("v") for name in saved))]
 
 
-def assert_same_run(saved: dict[str, np.ndarray], single: gpx.models.SparseEP, objective: np.ndarray) -> None:
+def assert_same_run(
+    saved: dict[str, np.ndarray], single: gpflow.models.GPModel, objective: np.ndarray
+) -> None:
     """All sums are the same but for their order: rounding, grown in a few steps to 1e-14."""
     np.testing.assert_allclose(saved["objective"], objective[saved["first_step"] :], rtol=1e-10)
     for a, b in zip(variables(saved), single.variables, strict=True):
@@ -139,6 +141,13 @@ def test_two_devices_tell_classes_apart_as_one_does(mirrored: Path) -> None:
     result = gpx.fit(model, steps=4)
     assert model.nat1.shape == (31, 3, 2)
     assert_same_run(read(mirrored / "classes"), model, result.objective)
+
+
+def test_two_devices_share_a_minibatch_as_one_has_it(mirrored: Path) -> None:
+    """11 rows: 6 for one, 5 for the other."""
+    model = worker.robust_max()
+    result = gpx.fit(model, problems.classes(31), steps=4, minibatch_size=11, gamma=0.5)
+    assert_same_run(read(mirrored / "minibatches"), model, result.objective)
 
 
 def kill_and_restart(folder: Path, dies: str) -> Path:

@@ -55,6 +55,10 @@ def test_help_teaches(script: str, tmp_path) -> None:
     [
         ("train_vgp_kmm.py", ("--fixed",)),
         ("train_sparse_ep.py", ("--inducing", "0.25", "--optimizer", "adadelta")),
+        (
+            "train_svgp_robustmax.py",
+            ("--inducing", "5", "--early-stopping", "0.2", "--test-every", "2", "--schedule", "constant"),
+        ),
     ],
 )
 def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str, ...]) -> None:
@@ -101,6 +105,11 @@ def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str
             "train_sparse_ep.py",
             ("--data", "table.csv", "--target", "state", "--inducing", "1.5"),
             "--inducing",
+        ),
+        (
+            "train_svgp_robustmax.py",
+            ("--data", "table.csv", "--target", "state", "--test-every", "2"),
+            "--run-dir",
         ),
         ("export.py", ("table.csv", "models/none"), "run.json"),
     ],

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliProbit, RobustMax
-from gpflow_ext.models import SparseEP
+from gpflow_ext.models import SparseEP, SVGPRobustMax
 
 STEPS = 8
 KILLED_AFTER = 5
@@ -35,17 +35,25 @@ def classifier() -> SparseEP:
     return SparseEP(problems.classes(31), kernel, RobustMax(3), inducing_variable=Z)
 
 
-def save(path: Path, trained: SparseEP, result: gpx.FitResult) -> None:
+def robust_max() -> SVGPRobustMax:
+    """Three classes by minibatches."""
+    return SVGPRobustMax(problems.kernel(), 3, problems.inputs(8, seed=5), num_data=31)
+
+
+def save(path: Path, trained: gpflow.models.GPModel, result: gpx.FitResult) -> None:
     arrays = {f"v{i}": variable.numpy() for i, variable in enumerate(trained.variables)}
     np.savez(path, objective=result.objective, first_step=result.first_step, **arrays)
 
 
 def mirrored(folder: Path) -> None:
-    """Go on with all 3 devices from the checkpoint of one; L-BFGS, and 3 classes, on 2."""
+    """Go on with all 3 devices from the checkpoint of one; L-BFGS, and 3 classes, on 2 devices."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
 
     two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+    trained = robust_max()
+    options = {"steps": 4, "minibatch_size": 11, "gamma": 0.5}
+    save(folder / "minibatches", trained, gpx.fit(trained, problems.classes(31), strategy=two, **options))
     trained = classifier()
     save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4))
     trained, three = model(), gpx.distribute.strategy_from_name("mirrored")
