@@ -19,7 +19,7 @@ demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
 
 test: $(SETUP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 bench: $(SETUP)
 	$(BIN)/python scripts/benchmark.py kmm
