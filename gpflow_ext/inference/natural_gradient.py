@@ -6,8 +6,8 @@ wₙ = −2 N/B ∂Eₙ/∂vₙ, gₙ = N/B ∂Eₙ/∂mₙ, the natural-gradien
     Var[v]⁻¹ ← (1 − γ) Var[v]⁻¹ + γ (I + Σₙ wₙ aₙaₙᵀ)
     Var[v]⁻¹E[v] ← (1 − γ) Var[v]⁻¹E[v] + γ Σₙ aₙ (gₙ + wₙ aₙᵀE[v])
 
-for each latent function (Khan & Lin 2017, eq. 11; Salimbeni, Eleftheriadis & Hensman 2018, section 2): dual
-sites, which need no derivative in q_sqrt and one factorisation. Where Eₙ is not concave some wₙ are negative.
+for each latent function (Khan & Lin 2017; Salimbeni, Eleftheriadis & Hensman 2018): dual sites, which need
+no derivative in q_sqrt and one factorisation. Where Eₙ is not concave some wₙ are negative.
 ``concave`` sets those to zero: the precision never falls below the prior's and the mean keeps its fixed
 point, but the variance is a little too small. Else a step after which q were no Gaussian, or wider than what
 it forgot explains, is taken again that way. Minibatches need it: among a few rows with N/B times their
@@ -132,7 +132,7 @@ class MinibatchAscent(tf.Module):
         self._descend_free = tf.function(lambda g: self._descend(g, free), autograph=False)
         like = tf.convert_to_tensor(target.q_mu)
         self._dtype = like.dtype
-        self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.accuracy = tf.Variable(0.0, dtype=tf.float64, trainable=False)  # running mean over minibatches
         if gamma is not None:
