@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, nothing elsewhere."""
+"""A line of progress on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import (
-    BarColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
@@ -16,6 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 
 @contextmanager
@@ -43,20 +43,19 @@ def bar(
     if not (console.is_terminal if enabled is None else enabled):
         yield lambda step, objective: None
         return
-    columns = (
+    columns = (  # the text last: it is what a narrow terminal may cut off
         TextColumn("{task.description}"),
-        BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[objective]}"),
         _Speed(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[objective]}", table_column=Column(ratio=1, no_wrap=True)),
     )
-    with Progress(*columns, console=console) as display:
+    with Progress(*columns, console=console, expand=True) as display:
         task = display.add_task(description, total=total, completed=done, objective="")
 
         def show(step: int, objective: float) -> None:
-            parts = [f"objective {objective:.4f}", report()]
+            parts = [f"objective {objective:.7g}", report()]
             display.update(task, completed=step, objective=", ".join(part for part in parts if part))
 
         yield show

@@ -61,9 +61,7 @@ def _draw_toy(path: Path, model: Any, train: Any, start: np.ndarray) -> None:
         rows = train[1][:, 0] == k
         axes[0].plot(*train[0][rows].T, ".", color=colour, markersize=3, alpha=0.6)
         for ax in axes:
-            ax.contour(
-                axis, axis, p[..., k], levels=[0.3, 0.95, 0.99], colors=colour, linewidths=[2, 1, 0.6]
-            )
+            ax.contour(axis, axis, p[..., k], levels=[0.3, 0.95, 0.99], colors=colour, linewidths=[2, 1, 0.6])
     Z = model.inducing_variable.Z.numpy()
     axes[1].plot(*start.T, "o", mfc="none", color="0.6", markersize=4, label="inducing points at the start")
     axes[1].plot(*Z.T, "k.", markersize=6, label="at the end")

@@ -193,13 +193,12 @@ def monitor(options: argparse.Namespace, model: Any, train: Any, test: Any) -> A
     if options.test_every is not None:
         calls.append(Curve(options.run_dir / TEST_FILE, model, test, options.test_every))
     if options.tensorboard is not None:
-        calls.append(
-            board(str(options.tensorboard), model, tuple(part[: options.minibatch_size] for part in train))
-        )
+        rows = tuple(part[: options.minibatch_size] for part in train)
+        calls.append(board(str(options.tensorboard), model, rows, every=max(1, options.steps // 100)))
     return (lambda step: [call(step) for call in calls]) if calls else None
 
 
-def board(folder: str, model: Any, rows: Any) -> Any:
+def board(folder: str, model: Any, rows: Any, every: int) -> Any:
     """Return GPflow's monitor: the bound of some rows and the parameters, in TensorBoard's format."""
     import importlib.util
 
@@ -213,7 +212,7 @@ def board(folder: str, model: Any, rows: Any) -> Any:
         gpflow.monitor.ScalarToTensorBoard(folder, bound, "bound of the first rows"),
         gpflow.monitor.ModelToTensorBoard(folder, model, max_size=10),
     ]
-    return gpflow.monitor.Monitor(gpflow.monitor.MonitorTaskGroup(tasks, period=50))
+    return gpflow.monitor.Monitor(gpflow.monitor.MonitorTaskGroup(tasks, period=every))
 
 
 def main() -> None:

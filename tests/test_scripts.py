@@ -57,7 +57,18 @@ def test_help_teaches(script: str, tmp_path) -> None:
         ("train_sparse_ep.py", ("--inducing", "0.25", "--optimizer", "adadelta")),
         (
             "train_svgp_robustmax.py",
-            ("--inducing", "5", "--early-stopping", "0.2", "--test-every", "2", "--schedule", "constant"),
+            (
+                "--inducing",
+                "5",
+                "--early-stopping",
+                "0.2",
+                "--test-every",
+                "2",
+                "--schedule",
+                "constant",
+                "--tensorboard",
+                "board",
+            ),
         ),
     ],
 )
@@ -76,6 +87,8 @@ def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str
     a, b = trained.predict(rows), exported.predict(rows)
     np.testing.assert_array_equal(a["probabilities"], b["probabilities"])
     assert set(trained.labels) == {"ill", "well"}
+    if "--tensorboard" in own:
+        assert sum(path.stat().st_size for path in (folder / "board").iterdir()) > 500
     assert json.loads((folder / models / "trained/1/manifest.json").read_text())["metrics"]["nlpd"] > 0
 
 

@@ -198,6 +198,16 @@ def test_early_stopping_returns_to_the_best_parameters(tmp_path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_bar_shows_bound_accuracy_speed_and_time_left(capfd, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    held_out = problems.classes(40, lengthscale=1.0, seed=9)
+    options = {"minibatch_size": 20, "validation": held_out, "validate_every": 2}
+    gpx.fit(model(), DATA, steps=3, progress=True, **options)
+    shown = capfd.readouterr().err
+    for part in ("objective -", "accuracy 0.", "held-out NLPD 1.", "/s", "3/3", "0:00:0"):
+        assert part in shown, part
+
+
 def test_epsilon_is_learnt_under_its_prior() -> None:
     X, Y = DATA
     wrong = Y.copy()
