@@ -20,7 +20,7 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     Parameters
     ----------
     matrix
-        Symmetric matrices, shape [..., M, M].
+        Symmetric matrices, shape [..., M, M]; what is above the diagonal is not read.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def _factor(matrix: tf.Tensor) -> tf.Tensor:
         return tf.linalg.cholesky(matrix)
     half = size // 2
     first = _factor(matrix[..., :half, :half])
-    across = triangular_solve(first, matrix[..., :half, half:])
+    across = triangular_solve(first, tf.linalg.matrix_transpose(matrix[..., half:, :half]))
     last = _factor(matrix[..., half:, half:] - tf.matmul(across, across, transpose_a=True))
     upper = tf.concat([first, tf.zeros_like(across)], axis=-1)
     return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)

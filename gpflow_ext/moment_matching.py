@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
 
+from gpflow_ext.seen_posterior import seen_posterior
 from gpflow_ext.sites import Marginals, Message, Projection, Sites
 
 LogNormaliser: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -148,11 +149,17 @@ def evaluate(
     -------
     The evaluation; O(NM²): one Cholesky factorisation, one triangular solve, one matrix product.
     """
-    q = (prior.message(layout.combine(sites)) if message is None else message).posterior()
-    marginals = Marginals(*map(layout.select, q.marginals(prior)))
+    shared: tf.Tensor | float = 0.0
+    if message is None:
+        nat1, prec = layout.combine(sites)
+        shift, var, shared = seen_posterior(prior.A, nat1 - prec * prior.mean, prec)
+        seen_by_all = Marginals(prior.mean + shift, var)
+    else:
+        seen_by_all = message.posterior().marginals(prior)
+    marginals = Marginals(*map(layout.select, seen_by_all))
     seen = prior._replace(mean=layout.select(prior.mean), residual=layout.select(prior.residual))
     cav = cavity(marginals, sites)
     terms = factor_terms(log_normaliser, marginals, sites, cav, seen)
-    value = terms if message is not None else terms + q.log_normaliser()
-    sound = q.finite & tf.reduce_all(cav.ratio > 0.0) & tf.math.is_finite(value)
+    value = terms + shared
+    sound = tf.reduce_all(cav.ratio > 0.0) & tf.math.is_finite(value)
     return Evaluation(value, cav, sound)

@@ -14,6 +14,7 @@ FLOORS = [
     {
         "_version",
         "linalg",
+        "seen_posterior",
         "special",
         "triangular",
         "logistic",

@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext import triangular
+from gpflow_ext import linalg, triangular
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import SVGPRobustMax
 
@@ -139,6 +139,17 @@ def test_one_step_of_length_one_is_the_natural_gradient_of_gpflow() -> None:
     np.testing.assert_allclose(ours.q_mu, reference.q_mu, atol=1e-8)
     ours_cov, cov = (q @ q.transpose(0, 2, 1) for q in (ours.q_sqrt.numpy(), reference.q_sqrt.numpy()))
     np.testing.assert_allclose(ours_cov, cov, atol=1e-8)
+
+
+def test_large_factorisations_by_halves_do_what_one_operation_does(monkeypatch) -> None:
+    ends = []
+    for leaf in (linalg.LEAF, 5):
+        monkeypatch.setattr(linalg, "LEAF", leaf)
+        new = model()
+        gpx.fit(new, DATA, steps=3, minibatch_size=20)
+        ends.append(values(new))
+    for a, b in zip(*ends, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 def test_natural_gradients_and_lbfgs_find_the_same_maximum() -> None:

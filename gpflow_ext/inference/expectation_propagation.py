@@ -42,8 +42,11 @@ class FactorTarget(Protocol):
     def assign_sites(self, new: Sites) -> None:
         """Replace the sites."""
 
-    def prior(self) -> Projection:
-        """Return the prior at the training inputs."""
+    def gram(self) -> tf.Tensor:
+        """Return K_uu, [M, M]."""
+
+    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
+        """Return the prior at the training inputs, for the Cholesky factor of K_uu where it is known."""
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return log ∫ p(yₙ | f) N(f; mean, var) df for all data, [N]."""
@@ -91,7 +94,8 @@ def evaluate_with_gradient(target: FactorTarget, variables: Sequence[tf.Variable
     """Return `evaluate` and the gradient of its objective with the sites held fixed, the cavities not."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
-        point = evaluate(target, target.prior(), sites)
+        chol = tf.stop_gradient(tf.linalg.cholesky(target.gram()))  # its derivative is cheaper in closed form
+        point = evaluate(target, target.prior(None, chol), sites)
     gradient = tape.gradient(point.objective, variables, unconnected_gradients="zero")
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in gradient])
     return point._replace(gradient=gradient, sound=point.sound & finite)
