@@ -37,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument("--experiment", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="default: all")
     new.add_argument("--quick", action="store_true", help="few steps")
     new.add_argument(
-        "--steps", type=int, metavar="N", help="steps on MNIST (default: 15000, 20 with --quick)"
+        "--steps", type=int, metavar="N", help="steps on MNIST (default: 20000, 20 with --quick)"
     )
     new.add_argument(
         "--run-dir",
@@ -66,7 +66,7 @@ def main() -> None:
     if "toy" in options.experiment:
         experiments.toy(folder, where, steps=30 if options.quick else 1000)
     if "mnist" in options.experiment:
-        steps = options.steps or (20 if options.quick else 15000)
+        steps = options.steps or (20 if options.quick else 20000)
         run_dir = options.run_dir.with_name("mnist_quick") if options.quick else options.run_dir
         experiments.mnist(folder, where, run_dir, steps, every=10 if options.quick else 250)
     text = experiments.text(folder)
