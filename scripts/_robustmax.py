@@ -138,10 +138,10 @@ def _draw_digits(path: Path, before: np.ndarray, after: np.ndarray) -> None:
 
     moved = np.argsort(-np.linalg.norm(after - before, axis=1))[:SHOWN_DIGITS]
     figure, axes = plt.subplots(SHOWN_DIGITS, 3, figsize=(5.2, 5.4), layout="constrained")
-    for row, index in zip(axes, moved, strict=True):
+    for number, index in enumerate(moved):
         change = after[index] - before[index]
         for ax, image, title, cmap in zip(
-            row,
+            axes[number],
             (before[index], after[index], change),
             ("before", "after", "difference"),
             ("gray", "gray", "RdBu"),
@@ -151,7 +151,7 @@ def _draw_digits(path: Path, before: np.ndarray, after: np.ndarray) -> None:
             limits = {"vmin": -bound, "vmax": bound} if cmap == "RdBu" else {}
             ax.imshow(image.reshape(28, 28), cmap=cmap, **limits)
             ax.set(xticks=[], yticks=[])
-            if row is axes[0]:
+            if number == 0:
                 ax.set_title(title)
     figure.savefig(path, dpi=110)
     plt.close(figure)
