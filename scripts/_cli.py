@@ -141,6 +141,27 @@ def build_kernel(arguments: argparse.Namespace, num_inputs: int) -> Any:
     return kernel
 
 
+def add_noise(group: Any) -> None:
+    """Add the flag of the white noise to a group."""
+    group.add_argument(
+        "--noise",
+        type=float,
+        default=1e-3,
+        metavar="V",
+        help="starting variance of the white noise in the kernel, 0 for none (default: %(default)s)",
+    )
+
+
+def build_noisy_kernel(arguments: argparse.Namespace, num_inputs: int) -> Any:
+    """Return the kernel that the flags describe plus white noise, if they ask for some."""
+    import gpflow
+
+    if arguments.noise < 0.0:
+        raise ValueError(f"--noise must not be negative; got {arguments.noise}.")
+    kernel = build_kernel(arguments, num_inputs)
+    return kernel + gpflow.kernels.White(arguments.noise) if arguments.noise > 0.0 else kernel
+
+
 def inducing_points(number: int, X: Any, seed: int, flag: str) -> Any:
     """Return training rows drawn at random; the flag is named where there are not that many."""
     from gpflow_ext import inducing

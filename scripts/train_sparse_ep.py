@@ -46,13 +46,7 @@ def arguments() -> argparse.ArgumentParser:
         default=0.15,
         help="inducing points drawn from the training rows: how many, or what share of them (default: %(default)s)",
     )
-    model.add_argument(
-        "--noise",
-        type=float,
-        default=1e-3,
-        metavar="V",
-        help="starting variance of the white noise in the kernel, 0 for none (default: %(default)s)",
-    )
+    _cli.add_noise(model)
     model.add_argument(
         "--minibatch-size", type=int, metavar="B", help="rows in a step (default: all training rows)"
     )
@@ -97,11 +91,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     wanted = options.inducing
     number = wanted if isinstance(wanted, int) else max(1, round(wanted * len(X)))
     Z = _cli.inducing_points(number, X, options.seed, "--inducing")
-    kernel = _cli.build_kernel(options, X.shape[1])
-    if options.noise < 0.0:
-        raise ValueError(f"--noise must not be negative; got {options.noise}.")
-    if options.noise > 0.0:
-        kernel += gpflow.kernels.White(options.noise)
+    kernel = _cli.build_noisy_kernel(options, X.shape[1])
     model = gpx.models.SparseEP(split.train, kernel, likelihood(split), inducing_variable=Z)
     if options.fixed:
         gpflow.set_trainable(model, False)

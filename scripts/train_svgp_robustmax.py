@@ -42,13 +42,7 @@ def arguments() -> argparse.ArgumentParser:
         "--epsilon", type=float, default=1e-3, help="share of wrong labels (default: %(default)s)"
     )
     model.add_argument("--learn-epsilon", action="store_true", help="learn it, under a Beta prior")
-    model.add_argument(
-        "--noise",
-        type=float,
-        default=1e-3,
-        metavar="V",
-        help="starting variance of the white noise in the kernel, 0 for none (default: %(default)s)",
-    )
+    _cli.add_noise(model)
     training = new.add_argument_group("training")
     training.add_argument(
         "--minibatch-size", type=int, default=200, metavar="B", help="rows in a step (default: %(default)s)"
@@ -115,11 +109,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     import gpflow_ext as gpx
 
     (X, _), _ = hold_out(options, split.train)
-    kernel = _cli.build_kernel(options, X.shape[1])
-    if options.noise < 0.0:
-        raise ValueError(f"--noise must not be negative; got {options.noise}.")
-    if options.noise > 0.0:
-        kernel += gpflow.kernels.White(options.noise)
+    kernel = _cli.build_noisy_kernel(options, X.shape[1])
     if options.inducing < 1:
         raise ValueError(f"--inducing must be at least 1; got {options.inducing}.")
     Z = gpx.inducing.kmeans(X, min(options.inducing, max(1, len(X) // 2)), seed=options.seed)
