@@ -225,7 +225,7 @@ def test_wrong_use_is_named() -> None:
         gpx.fit(worker.model(), strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
     with pytest.raises(NotImplementedError, match="jit_compile"):
         gpx.fit(worker.model(), strategy=one, jit_compile=True)
-    with pytest.raises(NotImplementedError, match="SparseEP; VGPKMM"):
+    with pytest.raises(NotImplementedError, match="SVGPRobustMax; VGPKMM"):
         gpx.fit(
             gpx.models.VGPKMM(
                 problems.binary(), gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit()
