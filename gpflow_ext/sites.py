@@ -91,7 +91,7 @@ class Dense(NamedTuple):
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 outer = tf.transpose(alpha)[:, :, None] * tf.transpose(alpha)[:, None, :]
-                by_cov = 0.5 * upstream * (outer - factor.predictor(alpha)[1])  # [L, N, N]
+                by_cov = 0.5 * upstream * (outer - factor.reduction())  # [L, N, N]
                 shared = cov.shape[0] == 1
                 return upstream * alpha, tf.reduce_sum(by_cov, axis=0, keepdims=True) if shared else by_cov
 
@@ -128,10 +128,10 @@ class DenseFactor(NamedTuple):
         T = self._half()
         return self.cov - tf.matmul(T, T, transpose_a=True)
 
-    def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (α [N, L], Λ^½B⁻¹Λ^½ [L, N, N]): mean K*ᵀα and variance k** − K*ᵀ(·)K* at new inputs."""
+    def reduction(self) -> tf.Tensor:
+        """Return Q = Λ^½B⁻¹Λ^½, [L, N, N]: the variance at new inputs is k** − K*ᵀQK*. O(N³)."""
         half = linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
-        return alpha, tf.matmul(half, half, transpose_a=True)
+        return tf.matmul(half, half, transpose_a=True)
 
     def _half(self) -> tf.Tensor:
         """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
@@ -201,10 +201,6 @@ class ProjectedFactor(NamedTuple):
         inner = _cholesky_solve(self.chol, _matvec(self.prior.A, b))
         return b - self.prec * _matvec(self.prior.A, inner, transpose=True)
 
-    def predictor(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (L⁻ᵀAα [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) with LLᵀ = K_uu, to predict through K_u*."""
-        return _predictor(self.prior.chol, _matvec(self.prior.A, alpha), self.chol)
-
 
 class Message(NamedTuple):
     """What sites tell the whitened inducing variables v: exp(nat1ᵀv − ½ vᵀ prec v), per latent function.
@@ -242,13 +238,6 @@ class Whitened(NamedTuple):
     def covariance(self) -> tf.Tensor:
         """Return B⁻¹, [L, M, M]. O(M³)."""
         return _inverse(self.chol)
-
-    def predictor(self, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (L⁻ᵀ mean [M, L], L⁻ᵀ(I − B⁻¹)L⁻¹ [L, M, M]) to predict through K_u*, for K_uu = LLᵀ.
-
-        ``chol`` is L, [1 or L, M, M]. O(M³).
-        """
-        return _predictor(chol, self.mean, self.chol)
 
     def log_normaliser(self) -> tf.Tensor:
         """Return log ∫ N(v; 0, I) exp(nat1ᵀv − ½ vᵀ prec v) dv = −½ log|B| + ½ ‖R⁻¹Aρ‖², summed over L."""
@@ -333,16 +322,6 @@ def _inverse(chol: tf.Tensor) -> tf.Tensor:
     eye = tf.eye(tf.shape(chol)[-1], batch_shape=tf.shape(chol)[:1], dtype=chol.dtype)
     half = tf.linalg.triangular_solve(chol, eye)
     return tf.matmul(half, half, transpose_a=True)
-
-
-def _predictor(chol: tf.Tensor, mean: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return (L⁻ᵀ mean [M, L], L⁻ᵀ(I − (RRᵀ)⁻¹)L⁻¹ [L, M, M]) for L [1 or L, M, M] and R [L, M, M]."""
-    chol = tf.broadcast_to(chol, tf.shape(factor))
-    alpha = tf.linalg.triangular_solve(chol, tf.transpose(mean)[..., None], adjoint=True)
-    shrunk = tf.eye(tf.shape(chol)[-1], dtype=chol.dtype) - _inverse(factor)
-    half = tf.linalg.triangular_solve(chol, shrunk, adjoint=True)
-    by_var = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
-    return tf.transpose(alpha[..., 0]), by_var
 
 
 def _batch(A: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:

@@ -227,3 +227,14 @@ def test_a_factor_may_couple_latent_functions() -> None:
     slope = (h / np.sqrt(s2))[:, None] * [1, -1]
     np.testing.assert_allclose(got.prec, bend / (1 - bend * var), rtol=1e-12)
     np.testing.assert_allclose(got.nat1, (slope + bend * mean) / (1 - bend * var), rtol=1e-12)
+
+
+def test_variances_stay_positive_where_the_gram_matrix_is_nearly_singular() -> None:
+    """Condition number 1e16: K_** − K_*u(K_uu⁻¹ − K_uu⁻¹SK_uu⁻¹)K_u* is negative at 99 of these inputs."""
+    kernel = gpflow.kernels.SquaredExponential(variance=1e9, lengthscales=1e5)
+    model = settled(probit(kernel=kernel), damping=0.5)
+    new = np.random.default_rng(0).standard_normal((100, X.shape[1]))
+    for predict in (model.predict_f, model.posterior().predict_f):
+        mean, var = predict(new)
+        assert np.isfinite(mean).all()
+        assert (var.numpy() > 0.0).all()

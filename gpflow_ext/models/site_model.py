@@ -10,15 +10,14 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.conditionals.util import expand_independent_outputs
-from gpflow.covariances import Kuf
-from gpflow.inducing_variables import InducingVariables
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext import checks
 from gpflow_ext.models import projection
-from gpflow_ext.sites import Dense, Prior, Sites
+from gpflow_ext.models.whitened_posterior import SparseSitePosterior
+from gpflow_ext.sites import Dense, Prior, Sites, Whitened
 
 
 class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
@@ -118,24 +117,23 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         X, Y = self.data if rows is None else (tf.gather(part, rows) for part in self.data)
         return self.likelihood.variational_expectations(X, mean, var, Y)
 
-    def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
+    def condition(self) -> tuple[tf.Tensor, Whitened]:
+        """Return L [M, M] with LLᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Lv."""
         prior = self.prior()
         seen = prior.whiten() if isinstance(prior, Dense) else prior
-        q = seen.message(self.latent_sites).posterior()
-        return q.mean, tf.linalg.cholesky(q.covariance())
+        return seen.chol[0], seen.message(self.latent_sites).posterior()
 
-    def predictor(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (α [M, L], Qinv [L, M, M]) for the mean μ* + K_*u α and covariance K_** − K_*u Qinv K_u*."""
-        prior, current = self.prior(), self.latent_sites
-        factor = prior.factorise(current.prec)
-        return factor.predictor(factor.solve(current.nat1 - current.prec * prior.mean))
+    def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
+        _, q = self.condition()
+        return q.mean, tf.linalg.cholesky(q.covariance())
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> SitePosterior:
+    ) -> posteriors.AbstractPosterior:
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
-        return SitePosterior(self, precompute_cache)
+        kind = DenseSitePosterior if self.inducing_variable is None else SparseSitePosterior
+        return kind(self, precompute_cache)
 
     @inherit_check_shapes
     def predict_f(
@@ -145,46 +143,44 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
 
 
-class SitePosterior(posteriors.AbstractPosterior):
+class DenseSitePosterior(posteriors.AbstractPosterior):
     """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
 
-    The mean is μ* + K_*u α and the covariance K_** − K_*u Qinv K_u*, where u are the function values at the
-    inducing variables, or at the training inputs of a dense model. ``update_cache`` reads the model again,
-    so the object follows a model that is trained further.
+    The mean is μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs.
+    ``update_cache`` reads the model again, so the object follows a model that is trained further.
     """
 
     def __init__(self, model: SiteModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
-        anchors = model.data[0] if model.inducing_variable is None else model.inducing_variable
-        super().__init__(model.kernel, anchors, mean_function=model.mean_function)
+        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
+        prior, current = self._model.prior(), self._model.latent_sites
+        assert isinstance(prior, Dense)
+        factor = prior.factorise(current.prec)
+        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+        return alpha, factor.reduction()
+
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        alpha, Qinv = self._model.predictor()
-        return (
-            posteriors.PrecomputedValue(alpha, (False, False)),
-            posteriors.PrecomputedValue(Qinv, (False, False, False)),
-        )
+        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
 
     @inherit_check_shapes
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._conditional_with_precompute(self._model.predictor(), Xnew, full_cov, full_output_cov)
+        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv = cache  # [M, L], [L, M, M]
-        if isinstance(self.X_data, InducingVariables):
-            cross = Kuf(self.X_data, self.kernel, Xnew)  # [M, N]
-        else:
-            cross = self.kernel(self.X_data, Xnew)  # [M, N]
+        alpha, Qinv = cache  # [N, L], [L, N, N]
+        cross = self.kernel(self.X_data, Xnew)  # [N, R]
         K = self.kernel(Xnew, full_cov=full_cov)
         if full_cov:
-            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, N, N]
+            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
         else:
-            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [N, L]
-        mean = tf.matmul(cross, alpha, transpose_a=True)  # [N, L]
+            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [R, L]
+        mean = tf.matmul(cross, alpha, transpose_a=True)  # [R, L]
         return mean, expand_independent_outputs(cov, full_cov, full_output_cov)

@@ -13,7 +13,7 @@ from gpflow_ext.models import projection
 from gpflow_ext.models.site_model import SiteModel
 from gpflow_ext.moment_matching import WHOLE_DATUM, Factors, Layout
 from gpflow_ext.rows import ArrayRows, Batch, DatasetRows, Rows
-from gpflow_ext.sites import Message, Projection, Sites
+from gpflow_ext.sites import Message, Projection, Sites, Whitened
 
 
 class SparseEP(SiteModel):
@@ -150,15 +150,10 @@ class SparseEP(SiteModel):
 
         return self.rows.total(none, part)
 
-    def predictor(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `SiteModel.predictor`. O(NM²), memory O(M²)."""
+    def condition(self) -> tuple[tf.Tensor, Whitened]:
+        """See `SiteModel.condition`. O(NM²), memory O(M²)."""
         chol = tf.linalg.cholesky(self.gram())
-        return self.message(chol).posterior().predictor(chol[None])
-
-    def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened SVGP. O(NM²), memory O(M²)."""
-        q = self.message(tf.linalg.cholesky(self.gram())).posterior()
-        return q.mean, tf.linalg.cholesky(q.covariance())
+        return chol, self.message(chol).posterior()
 
     @property
     def latent_sites(self) -> Sites:
