@@ -55,7 +55,7 @@ def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
 
 
 def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
-    """Return A = chol⁻¹ cross, [M, N], differentiable in ``gram`` = chol cholᵀ although ``chol`` is given.
+    """Return A = chol⁻¹ cross, [..., M, N], differentiable in ``gram`` = chol cholᵀ though ``chol`` is given.
 
     With Ā the adjoint of A and Φ the lower triangle with its diagonal halved, that of ``cross`` is chol⁻ᵀĀ
     and that of ``gram`` chol⁻ᵀ ½(P + Pᵀ) chol⁻¹ for P = Φ(−ĀAᵀ) (Murray 2016): two triangular solves in
@@ -69,8 +69,9 @@ def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None, tf.Tensor]:
             P = tf.linalg.band_part(-tf.matmul(upstream, A, transpose_b=True), -1, 0)
             P = tf.linalg.set_diag(P, 0.5 * tf.linalg.diag_part(P))
-            half = tf.linalg.triangular_solve(chol, 0.5 * (P + tf.transpose(P)), adjoint=True)
-            by_gram = tf.linalg.triangular_solve(chol, tf.transpose(half), adjoint=True)
+            symmetric = 0.5 * (P + tf.linalg.matrix_transpose(P))
+            half = tf.linalg.triangular_solve(chol, symmetric, adjoint=True)
+            by_gram = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(half), adjoint=True)
             return by_gram, None, tf.linalg.triangular_solve(chol, upstream, adjoint=True)
 
         return A, gradient

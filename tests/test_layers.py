@@ -27,10 +27,12 @@ FLOORS = [
         "removal",
         "classes",
         "distribute",
+        "stacked",
     },
     {"likelihoods"},
     {"models"},
     {"inference"},
+    {"mcmc"},
     {"recipes", "sklearn"},  # sklearn: the estimator, which sees models and recipes
 ]
 LEAVES = {"citations", "datasets", "inducing", "metrics", "persistence", "plotting", "prediction", "progress"}

@@ -18,6 +18,7 @@ from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
 from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
 from gpflow_ext.recipes.recipe import Recipe
+from gpflow_ext.recipes.sampling import gaussian_approximation, sample
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
 from gpflow_ext.recipes.workers import start
 
@@ -26,7 +27,9 @@ __all__ = [
     "coordinate_ascent",
     "expectation_propagation",
     "fit",
+    "gaussian_approximation",
     "gradient_descent",
+    "sample",
     "stochastic_variational",
 ]
 

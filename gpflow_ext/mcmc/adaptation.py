@@ -1,0 +1,145 @@
+"""Tuners: each moves the chains, discards what they draw, and returns the setting that the long run keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from gpflow_ext.mcmc.hmc import Run, Trace
+from gpflow_ext.mcmc.tuning import BayesianOptimizer, Setting, Trial, reward
+
+_TARGET = {"hmc": 0.75, "nuts": 0.8}  # acceptance that dual averaging aims at
+
+
+class Tuned(NamedTuple):
+    """What a tuner found."""
+
+    setting: Setting
+    positions: tf.Tensor  # where the chains are, [C, d]
+    trials: tuple[Trial, ...]
+    gradients: int  # leapfrog steps of each chain
+
+
+def _call(run: Run, z: tf.Tensor, setting: Setting, seed: list[int], number: int) -> tuple[tf.Tensor, Trace]:
+    counts = tf.constant([number, 1])
+    step = tf.constant(setting.step_size, z.dtype)
+    return run(z, step, tf.constant(setting.max_leapfrogs), tf.constant(seed), counts[0], counts[1])
+
+
+def bayesopt(
+    run: Run,
+    z: tf.Tensor,
+    seed: int,
+    *,
+    trials: int = 30,
+    samples: int = 30,
+    step_sizes: tuple[float, float] = (1e-4, 1.0),
+    max_leapfrogs: tuple[int, int] = (1, 50),
+    progress: Callable[[int, float], None] = lambda step, value: None,
+) -> Tuned:
+    """Tune by Bayesian optimisation of the expected squared jump distance; see `mcmc.tuning`.
+
+    Parameters
+    ----------
+    run
+        Of `hmc.runner`.
+    z
+        Where the chains start, [C, d]; they go on from trial to trial. A chain that has moved to where the
+        density is not finite is impossible: such proposals are rejected.
+    seed
+        Seed of the candidates and the chains.
+    trials, samples
+        Settings to try, and iterations for each; the reward is averaged over the chains.
+    step_sizes, max_leapfrogs
+        The box that is searched.
+    progress
+        Called with the number of each trial and its reward.
+    """
+    optimizer = BayesianOptimizer(step_sizes, max_leapfrogs, seed)
+    gradients = 0
+    for number in range(trials):
+        setting = optimizer.ask()
+        last, trace = _call(run, z, setting, [seed, -1 - number], samples)
+        value, jump = reward(trace.position.numpy(), z.numpy(), setting.max_leapfrogs)
+        optimizer.tell(Trial(setting, value, float(tf.reduce_mean(trace.accepted)), jump))
+        gradients += int(tf.reduce_sum(trace.gradients))
+        z = last
+        progress(number + 1, value)
+    return Tuned(optimizer.best(), z, tuple(optimizer.trials), gradients)
+
+
+def dual_averaging(
+    run: Run,
+    z: tf.Tensor,
+    seed: int,
+    *,
+    iterations: int = 500,
+    max_leapfrogs: int = 20,
+    step_size: float = 0.1,
+    acceptance: float = 0.75,
+    progress: Callable[[int, float], None] = lambda step, value: None,
+) -> Tuned:
+    """Tune the step size alone by dual averaging (Hoffman & Gelman 2014, section 3.2) at a given L_max.
+
+    The acceptance is averaged over the chains. With NUTS ``max_leapfrogs`` does not matter.
+    """
+    gamma, t0, kappa, mu = 0.05, 10.0, 0.75, math.log(10.0 * step_size)
+    error, average, log_step = 0.0, 0.0, math.log(step_size)
+    gradients = 0
+    for t in range(1, iterations + 1):
+        z, trace = _call(run, z, Setting(math.exp(log_step), max_leapfrogs), [seed, -t], 1)
+        gradients += int(trace.gradients[0])
+        shortfall = acceptance - float(np.nan_to_num(trace.accepted).mean())
+        error += (shortfall - error) / (t + t0)
+        log_step = mu - math.sqrt(t) / gamma * error
+        average += t**-kappa * (log_step - average)
+        progress(t, math.exp(average))
+    return Tuned(Setting(math.exp(average), max_leapfrogs), z, (), gradients)
+
+
+def chees(
+    target: Callable[[tf.Tensor], tf.Tensor],
+    z: tf.Tensor,
+    seed: int,
+    *,
+    iterations: int = 500,
+    step_size: float = 0.1,
+    max_leapfrogs: int = 100,
+) -> Tuned:
+    """Tune step size and trajectory length by ChEES (Hoffman, Radul & Sountsov 2021), by TFP.
+
+    Its jittered trajectories, uniform on (0, T], are those of `hmc.RandomLengthHMC` with L_max = T/ε.
+    """
+    if z.shape[0] < 2:
+        raise ValueError("ChEES compares chains: give `num_chains` of at least 2.")
+    step = tf.constant(step_size, z.dtype)
+    inner = tfp.mcmc.HamiltonianMonteCarlo(target, step_size=step, num_leapfrog_steps=1)
+    kernel = tfp.experimental.mcmc.GradientBasedTrajectoryLengthAdaptation(
+        inner, num_adaptation_steps=iterations, max_leapfrog_steps=max_leapfrogs
+    )
+    kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(kernel, num_adaptation_steps=iterations)
+
+    @tf.function(autograph=False)
+    def adapt(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        def trace(_: tf.Tensor, results: Any) -> tf.Tensor:
+            return results.inner_results.inner_results.accepted_results.num_leapfrog_steps
+
+        position, leapfrogs, results = tfp.mcmc.sample_chain(
+            1,
+            z,
+            kernel=kernel,
+            num_burnin_steps=iterations - 1,
+            trace_fn=trace,
+            return_final_kernel_results=True,
+            seed=tf.constant([seed, 0]),
+        )
+        return position[0], results.new_step_size, results.inner_results.max_trajectory_length, leapfrogs
+
+    position, step, length, _ = adapt(z)
+    longest = min(max_leapfrogs, max(1, math.ceil(float(length) / float(step))))
+    return Tuned(Setting(float(step), longest), position, (), 0)

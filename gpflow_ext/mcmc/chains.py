@@ -1,0 +1,103 @@
+"""The state of a run of chains, all in variables that a checkpoint can hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from gpflow_ext.mcmc.hmc import Run, Trace
+from gpflow_ext.mcmc.tuning import Setting
+
+Array = npt.NDArray[Any]
+
+_WARM_UP = 2**30  # distinguishes the random numbers of phases, which are numbered by iteration within each
+
+
+class Chains(tf.Module):
+    """C chains, the S draws kept of each, and the setting of the sampler.
+
+    A chunk of iterations depends on the position it starts from, the setting, the seed and its number alone:
+    a run that is resumed at the end of a chunk ends with the same draws, bit by bit.
+
+    Parameters
+    ----------
+    num_samples, num_chains, num_dimensions
+        S, C and d.
+    dtype
+        Of the positions.
+    """
+
+    def __init__(self, num_samples: int, num_chains: int, num_dimensions: int, dtype: tf.DType) -> None:
+        super().__init__()
+        S, C, d = num_samples, num_chains, num_dimensions
+
+        def zeros(shape: list[int], dtype: tf.DType = dtype) -> tf.Variable:
+            return tf.Variable(tf.zeros(shape, dtype), trainable=False)
+
+        self.now = zeros([C, d])  # positions z of the last iteration
+        self.kept = Trace(
+            zeros([S, C, d]),
+            zeros([S, C]),
+            zeros([S, C]),
+            zeros([S, C]),
+            zeros([S, C], tf.int32),
+            zeros([S], tf.int32),
+        )
+        self.done = zeros([], tf.int64)  # draws kept
+        self.step_size, self.max_leapfrogs = zeros([]), zeros([], tf.int32)
+        self.seconds = zeros([], tf.float64)
+
+    @property
+    def setting(self) -> Setting:
+        """The sampler's parameters."""
+        return Setting(float(self.step_size), int(self.max_leapfrogs))
+
+    def configure(self, setting: Setting) -> None:
+        """Fix the sampler's parameters."""
+        self.step_size.assign(setting.step_size)
+        self.max_leapfrogs.assign(setting.max_leapfrogs)
+
+    def warm_up(self, run: Run, iterations: int, seed: int) -> None:
+        """Move without keeping a draw; compile on the way."""
+        position, _ = self._run(run, [seed, _WARM_UP], max(iterations, 1), 1)
+        if iterations:
+            self.now.assign(position)
+
+    def advance(self, run: Run, number: int, thin: int, seed: int) -> None:
+        """Keep ``number`` more draws, each after ``thin`` iterations."""
+        begin, first = time.perf_counter(), int(self.done)
+        position, trace = self._run(run, [seed, first], number, thin)
+        for kept, part in zip(self.kept, trace, strict=True):
+            kept[first : first + number].assign(part)
+        self.now.assign(position)
+        self.done.assign_add(number)
+        self.seconds.assign_add(time.perf_counter() - begin)
+
+    def _run(self, run: Run, seed: list[int], number: int, thin: int) -> tuple[tf.Tensor, Trace]:
+        counts = tf.constant([number, thin])
+        return run(
+            tf.convert_to_tensor(self.now),
+            self.step_size,
+            self.max_leapfrogs,
+            tf.constant(seed),
+            counts[0],
+            counts[1],
+        )
+
+    def stats(self) -> dict[str, Array]:
+        """Return what was recorded of the draws kept, [C, S], and ``gradients`` [S]."""
+        found = {name: getattr(self.kept, name).numpy() for name in Trace._fields[1:]}
+        return {name: value.T if value.ndim == 2 else value for name, value in found.items()}
+
+
+def draws_of(
+    positions: tf.Tensor, values: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
+) -> dict[str, Array]:
+    """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [C, d]."""
+    parts = [values(position) for position in tf.unstack(positions)]
+    return {name: np.stack([part[name].numpy() for part in parts], axis=1) for name in parts[0]}

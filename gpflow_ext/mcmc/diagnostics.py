@@ -1,0 +1,158 @@
+"""Whether chains have mixed: rank-normalised split R-hat, bulk and tail ESS, E-BFMI, divergences.
+
+By ArviZ, an optional package (`pip install "gpflow-ext[mcmc]"`); Vehtari et al. (2021) and Betancourt (2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+GATES = {  # what `Draws.check` asks of the worst coordinate
+    "rhat": 1.01,  # at most
+    "bulk_ess": 400.0,  # at least
+    "tail_ess": 400.0,  # at least
+    "bfmi": 0.3,  # at least, each chain
+    "divergences": 0.0,  # at most
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Diagnostics of draws.
+
+    Attributes
+    ----------
+    rhat, bulk_ess, tail_ess
+        Of each coordinate by its name; NaN for one that is constant.
+    bfmi
+        Energy's Bayesian fraction of missing information of each chain, [C].
+    divergences
+        Trajectories that ended far from the energy's surface.
+    acceptance
+        Mean probability of acceptance.
+    gradients
+        Leapfrog steps of each chain.
+    seconds
+        Of the run.
+    """
+
+    rhat: Mapping[str, float]
+    bulk_ess: Mapping[str, float]
+    tail_ess: Mapping[str, float]
+    bfmi: Array
+    divergences: int
+    acceptance: float
+    gradients: int
+    seconds: float
+
+    @property
+    def worst_rhat(self) -> float:
+        """The largest R-hat."""
+        return max(self.rhat.values())
+
+    @property
+    def min_ess(self) -> float:
+        """The smallest bulk ESS."""
+        return min(self.bulk_ess.values())
+
+    @property
+    def ess_per_second(self) -> float:
+        """The smallest bulk ESS in a second of the run."""
+        return self.min_ess / self.seconds
+
+    @property
+    def ess_per_1000_gradients(self) -> float:
+        """The smallest bulk ESS in 1000 leapfrog steps, those of all chains counted."""
+        return 1000.0 * self.min_ess / (self.gradients * len(self.bfmi))
+
+    def failures(self, **gates: float) -> list[str]:
+        """Return a sentence for each gate that is failed; `GATES` unless others are given by name."""
+        unknown = set(gates) - set(GATES)
+        if unknown:
+            raise ValueError(f"Unknown gates: {', '.join(sorted(unknown))}; there are {', '.join(GATES)}.")
+        limits = {**GATES, **gates}
+        found = []
+        name, value = max(self.rhat.items(), key=lambda item: item[1])
+        if not value <= limits["rhat"]:
+            found.append(f"R-hat of {name} is {value:.3f} (at most {limits['rhat']:g}): run longer chains.")
+        for label, sizes in (("bulk", self.bulk_ess), ("tail", self.tail_ess)):
+            name, value = min(sizes.items(), key=lambda item: item[1])
+            limit = limits[f"{label}_ess"]
+            if not value >= limit:
+                found.append(f"The {label} ESS of {name} is {value:.0f} (at least {limit:g}): draw more.")
+        if not self.bfmi.min() >= limits["bfmi"]:
+            found.append(
+                f"E-BFMI is {self.bfmi.min():.2f} (at least {limits['bfmi']:g}): momenta do not reach the "
+                "tails, reparametrise or give tighter priors."
+            )
+        if self.divergences > limits["divergences"]:
+            found.append(
+                f"{self.divergences} trajectories diverged (at most {limits['divergences']:g}): "
+                "shorten the step."
+            )
+        return found
+
+    def __str__(self) -> str:
+        return (
+            f"R-hat <= {self.worst_rhat:.3f}, bulk ESS >= {self.min_ess:.0f}, tail ESS >= "
+            f"{min(self.tail_ess.values()):.0f}, E-BFMI >= {self.bfmi.min():.2f}, {self.divergences} "
+            f"divergences, acceptance {self.acceptance:.2f}; {self.ess_per_1000_gradients:.3g} effective "
+            f"draws in 1000 gradients, {self.ess_per_second:.3g} in a second"
+        )
+
+
+def diagnose(coordinates: Mapping[str, Array], stats: Mapping[str, Array], seconds: float) -> Diagnosis:
+    """Return the diagnosis of coordinates [C, S] by name and of what the sampler recorded, [C, S]."""
+    arviz = _arviz()
+
+    def each(function: Any, **options: Any) -> dict[str, float]:
+        return {
+            name: float(function(np.asarray(value, float), **options)) for name, value in coordinates.items()
+        }
+
+    return Diagnosis(
+        rhat=each(arviz.rhat),
+        bulk_ess=each(arviz.ess, method="bulk"),
+        tail_ess=each(arviz.ess, method="tail"),
+        bfmi=bfmi(stats["energy"]),
+        divergences=int(stats["divergent"].sum()),
+        acceptance=float(stats["accepted"].mean()),
+        gradients=int(stats["gradients"].sum()),
+        seconds=seconds,
+    )
+
+
+def bfmi(energy: Array) -> Array:
+    """Return mean(ΔE²)/var(E) of each chain's energies [C, S] (Betancourt 2016), [C]."""
+    spread = energy.var(axis=1, ddof=1)
+    return np.square(np.diff(energy, axis=1)).mean(axis=1) / np.where(spread > 0.0, spread, np.nan)
+
+
+def to_arviz(values: Mapping[str, Array], stats: Mapping[str, Array]) -> Any:
+    """Return values [C, S, *shape] and statistics [C, S] in ArviZ's container, of either major version."""
+    arviz = _arviz()
+    posterior = {name: np.asarray(value) for name, value in values.items()}
+    sample_stats = {
+        "lp": stats["log_density"],
+        "acceptance_rate": stats["accepted"],
+        "energy": stats["energy"],
+        "diverging": stats["divergent"] > 0,
+    }
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return arviz.from_dict({"posterior": posterior, "sample_stats": sample_stats})
+    return arviz.from_dict(posterior=posterior, sample_stats=sample_stats)
+
+
+def _arviz() -> Any:
+    try:
+        import arviz
+    except ImportError as error:
+        raise ImportError('Diagnostics need ArviZ: pip install "gpflow-ext[mcmc]".') from error
+    return arviz

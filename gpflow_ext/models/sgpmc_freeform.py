@@ -1,0 +1,276 @@
+"""Sparse Gaussian process with a free-form posterior that is sampled, Hensman et al. (2015)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.base import MeanAndVariance
+from gpflow.inducing_variables import InducingPoints
+from gpflow.kernels import MultioutputKernel
+from gpflow.models import SGPMC, SVGP
+from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+
+from gpflow_ext import checks, linalg, stacked
+from gpflow_ext.models.draws_posterior import DrawsPosterior
+from gpflow_ext.stacked import Stack
+
+
+class SGPMCFreeForm(SGPMC):
+    """The posterior of the inducing variables and of the hyperparameters together, in free form.
+
+    With u = Lv, LLᵀ = K_uu, A = L⁻¹K_uf, the best q(v, θ) is proportional to (Hensman et al. 2015, eq. 7, 8)
+
+        p(θ) N(v; 0, I) exp Σₙ E[log p(yₙ | fₙ)],    fₙ ~ N(μ(xₙ) + aₙᵀv, k(xₙ, xₙ) − ‖aₙ‖²)
+
+    `gpflow_ext.sample` draws from it. Before that the model predicts as GPflow's ``SGPMC`` does, at the
+    present V; afterwards it averages over the draws that it holds. The inducing points are never sampled.
+    With Z = X it is the exact posterior.
+
+    Parameters
+    ----------
+    data
+        Inputs [N, D] and targets [N, Q].
+    kernel
+        A kernel of one output, shared by the P latent functions; its trainable parameters need priors.
+    likelihood
+        Any likelihood whose ``variational_expectations`` are not random.
+    mean_function
+        Zero by default.
+    num_latent_gps
+        P; by default what the likelihood and the targets ask for.
+    inducing_variable
+        Inducing points [M, D]; see `gpflow_ext.inducing.kmeans`.
+
+    Raises
+    ------
+    ValueError
+        For data that are not finite matrices of equal length or lie outside the likelihood's support.
+    NotImplementedError
+        For a multi-output kernel, other inducing variables than points, or a Monte Carlo likelihood.
+    """
+
+    inducing_variable: InducingPoints
+
+    def __init__(
+        self,
+        data: tuple[Any, Any],
+        kernel: gpflow.kernels.Kernel,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean_function: gpflow.functions.MeanFunction | None = None,
+        num_latent_gps: int | None = None,
+        *,
+        inducing_variable: InducingVariablesLike,
+    ) -> None:
+        X, Y = checks.check_data(data)
+        checks.check_targets(likelihood, Y)
+        inducing_variable = inducingpoint_wrapper(inducing_variable)
+        if isinstance(kernel, MultioutputKernel) or not isinstance(inducing_variable, InducingPoints):
+            raise NotImplementedError(
+                "SGPMCFreeForm shares one kernel of one output and one set of inducing points among its "
+                f"latent functions; got {type(kernel).__name__} and {type(inducing_variable).__name__}."
+            )
+        if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
+            raise NotImplementedError(
+                f"The expectations of {type(likelihood).__name__} are Monte Carlo estimates: a sampler needs "
+                "a density that is the same at each call. Use gpflow_ext.likelihoods.RobustMax for classes."
+            )
+        if num_latent_gps is None:
+            num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
+                (X, Y), kernel, likelihood
+            )
+        super().__init__((X, Y), kernel, likelihood, mean_function, num_latent_gps, inducing_variable)
+        gpflow.set_trainable(self.inducing_variable, False)
+        M = self.inducing_variable.Z.shape[0]
+        eye = np.tile(np.eye(M, dtype=X.dtype), [num_latent_gps, 1, 1])
+        self.q_mu = gpflow.Parameter(np.zeros([M, num_latent_gps], X.dtype), trainable=False)
+        self.q_sqrt = gpflow.Parameter(eye, trainable=False)
+        zeros = np.zeros([len(X), num_latent_gps], X.dtype)
+        self.nat1 = gpflow.Parameter(zeros, trainable=False)
+        self.prec = gpflow.Parameter(zeros, trainable=False)
+        self.draw_names: tuple[str, ...] = ()
+        self.draw_values: list[tf.Variable] = []
+
+    @classmethod
+    def from_gaussian(cls, svgp: SVGP, data: tuple[Any, Any]) -> SGPMCFreeForm:
+        """Return the model with the kernel, likelihood and inducing points of a Gaussian approximation.
+
+        They are copied. q(v) is kept as `q_mu` and `q_sqrt`, where chains start and what preconditions them.
+
+        Parameters
+        ----------
+        svgp
+            Any ``SVGP`` with a single-output kernel, whitened or not, q_diag or not.
+        data
+            All data, (X [N, D], Y [N, Q]).
+        """
+        parts = (svgp.kernel, svgp.likelihood, svgp.mean_function, svgp.inducing_variable)
+        kernel, likelihood, mean_function, points = gpflow.utilities.deepcopy(parts)
+        model = cls(data, kernel, likelihood, mean_function, svgp.num_latent_gps, inducing_variable=points)
+        model.follow(svgp)
+        return model
+
+    def follow(self, svgp: SVGP) -> None:
+        """Take over q(v) of a Gaussian approximation with the same kernel and inducing points.
+
+        The sites are those whose posterior q is: Λ = −2 ∂E[log p]/∂var, ν = ∂E[log p]/∂mean + Λ mean. Where
+        the likelihood is not log-concave their precision is cut at zero, so that B is positive at all θ.
+        """
+        q_mu, q_sqrt = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
+        q_sqrt = tf.linalg.diag(tf.transpose(q_sqrt)) if q_sqrt.shape.rank == 2 else q_sqrt
+        if not svgp.whiten:
+            chol = tf.linalg.cholesky(self.gram(Stack([]))[0])
+            q_mu = tf.linalg.triangular_solve(chol, q_mu)
+            q_sqrt = tf.linalg.triangular_solve(tf.broadcast_to(chol, tf.shape(q_sqrt)), q_sqrt)
+        self.q_mu.assign(q_mu)
+        self.q_sqrt.assign(q_sqrt)
+        self.V.assign(q_mu)
+        X, Y = self.data
+        mean, var = svgp.predict_f(X)
+        with tf.GradientTape() as tape:
+            tape.watch([mean, var])
+            value = tf.reduce_sum(self.likelihood.variational_expectations(X, mean, var, Y))
+        slope, bend = tape.gradient(value, [mean, var])
+        prec = tf.nn.relu(-2.0 * bend)
+        self.prec.assign(prec)
+        self.nat1.assign(slope + prec * mean)
+
+    @property
+    def is_approximated(self) -> bool:
+        """Whether the model has a Gaussian approximation, from `follow`."""
+        return bool(tf.reduce_any(tf.convert_to_tensor(self.prec) > 0.0))
+
+    def gram(self, stack: Stack) -> tf.Tensor:
+        """Return K_uu with GPflow's default jitter for each member, [C or 1, M, M]."""
+        K = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z))
+        return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
+
+    def project(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> tf.Tensor:
+        """Return A = L⁻¹K_uf for each member, [C or 1, M, N]. O(C(M³ + NM²)), with the factors L O(CNM²)."""
+        K = self.gram(stack)
+        cross = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z), X)
+        chol = tf.linalg.cholesky(tf.stop_gradient(K)) if chol is None else chol
+        return linalg.whiten(K, chol, cross)
+
+    def moments(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> MeanAndVariance:
+        """Return mean and variance of f(X) given v and θ, each [C, N, P]; `project` gives the cost."""
+        return self._moments(stack, X, self.project(stack, X, chol), stack[self.V])
+
+    def _moments(self, stack: Stack, X: tf.Tensor, A: tf.Tensor, V: tf.Tensor) -> MeanAndVariance:
+        """Return μ + Aᵀv and k_nn − ‖aₙ‖² (Hensman et al. 2015, eq. 8), each [C, N, P]."""
+        mean = stacked.mean(self.mean_function, stack, X) + tf.matmul(A, V, transpose_a=True)
+        residual = stacked.variances(self.kernel, stack, X) - tf.reduce_sum(A**2, axis=1)
+        return mean, tf.broadcast_to(tf.nn.relu(residual)[:, :, None], tf.shape(mean))
+
+    def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
+        """Return mean [C, N, P] and covariance [C, N, N] of f(X) given v and θ. O(C(NM² + N²M))."""
+        mean, _ = self.moments(stack, X, chol)
+        A = self.project(stack, X, chol)
+        cov = stacked.gram(self.kernel, stack, X) - tf.matmul(A, A, transpose_a=True)
+        return mean, tf.broadcast_to(cov, [tf.shape(mean)[0], tf.shape(X)[0], tf.shape(X)[0]])
+
+    def log_likelihoods(self, stack: Stack) -> tf.Tensor:
+        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]."""
+        return self._expected(stack, self.project(stack, self.data[0]), stack[self.V])
+
+    def _expected(self, stack: Stack, A: tf.Tensor, V: tf.Tensor) -> tf.Tensor:
+        X, Y = self.data
+        terms = stacked.per_datum(
+            self.likelihood.variational_expectations,
+            self.likelihood,
+            stack,
+            X,
+            *self._moments(stack, X, A, V),
+            Y,
+        )
+        return tf.reduce_sum(terms, axis=-1)
+
+    def conditional_log_likelihoods(self, stack: Stack) -> tf.Tensor:
+        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z in place of V.
+
+        q(v | θ) = N(m, B⁻¹) is what the Gaussian sites of the approximation say of v at θ, v = m + R⁻ᵀz. In
+        these coordinates the posterior of z hardly depends on θ: what ties v and θ together does not hold up
+        the sampler. Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(M³ + PNM²)).
+        """
+        A = self.project(stack, self.data[0])
+        V, half_log_det = self._from_conditional(stack, A)
+        z = stack[self.V]
+        shift = 0.5 * tf.reduce_sum(z**2 - V**2, axis=[1, 2])
+        return self._expected(stack, A, V) + shift - half_log_det
+
+    def from_conditional(self, stack: Stack) -> Stack:
+        """Return the stack with v = m(θ) + R(θ)⁻ᵀz in the place of z."""
+        V, _ = self._from_conditional(stack, self.project(stack, self.data[0]))
+        return Stack((p, V if p is self.V else value) for p, value in stack.values)
+
+    def _from_conditional(self, stack: Stack, A: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return v [C, M, P] and ½ log|B| [C] for B = I + AΛAᵀ = RRᵀ and m = B⁻¹Aρ, ρ = ν − Λμ."""
+        prec = tf.transpose(tf.convert_to_tensor(self.prec))[:, None, :]  # [P, 1, N]
+        rho = self.nat1 - self.prec * stacked.mean(self.mean_function, stack, self.data[0])  # [C or 1, N, P]
+        B = tf.matmul(A[:, None] * prec, A[:, None], transpose_b=True)  # [C, P, M, M]
+        R = tf.linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
+        pulled = tf.linalg.matrix_transpose(tf.matmul(A, rho))[..., None]  # [C, P, M, 1]
+        pulled = tf.broadcast_to(pulled, tf.concat([tf.shape(R)[:-1], [1]], axis=0))
+        z = tf.linalg.matrix_transpose(stack[self.V])[..., None]
+        R = tf.broadcast_to(R, tf.concat([tf.shape(z)[:1], tf.shape(R)[1:]], axis=0))
+        root = tf.linalg.triangular_solve(R, tf.broadcast_to(pulled, tf.shape(z)))
+        V = tf.linalg.triangular_solve(R, root + z, adjoint=True)[..., 0]
+        logs = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(R)), axis=[1, 2])
+        return tf.linalg.matrix_transpose(V), logs
+
+    def log_likelihood_lower_bound(self) -> tf.Tensor:
+        """Return Σₙ E[log p(yₙ | fₙ)] at the present V and hyperparameters, []."""
+        return self.log_likelihoods(Stack([(self.V, tf.convert_to_tensor(self.V)[None])]))[0]
+
+    def assign_draws(self, draws: Any, most: int | None = 200) -> None:
+        """Hold draws: from now on predictions average over them.
+
+        Parameters
+        ----------
+        draws
+            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
+        most
+            Evenly spaced draws of all chains to hold; ``None`` holds all.
+        """
+        held = {} if draws is None else draws.flat(most)
+        known = {name.lstrip(".") for name in gpflow.utilities.parameter_dict(self)}
+        if set(held) - known or (held and "V" not in held):
+            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
+        self.draw_names = tuple(held)
+        self.draw_values = [
+            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
+        ]
+
+    def posterior(self, precompute_cache: Any = "tensor") -> DrawsPosterior:
+        """Return what predicts by the draws that are held, or at the present V; its factors are cached."""
+        parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
+        held = [
+            (parameters[name], value) for name, value in zip(self.draw_names, self.draw_values, strict=True)
+        ]
+        return DrawsPosterior(self, Stack(held or [(self.V, tf.convert_to_tensor(self.V)[None])]))
+
+    @inherit_check_shapes
+    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
+        """Return mean and (co)variance of f(Xnew), those of the mixture over the draws."""
+        return self.posterior().predict_f(Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def predict_y(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
+        """Return mean and variance of y at Xnew, those of the mixture over the draws."""
+        if full_cov or full_output_cov:
+            raise NotImplementedError(
+                "predict_y gives the variances alone: leave out full_cov and full_output_cov."
+            )
+        return self.posterior().predict_mean_and_var(tf.convert_to_tensor(Xnew))
+
+    @inherit_check_shapes
+    def predict_log_density(
+        self, data: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """Return log (1/S) Σ_s p(yₙ | xₙ, draw s), [N]: densities are averaged, not their logarithms."""
+        if full_cov or full_output_cov:
+            raise NotImplementedError("predict_log_density treats the rows alone: leave out full_cov.")
+        return self.posterior().predict_log_density(*map(tf.convert_to_tensor, data))

@@ -1,0 +1,276 @@
+"""Sampling a model's posterior by the four steps of Hensman et al. (2015, section 3).
+
+1. a Gaussian approximation, the inducing points held and then freed (`gaussian_approximation`);
+2. chains that start from it and move in coordinates in which it is the standard normal;
+3. tuning, all of whose draws are discarded;
+4. the long run, in chunks from each of which it can be resumed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from gpflow.models import SVGP, BayesianModel
+
+from gpflow_ext import progress as progress_bar
+from gpflow_ext import stacked
+from gpflow_ext._version import __version__
+from gpflow_ext.inference.loops import resolve_jit
+from gpflow_ext.mcmc import adaptation, hmc
+from gpflow_ext.mcmc.adaptation import Tuned
+from gpflow_ext.mcmc.chains import Chains, draws_of
+from gpflow_ext.mcmc.draws import Draws
+from gpflow_ext.mcmc.target import Affine, Target, coordinates
+from gpflow_ext.mcmc.tuning import Setting
+from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.persistence import Checkpoints
+
+TUNERS = ("bayesopt", "dual_averaging", "chees", "nuts")
+PRECONDITIONS = ("auto", "conditional", "vb", None)
+_HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
+
+
+def gaussian_approximation(
+    model: SGPMCFreeForm,
+    *,
+    steps: int = 500,
+    free_inducing: bool | None = None,
+    jit_compile: bool | None = None,
+) -> float:
+    """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model; return the bound.
+
+    By L-BFGS on GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing points, first with
+    these held, then with all free. The model's parameters move to the optimum, where chains start.
+
+    Parameters
+    ----------
+    model
+        The model.
+    steps
+        Iterations of each of the two stages, at most.
+    free_inducing
+        Whether there is a second stage; by default where there are fewer inducing points than data.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+    points = model.inducing_variable
+    svgp = SVGP(
+        model.kernel,
+        model.likelihood,
+        points,
+        mean_function=model.mean_function,
+        num_latent_gps=model.num_latent_gps,
+    )
+    closure = svgp.training_loss_closure(model.data, compile=False)
+    loss = tf.function(closure, jit_compile=resolve_jit(jit_compile), autograph=False)
+    optimizer = gpflow.optimizers.Scipy()
+
+    def climb() -> float:
+        options = {"maxiter": steps}
+        return -float(optimizer.minimize(loss, svgp.trainable_variables, compile=False, options=options).fun)
+
+    bound = climb()
+    if len(model.data[0]) > points.Z.shape[0] if free_inducing is None else free_inducing:
+        gpflow.set_trainable(points, True)
+        try:
+            loss = tf.function(closure, jit_compile=resolve_jit(jit_compile), autograph=False)
+            bound = climb()
+        finally:
+            gpflow.set_trainable(points, False)
+    model.follow(svgp)
+    return bound
+
+
+def sample(
+    model: BayesianModel,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    *,
+    tuner: str | Setting = "bayesopt",
+    tuning: Mapping[str, Any] | None = None,
+    precondition: str | None = "auto",
+    approximate: bool | None = None,
+    warm_up: int = 100,
+    thin: int = 1,
+    chunk: int = 100,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    seed: int = 0,
+    jit_compile: bool | None = None,
+    check: bool = True,
+) -> Draws:
+    """Draw from the posterior of a model's trainable parameters by Hamiltonian Monte Carlo.
+
+    Positive parameters are sampled as their logarithms. A `SGPMCFreeForm` is first approximated by a Gaussian
+    and afterwards predicts by its draws. Any other GPflow model with a deterministic
+    ``maximum_log_likelihood_objective`` and priors on its trainable parameters can be sampled too, such as
+    ``GPMC``, ``SGPMC`` or ``GPR``; its chains start near its present parameters.
+
+    Parameters
+    ----------
+    model
+        The model.
+    num_samples
+        S, draws to keep of each chain.
+    num_chains
+        C; ten cost little more than two.
+    tuner
+        ``"bayesopt"``, of Hensman et al. (2015); ``"dual_averaging"`` and ``"chees"`` for the same sampler;
+        ``"nuts"`` for the no-U-turn sampler; or a `Setting` that is not tuned.
+    tuning
+        Keyword arguments of the tuner, see `gpflow_ext.mcmc.adaptation`.
+    precondition
+        Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
+        normal. ``"conditional"``: what its sites say of v at each θ is; an evaluation costs about twice as
+        much, and the hyperparameters move freely. ``None``: the whitened ones, as in the paper. ``"auto"`` is
+        conditional for one latent function, else vb.
+    approximate
+        Whether to fit the Gaussian approximation; by default where the model has none yet.
+    warm_up
+        Iterations discarded after tuning.
+    thin
+        Iterations for each draw kept: memory is O(C·S·d).
+    chunk
+        Draws kept between two checkpoints and movements of the progress bar.
+    checkpoint_dir
+        Folder for checkpoints. Where it holds one of the same model and settings the run resumes there, and
+        ends with the same draws as if it had never stopped.
+    progress
+        Show a progress bar; ``None`` does where standard error is a terminal.
+    seed
+        Seed of all random numbers.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    check
+        Diagnose the draws and warn loudly where a gate is failed; see `Draws.check`.
+
+    Returns
+    -------
+    The draws.
+
+    Raises
+    ------
+    ValueError
+        For a trainable parameter without a prior, an unknown tuner, or a checkpoint of another run.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Where the draws fail a gate.
+    """
+    if min(num_samples, num_chains, thin, chunk) < 1 or warm_up < 0:
+        raise ValueError(
+            "`num_samples`, `num_chains`, `thin` and `chunk` must be at least 1, `warm_up` at least 0."
+        )
+    if not isinstance(tuner, Setting) and tuner not in TUNERS:
+        raise ValueError(f"Unknown tuner {tuner!r}: give one of {', '.join(TUNERS)}, or a Setting.")
+    if precondition not in PRECONDITIONS:
+        raise ValueError(f"Unknown precondition {precondition!r}: give one of {PRECONDITIONS}.")
+    free_form = isinstance(model, SGPMCFreeForm)
+    if free_form:
+        model.assign_draws(None)
+        if precondition == "auto":
+            precondition = "conditional" if model.num_latent_gps == 1 else "vb"
+    dimensions = sum(each.size for each in coordinates(model))
+    chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
+    settings = {
+        "sampler": str(tuner), "tuning": str(dict(tuning or {})), "precondition": precondition,
+        "warm_up": warm_up, "thin": thin, "chunk": chunk, "seed": seed,
+    }  # fmt: skip
+    checkpoints = None
+    if checkpoint_dir is not None:
+        checkpoints = Checkpoints(checkpoint_dir, model, training=settings, chains=chains)
+    resumed = checkpoints is not None and checkpoints.restore_latest() is not None
+    if free_form and not resumed and (approximate or (approximate is None and not model.is_approximated)):
+        gaussian_approximation(model, jit_compile=jit_compile)
+    target, start = _target(model, precondition)
+    run = hmc.runner(target, "nuts" if tuner == "nuts" else "hmc", jit_compile)
+    trials: tuple[Any, ...] = ()
+    if not resumed:
+        z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
+        tuned = _tune(tuner, run, target, z, seed, dict(tuning or {}), progress)
+        trials = tuned.trials
+        chains.now.assign(tuned.positions)
+        chains.configure(tuned.setting)
+        chains.warm_up(run, warm_up, seed)
+    with progress_bar.bar(type(model).__name__, num_samples, int(chains.done), progress) as move:
+        while int(chains.done) < num_samples:
+            chains.advance(run, min(chunk, num_samples - int(chains.done)), thin, seed)
+            if checkpoints is not None:
+                checkpoints.save(int(chains.done))
+            move(int(chains.done), float(tf.reduce_mean(chains.kept.log_density[int(chains.done) - 1])))
+    draws = Draws(
+        draws_of(chains.kept.position, functools.partial(_named, target)),
+        chains.stats(),
+        chains.setting,
+        float(chains.seconds),
+        trials,
+        {**settings, "gpflow_ext": __version__},
+    )
+    if free_form:
+        model.assign_draws(draws)
+    if check:
+        draws.check()
+    return draws
+
+
+def _target(
+    model: BayesianModel, precondition: str | None
+) -> tuple[Target, Callable[[tf.Tensor], tf.Tensor]]:
+    """Return the density in the coordinates z of the chains, and where standard normals [C, d] start them."""
+    if not isinstance(model, SGPMCFreeForm):
+        objective = getattr(model, "maximum_log_likelihood_objective", None)
+        if objective is None:
+            raise ValueError(
+                f"{type(model).__name__} has no `maximum_log_likelihood_objective` to sample from."
+            )
+        target = Target(model, functools.partial(stacked.each, objective))
+        nothing = tf.zeros([1, 0, 0], target.start().dtype)
+        return target, _spread(target, nothing).forward
+    target = Target(model, model.log_likelihoods)
+    affine = _spread(target, tf.convert_to_tensor(model.q_sqrt))
+    if precondition is None:
+        return target, affine.forward
+    if precondition == "vb":
+        return Target(model, model.log_likelihoods, affine), lambda z: z
+    eye = tf.eye(model.V.shape[0], batch_shape=[model.num_latent_gps], dtype=affine.loc.dtype)
+    none = tf.zeros([model.V.shape[0] * model.num_latent_gps], affine.loc.dtype)
+    centred = Affine(tf.concat([none, affine.loc[len(none) :]], axis=0), eye, affine.scale)
+    density = model.conditional_log_likelihoods
+    return Target(model, density, centred, model.from_conditional), lambda z: z
+
+
+def _spread(target: Target, blocks: tf.Tensor) -> Affine:
+    """Return coordinates around the model's parameters: V in those of its approximation, the rest scaled."""
+    rest = target.num_dimensions - int(blocks.shape[0]) * int(blocks.shape[-1])
+    loc = target.start()
+    return Affine(loc, blocks, tf.fill([rest], tf.constant(_HYPER_SCALE, loc.dtype)))
+
+
+def _tune(
+    tuner: str | Setting,
+    run: hmc.Run,
+    target: Target,
+    z: tf.Tensor,
+    seed: int,
+    options: dict[str, Any],
+    progress: bool | None,
+) -> Tuned:
+    if isinstance(tuner, Setting):
+        return Tuned(tuner, z, (), 0)
+    if tuner == "chees":
+        return adaptation.chees(target, z, seed, **options)
+    adapt: Callable[..., Tuned] = adaptation.bayesopt if tuner == "bayesopt" else adaptation.dual_averaging
+    total = options.get("trials", 30) if tuner == "bayesopt" else options.get("iterations", 500)
+    with progress_bar.bar("tuning", total, 0, progress) as move:
+        return adapt(run, z, seed, progress=move, **options)
+
+
+def _named(target: Target, z: tf.Tensor) -> dict[str, tf.Tensor]:
+    stack = target.values(target.position(z))
+    return {each.name: stack[each.parameter] for each in target.coordinates}

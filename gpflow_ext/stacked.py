@@ -1,0 +1,188 @@
+"""Many copies of a GPflow model's parameters at once: kernels and expectations with a leading axis [C].
+
+Chains of a sampler and stored draws are both stacks: a tensor [C, *shape] for each parameter that varies.
+GPflow's kernels do not take batched parameters (their distances come from a ``tensordot``), so isotropic
+stationary kernels and their sums and products are evaluated here, all others by ``tf.vectorized_map``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
+
+
+class Stack:
+    """Constrained values [C, *shape] of some parameters; all others keep their own value."""
+
+    def __init__(self, values: Iterable[tuple[gpflow.Parameter, tf.Tensor]]) -> None:
+        self.values = list(values)  # pairs: the equality of parameters is elementwise, they are no keys
+        self._known = {id(parameter): value for parameter, value in self.values}
+
+    def __contains__(self, parameter: gpflow.Parameter) -> bool:
+        return id(parameter) in self._known
+
+    def __getitem__(self, parameter: gpflow.Parameter) -> tf.Tensor:
+        """Return the values [C, *shape], or where the parameter is not stacked its own [1, *shape]."""
+        if id(parameter) in self._known:
+            return self._known[id(parameter)]
+        return tf.convert_to_tensor(parameter)[None]
+
+    def within(self, module: Any) -> Stack:
+        """Return the part that belongs to the parameters of a module."""
+        held = gpflow.utilities.parameter_dict(module).values() if isinstance(module, tf.Module) else ()
+        return Stack((parameter, self[parameter]) for parameter in held if parameter in self)
+
+
+@contextlib.contextmanager
+def substituted(values: Iterable[tuple[gpflow.Parameter, tf.Tensor]]) -> Iterator[None]:
+    """Let parameters have other constrained values while a graph is traced; no variable is assigned.
+
+    Not for several threads that trace the same model.
+    """
+    pairs = list(values)
+    own = [parameter._pretransformed_input for parameter, _ in pairs]
+    try:
+        for parameter, value in pairs:
+            object.__setattr__(parameter, "_pretransformed_input", _inverse(parameter, value))
+        yield
+    finally:
+        for (parameter, _), before in zip(pairs, own, strict=True):
+            object.__setattr__(parameter, "_pretransformed_input", before)
+
+
+def _inverse(parameter: gpflow.Parameter, value: tf.Tensor) -> tf.Tensor:
+    return value if parameter.transform is None else parameter.transform.inverse(value)
+
+
+def each(function: Callable[..., tf.Tensor], stack: Stack, *tensors: tf.Tensor) -> tf.Tensor:
+    """Return function(*tensors[c]) for each member of a stack, [C, ...].
+
+    ``function`` reads the stacked parameters as usual, and the slices of ``tensors`` [C, ...].
+    """
+    parameters = [parameter for parameter, _ in stack.values]
+
+    def one(arguments: tuple[Any, Any]) -> tf.Tensor:
+        values, slices = arguments
+        with substituted(zip(parameters, values, strict=True)):
+            return function(*slices)
+
+    return tf.vectorized_map(one, ([value for _, value in stack.values], list(tensors)))
+
+
+def gram(kernel: Kernel, stack: Stack, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+    """Return k(X, X2) for each member, [C, N, N2], or [1, N, N2] where no parameter of it is stacked."""
+    own = stack.within(kernel)
+    if not own.values:
+        return kernel(X, X2)[None]
+    if type(kernel) in (Sum, Product):
+        combine = operator.add if type(kernel) is Sum else operator.mul
+        return functools.reduce(combine, [gram(part, stack, X, X2) for part in kernel.kernels])
+    if type(kernel) is White and X2 is not None:
+        return tf.zeros([1, tf.shape(X)[0], tf.shape(X2)[0]], X.dtype)
+    if type(kernel) is White:
+        return stack[kernel.variance][:, None, None] * tf.eye(tf.shape(X)[0], dtype=X.dtype)
+    if type(kernel) is Constant:
+        columns = tf.shape(X if X2 is None else X2)[0]
+        return stack[kernel.variance][:, None, None] * tf.ones([tf.shape(X)[0], columns], X.dtype)
+    if isinstance(kernel, IsotropicStationary) and type(kernel).K is IsotropicStationary.K:
+        return _isotropic(kernel, own, *kernel.slice(X, X2))
+    return each(lambda: kernel(X, X2), own)
+
+
+def variances(kernel: Kernel, stack: Stack, X: tf.Tensor) -> tf.Tensor:
+    """Return k(xₙ, xₙ) for each member, [C, N], or [1, N] where no parameter of it is stacked."""
+    own = stack.within(kernel)
+    if not own.values:
+        return kernel(X, full_cov=False)[None]
+    if type(kernel) in (Sum, Product):
+        combine = operator.add if type(kernel) is Sum else operator.mul
+        return functools.reduce(combine, [variances(part, stack, X) for part in kernel.kernels])
+    if isinstance(kernel, IsotropicStationary | White | Constant):
+        return stack[kernel.variance][:, None] * tf.ones([tf.shape(X)[0]], X.dtype)
+    return each(lambda: kernel(X, full_cov=False), own)
+
+
+def _isotropic(kernel: IsotropicStationary, own: Stack, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+    """Return a function of the scaled distances; all parameters but the length scales broadcast."""
+    lengths = own[kernel.lengthscales]
+    if lengths.shape.rank == 1:  # one for all dimensions: the distances are the same for all members
+        squared = _squared_distances(X, X if X2 is None else X2)[None] / lengths[:, None, None] ** 2
+    else:
+        scaled = X / lengths[:, None, :]
+        squared = _squared_distances(scaled, scaled if X2 is None else X2 / lengths[:, None, :])
+    if kernel.lengthscales not in own:
+        squared = tf.repeat(squared, tf.shape(own.values[0][1])[0], axis=0)
+    with _broadcasting(kernel, own):
+        return kernel.K_r2(squared)
+
+
+@contextlib.contextmanager
+def _broadcasting(kernel: Kernel, own: Stack) -> Iterator[None]:
+    """Put tensors [C, 1, 1] where the kernel's scalar parameters are, while a graph is traced."""
+    names = [name for name, part in vars(kernel).items() if isinstance(part, gpflow.Parameter)]
+    before = {name: vars(kernel)[name] for name in names if name != "lengthscales"}
+    try:
+        for name, parameter in before.items():
+            object.__setattr__(kernel, name, own[parameter][:, None, None])
+        yield
+    finally:
+        for name, parameter in before.items():
+            object.__setattr__(kernel, name, parameter)
+
+
+def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
+    """Return |x − x'|² of [..., N, D] and [..., N2, D], [..., N, N2], not negative."""
+    if X.shape[-1] == 1:
+        return tf.square(X - tf.linalg.matrix_transpose(X2))
+    squares, squares2 = (tf.reduce_sum(part**2, axis=-1) for part in (X, X2))
+    cross = tf.matmul(X, X2, transpose_b=True)
+    return tf.nn.relu(squares[..., :, None] + squares2[..., None, :] - 2.0 * cross)
+
+
+def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) -> tf.Tensor:
+    """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked."""
+    own = stack.within(function)
+    return each(lambda: function(X), own) if own.values else function(X)[None]
+
+
+def per_datum(
+    function: Callable[..., Any],
+    likelihood: gpflow.likelihoods.Likelihood,
+    stack: Stack,
+    X: tf.Tensor,
+    mean: tf.Tensor,
+    var: tf.Tensor,
+    *targets: tf.Tensor,
+) -> Any:
+    """Return function(X, mean, var, *targets) of a likelihood for each member, [C, N, ...].
+
+    Parameters
+    ----------
+    function
+        A method of ``likelihood`` that treats the rows alone, such as ``variational_expectations``.
+    likelihood
+        Its owner. Where it has stacked parameters the members are mapped over, else their rows are joined.
+    X
+        Inputs [N, D], the same for all.
+    mean, var
+        Of f, each [C, N, P].
+    targets
+        [N, Q], the same for all.
+    """
+    own = stack.within(likelihood)
+    if own.values:
+        return each(lambda m, v: function(X, m, v, *targets), own, mean, var)
+    count, rows = tf.shape(mean)[0], tf.shape(mean)[1]
+    flat = [tf.reshape(part, [-1, part.shape[-1]]) for part in (mean, var)]
+    shared = [tf.tile(part, [count, 1]) for part in (X, *targets)]
+    results = function(shared[0], *flat, *shared[1:])
+    return tf.nest.map_structure(
+        lambda part: tf.reshape(part, tf.concat([[count, rows], tf.shape(part)[1:]], axis=0)), results
+    )
