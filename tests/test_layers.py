@@ -24,6 +24,8 @@ FLOORS = [
         "moment_matching",
         "checks",
         "rows",
+        "network",
+        "tensor_normal",
         "removal",
         "classes",
         "distribute",
