@@ -1,7 +1,7 @@
-"""Gaussian process regression networks with the weights integrated out, in a cost that the outputs do not enter.
+"""Gaussian process regression networks with the weights integrated out, at a cost free of the outputs.
 
 yₙ = Wₙfₙ + ε with ε ~ N(0, σ²I), the K nodes f_k ~ GP(0, k_f) and all weights w_dk ~ GP(0, k_w), N data and D
-outputs (Wilson et al. 2012). Everything is whitened, F = L_f F̃ and W_d = L_w W̃_d. Given q(F) with means mₙ and
+outputs (Wilson et al. 2012). All is whitened, F = L_f F̃ and W_d = L_w W̃_d. Given q(F) with means mₙ and
 covariances Sₙ the optimal q(W) has independent outputs with one common covariance B⁻¹,
 
     B = I + σ⁻² Σₙ (lₙlₙᵀ ⊗ E[fₙfₙᵀ]) = R + σ⁻² CCᵀ,    R = I + σ⁻² Σₙ (lₙlₙᵀ ⊗ Sₙ),    C[:, n] = lₙ ⊗ mₙ,
@@ -10,12 +10,12 @@ lₙ the n-th row of L_w, and the bound sees the targets only through the Gram m
 
     bound = Σ_d log N(y_d; 0, CᵀR⁻¹C + σ²I) − D/2 log|R| − KL[q(F) || p(F)]
 
-R = I where F is known: CᵀC = K_w ∘ FFᵀ, the exact marginal likelihood given F. No difference of large numbers
-occurs, so the bound keeps its digits for small σ² and in single precision. The optimal q(F) given q(W) has Gaussian
-sites: q(F) ∝ p(F) Πₙ exp(nat1ₙᵀfₙ − ½ fₙᵀprecₙfₙ).
+R = I where F is known: CᵀC = K_w ∘ FFᵀ, the exact marginal likelihood given F. No difference of large
+numbers occurs, so the bound keeps its digits for small σ² and in single precision. The optimal q(F) given
+q(W) has Gaussian sites: q(F) ∝ p(F) Πₙ exp(nat1ₙᵀfₙ − ½ fₙᵀprecₙfₙ).
 
-Where targets are missing, outputs with the same missing rows form a pattern, and each pattern has its own B: the
-leading axis P. Costs: O(P(NK)³ + PN²D̄K) time and O(P(NK)²) memory, nothing in D.
+Where targets are missing, outputs with the same missing rows form a pattern, and each pattern has its own B:
+the leading axis P. O(P(NK)³) time and O(P(NK)²) memory, nothing in D.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+_START_DEVIATION = 0.1  # of the further nodes at the start, at most
+
 
 class Patterns(NamedTuple):
     """What the bound needs of the targets, by pattern of missing rows.
 
-    ``observed`` [P, N] is 1 where the outputs of the pattern are known, else 0; ``gram`` [P, N, N] is the sum of
-    y_d y_dᵀ over these outputs, missing targets as zero; ``count`` [P] is their number.
+    ``observed`` [P, N] is 1 where the outputs of the pattern are known, else 0; ``gram`` [P, N, N] is the sum
+    of y_d y_dᵀ over these outputs, missing targets as zero; ``count`` [P] is their number.
     """
 
     observed: tf.Tensor
@@ -60,6 +62,26 @@ class Weights(NamedTuple):
     chol: tf.Tensor
 
 
+def start(draws: tf.Tensor, chol: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Return nodes to start from, [N, K]: F₁ = 1 and scaled draws, which is almost independent regression.
+
+    The contribution of a further node starts with the variance of the noise, or with a hundredth of that of
+    the first node: a larger one would spoil the fit of data with little noise.
+
+    Parameters
+    ----------
+    draws
+        Of the prior of the further nodes, [N, K − 1].
+    chol
+        L_w [N, N].
+    noise
+        σ², [].
+    """
+    variance = tf.reduce_sum(tf.square(chol)) / float(chol.shape[0])
+    scale = tf.minimum(tf.sqrt(noise / variance), tf.constant(_START_DEVIATION, noise.dtype))
+    return tf.concat([tf.ones([draws.shape[0], 1], draws.dtype), scale * draws], axis=1)
+
+
 def node_factor(chol: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:
     """Return q(F̃) for the factor L_f [N, N] of the prior and sites [N, K], [N, K, K]. O((NK)³)."""
     num_data, K = nat1.shape
@@ -75,7 +97,7 @@ def nodes(chol: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> Nodes:
     tr S̃ = NK − Σₙ tr(precₙSₙ) saves the trace of an inverse in the KL divergence.
     """
     q = node_factor(chol, nat1, prec)
-    cov = _blocks(q.chol, chol, nat1.shape[1])
+    cov = _blocks(q.chol, chol)
     trace = -tf.reduce_sum(prec * cov)  # tr S̃ − NK
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(q.chol)))
     kl = 0.5 * (trace + tf.reduce_sum(tf.square(q.mean)) + log_det)
@@ -144,7 +166,7 @@ def node_sites(
     T = tf.reshape(T, [P, num_data, K, num_data])
     by_gram = tf.matmul(T, patterns.gram[:, None])  # [P, N, K, N]
     second = tf.matmul(by_gram, T, transpose_b=True)
-    second += patterns.count[:, None, None, None] * _blocks(w.chol, chol, K)
+    second += patterns.count[:, None, None, None] * _blocks(w.chol, chol)
     first = tf.reduce_sum(T * patterns.gram[:, :, None, :], axis=-1)  # [P, N, K]
     observed = patterns.observed
     prec = tf.reduce_sum(second * observed[:, :, None, None], axis=0) / noise
@@ -174,10 +196,18 @@ def _gram(chol: tf.Tensor, inner: tf.Tensor) -> tf.Tensor:
     return tf.reshape(full, [*lead, num_data * K, num_data * K])
 
 
-def _blocks(factor: tf.Tensor, chol: tf.Tensor, K: int) -> tf.Tensor:
+def half(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+    """Return F⁻¹(A ⊗ I) for F [..., NK, NK] and A [N, X], as [..., NK, X, K]. O((NK)² XK)."""
+    size, (num_data, columns) = factor.shape[-1], A.shape
+    K = size // num_data
+    rhs = A[:, None, :, None] * tf.eye(K, dtype=A.dtype)[None, :, None, :]
+    rhs = tf.reshape(rhs, [size, -1])
+    rhs = tf.broadcast_to(rhs, [*factor.shape[:-2], size, tf.shape(rhs)[-1]])
+    solved = tf.linalg.triangular_solve(factor, rhs)
+    return tf.reshape(solved, [*factor.shape[:-2], size, -1 if columns is None else columns, K])
+
+
+def _blocks(factor: tf.Tensor, chol: tf.Tensor) -> tf.Tensor:
     """Return the K × K blocks on the diagonal of (L ⊗ I)(FFᵀ)⁻¹(L ⊗ I)ᵀ, [..., N, K, K]. O((NK)³)."""
-    lead, size = factor.shape[:-2], factor.shape[-1]
-    rhs = tf.transpose(chol)[:, None, :, None] * tf.eye(K, dtype=chol.dtype)[None, :, None, :]
-    rhs = tf.broadcast_to(tf.reshape(rhs, [size, size]), factor.shape)
-    half = tf.reshape(tf.linalg.triangular_solve(factor, rhs), [*lead, size, size // K, K])
-    return tf.einsum("...rnk,...rnl->...nkl", half, half)
+    solved = half(factor, tf.transpose(chol))
+    return tf.einsum("...rnk,...rnl->...nkl", solved, solved)

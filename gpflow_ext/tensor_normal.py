@@ -19,8 +19,8 @@ def kl(mean: tf.Tensor, factors: Sequence[tf.Tensor], chol: tf.Tensor | None = N
 
         ½ [‖L⁻¹G₁‖² Π‖G_r‖² + ‖L⁻¹U‖² − n + (n/n₁) log|K| − Σ_r (n/n_r) log|Γ_r|],    n = Π n_r
 
-    Only traces and diagonals of the factors are needed: O(Σ n_r²) and the size of the mean, with ``chol`` also
-    O(n₁² n).
+    Only traces and diagonals of the factors are needed: O(Σ n_r²) and the size of the mean, with ``chol``
+    also O(n₁² n).
 
     Parameters
     ----------

@@ -25,6 +25,7 @@ FLOORS = [
         "checks",
         "rows",
         "network",
+        "outputs",
         "tensor_normal",
         "removal",
         "classes",
