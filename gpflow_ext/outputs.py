@@ -56,7 +56,8 @@ class FileOutputs:
         self._Y = np.load(path, mmap_mode="r", allow_pickle=False)
         if self._Y.ndim != 2 or self._Y.dtype.kind not in "biuf":
             raise ValueError(
-                f"{path} must hold a matrix [N, D] of numbers; it holds {self._Y.dtype} of shape {self._Y.shape}."
+                f"{path} must hold a matrix [N, D] of numbers; it holds {self._Y.dtype} of shape "
+                f"{self._Y.shape}."
             )
         self.num_data, self.num_outputs = self._Y.shape
 
@@ -101,7 +102,8 @@ class StreamOutputs:
     def gather(self, indices: Any) -> tf.Tensor:
         """See `Outputs`. Reads all blocks."""
         wanted = np.asarray(indices)
-        found, begin = np.empty([self.num_data, len(wanted)], gpflow.default_float()), 0
+        found: Array = np.empty([self.num_data, len(wanted)], gpflow.default_float())
+        begin = 0
         for block in self.blocks(BLOCK):
             here = (wanted >= begin) & (wanted < begin + block.shape[1])
             found[:, here] = block.numpy()[:, wanted[here] - begin]
@@ -177,4 +179,5 @@ def summarise(outputs: Outputs) -> tuple[Patterns, Array]:
         raise ValueError("Y holds no target: all of them are NaN.")
     counts = np.bincount(pattern, minlength=len(grams))
     dtype = gpflow.default_float()
-    return Patterns(*(tf.constant(np.stack(part), dtype) for part in (observed, grams, counts))), pattern
+    parts = np.stack(observed), np.stack(grams), counts
+    return Patterns(*(tf.constant(part, dtype) for part in parts)), pattern

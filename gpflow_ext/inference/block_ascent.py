@@ -69,9 +69,11 @@ class BlockAscent(tf.Module):
         self.started.assign(True)
         for _ in range(self._sweeps):
             self._sweep()
-        if self._climbed and self._optimizer is None:
+        if not self._climbed:
+            return float(self._objective()), True
+        if self._optimizer is None:
             lbfgs.climb(self._climbed, self._gradients, self._hyper_updates)
-        elif self._climbed:
+        else:
             _, found = self._gradients()
             self._optimizer.apply_gradients(
                 [(-gradient, variable) for gradient, variable in zip(found, self._climbed, strict=True)]

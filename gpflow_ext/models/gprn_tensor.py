@@ -1,4 +1,4 @@
-"""Gaussian process regression network for many outputs, Wilson et al. (2012) and Li, Xing, Kirby & Zhe (2020)."""
+"""Gaussian process regression network for many outputs, Wilson et al. (2012), Li et al. (2020)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
 
         log p(Y | X) ≥ E_q[log p(Y | W, F)] − KL[q(W) || p(W)] − KL[q(F) || p(F)]
 
-    is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has full
-    covariance, so that the targets enter through YYᵀ [N, N] alone: one pass over them, then O((NK)³) for a
-    step whatever D is. ``"tensor"``: the family of Li et al. (2020), a matrix normal q(F) and a tensor normal
-    q(W) over the axes (N, d₁, …, d_M, K), at O(N²DK + NDK²); its bound is never above the collapsed one at the
-    same q(F). Only the product of the variances of both kernels is identified: hold one of them.
+    is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has
+    full covariance, so that the targets enter through YYᵀ [N, N] alone: one pass over them, then O((NK)³)
+    for a step whatever D is. ``"tensor"``: the family of Li, Xing, Kirby & Zhe (2020), a matrix normal q(F)
+    and a tensor normal q(W) over the axes (N, d₁, …, d_M, K), at O(N²DK + NDK²); its bound is never above the
+    collapsed one at the same q(F). Only the product of both kernels' variances is identified: hold one.
 
     Model outputs of one scale around zero, since all share k_w and σ². Training starts where the model is
     independent regression of each output: F₁ = 1, the other nodes are small draws of the prior.
@@ -46,8 +46,8 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     ----------
     data
         (X [N, Q], Y [N, D]). Y may be an array, the path of a .npy file, which is memory-mapped, or a
-        ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target: exact, at
-        the cost of one factorisation for each distinct set of missing rows.
+        ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target: exact,
+        at the cost of one factorisation for each distinct set of missing rows.
     kernel
         k_f, of one output.
     weight_kernel
@@ -68,7 +68,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     Raises
     ------
     ValueError
-        For inputs that are not finite, lengths that differ, no targets, infinite ones, or options out of range.
+        For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
     NotImplementedError
         For a multi-output kernel, or the tensor posterior on a stream.
     """
@@ -117,7 +117,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
                     'output_shape is for posterior="tensor": the collapsed posterior needs none.'
                 )
             self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior)
-            self.data = (self._X, *self.q.patterns)
+            self.data: tuple[tf.Tensor, ...] = (self._X, *self.q.patterns)
         else:
             if isinstance(Y, outputs.StreamOutputs):
                 raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
@@ -142,11 +142,11 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         noise = tf.convert_to_tensor(self.likelihood.variance)
         grams = self.weight_kernel(self._X), self.kernel(self._X)
         jitters = gpflow.default_jitter(), gpflow.default_jitter() + tf.convert_to_tensor(self.nugget)
-        factors = [
+        weights, nodes = (
             tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
             for gram, jitter in zip(grams, jitters, strict=True)
-        ]
-        return NetworkPrior(*factors, noise)
+        )
+        return NetworkPrior(weights, nodes, noise)
 
     @property
     def outputs(self) -> outputs.Outputs:
@@ -156,8 +156,8 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     def elbo(self, batch: tuple[tf.Tensor, tf.Tensor] | None = None) -> tf.Tensor:
         """Return the lower bound of log p(Y | X) at the current q, a scalar.
 
-        With a ``batch`` of random outputs, their numbers [B] and targets [N, B], the tensor posterior gives an
-        unbiased estimate.
+        With a ``batch`` of random outputs, their numbers [B] and targets [N, B], the tensor posterior gives
+        an unbiased estimate.
         """
         if batch is None:
             return self.q.elbo(self.prior())
@@ -298,12 +298,15 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        parts = (*self._model.q.payload(), *self._model.q.parts(self._model.prior()))
-        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in parts)
+        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._cached())
+
+    def _cached(self) -> tuple[tf.Tensor, ...]:
+        """Return what each output needs, and what all share."""
+        return *self._model.q.payload(), *self._model.q.parts(self._model.prior())
 
     def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
         """Return mean and variance of y for some outputs [B], each [X, B], from the cache."""
-        payload, trait, *parts = self.cache
+        payload, trait, *parts = self.cache or self._cached()
         view = self._model.view(tuple(parts), Xnew)
         chosen = tf.gather(payload, indices, axis=1), tf.gather(trait, indices)
         mean, var = prediction.moments(view, *chosen)

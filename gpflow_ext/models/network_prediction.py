@@ -1,4 +1,4 @@
-"""Moments, densities and draws of W(x)f(x) at new inputs, a product of two Gaussians, by blocks of outputs."""
+"""Moments, densities and draws of W(x)f(x), a product of two Gaussians, at new inputs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,13 @@ class View(Protocol):
     An output brings a column of what the posterior keeps of it (``payload`` [N, B, …]) and a ``trait`` [B].
     """
 
-    mean: tf.Tensor  # of the nodes, [X, K]
-    cov: tf.Tensor  # of the nodes, [R, K, K]
+    @property
+    def mean(self) -> tf.Tensor:
+        """Means of the nodes, [X, K]."""
+
+    @property
+    def cov(self) -> tf.Tensor:
+        """Covariances of the nodes, [R, K, K]."""
 
     def weights(self, payload: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
         """Return the means of the weights, [X, B, K]."""

@@ -33,10 +33,10 @@ def regression_network(
 ) -> Recipe:
     """Return the recipe of `GPRNTensor`.
 
-    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), none of which can lower the bound, and
-    then ``hyper_updates`` iterations of L-BFGS, or one step of the optimiser, on the hyperparameters with the
-    sites of q(F) held. Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch
-    of them, or ``hyper_updates`` iterations of L-BFGS.
+    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), none of which can lower the bound,
+    and then ``hyper_updates`` iterations of L-BFGS, or one step of the optimiser, on the hyperparameters with
+    the sites of q(F) held. Tensor posterior: a step of the optimiser on everything, on all outputs or a
+    minibatch of them, or ``hyper_updates`` iterations of L-BFGS.
 
     Parameters
     ----------
@@ -124,9 +124,10 @@ def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_com
         return Recipe(update, model.variables, 50, 1e-7, True, settings=settings)
     optimizer = built(optimizer, variables)
     batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
-    loss = model.training_loss
-    if batches is not None:
-        loss = lambda batch: -(model.elbo(batch) + model.log_prior_density())  # noqa: E731
+
+    def loss(batch: Any | None = None) -> tf.Tensor:
+        return -(model.elbo(batch) + model.log_prior_density())
+
     return Recipe(
         gradient_update(loss, variables, optimizer, batches, jit_compile),
         [*model.variables, *optimizer.variables],
