@@ -270,6 +270,20 @@ def test_targets_from_a_file_and_a_stream_are_those_of_the_array(tmp_path) -> No
         model("tensor", Y=blocks)
 
 
+@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
+def test_an_exported_network_serves_the_outputs_that_are_asked_for(posterior, tmp_path) -> None:
+    new = scatter(model(posterior, missing=posterior == "collapsed"))
+    served = gpx.load_exported(gpx.export(new, tmp_path / "network", example=XNEW))
+    mean, var = (part.numpy() for part in new.predict_y(XNEW))
+    some = served.predict_outputs(XNEW, [4, 0])
+    np.testing.assert_allclose(some["mean"], mean[:, [4, 0]], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(some["variance"], var[:, [4, 0]], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(served.predict(XNEW)["mean"], mean, rtol=0, atol=1e-12)
+    for outputs in ([6], 2, [0.5]):
+        with pytest.raises(ValueError, match="from 0 to 5"):
+            served.predict_outputs(XNEW, outputs)
+
+
 def test_blocks_of_outputs_change_nothing(monkeypatch) -> None:
     new = scatter(model(missing=True))
     whole = *new.predict_f(XNEW), new.predict_log_density((XNEW, np.ones((3, D))))
