@@ -5,6 +5,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 _PAPERS = {
+    "GPRNTensor": """@inproceedings{li2020scalable,
+  author    = {Li, Shibo and Xing, Wei and Kirby, Robert M. and Zhe, Shandian},
+  title     = {Scalable {G}aussian Process Regression Networks},
+  booktitle = {Proceedings of the 29th International Joint Conference on Artificial Intelligence},
+  year      = {2020}
+}""",
     "SVGPRobustMax": """@inproceedings{hensman2015mcmc,
   author    = {Hensman, James and Matthews, Alexander G. de G. and Filippone, Maurizio and
                Ghahramani, Zoubin},

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 RUN_FILE = "run.json"
 
 
-def parser(description: str, epilog: str) -> argparse.ArgumentParser:
+def parser(description: str, epilog: str, *, several_targets: bool = False) -> argparse.ArgumentParser:
     """Return a parser with the flags of every training script."""
     new = argparse.ArgumentParser(
         description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -27,13 +27,20 @@ def parser(description: str, epilog: str) -> argparse.ArgumentParser:
         metavar="NAME|FILE.csv",
         help="a named data set or a CSV file with a header line (default: %(default)s)",
     )
-    data.add_argument("--target", metavar="COL", help="target column of a CSV file (default: the column y)")
+    if several_targets:
+        data.add_argument("--target", nargs="+", metavar="COL", help="target columns of a CSV file")
+    else:
+        data.add_argument(
+            "--target", metavar="COL", help="target column of a CSV file (default: the column y)"
+        )
     data.add_argument("--drop", nargs="+", default=[], metavar="COL", help="columns to leave out")
     data.add_argument(
         "--missing",
-        choices=["error", "drop", "mean"],
+        choices=["error", "drop", "mean", *(["keep"] if several_targets else [])],
         default="error",
-        help="what to do with missing values (default: %(default)s)",
+        help="what to do with missing values"
+        + ("; keep those of the targets" if several_targets else "")
+        + " (default: %(default)s)",
     )
     data.add_argument(
         "--split",

@@ -216,3 +216,28 @@ def test_standardised_with_the_training_part_only(write):
 def test_scaler_refuses_another_width():
     with pytest.raises(ValueError, match="last axis must be 2 wide"):
         Scaler.identity(2).transform(np.zeros((3, 4)))
+
+
+def test_several_targets_keep_their_gaps(write, tmp_path) -> None:
+    text = "a,p,b,q\n" + "\n".join(f"{i},{i / 2},{i % 3},{'' if i == 4 else 2 * i}" for i in range(1, 11))
+    path = write(text + "\n")
+    split = load(path, target=["p", "q"], missing="keep", test_fraction=0.0)
+    assert (split.target, split.task, split.feature_names) == ("p, q", "regression", ("a", "b"))
+    order = np.argsort(split.rows[0])
+    expected = [[i / 2, np.nan if i == 4 else 2 * i] for i in range(1, 11)]
+    np.testing.assert_array_equal(split.train[1][order], expected)
+    assert "1 missing targets are kept as NaN" in split.notes
+    assert len(load(path, target=["p", "q"], missing="drop", test_fraction=0.0).train[0]) == 9
+    for options, message in (
+        ({"target": ["p", "q"]}, "missing='keep'"),
+        ({"target": ["p", "z"]}, "'z' is not a column"),
+        ({"target": "q", "missing": "keep"}, "several targets"),
+        ({"target": ["p", "q"], "drop": ["q"]}, "cannot be in drop"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(path, **options)
+    np.savez(tmp_path / "own.npz", X=np.arange(6.0)[:, None], Y=np.arange(12.0).reshape(6, 2))
+    assert load(tmp_path / "own.npz", test_fraction=0.0).train[1].shape == (6, 2)
+    words = write("a,p,q\n1,2,u\n2,3,v\n3,4,u\n", "words.csv")
+    with pytest.raises(ValueError, match="words such as 'u'"):
+        load(words, target=["p", "q"])

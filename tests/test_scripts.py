@@ -37,6 +37,8 @@ def _folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("user")
     X, Y = problems.binary(40)
     lines = [f"{a:.6f},{b:.6f},{'ill' if y else 'well'}" for (a, b), y in zip(X, Y[:, 0], strict=True)]
+    numbers = [f"{a:.6f},{b:.6f},{np.sin(a):.6f},{'' if i == 3 else a * b}" for i, (a, b) in enumerate(X)]
+    (folder / "numbers.csv").write_text("\n".join(["age,weight,pulse,pressure", *numbers]) + "\n")
     (folder / "table.csv").write_text("\n".join(["age,weight,state", *lines]) + "\n")
     lines[6] = lines[6].replace(lines[6].split(",")[1], "heavy")
     (folder / "broken.csv").write_text("\n".join(["age,weight,state", *lines]) + "\n")
@@ -92,9 +94,35 @@ def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str
     assert json.loads((folder / models / "trained/1/manifest.json").read_text())["metrics"]["nlpd"] > 0
 
 
+@pytest.mark.parametrize("own", [(), ("--posterior", "tensor", "--minibatch-size", "1")])
+def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
+    run, models = f"runs/network{len(own)}", f"models/network{len(own)}"
+    table = ("--data", "numbers.csv", "--target", "pulse", "pressure", "--missing", "keep")
+    flags = ("train_gprn_tensor.py", *table, "--run-dir", run, *own)
+    first = _run(folder, *flags, "--steps", "2")
+    assert "rmse" in first.stdout
+    assert "1 missing targets are kept" in first.stdout
+    resumed = _run(folder, *flags, "--steps", "3", "--export", f"{models}/trained")
+    steps = [line.split("│")[1].strip() for line in resumed.stdout.splitlines() if line.startswith("│")]
+    assert steps[0] == "3"
+    _run(folder, "export.py", run, f"{models}/exported")
+    trained, exported = (gpx.load_exported(folder / models / name) for name in ("trained", "exported"))
+    rows = np.array([[0.3, -1.2], [1.5, 0.1]])
+    np.testing.assert_array_equal(trained.predict(rows)["mean"], exported.predict(rows)["mean"])
+    assert trained.predict_outputs(rows, [1])["mean"].shape == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "message"),
     [
+        (
+            "train_gprn_tensor.py",
+            ("--data", "numbers.csv", "--target", "pulse", "pressure"),
+            "missing='keep'",
+        ),
+        ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "state"), "choose another --target"),
+        ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "age", "state"), "words"),
+        ("train_gprn_tensor.py", ("--data", "linnerud", "--nodes", "0"), "num_latent"),
         ("train_vgp_kmm.py", ("--data", "missing.csv"), "missing.csv"),
         ("train_vgp_kmm.py", ("--data", "table.csv", "--target", "stat"), "state"),
         ("train_vgp_kmm.py", ("--data", "broken.csv", "--target", "state"), "weight"),

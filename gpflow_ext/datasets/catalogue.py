@@ -114,6 +114,7 @@ KNOWN: dict[str, Known] = {
     "mnist_odd_even": _mnist(parity=True),
     "heat4096": Known({"Y": "regression"}, "MIT"),
     "sarcos_test4449": Known({"Y": "regression"}, "MIT repository; none stated for the data"),
+    "germany_pm10": Known({"Y": "regression"}, "GPL-2 or later (R package spacetime)", inputs="day"),
     "arabidopsis800": Known({"Y": "regression"}, "GPL-3 or later (R package GeneNet)", inputs="hour"),
 }
 

@@ -18,14 +18,15 @@ from gpflow_ext.datasets.raw import WHERE_FILES_ARE, Raw, Request, check_columns
 from gpflow_ext.datasets.tables import Floats
 
 
-def _choose_target(request: Request, known: Known, names: Sequence[str], path: Path) -> str:
+def _choose_targets(request: Request, known: Known, names: Sequence[str], path: Path) -> tuple[str, ...]:
     target = request.target or next(iter(known.targets), "y")
     if request.target is None and target not in names:
         raise ValueError(
             f"target= is needed: {path.name} has no column {target!r}; choose one of {', '.join(names)}."
         )
-    check_columns("target", [target], names)
-    return target
+    targets = (target,) if isinstance(target, str) else target
+    check_columns("target", targets, names)
+    return targets
 
 
 def from_csv(path: Path, request: Request, known: Known) -> Raw:
@@ -48,21 +49,24 @@ def from_csv(path: Path, request: Request, known: Known) -> Raw:
             )
         table = replace(table, second=second)
         digest = hashlib.sha256((digest + second.sha256).encode()).hexdigest()
-    target = _choose_target(request, known, table.names, path)
+    targets = _choose_targets(request, known, table.names, path)
+    target = targets[0]
     check_columns("drop", request.drop, table.names)
     check_columns("one_hot", request.one_hot, table.names)
-    if target in (*request.drop, *request.one_hot):
-        raise ValueError(f"the target {target!r} cannot be in drop or one_hot; take it out.")
+    for name in targets:
+        if name in (*request.drop, *request.one_hot):
+            raise ValueError(f"the target {name!r} cannot be in drop or one_hot; take it out.")
     marker = known.published[0] if known.published else ""
     aside = [*known.targets, *known.exclude, known.exposure or "", marker]
-    excluded = [name for name in table.names if name in aside and name != target]
-    X, names, notes = _inputs(table, target, excluded, request)
+    excluded = [name for name in table.names if name in aside and name not in targets]
+    X, names, notes = _inputs(table, targets, excluded, request)
+    columns = [_target(table, name, request.task) for name in targets]
     raw = Raw(
         name=path.name,
         X=X,
-        y=_target(table, target, request.task),
+        y=columns[0] if len(columns) == 1 else _several(targets, columns),
         feature_names=names,
-        target=target,
+        target=", ".join(targets),
         source=f"{path.name}; licence as stated: {known.licence}",
         sha256=digest,
         task=known.targets.get(target),
@@ -80,7 +84,7 @@ def from_csv(path: Path, request: Request, known: Known) -> Raw:
 
 
 def _inputs(
-    table: tables.Table, target: str, excluded: Sequence[str], request: Request
+    table: tables.Table, targets: Sequence[str], excluded: Sequence[str], request: Request
 ) -> tuple[Floats, tuple[str, ...], tuple[str, ...]]:
     """Return the inputs [N, D] of a table, their names, and notes on what was left out or encoded."""
     columns: list[Floats] = []
@@ -88,7 +92,7 @@ def _inputs(
     notes = [f"column {name} is kept out of the inputs" for name in excluded]
     notes += [f"column {name} was dropped as asked" for name in request.drop]
     for name in table.names:
-        if name == target or name in excluded or name in request.drop:
+        if name in (*targets, *excluded, *request.drop):
             continue
         if name in request.one_hot:
             coded, levels = tables.indicators(name, table.column(name))
@@ -99,7 +103,9 @@ def _inputs(
             columns.append(tables.numbers(name, table.column(name), table.place))
             names.append(name)
     if not columns:
-        raise ValueError(f"{table.path} has no input left beside the target {target!r}; drop fewer columns.")
+        raise ValueError(
+            f"{table.path} has no input left beside the target {', '.join(targets)!r}; drop fewer columns."
+        )
     return np.stack(columns, axis=1), tuple(names), tuple(notes)
 
 
@@ -116,6 +122,16 @@ def _target(table: tables.Table, name: str, task: str | None) -> NDArray[Any]:
             "cells are; correct it, or pass task='multiclass' to take every value as a class."
         )
     return np.array(["" if tables.is_missing(cell) else cell for cell in cells], dtype=object)
+
+
+def _several(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> Floats:
+    """Return numeric targets side by side, [N, P]."""
+    for name, column in zip(names, columns, strict=True):
+        if column.dtype == object:
+            raise ValueError(
+                f"several targets must hold numbers; {name!r} holds words such as {column[0]!r}."
+            )
+    return np.concatenate(columns, axis=1)
 
 
 def _optional(table: tables.Table, name: str | None) -> Floats | None:

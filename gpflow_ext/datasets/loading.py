@@ -26,7 +26,7 @@ from gpflow_ext.datasets.treatment import (
 def load(
     name: str | os.PathLike[str],
     *,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     task: str | None = None,
     seed: int = 0,
     test_fraction: float = 0.2,
@@ -50,9 +50,10 @@ def load(
     Parameters
     ----------
     name
-        A known name (see ``known_names``) or the path of a CSV file.
+        A known name (see ``known_names``), the path of a CSV file, or that of an .npz file with the arrays X
+        and Y.
     target
-        Target column; a column ``y`` is found by itself.
+        Target column, or several; a column ``y`` is found by itself.
     task
         "binary", "multiclass", "ordinal", "count" or "regression". None keeps the task of a named set, and
         for other files takes words and two distinct values as classes, all else as regression.
@@ -67,7 +68,8 @@ def load(
         Shift and scale each input to mean 0 and deviation 1 over the training part; "common" takes one shift
         and one scale for all inputs, as for the pixels of an image. Targets keep their units.
     missing
-        What to do with missing values: "error", "drop" the rows, or fill in the training "mean".
+        What to do with missing values: "error", "drop" the rows, fill in the training "mean", or "keep" those
+        of several targets as NaN, for a model that takes them.
     drop, one_hot
         Columns to leave out; text columns to encode as one 0/1 column per level.
     test
@@ -97,6 +99,7 @@ def load(
     _check_arguments(seed, test_fraction, split, missing, drop, one_hot)
     if standardise not in (True, False, "common"):
         raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
+    target = target if target is None or isinstance(target, str) else tuple(target)
     raw = find(Request(name, target, task, tuple(drop), tuple(one_hot), test, split, data_dir, offline))
     refuse_infinite(raw)
     raw, kept = treat_missing(raw, missing)
@@ -173,7 +176,7 @@ def _divide(
 def _cast(values: Floats, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):  # told below, by name
         cast = values.astype(dtype, copy=False)
-    if not np.isfinite(cast).all():
+    if np.isinf(cast).any():
         raise ValueError(f"{name!r} holds values beyond the range of {dtype}; use a wider dtype.")
     return cast
 

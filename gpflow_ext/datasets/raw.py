@@ -20,7 +20,7 @@ class Request:
     """What the user asked of a source, checked by nobody yet."""
 
     name: str | os.PathLike[str]
-    target: str | None = None
+    target: str | tuple[str, ...] | None = None
     task: str | None = None
     drop: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()

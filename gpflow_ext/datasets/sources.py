@@ -21,7 +21,7 @@ _SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".data")
 
 
 def find(request: Request) -> Raw:
-    """Read the set that a request names: a CSV file, a folder, a bundled set, OpenML, in this order.
+    """Read the set that a request names: a CSV or npz file, a folder, a bundled set, OpenML, in this order.
 
     Raises
     ------
@@ -29,8 +29,11 @@ def find(request: Request) -> Raw:
         If there is no such file or name (the known names are listed), or the file cannot be read.
     """
     name = os.fspath(request.name)
-    if isinstance(request.name, Path) or os.sep in name or name.lower().endswith(_SUFFIXES):
+    is_path = isinstance(request.name, Path) or os.sep in name
+    if (is_path and not name.lower().endswith(".npz")) or name.lower().endswith(_SUFFIXES):
         return from_csv(Path(name).expanduser(), request, Known({}, "not stated (a file of the user)"))
+    if name.lower().endswith(".npz"):
+        return from_npz(Path(name).expanduser(), request, Known({}, "not stated (a file of the user)"))
     if request.test is not None:
         raise ValueError(
             "test= names a CSV file of test rows; it goes with the path of a CSV file, not a name."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpflow_ext.datasets.raw import Raw
 from gpflow_ext.datasets.split import Floats, Rows
 
-MISSING = ("error", "drop", "mean")
+MISSING = ("error", "drop", "mean", "keep")
 _LISTED = 20  # places and columns named in one note
 
 
@@ -37,13 +37,17 @@ def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows]:
         return raw, everything
     columns = [name for name, hit in zip(raw.feature_names, in_X.any(axis=0), strict=True) if hit]
     columns += [raw.target] if in_y.any() else []
-    if missing == "error":
+    if missing == "keep" and raw.y.ndim == 2 and raw.y.shape[1] > 1 and not in_X.any():
+        note = f"{int(np.isnan(raw.y).sum())} missing targets are kept as NaN"
+        return replace(raw, notes=(*raw.notes, note)), everything
+    if missing in ("error", "keep"):
         first = affected[0]
         column = raw.feature_names[int(np.argmax(in_X[first]))] if in_X[first].any() else raw.target
         raise ValueError(
             f"{in_X.sum() + in_y.sum()} values are missing in {affected.size} rows (columns: "
             f"{_listed(columns)}), the first in {raw.place(first)}, column {column!r}; pass missing='drop' "
-            "to leave these rows out, or missing='mean' to fill in the mean of the training part."
+            "to leave these rows out, or missing='mean' to fill in the mean of the training part; "
+            "missing='keep' is for several targets."
         )
     if missing == "mean":
         if in_y.any():

@@ -49,7 +49,8 @@ def export(
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
     ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
-    and ``targets`` [None, P].
+    and ``targets`` [None, P]; where the posterior of the model can, ``predict_outputs`` gives ``mean`` and
+    ``variance`` of y for the ``outputs`` [None] that are asked for.
 
     Parameters
     ----------

@@ -69,6 +69,24 @@ class Exported:
         """Predict ``mean`` and ``variance`` of the latent functions, [N, P] each, at inputs [N, D]."""
         return self._call("predict_f", inputs=self._cast("X", X, self.manifest["data"]["D"]))
 
+    def predict_outputs(self, X: Any, outputs: Any) -> dict[str, Array]:
+        """Predict ``mean`` and ``variance`` of y for some of many outputs [B], [N, B] each, at inputs [N, D].
+
+        Raises
+        ------
+        ValueError
+            If the model predicts all outputs only, or an output is not one of its.
+        """
+        signature = self.manifest["signatures"].get("predict_outputs")
+        if signature is None:
+            raise ValueError("this model has no signature for some of its outputs: use predict")
+        numbers = np.asarray(outputs)
+        width = self.manifest["signatures"]["predict_f"]["outputs"]["mean"]["shape"][1]
+        if numbers.ndim != 1 or not np.isin(numbers, np.arange(width)).all():
+            raise ValueError(f"outputs must be a list of numbers from 0 to {width - 1}; found {outputs}")
+        inputs = self._cast("X", X, self.manifest["data"]["D"])
+        return self._call("predict_outputs", inputs=inputs, outputs=numbers.astype(np.int32))
+
     def predict_log_density(self, X: Any, Y: Any) -> Array:
         """Return the log predictive density [N] of targets [N, P] at inputs [N, D]; classes are indices.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from gpflow_ext.classes import class_probabilities
 
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Served(NamedTuple):
@@ -44,7 +46,8 @@ def build(
         Names of the classes in order, or ``None``.
     """
     frozen = gpflow.utilities.deepcopy(model)
-    graph = _Graph(_latent(frozen), frozen.likelihood, mean, scale, labels)
+    latent, per_output = _latent(frozen)
+    graph = _Graph(latent, frozen.likelihood, mean, scale, labels)
     dtype = tf.as_dtype(mean.dtype)
     inputs = tf.TensorSpec([None, len(mean)], dtype, "inputs")
     predict_f = _trace(graph.predict_f, inputs)
@@ -57,6 +60,10 @@ def build(
         "predict_f": predict_f,
         "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
     }
+    if per_output is not None:
+        numbers = tf.TensorSpec([None], tf.int32, "outputs")
+        some = functools.partial(graph.predict_outputs, per_output)
+        signatures["predict_outputs"] = _trace(some, inputs, numbers)
     module = tf.Module(name="served")
     # A signature may read only what the saved module owns, and whatever else it owned would be saved for
     # nothing.
@@ -110,16 +117,28 @@ class _Graph:
         log_density = self._likelihood.predict_log_density(X, mean, variance, targets)  # [N]
         return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
 
+    def predict_outputs(
+        self, per_output: PerOutput, inputs: tf.Tensor, outputs: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        X, ok = self._standardised(inputs)
+        mean, variance = per_output(X, outputs)
+        ok &= _finite_rows(mean) & _finite_rows(variance)
+        return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
+
     def _f(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Standardise, and predict f with non-finite rows replaced: they must not spoil the others."""
+        """Predict f at standardised inputs."""
+        X, ok = self._standardised(inputs)
+        mean, variance = self._latent(X)  # [N, P]
+        return X, mean, variance, ok & _finite_rows(mean) & _finite_rows(variance)
+
+    def _standardised(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the model's inputs, non-finite rows replaced: they must not spoil the others."""
         inputs = tf.ensure_shape(
             inputs, [None, self._mean.shape[0]]
         )  # broadcasting would accept other widths
         X = (inputs - self._mean) / self._scale  # [N, D]
         ok = _finite_rows(X)
-        X = tf.where(ok[:, None], X, tf.zeros_like(X))
-        mean, variance = self._latent(X)  # [N, P]
-        return X, mean, variance, ok & _finite_rows(mean) & _finite_rows(variance)
+        return tf.where(ok[:, None], X, tf.zeros_like(X)), ok
 
 
 def _finite_rows(x: tf.Tensor) -> tf.Tensor:
@@ -132,22 +151,27 @@ def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
     return tf.where(rows, x, tf.constant(np.nan, x.dtype))
 
 
-def _latent(model: gpflow.models.GPModel) -> Latent:
+def _latent(model: gpflow.models.GPModel) -> tuple[Latent, PerOutput | None]:
     """Return ``X -> mean, variance`` of f, by the operations of the live model, factorised once.
+
+    Where the posterior has ``predict_outputs`` the second is ``X, outputs -> mean, variance`` of y for some
+    of many outputs.
 
     Posteriors that cache ``Qinv`` would differ from the live model by about cond(Kuu) times the rounding unit
     (2e-10 is typical); where the Cholesky factor can be cached instead, it is, and elsewhere nothing is.
     """
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
-        return lambda X: model.predict_f(X)
+        return (lambda X: model.predict_f(X)), None
     posterior = model.posterior(precompute_cache=PrecomputeCacheType.NOCACHE)
     if not isinstance(posterior, BasePosterior):  # these cache Cholesky factors themselves
         posterior.update_cache(PrecomputeCacheType.TENSOR)
     _to_variables(posterior, {})
+    per_output = getattr(posterior, "predict_outputs", None)
     if type(posterior) is IndependentPosteriorSingleOutput:
-        return _conditional(posterior)
-    return posterior.fused_predict_f if isinstance(posterior, BasePosterior) else posterior.predict_f
+        return _conditional(posterior), per_output
+    fused = isinstance(posterior, BasePosterior)
+    return (posterior.fused_predict_f if fused else posterior.predict_f), per_output
 
 
 def _conditional(posterior: IndependentPosteriorSingleOutput) -> Latent:

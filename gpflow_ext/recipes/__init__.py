@@ -12,12 +12,13 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext import progress as progress_bar
 from gpflow_ext.inference.loops import Callback, FitResult, Trail, iterate
-from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
 from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
 from gpflow_ext.recipes.recipe import Recipe
+from gpflow_ext.recipes.regression_network import regression_network
 from gpflow_ext.recipes.sampling import gaussian_approximation, sample
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
 from gpflow_ext.recipes.workers import start
@@ -29,6 +30,7 @@ __all__ = [
     "fit",
     "gaussian_approximation",
     "gradient_descent",
+    "regression_network",
     "sample",
     "stochastic_variational",
 ]
@@ -37,6 +39,7 @@ _RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
     VGPKMM: coordinate_ascent,
     SparseEP: expectation_propagation,
     SVGPRobustMax: stochastic_variational,
+    GPRNTensor: regression_network,
 }
 
 
@@ -61,8 +64,8 @@ def fit(
     ----------
     model
         `VGPKMM` trains by `coordinate_ascent`, `SparseEP` by `expectation_propagation`,
-        `SVGPRobustMax` by `stochastic_variational`, all others by `gradient_descent`; their further keyword
-        arguments go into ``options``.
+        `SVGPRobustMax` by `stochastic_variational`, `GPRNTensor` by `regression_network`, all others by
+        `gradient_descent`; their further keyword arguments go into ``options``.
     data
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.

@@ -1,0 +1,103 @@
+"""Coordinate ascent in two blocks: one has a closed-form optimum given the rest, the rest has gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gpflow_ext.inference import lbfgs
+from gpflow_ext.inference.loops import resolve_jit
+
+
+class BlockAscent(tf.Module):
+    """Updates of `sweeps` closed-form moves and then some gradient steps, compiled once.
+
+    By L-BFGS no update lowers the objective: a sweep cannot, and a climb that does is undone.
+
+    Parameters
+    ----------
+    objective
+        Returns what is raised, a scalar.
+    sweep
+        Moves the first block to its optimum.
+    variables
+        The second block, may be empty.
+    sweeps
+        Moves of the first block in an update.
+    hyper_updates
+        Iterations of L-BFGS in an update.
+    optimizer
+        A tf_keras optimiser that takes one step in place of L-BFGS.
+    start
+        What the first update does before anything else: another objective, the variables that it is raised
+        in, and a move of the first block after that.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(
+        self,
+        objective: Callable[[], tf.Tensor],
+        sweep: Callable[[], None],
+        variables: Sequence[tf.Variable],
+        *,
+        sweeps: int,
+        hyper_updates: int,
+        optimizer: Any | None = None,
+        start: tuple[Callable[[], tf.Tensor], Sequence[tf.Variable], Callable[[], None]] | None = None,
+        jit_compile: bool | None = None,
+    ) -> None:
+        super().__init__()
+        jit = resolve_jit(jit_compile)
+        self._objective, self._sweep = (tf.function(f, jit_compile=jit) for f in (objective, sweep))
+        self._climbed, self._sweeps, self._hyper_updates = list(variables), sweeps, hyper_updates
+        self._gradients = gradients(objective, self._climbed, jit)
+        self._optimizer = optimizer
+        self._start = start
+        self._jit = jit
+        self.started = tf.Variable(start is None, trainable=False)
+
+    def update(self) -> tuple[float, bool]:
+        """Do one update; return the objective after it."""
+        if self._start is not None and not bool(self.started):
+            objective, variables, move = self._start
+            if variables:
+                lbfgs.climb(variables, gradients(objective, variables, self._jit), _START_UPDATES)
+            tf.function(move, jit_compile=self._jit)()
+        self.started.assign(True)
+        for _ in range(self._sweeps):
+            self._sweep()
+        if not self._climbed:
+            return float(self._objective()), True
+        if self._optimizer is None:
+            lbfgs.climb(self._climbed, self._gradients, self._hyper_updates)
+        else:
+            _, found = self._gradients()
+            self._optimizer.apply_gradients(
+                [(-gradient, variable) for gradient, variable in zip(found, self._climbed, strict=True)]
+            )
+        return float(self._objective()), True
+
+
+_START_UPDATES = 200  # iterations of L-BFGS on the starting objective, at most
+
+
+def gradients(
+    objective: Callable[[], tf.Tensor], variables: Sequence[tf.Variable], jit: bool
+) -> lbfgs.Objective:
+    """Return the function that evaluates an objective and its gradient, compiled."""
+
+    @tf.function(jit_compile=jit)
+    def evaluate() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            value = objective()
+        return value, tape.gradient(value, variables, unconnected_gradients="zero")
+
+    def call() -> tuple[float, Sequence[tf.Tensor]]:
+        value, found = evaluate()
+        return float(value), found
+
+    return call

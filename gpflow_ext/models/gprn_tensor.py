@@ -1,0 +1,345 @@
+"""Gaussian process regression network for many outputs, Wilson et al. (2012), Li et al. (2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from check_shapes import inherit_check_shapes
+from gpflow import posteriors
+from gpflow.base import MeanAndVariance
+from gpflow.models import GPModel, InternalDataTrainingLossMixin
+from gpflow.posteriors import PrecomputeCacheType
+
+from gpflow_ext import checks, network, outputs
+from gpflow_ext.models import network_prediction as prediction
+from gpflow_ext.models.collapsed_posterior import CollapsedPosterior
+from gpflow_ext.models.network_prediction import NetworkPrior, View
+from gpflow_ext.models.tensor_posterior import TensorPosterior
+from gpflow_ext.tensor_normal import output_shape as chosen_shape
+
+
+class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
+    """Regression on D outputs whose correlations depend on the input: y = W(x)f(x) + ε, ε ~ N(0, σ²I).
+
+    K nodes f_k ~ GP(0, k_f + nugget·δ) and all D·K weights w_dk ~ GP(0, k_w) (Wilson et al. 2012). The bound
+
+        log p(Y | X) ≥ E_q[log p(Y | W, F)] − KL[q(W) || p(W)] − KL[q(F) || p(F)]
+
+    is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has
+    full covariance, so that the targets enter through YYᵀ [N, N] alone: one pass over them, then O((NK)³)
+    for a step whatever D is. ``"tensor"``: the family of Li, Xing, Kirby & Zhe (2020), a matrix normal q(F)
+    and a tensor normal q(W) over the axes (N, d₁, …, d_M, K), at O(N²DK + NDK²); its bound is never above the
+    collapsed one at the same q(F). Only the product of both kernels' variances is identified: hold one.
+
+    Model outputs of one scale around zero, since all share k_w and σ². Training starts where the model is
+    independent regression of each output: F₁ = 1, the other nodes are small draws of the prior.
+
+    ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the node's nugget included; ``predict_y``
+    adds σ². Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.
+
+    Parameters
+    ----------
+    data
+        (X [N, Q], Y [N, D]). Y may be an array, the path of a .npy file, which is memory-mapped, or a
+        ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target: exact,
+        at the cost of one factorisation for each distinct set of missing rows.
+    kernel
+        k_f, of one output.
+    weight_kernel
+        k_w, of one output.
+    num_latent
+        K, the number of nodes.
+    output_shape
+        (d₁, …, d_M) of the tensor posterior with a product of at least D; near to a square by default.
+    posterior
+        ``"collapsed"`` or ``"tensor"``.
+    noise_variance, noise_bounds
+        Starting σ², and the interval that it stays in: simulators without noise would drive it to 0.
+    nugget, nugget_bounds
+        The same of the nodes' white noise.
+    seed
+        Of the start.
+
+    Raises
+    ------
+    ValueError
+        For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
+    NotImplementedError
+        For a multi-output kernel, or the tensor posterior on a stream.
+    """
+
+    likelihood: gpflow.likelihoods.Gaussian
+
+    def __init__(
+        self,
+        data: tuple[Any, Any],
+        kernel: gpflow.kernels.Kernel,
+        weight_kernel: gpflow.kernels.Kernel,
+        num_latent: int,
+        output_shape: Sequence[int] | None = None,
+        posterior: Literal["collapsed", "tensor"] = "collapsed",
+        *,
+        noise_variance: float = 0.1,
+        noise_bounds: tuple[float, float] = (1e-6, 10.0),
+        nugget: float = 1e-4,
+        nugget_bounds: tuple[float, float] = (1e-6, 1.0),
+        seed: int = 0,
+    ) -> None:
+        X, Y = self._hold(data)
+        for part in (kernel, weight_kernel):
+            if isinstance(part, gpflow.kernels.MultioutputKernel):
+                raise NotImplementedError(
+                    f"GPRNTensor takes kernels of one output; got {type(part).__name__}."
+                )
+        if posterior not in ("collapsed", "tensor"):
+            raise ValueError(f'posterior must be "collapsed" or "tensor"; got {posterior!r}.')
+        if num_latent < 1:
+            raise ValueError(f"num_latent must be at least 1; got {num_latent}.")
+        noise = _bounded("noise_variance", noise_variance, noise_bounds)
+        likelihood = gpflow.likelihoods.Gaussian(noise_variance, variance_lower_bound=noise_bounds[0])
+        likelihood.variance = noise
+        super().__init__(kernel, likelihood, num_latent_gps=Y.num_outputs)
+        self.weight_kernel = weight_kernel
+        self.num_latent = num_latent
+        self.nugget = _bounded("nugget", nugget, nugget_bounds)
+        self._outputs = Y
+        self._X = tf.constant(X)
+        prior = self.prior()
+        draws = self._draws(prior, seed)
+        if posterior == "collapsed":
+            if output_shape is not None:
+                raise ValueError(
+                    'output_shape is for posterior="tensor": the collapsed posterior needs none.'
+                )
+            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior)
+            self.data: tuple[tf.Tensor, ...] = (self._X, *self.q.patterns)
+        else:
+            if isinstance(Y, outputs.StreamOutputs):
+                raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
+            shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
+            self.q = TensorPosterior(Y, shape, draws, prior)
+            self.data = (self._X, self._outputs.gather(range(Y.num_outputs)))
+
+    def _hold(self, data: Any) -> tuple[checks.Array, outputs.Outputs]:
+        """Check the data at the door."""
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise ValueError("`data` must be a pair (X, Y) of inputs [N, Q] and targets [N, D].")
+        Y = outputs.hold(data[1])
+        return checks.check_data((data[0], np.zeros([Y.num_data, 1])))[0], Y
+
+    def _draws(self, prior: NetworkPrior, seed: int) -> tf.Tensor:
+        """Return draws of the prior of the nodes but the first, [N, K − 1]."""
+        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[0], self.num_latent - 1])
+        return tf.matmul(prior.nodes, tf.constant(noise, prior.nodes.dtype))
+
+    def prior(self) -> NetworkPrior:
+        """Return the factors of both kernels, with GPflow's default jitter, and the noise. O(N³)."""
+        noise = tf.convert_to_tensor(self.likelihood.variance)
+        grams = self.weight_kernel(self._X), self.kernel(self._X)
+        jitters = gpflow.default_jitter(), gpflow.default_jitter() + tf.convert_to_tensor(self.nugget)
+        weights, nodes = (
+            tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
+            for gram, jitter in zip(grams, jitters, strict=True)
+        )
+        return NetworkPrior(weights, nodes, noise)
+
+    @property
+    def outputs(self) -> outputs.Outputs:
+        """The targets."""
+        return self._outputs
+
+    def elbo(self, batch: tuple[tf.Tensor, tf.Tensor] | None = None) -> tf.Tensor:
+        """Return the lower bound of log p(Y | X) at the current q, a scalar.
+
+        With a ``batch`` of random outputs, their numbers [B] and targets [N, B], the tensor posterior gives
+        an unbiased estimate.
+        """
+        if batch is None:
+            return self.q.elbo(self.prior())
+        if isinstance(self.q, CollapsedPosterior):
+            raise NotImplementedError(
+                "The collapsed bound needs no batches: its cost is free of the outputs."
+            )
+        return self.q.elbo(self.prior(), batch)
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """Return the bound that training maximises."""
+        return self.elbo()
+
+    def independent_log_likelihood(self) -> tf.Tensor:
+        """Return log p(Y | X) of independent regressions with the kernel k_w and noise σ², where F₁ = 1.
+
+        From the sums of the collapsed posterior alone. O(PN³).
+        """
+        if not isinstance(self.q, CollapsedPosterior):
+            raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
+        prior = self.prior()
+        cov = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        return network.log_marginal(self.q.patterns, cov, prior.noise)
+
+    def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
+        """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
+        Xnew = tf.cast(Xnew, self._X.dtype)
+        w = prediction.condition(self.weight_kernel, self._X, parts[0], Xnew, pairs)
+        f = prediction.condition(
+            self.kernel, self._X, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
+        )
+        return self.q.view(parts, w, f)
+
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> NetworkPosterior:
+        """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        return NetworkPosterior(self, precompute_cache)
+
+    @inherit_check_shapes
+    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
+        """Return mean [X, D] and (co)variance of W(x)f(x), as GPflow's models do. O((NK)³ + XNDK)."""
+        return self._moments(self.q.parts(self.prior()), None, Xnew, full_cov, full_output_cov)
+
+    def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
+        """Return mean and variance of y for some outputs [B], each [X, B]."""
+        view = self.view(self.q.parts(self.prior()), Xnew)
+        mean, var = prediction.moments(view, *self.q.gather(tf.convert_to_tensor(indices)))
+        return mean, var + self.likelihood.variance
+
+    @inherit_check_shapes
+    def predict_log_density(
+        self,
+        data: Any,
+        full_cov: bool = False,
+        full_output_cov: bool = False,
+        *,
+        draws: int = 200,
+        seed: int = 0,
+    ) -> tf.Tensor:
+        """Return Σ_d log p(y_nd | x_n) of data (X [X, Q], Y [X, D]), the marginal of each output, [X].
+
+        A mixture over ``draws`` draws of the nodes, the weights integrated out. Missing targets count zero.
+        """
+        if full_cov or full_output_cov:
+            raise NotImplementedError("The log density is that of each output at each input alone.")
+        Xnew, Y = (tf.cast(part, self._X.dtype) for part in data)
+        view = self.view(self.q.parts(self.prior()), Xnew)
+        noise = tf.random.stateless_normal([draws, *view.mean.shape], [seed, 0], dtype=Y.dtype)
+        variance, begin = tf.convert_to_tensor(self.likelihood.variance), 0
+        total = tf.zeros([Y.shape[0]], Y.dtype)
+        for payload, trait in self.q.blocks(prediction.block_size(view, draws)):
+            end = begin + int(trait.shape[0])
+            part, there = outputs.known(Y[:, begin:end])
+            total += tf.reduce_sum(
+                there * prediction.log_density(view, payload, trait, part, variance, noise), axis=1
+            )
+            begin = end
+        return total
+
+    @inherit_check_shapes
+    def predict_f_samples(
+        self,
+        Xnew: Any,
+        num_samples: int | None = None,
+        full_cov: bool = True,
+        full_output_cov: bool = False,
+        *,
+        seed: int = 0,
+    ) -> tf.Tensor:
+        """Return draws of W(x)f(x), jointly over inputs, [S, X, D], or [X, D] without a number.
+
+        All outputs share a draw's nodes; the weights of the tensor posterior are drawn for each output alone.
+        """
+        if full_output_cov or not full_cov:
+            raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
+        view = self.view(self.q.parts(self.prior()), Xnew, pairs=True)
+        f = prediction.draw_nodes(view, [seed, 0], num_samples or 1)
+        found = [
+            prediction.draw(view, payload, trait, f, [seed, number + 1])
+            for number, (payload, trait) in enumerate(self.q.blocks(prediction.block_size(view, f.shape[0])))
+        ]
+        samples = tf.concat(found, axis=-1)
+        return samples[0] if num_samples is None else samples
+
+    def _moments(
+        self,
+        parts: tuple[tf.Tensor, ...],
+        payload: tuple[tf.Tensor, tf.Tensor] | None,
+        Xnew: Any,
+        full_cov: bool,
+        full_output_cov: bool,
+    ) -> MeanAndVariance:
+        """Return mean and (co)variance, from a cached payload or by reading the targets block by block."""
+        if full_cov and full_output_cov:
+            raise NotImplementedError("full_cov and full_output_cov together are not supported.")
+        view = self.view(parts, Xnew, pairs=full_cov)
+        if full_output_cov:
+            return prediction.output_moments(view, *(payload or self.q.payload()))
+        size = prediction.block_size(view)
+        blocks = self.q.blocks(size) if payload is None else _blocks(payload, size)
+        function: Callable[..., MeanAndVariance] = (
+            prediction.joint_moments if full_cov else prediction.moments
+        )
+        means, covs = zip(*(function(view, *block) for block in blocks), strict=True)
+        return tf.concat(means, axis=1), tf.concat(covs, axis=0 if full_cov else 1)
+
+
+class NetworkPosterior(posteriors.AbstractPosterior):
+    """GPflow's cached posterior of a `GPRNTensor`: its factors, and the targets or the means of the weights.
+
+    ``update_cache`` reads the model again, so the object follows a model that is trained further.
+    """
+
+    def __init__(self, model: GPRNTensor, precompute_cache: PrecomputeCacheType | str | None) -> None:
+        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
+        self._model = model
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
+        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._cached())
+
+    def _cached(self) -> tuple[tf.Tensor, ...]:
+        """Return what each output needs, and what all share."""
+        return *self._model.q.payload(), *self._model.q.parts(self._model.prior())
+
+    def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
+        """Return mean and variance of y for some outputs [B], each [X, B], from the cache."""
+        payload, trait, *parts = self.cache or self._cached()
+        view = self._model.view(tuple(parts), Xnew)
+        chosen = tf.gather(payload, indices, axis=1), tf.gather(trait, indices)
+        mean, var = prediction.moments(view, *chosen)
+        return mean, var + self._model.likelihood.variance
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        return self._model.predict_f(Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        payload, trait, *parts = cache
+        return self._model._moments(tuple(parts), (payload, trait), Xnew, full_cov, full_output_cov)
+
+
+def _blocks(payload: tuple[tf.Tensor, tf.Tensor], size: int) -> Any:
+    for begin in range(0, payload[1].shape[0], size):
+        yield tuple(
+            part[:, begin : begin + size] if part.shape.rank > 1 else part[begin : begin + size]
+            for part in payload
+        )
+
+
+def _bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:
+    """Return a parameter that stays in an interval."""
+    low, high = bounds
+    if not 0.0 < low < value < high:
+        raise ValueError(f"{name} must lie between its bounds {bounds}, both positive; got {value}.")
+    dtype = gpflow.default_float()
+    return gpflow.Parameter(
+        value, transform=tfp.bijectors.Sigmoid(np.array(low, dtype), np.array(high, dtype))
+    )

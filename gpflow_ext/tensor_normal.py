@@ -1,0 +1,139 @@
+"""Matrix- and tensor-normal distributions through their Kronecker factors, Li, Xing, Kirby & Zhe (2020).
+
+TN(U; Γ₁, …, Γ_R) is the Gaussian of a tensor with axes n₁, …, n_R whose row-major vectorisation has the
+covariance Γ₁ ⊗ … ⊗ Γ_R; R = 2 is the matrix normal. Each Γ is given by a lower factor G, Γ = GGᵀ. In a
+Gaussian process regression network the weights W have the axes (N, d₁, …, d_M, K) and the nodes F (N, K).
+The scale of the whole may be moved between the factors: only their product is identified.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def kl(mean: tf.Tensor, factors: Sequence[tf.Tensor], chol: tf.Tensor | None = None) -> tf.Tensor:
+    """Return KL[TN(mean; GGᵀ, …) || N(0, K ⊗ I ⊗ … ⊗ I)], a scalar.
+
+        ½ [‖L⁻¹G₁‖² Π‖G_r‖² + ‖L⁻¹U‖² − n + (n/n₁) log|K| − Σ_r (n/n_r) log|Γ_r|],    n = Π n_r
+
+    Only traces and diagonals of the factors are needed: O(Σ n_r²) and the size of the mean, with ``chol``
+    also O(n₁² n).
+
+    Parameters
+    ----------
+    mean
+        U with its first axis of length n₁, the others in any shape. Entries that are left out count as zero.
+    factors
+        Lower triangular G_r, each [n_r, n_r], with positive diagonals.
+    chol
+        L, the lower factor of K [n₁, n₁]; ``None`` for a whitened tensor, K = I.
+    """
+    sizes = [int(factor.shape[-1]) for factor in factors]
+    total = math.prod(sizes)
+    first, rows = factors[0], tf.reshape(mean, [sizes[0], -1])
+    log_det = tf.zeros([], mean.dtype)
+    if chol is not None:
+        first, rows = tf.linalg.triangular_solve(chol, first), tf.linalg.triangular_solve(chol, rows)
+        log_det = 2.0 * (total // sizes[0]) * _sum_log_diag(chol)
+    trace = tf.reduce_sum(tf.square(first))
+    for factor in factors[1:]:
+        trace *= tf.reduce_sum(tf.square(factor))
+    for size, factor in zip(sizes, factors, strict=True):
+        log_det -= 2.0 * (total // size) * _sum_log_diag(factor)
+    return 0.5 * (trace + tf.reduce_sum(tf.square(rows)) - float(total) + log_det)
+
+
+def sample(mean: tf.Tensor, factors: Sequence[tf.Tensor], noise: tf.Tensor) -> tf.Tensor:
+    """Return U + noise ×₁ G₁ ×₂ … ×_R G_R, draws of the tensor normal. O(n Σ n_r) for each.
+
+    Parameters
+    ----------
+    mean
+        U [n₁, …, n_R].
+    factors
+        G_r [n_r, n_r].
+    noise
+        Standard normal numbers [..., n₁, …, n_R].
+    """
+    rank, lead = len(factors), noise.shape.rank - len(factors)
+    for axis, factor in enumerate(factors):
+        last = [i for i in range(lead + rank) if i != lead + axis] + [lead + axis]
+        back = [last.index(i) for i in range(lead + rank)]
+        moved = tf.transpose(noise, last)
+        noise = tf.transpose(tf.linalg.matmul(moved, factor, transpose_b=True), back)
+    return mean + noise
+
+
+def diagonal(factors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the diagonal of Γ₁ ⊗ … ⊗ Γ_R, [n]. O(n)."""
+    result = tf.ones([1], factors[0].dtype)
+    for factor in factors:
+        variances = tf.reduce_sum(tf.square(factor), axis=-1)
+        result = tf.reshape(result[:, None] * variances, [-1])
+    return result
+
+
+def expected_squares(
+    Y: tf.Tensor,
+    U: tf.Tensor,
+    weight_var: tf.Tensor,
+    output_var: tf.Tensor,
+    node_factor: tf.Tensor,
+    mean: tf.Tensor,
+    node_var: tf.Tensor,
+    omega_factor: tf.Tensor,
+    observed: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Return E‖yₙ − Wₙfₙ‖² for independent tensor-normal W and matrix-normal F, [N].
+
+    In closed form, with rₙ = yₙ − Uₙmₙ, sₙ = (Γ_N)ₙₙ, vₙ = Σₙₙ and t = tr(Γ₁ ⊗ … ⊗ Γ_M):
+
+        ‖rₙ‖² + vₙ tr(Ω UₙᵀUₙ) + sₙ t (mₙᵀΓ_K mₙ + vₙ tr(Γ_K Ω))
+
+    Where outputs are missing all sums over d leave them out. O(NDK²).
+
+    Parameters
+    ----------
+    Y
+        Targets [N, D]; zero where they are missing.
+    U
+        Mean of W, [N, D, K].
+    weight_var
+        s, the diagonal of Γ_N, [N].
+    output_var
+        The diagonal of Γ₁ ⊗ … ⊗ Γ_M at the outputs, [D].
+    node_factor
+        Lower factor of Γ_K, [K, K].
+    mean, node_var, omega_factor
+        Mean [N, K] of F, the diagonal v [N] of Σ, and the lower factor [K, K] of Ω.
+    observed
+        1 where a target is known and 0 where it is missing, [N, D]; ``None`` when all are known.
+    """
+    seen = U if observed is None else U * observed[:, :, None]
+    residual = Y - tf.linalg.matvec(seen, mean)
+    second = tf.matmul(seen, seen, transpose_a=True)  # [N, K, K]
+    spread = tf.reduce_sum(tf.matmul(second, omega_factor) * omega_factor, axis=[1, 2])
+    trace = tf.reduce_sum(output_var) if observed is None else tf.linalg.matvec(observed, output_var)
+    through = tf.reduce_sum(tf.square(tf.matmul(mean, node_factor)), axis=1)
+    both = tf.reduce_sum(tf.square(tf.matmul(node_factor, omega_factor, transpose_a=True)))
+    return (
+        tf.reduce_sum(tf.square(residual), axis=1)
+        + node_var * spread
+        + weight_var * trace * (through + node_var * both)
+    )
+
+
+def output_shape(num_outputs: int) -> tuple[int, int]:
+    """Return (d₁, d₂), near to a square, with d₁d₂ ≥ D; equal to D if a divisor is in [√D/2, √D]."""
+    root = math.isqrt(num_outputs)
+    for rows in range(root, 0, -1):
+        if 4 * rows**2 >= num_outputs and num_outputs % rows == 0:
+            return rows, num_outputs // rows
+    return root, -(-num_outputs // root)
+
+
+def _sum_log_diag(factor: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))

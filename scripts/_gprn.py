@@ -1,0 +1,253 @@
+"""The experiments of `reproduce/gprn.py`: tasks, measurements and text."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import _gprn_methods as methods
+import _report
+import gpflow
+import numpy as np
+import tensorflow as tf
+from _gprn_methods import Task
+from _journal import Journal
+
+import gpflow_ext as gpx
+from gpflow_ext.inference.block_ascent import gradients
+
+Array = np.ndarray[Any, Any]
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+TENSOR_SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+def heat(seed: int) -> Task:
+    """Solutions of the heat equation, 64 × 64 points, 80 training and 20 test rows of the authors' training part."""
+    (X, Y), (X_test, Y_test) = gpx.datasets.load("heat4096", seed=seed, test_fraction=0.2)
+    return Task(X, Y, X_test, Y_test, floor=1e-8, steps=10, seed=seed)
+
+
+def arabidopsis(seed: int) -> Task:
+    """Expression of 800 genes over a day, 18 training and 4 test rows; each gene less its training mean."""
+    (X, Y), (X_test, Y_test) = gpx.datasets.load("arabidopsis800", seed=seed, test_fraction=0.2)
+    return _standardised(Task(X, Y, X_test, Y_test, seed=seed))
+
+
+def sarcos(seed: int) -> Task:
+    """Seven joint torques from 21 inputs, 200 training and 1,000 test rows drawn from the 4,449."""
+    (X, Y), (X_test, Y_test) = gpx.datasets.load("sarcos_test4449", seed=seed, test_fraction=0.3)
+    return _standardised(Task(X[:200], Y[:200], X_test[:1000], Y_test[:1000], seed=seed, steps=10), each=True)
+
+
+def germany(seed: int) -> Task:
+    """PM10 at 70 stations on 100 days; a fifth of the readings is held out, at random."""
+    with np.load(Path(os.environ["GPFLOW_EXT_DATA"]) / "germany_pm10.npz") as file:
+        day, Y = file["day"], file["Y"].astype(np.float64)
+    rows = np.arange(3000 + 100 * seed, 3100 + 100 * seed)
+    X, Y = ((day[rows] - day[rows].mean()) / 5.0)[:, None], np.log1p(Y[rows])
+    Y = Y[:, (~np.isnan(Y)).sum(axis=0) >= 50]
+    held = (np.random.default_rng(seed).uniform(size=Y.shape) < 0.2) & ~np.isnan(Y)
+    task = Task(X, np.where(held, np.nan, Y), X, np.where(held, Y, np.nan), seed=seed, steps=8)
+    return _standardised(task, each=True)
+
+
+def generated(seed: int, stationary: bool = False, outputs: int = 200, rows: int = 60) -> Task:
+    """Draws of a network with two nodes, or of independent GPs with one kernel; as many test rows."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2.0, 2.0, (2 * rows, 2))
+    factors = [
+        np.linalg.cholesky(
+            gpflow.kernels.SquaredExponential(lengthscales=length)(X).numpy() + 1e-8 * np.eye(2 * rows)
+        )
+        for length in (1.5, 0.7)
+    ]
+    W = np.einsum("nm,mdk->ndk", factors[0], rng.standard_normal((2 * rows, outputs, 2)))
+    F = factors[1] @ rng.standard_normal((2 * rows, 2))
+    Y = W[:, :, 0] if stationary else np.einsum("ndk,nk->nd", W, F)
+    Y = Y + 0.1 * rng.standard_normal(Y.shape)
+    return Task(X[:rows], Y[:rows], X[rows:], Y[rows:], seed=seed)
+
+
+def independent_data(seed: int) -> Task:
+    """See `generated`."""
+    return generated(seed, stationary=True)
+
+
+def _standardised(task: Task, each: bool = False) -> Task:
+    """Subtract the training mean of each output; divide by the deviation of each, or of all."""
+    middle = np.nanmean(task.Y, axis=0)
+    scale = np.nanstd(task.Y, axis=0) if each else np.nanstd(task.Y - middle)
+    Y, Y_test = ((part - middle) / scale for part in (task.Y, task.Y_test))
+    return Task(task.X, Y, task.X_test, Y_test, task.floor, task.steps, task.seed)
+
+
+TASKS: dict[str, tuple[Callable[[int], Task], Sequence[int]]] = {  # task, numbers of nodes
+    "heat": (heat, (1, 2, 4)),
+    "generated": (generated, (1, 2)),
+    "stationary": (independent_data, (1, 2)),
+    "arabidopsis": (arabidopsis, (1, 2, 4)),
+    "germany": (germany, (1, 2)),
+    "sarcos": (sarcos, (1, 2)),
+}
+
+
+def compare(journal: Journal, name: str, seeds: int, quick: bool = False) -> None:
+    """Measure all methods on one task, as far as the journal lacks them."""
+    make, numbers = TASKS[name]
+    for seed in range(seeds):
+        task = make(seed)
+        if quick:
+            keep = slice(0, 40)
+            task = Task(task.X, task.Y[:, keep], task.X_test, task.Y_test[:, keep], task.floor, 2, seed)
+        jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1])]
+        jobs += [(methods.COLLAPSED, K) for K in numbers] + [(methods.TENSOR, numbers[-1])]
+        for method, K in jobs:
+            if not task.complete and method in methods.COMPLETE_ONLY:
+                continue
+            key = {"of": name, "method": method, "nodes": K, "seed": seed}
+            found = journal.find(of=name, method=methods.COLLAPSED, nodes=K, seed=seed)
+            budget = found[0]["seconds"] if found else 0.0
+            journal.once(key, lambda m=method, k=K, b=budget, t=task: _finite(methods.run(m, t, k, b)))
+
+
+def scaling(
+    journal: Journal, sizes: Sequence[int], tensor_sizes: Sequence[int], rows: int, nodes: int
+) -> None:
+    """Measure seconds and memory against the number of outputs, both posteriors."""
+    X = np.random.default_rng(0).uniform(-2.0, 2.0, (rows, 3))
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            journal.once({"of": "scaling", "outputs": size}, lambda D=size: _step(folder, X, D, nodes))
+        for size in tensor_sizes:
+            journal.once({"of": "scaling, tensor", "outputs": size}, lambda D=size: _tensor_step(X, D, nodes))
+
+
+def _step(folder: str, X: Array, D: int, nodes: int) -> dict[str, float]:
+    """Seconds of the pass over a memory-mapped file, of a sweep, of a bound with its gradient, of a prediction."""
+    path, rng = Path(folder) / "Y.npy", np.random.default_rng(1)
+    file = np.lib.format.open_memmap(path, "w+", np.float32, (len(X), D))
+    for begin in range(0, D, 50_000):
+        file[:, begin : begin + 50_000] = rng.standard_normal((len(X), min(50_000, D - begin)), np.float32)
+    del file
+    begin = time.perf_counter()
+    model = gpx.models.GPRNTensor(
+        (X, path), gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential(), nodes
+    )
+    read = time.perf_counter() - begin
+    sweep = tf.function(lambda: model.q.sweep(model.prior()))
+    evaluate = gradients(model.elbo, model.trainable_variables, False)
+    found = {"pass": read, "sweep": _least(sweep), "gradient": _least(evaluate)}
+    begin = time.perf_counter()
+    mean, _ = model.predict_f(X[:10])
+    assert np.isfinite(mean).all()
+    return found | {"predict": time.perf_counter() - begin, "memory": _peak()}
+
+
+def _tensor_step(X: Array, D: int, nodes: int) -> dict[str, float]:
+    """Seconds of a step of Adam on all outputs."""
+    Y = np.random.default_rng(1).standard_normal((len(X), D))
+    kernels = [gpflow.kernels.SquaredExponential() for _ in range(2)]
+    model = gpx.models.GPRNTensor((X, Y), *kernels, nodes, posterior="tensor")
+    times = gpx.fit(model, steps=12, progress=False).times
+    return {"step": float(np.diff(times).min()), "memory": _peak()}
+
+
+def _least(call: Callable[[], Any]) -> float:
+    """Return the least seconds of some calls: what other processes take from this one only adds."""
+    call()
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _peak() -> float:
+    """Largest memory of this process so far, in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _finite(record: dict[str, float]) -> dict[str, float | None]:
+    return {key: value if np.isfinite(value) else None for key, value in record.items()}
+
+
+def text(journal: Journal) -> str:
+    """Return what the journal holds, as Markdown."""
+    lines = ["# GPRNTensor: regression networks for many outputs\n"]
+    lines.append("Written by `scripts/reproduce/gprn.py`, in one run or several:\n")
+    lines += [
+        f"- {record['of']}: {_report.describe(record['environment'])}"
+        for record in journal.records
+        if "environment" in record
+    ]
+    lines.append(
+        "\nnRMSE and nMAE: root mean squared and mean absolute error over all test targets, divided by their standard "
+        "deviation.\nNLPD: mean of −log p(y) over them. Means over the seeds, which draw the test targets and the start. "
+        "The tensor\nposterior trains by Adam(0.01) for the seconds that the collapsed one with as many nodes took, "
+        "compilation included\nin both. Bounds and evidences compare on one set only.\n"
+    )
+    for name, (make, _) in TASKS.items():
+        lines += _table(journal, name, (make.__doc__ or "").strip())
+    return "\n".join(lines + _scaling_text(journal))
+
+
+def _table(journal: Journal, name: str, title: str) -> list[str]:
+    records = [record for record in journal.find(of=name) if "method" in record]
+    rows = []
+    for method, nodes in dict.fromkeys((r["method"], r["nodes"]) for r in records):
+        own = [r for r in records if (r["method"], r["nodes"]) == (method, nodes)]
+        scores = [
+            np.mean([r[key] for r in own]) if None not in [r[key] for r in own] else None
+            for key in ("nrmse", "nmae", "nlpd", "bound", "seconds")
+        ]
+        label = f"{method}, K = {nodes}" if nodes else method
+        cells = [
+            "-" if s is None else f"{s:{form}}"
+            for s, form in zip(scores, (".4f", ".4f", ".3f", ",.0f", ".1f"), strict=True)
+        ]
+        rows.append([label, *cells, str(len(own))])
+    if not rows:
+        return []
+    columns = ["method", "nRMSE", "nMAE", "NLPD", "bound or evidence", "seconds", "seeds"]
+    return [f"## {name}\n", f"{title}\n", _report.table(columns, rows)]
+
+
+def _scaling_text(journal: Journal) -> list[str]:
+    found, tensor = journal.find(of="scaling"), journal.find(of="scaling, tensor")
+    lines: list[str] = []
+    records = [r for r in found if "pass" in r]
+    if records:
+        rows = [
+            [
+                f"{r['outputs']:,}",
+                *(f"{r[key]:.3f}" for key in ("pass", "sweep", "gradient", "predict")),
+                f"{r['memory']:.2f}",
+            ]
+            for r in records
+        ]
+        ratio = [
+            (records[-1]["sweep"] + records[-1]["gradient"]) / (records[0]["sweep"] + records[0]["gradient"])
+        ]
+        columns = ["outputs", "pass", "sweep", "bound and gradient", "prediction at 10 inputs", "peak GiB"]
+        lines += [
+            "## Seconds against the number of outputs\n",
+            "N = 100, K = 5, targets in a memory-mapped float32 file; sweep and gradient: the least of twenty.\n",
+            _report.table(columns, rows),
+            f"A sweep and a gradient with the most outputs take {ratio[0]:.2f} times what they take with the fewest.\n",
+        ]
+    steps = [r for r in tensor if "step" in r]
+    if len(steps) > 1:
+        rows = [[f"{r['outputs']:,}", f"{r['step']:.3f}", f"{r['memory']:.2f}"] for r in steps]
+        sizes, seconds = (np.log([r[key] for r in steps]) for key in ("outputs", "step"))
+        slope = np.polyfit(sizes, seconds, 1)[0]
+        lines += [
+            _report.table(["outputs", "step of Adam, tensor posterior", "peak GiB"], rows),
+            f"Slope of log seconds against log outputs: {slope:.2f}.\n",
+        ]
+    return lines
