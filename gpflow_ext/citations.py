@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+_REVIEW = """@misc{izmailov2016review,
+  author    = {Izmailov, Pavel},
+  title     = {Review of materials on {G}aussian Processes for Machine Learning},
+  publisher = {Lomonosov Moscow State University},
+  year      = {2016}
+}"""
+
 _PAPERS = {
+    "GPJaakkola": _REVIEW,
+    "GPLaplace": _REVIEW,
+    "GPTaylor": _REVIEW,
     "SVGPRobustMax": """@inproceedings{hensman2015mcmc,
   author    = {Hensman, James and Matthews, Alexander G. de G. and Filippone, Maurizio and
                Ghahramani, Zoubin},

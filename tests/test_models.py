@@ -16,7 +16,7 @@ from gpflow.posteriors import PrecomputeCacheType
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
-from gpflow_ext.models import VGPKMM, SiteModel, SparseEP, SVGPRobustMax
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SiteModel, SparseEP, SVGPRobustMax
 
 DATA = problems.binary(20)
 XNEW = problems.inputs(6, seed=11)
@@ -31,6 +31,11 @@ MODELS = {
     "SparseEP": lambda: SparseEP(
         DATA, problems.kernel(), BernoulliProbit(), inducing_variable=problems.inputs(5, seed=5)
     ),
+    "GPLaplace": lambda: GPLaplace(DATA, problems.kernel(), BernoulliLogit()),
+    "GPTaylor-inducing": lambda: GPTaylor(
+        DATA, problems.kernel(), BernoulliProbit(), inducing_variable=problems.inputs(5, seed=5)
+    ),
+    "GPJaakkola": lambda: GPJaakkola(DATA, problems.kernel(), BernoulliLogit(bound="jaakkola")),
     "SVGPRobustMax": lambda: SVGPRobustMax(problems.kernel(), 2, problems.inputs(5, seed=5), num_data=20),
 }
 
@@ -228,6 +233,8 @@ def test_cite() -> None:
     assert "Fast {B}ayesian Inference" in gpx.cite(VGPKMM)
     assert "{MCMC} for Variationally Sparse" in gpx.cite(SVGPRobustMax)
     assert r"Hern{\'a}ndez-Lobato, Daniel" in gpx.cite(SparseEP)
+    for cls in (GPLaplace, GPJaakkola, GPTaylor):
+        assert "Review of materials on {G}aussian Processes" in gpx.cite(cls)
     assert gpx.cite(MODELS["VGPKMM"]()) == gpx.cite(VGPKMM)
     with pytest.raises(ValueError, match="VGPKMM"):
         gpx.cite(gpflow.models.VGP)

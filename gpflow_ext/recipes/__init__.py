@@ -12,11 +12,12 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext import progress as progress_bar
 from gpflow_ext.inference.loops import Callback, FitResult, Trail, iterate
-from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SparseEP, SVGPRobustMax
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
 from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
+from gpflow_ext.recipes.local_quadratic import local_quadratic
 from gpflow_ext.recipes.recipe import Recipe
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
 from gpflow_ext.recipes.workers import start
@@ -27,11 +28,15 @@ __all__ = [
     "expectation_propagation",
     "fit",
     "gradient_descent",
+    "local_quadratic",
     "stochastic_variational",
 ]
 
 _RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
     VGPKMM: coordinate_ascent,
+    GPLaplace: local_quadratic,
+    GPJaakkola: local_quadratic,
+    GPTaylor: local_quadratic,
     SparseEP: expectation_propagation,
     SVGPRobustMax: stochastic_variational,
 }
@@ -57,9 +62,9 @@ def fit(
     Parameters
     ----------
     model
-        `VGPKMM` trains by `coordinate_ascent`, `SparseEP` by `expectation_propagation`,
-        `SVGPRobustMax` by `stochastic_variational`, all others by `gradient_descent`; their further keyword
-        arguments go into ``options``.
+        `VGPKMM` trains by `coordinate_ascent`, `GPLaplace`, `GPJaakkola` and `GPTaylor` by `local_quadratic`,
+        `SparseEP` by `expectation_propagation`, `SVGPRobustMax` by `stochastic_variational`, all others by
+        `gradient_descent`; their further keyword arguments go into ``options``.
     data
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.
