@@ -73,3 +73,16 @@ def climb(
     raised = bool(outcome.fun <= losses[0])
     assign(variables, unpack(variables, tf.constant(outcome.x)) if raised else kept)
     return raised
+
+
+def minimize(
+    closure: Callable[[], tf.Tensor],
+    variables: Sequence[tf.Variable],
+    *,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    iterations: int = 1000,
+) -> float:
+    """Lower a loss by L-BFGS-B and return it; ``bounds`` as for `climb`."""
+    objective = evaluation(closure, variables)
+    climb(variables, objective, iterations, bounds)
+    return -objective()[0]

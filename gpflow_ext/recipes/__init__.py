@@ -19,6 +19,14 @@ from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
 from gpflow_ext.recipes.local_quadratic import local_quadratic
 from gpflow_ext.recipes.recipe import Recipe
+from gpflow_ext.recipes.review import (
+    svi_classification,
+    svi_fg,
+    svi_lbfgsb,
+    svi_natural,
+    svi_sag,
+    vi_means,
+)
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
 from gpflow_ext.recipes.workers import start
 
@@ -30,6 +38,12 @@ __all__ = [
     "gradient_descent",
     "local_quadratic",
     "stochastic_variational",
+    "svi_classification",
+    "svi_fg",
+    "svi_lbfgsb",
+    "svi_natural",
+    "svi_sag",
+    "vi_means",
 ]
 
 _RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
@@ -41,11 +55,21 @@ _RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
     SVGPRobustMax: stochastic_variational,
 }
 
+_NAMED: dict[str, Callable[..., Recipe]] = {
+    "vi_means": vi_means,
+    "svi_natural": svi_natural,
+    "svi_lbfgsb": svi_lbfgsb,
+    "svi_fg": svi_fg,
+    "svi_sag": svi_sag,
+    "svi_classification": svi_classification,
+}
+
 
 def fit(
     model: BayesianModel,
     data: Any = None,
     *,
+    recipe: str | None = None,
     steps: int | None = None,
     tolerance: float | None = None,
     monitor: Callable[[int], None] | None = None,
@@ -68,6 +92,10 @@ def fit(
     data
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.
+    recipe
+        Another strategy than the model's own, for GPflow's models: ``"vi_means"`` for ``GPR`` and ``SGPR``;
+        ``"svi_natural"``, ``"svi_lbfgsb"``, ``"svi_fg"``, ``"svi_sag"``, ``"svi_classification"`` for
+        ``SVGP``; see the functions of these names in `gpflow_ext.recipes`.
     steps
         Number of the last step, those before a restart included.
     tolerance
@@ -105,26 +133,26 @@ def fit(
     """
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
-    build = next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
+    build = _chosen(model, recipe)
     if strategy is not None:
         if build not in (expectation_propagation, stochastic_variational):
             raise NotImplementedError(
                 f"`strategy` is for SparseEP and SVGPRobustMax; {type(model).__name__} trains on one device."
             )
         options["strategy"] = strategy
-    recipe = build(model, data, seed=seed, jit_compile=jit_compile, **options)
-    steps = recipe.steps if steps is None else steps
+    plan = build(model, data, seed=seed, jit_compile=jit_compile, **options)
+    steps = plan.steps if steps is None else steps
     if steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
-    shards = recipe.shards
+    shards = plan.shards
     chief = shards is None or shards.is_chief
-    tolerance = recipe.tolerance if tolerance is None else tolerance
+    tolerance = plan.tolerance if tolerance is None else tolerance
     with contextlib.ExitStack() as stack:
         if shards is not None:
             stack.enter_context(shards.watched())
         callbacks: list[Callback] = []
         if monitor is not None:
-            callbacks += [_gatherer(recipe), *([lambda step, _: monitor(step)] if chief else [])]
+            callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]
         checkpoints: Checkpoints | None = None
         trail = Trail()
 
@@ -135,39 +163,45 @@ def fit(
             checkpoints = Checkpoints(
                 checkpoint_dir,
                 model,
-                training=recipe.settings,
-                data=recipe.data,
+                training=plan.settings,
+                data=plan.data,
                 trail=trail,
-                **recipe.trackables,
+                **plan.trackables,
             )
             return checkpoints.restore_latest() or 0
 
         shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
-        first_step = start(recipe, model, trail, restore, {"arguments": shared})
+        first_step = start(plan, model, trail, restore, {"arguments": shared})
         if checkpoint_dir is not None:
-            callbacks.append(_saver(recipe, checkpoints, checkpoint_every))
+            callbacks.append(_saver(plan, checkpoints, checkpoint_every))
         shown = progress if chief else False
         callbacks.append(
-            stack.enter_context(
-                progress_bar.bar(type(model).__name__, steps, first_step, shown, recipe.report)
-            )
+            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, shown, plan.report))
         )
         result = iterate(
-            recipe.update,
-            recipe.variables,
+            plan.update,
+            plan.variables,
             steps=steps,
             first_step=first_step,
             tolerance=tolerance,
-            monotone=recipe.monotone,
+            monotone=plan.monotone,
             callbacks=callbacks,
             trail=trail,
-            settled=recipe.settled,
+            settled=plan.settled,
         )
-        recipe.gather()
+        plan.gather()
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
-    recipe.finish()
+    plan.finish()
     return result
+
+
+def _chosen(model: BayesianModel, recipe: str | None) -> Callable[..., Recipe]:
+    if recipe is None:
+        return next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
+    if recipe not in _NAMED:
+        raise ValueError(f"`recipe` must be one of {', '.join(_NAMED)}, or None; got {recipe!r}.")
+    return _NAMED[recipe]
 
 
 def _gatherer(recipe: Recipe) -> Callback:
