@@ -1,8 +1,9 @@
 """Newton's method in a box, for the few hyperparameters of a model (Bertsekas 1982).
 
-The variables at a bound that the gradient pushes outwards stay; the others take the step −|H|⁻¹g, the
-Hessian's eigenvalues made positive, along the path projected onto the box, halved until Armijo's rule holds.
-Where Izmailov (2016, section 3.3) took differences of gradients, the Hessian is differentiated exactly.
+The variables at or near a bound that the gradient pushes outwards are held there; the others take the step
+−|H|⁻¹g, the Hessian's eigenvalues made positive, along the path projected onto the box, halved until Armijo's
+rule holds. Where Izmailov (2016, section 3.3) took differences of gradients, the Hessian is differentiated
+exactly.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext import linalg
 from gpflow_ext.inference.loops import resolve_jit
 
 SMALLEST_CURVATURE = 1e-5  # to which smaller eigenvalues of the Hessian are raised
 ARMIJO = 1e-4
 HALVINGS = 40
+NEAR = 1e-2  # a variable this near to a bound, or as near as the projected gradient is small, is held there
 
 Array = npt.NDArray[np.float64]
 
@@ -81,29 +84,33 @@ class ProjectedNewton:
         """
         x = self._project(self._read())
         self._assign(x)
-        loss, gradient, hessian = (part.numpy().astype(float) for part in self._derivatives())
+        derivatives = self._derivatives()
+        loss, gradient, hessian = (part.numpy().astype(float) for part in derivatives)
+        slack = float(
+            linalg.rounding_slack(derivatives[0])
+        )  # near the optimum Armijo's rule is below rounding
         if not (np.isfinite(loss) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
             return float("nan"), False
-        if np.abs(x - self._project(x - gradient)).max(initial=0.0) <= tolerance:
+        slope = float(np.abs(x - self._project(x - gradient)).max(initial=0.0))
+        if slope <= tolerance:
             return float(loss), True
-        direction = self._direction(x, gradient, hessian)
+        direction = self._direction(x, gradient, hessian, min(slope, NEAR))
         for length in 0.5 ** np.arange(HALVINGS):
             new = self._project(x + length * direction)
             self._assign(new)
             value = float(self._loss())
-            if value <= loss + ARMIJO * gradient @ (new - x):  # false for NaN
+            if value <= loss + slack + ARMIJO * gradient @ (new - x):  # false for NaN
                 return value, False
         self._assign(x)
         return float(loss), True
 
-    def _direction(self, x: Array, gradient: Array, hessian: Array) -> Array:
-        """Return −|H|⁻¹g in the variables that are free to move, zero in the others, [P]."""
-        near = 1e-8 * (1.0 + np.abs(x))
+    def _direction(self, x: Array, gradient: Array, hessian: Array, near: float) -> Array:
+        """Return −|H|⁻¹g in the variables that are free to move, −g in those that are held, [P]."""
         held = ((x <= self._low + near) & (gradient > 0.0)) | ((x >= self._high - near) & (gradient < 0.0))
         free = np.flatnonzero(~held)
         values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T)[np.ix_(free, free)])
         positive = np.maximum(np.abs(values), SMALLEST_CURVATURE)
-        direction = np.zeros_like(x)
+        direction = -gradient
         direction[free] = -vectors @ ((vectors.T @ gradient[free]) / positive)
         return direction
 

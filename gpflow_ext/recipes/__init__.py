@@ -19,15 +19,9 @@ from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
 from gpflow_ext.recipes.local_quadratic import local_quadratic
 from gpflow_ext.recipes.recipe import Recipe
-from gpflow_ext.recipes.review import (
-    svi_classification,
-    svi_fg,
-    svi_lbfgsb,
-    svi_natural,
-    svi_sag,
-    vi_means,
-)
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
+from gpflow_ext.recipes.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
+from gpflow_ext.recipes.vi_means import vi_means
 from gpflow_ext.recipes.workers import start
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The recipes of Izmailov's review (2016) over GPflow's own models: vi-means and the svi family.
+"""The svi family of Izmailov's review (2016, sections 2.1.2 and 2.2) over GPflow's SVGP.
 
 All of them leave inducing points where they are: the review places them by k-means.
 """
@@ -6,71 +6,22 @@ All of them leave inducing points where they are: the review places them by k-me
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-import gpflow
-import numpy as np
 import tensorflow as tf
 from gpflow.keras import tf_keras
-from gpflow.models import GPR, SGPR, SVGP
+from gpflow.models import SVGP
 
 from gpflow_ext import checks
-from gpflow_ext.inference import gradient, lbfgs
+from gpflow_ext.inference import gradient
 from gpflow_ext.inference.natural_gradient import MinibatchAscent
-from gpflow_ext.inference.projected_newton import ProjectedNewton
 from gpflow_ext.inference.sag import StochasticAverageGradient
 from gpflow_ext.recipes.gradient_descent import training_data
 from gpflow_ext.recipes.optimizers import built
 from gpflow_ext.recipes.recipe import Recipe
 from gpflow_ext.recipes.stochastic_variational import reader
 from gpflow_ext.recipes.svgp_target import SVGPTarget
-
-Box = tuple[float, float]
-
-
-def vi_means(
-    model: GPR | SGPR,
-    data: None = None,
-    *,
-    seed: int = 0,
-    jit_compile: bool | None = None,
-    optimizer: Literal["lbfgs", "projected_newton"] = "lbfgs",
-    iterations: int | None = None,
-    bounds: Box | None = None,
-) -> Recipe:
-    """Return the recipe vi-means: the hyperparameters maximise the collapsed bound (section 2.1.1).
-
-    Parameters
-    ----------
-    model
-        ``SGPR``, with inducing points by `gpflow_ext.inducing.kmeans`; or ``GPR``.
-    data
-        Must be ``None``: the model holds its data.
-    seed
-        Not used: nothing is random.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
-    optimizer
-        ``"lbfgs"`` (L-BFGS-B) or ``"projected_newton"``, whose step costs about 3P gradients for P numbers.
-    iterations
-        Of the optimiser in a step; by default 20 of L-BFGS-B, one of Newton's method.
-    bounds
-        Least and largest value of every positive hyperparameter; none by default.
-    """
-    if not isinstance(model, GPR | SGPR):
-        raise ValueError(f'recipe="vi_means" is for GPR and SGPR; {type(model).__name__} is another model.')
-    if optimizer not in ("lbfgs", "projected_newton"):
-        raise ValueError(f'`optimizer` must be "lbfgs" or "projected_newton"; got {optimizer!r}.')
-    training_data(model, data, None, seed)
-    variables = _moved(model)
-    box = _box(model, variables, bounds)
-    settings = {"recipe": "vi_means", "optimizer": optimizer, "iterations": iterations, "bounds": bounds}
-    if optimizer == "lbfgs":
-        update = _lbfgs_update(model.training_loss, variables, iterations or 20, box, jit_compile)
-    else:
-        update = _newton_update(model.training_loss, variables, iterations or 1, box, jit_compile)
-    return Recipe(update, model.variables, steps=100, tolerance=1e-9, monotone=True, settings=settings)
+from gpflow_ext.recipes.vi_means import Box, box_of, lbfgs_update, moved
 
 
 def svi_lbfgsb(
@@ -100,13 +51,13 @@ def svi_lbfgsb(
         As for `vi_means`.
     """
     arrays = _arrays(model, data, "svi_lbfgsb")
-    variables = _moved(model)
+    variables = moved(model)
     constant = tuple(tf.constant(part) for part in arrays)
-    update = _lbfgs_update(
+    update = lbfgs_update(
         lambda: model.training_loss(constant),
         variables,
         iterations,
-        _box(model, variables, bounds),
+        box_of(model, variables, bounds),
         jit_compile,
     )
     settings = {"recipe": "svi_lbfgsb", "iterations": iterations, "bounds": bounds}
@@ -143,7 +94,7 @@ def svi_sag(
     minibatch_size
         B, by default max(M, N/100); the table of gradients takes O(N M²/B) memory, see `inference.sag`.
     """
-    size = max(len(model.inducing_variable), math.ceil(len(data[0]) / 100)) if data is not None else 1
+    size = max(model.inducing_variable.num_inducing, math.ceil(len(data[0]) / 100)) if data is not None else 1
     return _average_gradient("svi_sag", model, data, minibatch_size or size, seed, jit_compile)
 
 
@@ -183,7 +134,7 @@ def svi_natural(
     if not 0.0 < length <= 1.0:
         raise ValueError(f"`gamma` must be in (0, 1]; got {gamma}.")
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
-    hypers = [variable for variable in _moved(model) if id(variable) not in q]
+    hypers = [variable for variable in moved(model) if id(variable) not in q]
     optimizer = built(optimizer, hypers) if hypers else None
     engine = MinibatchAscent(
         target,
@@ -243,7 +194,7 @@ def svi_classification(
     checks.check_targets(model.likelihood, arrays[1])
     size = max(1, len(arrays[0]) // 100) if minibatch_size is None else minibatch_size
     _, batches = training_data(model, data, size, seed)
-    variables = _moved(model)
+    variables = moved(model)
     optimizer = built(optimizer or tf_keras.optimizers.Adadelta(1.0, rho=0.9, epsilon=1e-4), variables)
     return Recipe(
         gradient.gradient_update(model.training_loss, variables, optimizer, batches, jit_compile),
@@ -267,7 +218,7 @@ def _average_gradient(
 ) -> Recipe:
     arrays = _arrays(model, data, name)
     count = 1 if minibatch_size is None else math.ceil(len(arrays[0]) / minibatch_size)
-    variables = _moved(model)
+    variables = moved(model)
     engine = StochasticAverageGradient(
         model.training_loss, variables, arrays, num_batches=count, seed=seed, jit_compile=jit_compile
     )
@@ -293,64 +244,3 @@ def _arrays(model: SVGP, data: Any, name: str) -> tuple[Any, Any]:
     if model.num_data is not None and model.num_data != len(arrays[0]):
         raise ValueError(f"the model has num_data={model.num_data}, but `data` has {len(arrays[0])} rows.")
     return arrays
-
-
-def _moved(model: Any) -> list[tf.Variable]:
-    """Return the trainable variables without the inducing points."""
-    inducing = getattr(model, "inducing_variable", None)
-    left = {id(variable) for variable in (() if inducing is None else inducing.trainable_variables)}
-    variables = [variable for variable in model.trainable_variables if id(variable) not in left]
-    if not variables:
-        raise ValueError("The model has nothing to train but inducing points, which this recipe leaves.")
-    return variables
-
-
-def _box(model: Any, variables: Sequence[tf.Variable], bounds: Box | None) -> list[Box] | None:
-    """Return the bounds of each number of the variables, those of positive parameters in their own units."""
-    if bounds is None:
-        return None
-    low, high = bounds
-    if not 0.0 < low < high:
-        raise ValueError(f"`bounds` must be positive values (low, high) with low < high; got {bounds}.")
-    parameters = {id(p.unconstrained_variable): p for p in model.trainable_parameters}
-    pairs: list[Box] = []
-    for variable in variables:
-        parameter, size = parameters[id(variable)], int(np.prod(variable.shape))
-        if (
-            parameter.transform is None
-            or parameter.shape != variable.shape
-            or (parameter <= 0.0).numpy().any()
-        ):
-            pairs += [(-math.inf, math.inf)] * size
-            continue
-        ends = (parameter.transform.inverse(tf.constant(end, parameter.dtype)) for end in bounds)
-        pairs += [tuple(float(end) for end in ends)] * size  # type: ignore[list-item]
-    return pairs
-
-
-def _lbfgs_update(
-    loss: Any, variables: Sequence[tf.Variable], iterations: int, box: Any, jit_compile: bool | None
-) -> Any:
-    evaluate = lbfgs.evaluation(loss, variables, jit_compile)
-
-    def update() -> tuple[float, bool]:
-        lbfgs.climb(variables, evaluate, iterations, box)
-        return evaluate()[0], True
-
-    return update
-
-
-def _newton_update(
-    loss: Any, variables: Sequence[tf.Variable], iterations: int, box: Any, jit_compile: bool | None
-) -> Any:
-    engine = ProjectedNewton(loss, variables, box, jit_compile)
-    small = 1e-6 if gpflow.default_float() == np.float64 else 1e-2
-
-    def update() -> tuple[float, bool]:
-        for _ in range(iterations):
-            value, at_rest = engine.step(small)
-            if at_rest:
-                break
-        return -value, at_rest
-
-    return update
