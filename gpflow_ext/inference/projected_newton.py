@@ -86,9 +86,7 @@ class ProjectedNewton:
         self._assign(x)
         derivatives = self._derivatives()
         loss, gradient, hessian = (part.numpy().astype(float) for part in derivatives)
-        slack = float(
-            linalg.rounding_slack(derivatives[0])
-        )  # near the optimum Armijo's rule is below rounding
+        slack = float(linalg.rounding_slack(derivatives[0]))  # the fall near an optimum is below rounding
         if not (np.isfinite(loss) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
             return float("nan"), False
         slope = float(np.abs(x - self._project(x - gradient)).max(initial=0.0))

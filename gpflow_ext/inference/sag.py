@@ -78,8 +78,10 @@ class StochasticAverageGradient(tf.Module):
         self.seen_share = tf.Variable(tf.zeros([], dtype), trainable=False)
         self.lipschitz = tf.Variable(tf.ones([], dtype), trainable=False)
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+        rows = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in self._batches[0])
+        signature = [rows, tf.TensorSpec([], tf.int32), tf.TensorSpec([], dtype)]  # one trace for all batches
         self._step = tf.function(
-            self._update, jit_compile=resolve_jit(jit_compile), autograph=False, reduce_retracing=False
+            self._update, jit_compile=resolve_jit(jit_compile), autograph=False, input_signature=signature
         )
 
     @property
