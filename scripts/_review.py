@@ -60,7 +60,7 @@ def generated(num_data: int, width: int, lengthscale: float, labels: bool = Fals
 
 def stored(name: str, column: int = 0) -> tuple[Data, Data]:
     """Return a named set, inputs and one column of real targets standardised by the training part."""
-    split = gpx.datasets.load(name, seed=0)
+    split = gpx.datasets.load(name, missing="drop", seed=0)
     (X, Y), (X_test, Y_test) = split
     if split.task != "regression":
         return (X, Y), (X_test, Y_test)

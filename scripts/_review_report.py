@@ -186,6 +186,16 @@ FINDINGS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
+def _findings(journal: Journal) -> str:
+    """Return the review's findings beside ours."""
+    rows = []
+    for name, (title, _, _) in FIGURES.items():
+        if runs := chosen(journal, name):
+            paper, first, others = FINDINGS[name]
+            rows.append((title, paper, compare(runs, first, others)))
+    return _report.table(("comparison", "the review", "ours"), rows).replace("---:", "---")
+
+
 def text(journal: Journal, notes: str) -> str:
     """Return the page."""
     parts = [
@@ -195,15 +205,16 @@ def text(journal: Journal, notes: str) -> str:
         "variance 0.1 and the same inducing points, centres of k-means that stay. The objective of minibatch "
         "methods is an estimate from the last minibatch.\n",
         notes + "\n",
+        "The text of the review that is to be had comes without its figures, so where it prints no sentence ours "
+        "stands alone.\n",
+        _findings(journal),
     ]
     for name, (title, methods, _) in FIGURES.items():
         runs = chosen(journal, name)
         if not runs:
             continue
-        paper, first, others = FINDINGS[name]
         parts += [
             f"## {title}\n",
-            f"The review's finding: {paper}. Ours: {compare(runs, first, others)}\n",
             f"![{title}]({name}.png)\n",
             table(runs, methods),
         ]

@@ -80,7 +80,8 @@ class ProjectedNewton:
     def step(self, tolerance: float = 0.0) -> tuple[float, bool]:
         """Take one step; return the loss after it, and whether the projected gradient was small.
 
-        Small is within ``tolerance``; where no trial lowers the loss the variables stay, which counts too.
+        Small is within ``tolerance·max(1, |loss|)``; where no trial lowers the loss the variables stay, which
+        counts too.
         """
         x = self._project(self._read())
         self._assign(x)
@@ -90,7 +91,7 @@ class ProjectedNewton:
         if not (np.isfinite(loss) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
             return float("nan"), False
         slope = float(np.abs(x - self._project(x - gradient)).max(initial=0.0))
-        if slope <= tolerance:
+        if slope <= tolerance * max(1.0, abs(loss)):
             return float(loss), True
         direction = self._direction(x, gradient, hessian, min(slope, NEAR))
         for length in 0.5 ** np.arange(HALVINGS):
@@ -133,7 +134,8 @@ def minimize(
 ) -> float:
     """Lower a loss by projected Newton steps and return it; see `ProjectedNewton`.
 
-    Ends when no element of the projected gradient exceeds ``tolerance``, or after ``iterations`` steps.
+    Ends when no element of the projected gradient exceeds ``tolerance·max(1, |loss|)``, or after
+    ``iterations`` steps.
     """
     engine = ProjectedNewton(closure, variables, bounds)
     loss = float("nan")

@@ -43,14 +43,15 @@ def local_quadratic(
     hyper_updates
         Iterations of L-BFGS in a step.
     stationarity
-        Largest violation of the fixed point, relative to 1 + prec, that counts as converged; 1e-7 in float64
-        (Newton's method squares it in each step, the gradient of log q(y) errs in proportion), 1e-3 in
-        float32.
+        Largest violation of the fixed point, relative to 1 + prec, that counts as converged. In float64 1e-7
+        (Newton's method squares it in each step, the gradient of log q(y) errs in proportion), or 1e-5 for
+        `GPJaakkola`, which converges linearly; in float32 1e-3.
     """
     if data is not None:
         raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
     double = gpflow.default_float() == np.float64
-    stationarity = (1e-7 if double else 1e-3) if stationarity is None else stationarity
+    if stationarity is None:
+        stationarity = 1e-3 if not double else 1e-5 if isinstance(model, GPJaakkola) else 1e-7
     hypers = model.trainable_variables
     iteration = _iteration(model, jit_compile)
     settings: dict[str, Any] = {"recipe": "local_quadratic"}
