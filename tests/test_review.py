@@ -213,6 +213,15 @@ def test_the_full_gradient_never_raises_the_loss_and_sag_minimises_a_plain_funct
     x.assign([4.0, -3.0])
     sag.minimize(squares, [x], (X, y), num_batches=6, steps=400)
     np.testing.assert_allclose(x, np.linalg.lstsq(X, y, rcond=None)[0][:, 0], rtol=1e-6)
+    engine = sag.StochasticAverageGradient(lambda batch: tf.math.log(x[0]) + squares(batch), [x], (X, y))
+    engine.step()
+    kept = [variable.numpy() for variable in (x, *engine.variables)]
+    x[0].assign(-1.0)
+    assert np.isnan(engine.step())
+    x[0].assign(kept[0][0])
+    for variable, value in zip((x, *engine.variables), kept, strict=True):
+        if variable is not engine.steps:
+            np.testing.assert_array_equal(variable, value)
     with pytest.raises(ValueError, match="from 1 to 20"):
         sag.minimize(squares, [x], (X, y), num_batches=21)
 

@@ -84,13 +84,11 @@ class StochasticAverageGradient(tf.Module):
             self._update, jit_compile=resolve_jit(jit_compile), autograph=False, input_signature=signature
         )
 
-    @property
-    def state(self) -> list[tf.Variable]:
-        """All that a step changes besides the variables."""
-        return [*self._state(), self.steps]
-
     def step(self) -> float:
-        """Do one step; return the loss of its batch before it, NaN if it or its gradient is not finite."""
+        """Do one step; return the loss of its batch before it.
+
+        NaN, and nothing is changed, if the loss or its gradient is not finite.
+        """
         number = int(self.steps)
         # Each batch once in its first epoch, then at random: the table is full as soon as can be.
         count = len(self._batches)
@@ -99,27 +97,26 @@ class StochasticAverageGradient(tf.Module):
         self.steps.assign_add(1)
         return loss
 
-    def _state(self) -> list[tf.Variable]:
-        return [self.table, self.direction, self.seen, self.seen_share, self.lipschitz]
-
     def _update(self, batch: tuple[tf.Tensor, tf.Tensor], drawn: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         pack = gpflow.optimizers.Scipy.pack_tensors
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._moved)
             loss = self._closure(batch)
         gradient = pack(tape.gradient(loss, self._moved, unconnected_gradients="zero"))
-        x = pack(self._moved)
+        x, before = pack(self._moved), tf.gather(self.table, drawn)
+        sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(gradient))
+        gradient = tf.where(sound, gradient, before)
         lipschitz = self._search(batch, x, loss, gradient)
-        first = tf.logical_not(tf.gather(self.seen, drawn))
+        first = sound & tf.logical_not(tf.gather(self.seen, drawn))
         seen_share = self.seen_share + tf.where(first, share, tf.zeros_like(share))
-        direction = self.direction + share * (gradient - tf.gather(self.table, drawn))
-        self._assign(x - direction / (lipschitz * seen_share))
+        direction = self.direction + share * (gradient - before)
+        self._assign(tf.where(sound, x - direction / (lipschitz * seen_share), x))
         self.table.scatter_nd_update([[drawn]], gradient[None])
-        self.seen.scatter_nd_update([[drawn]], [True])
+        self.seen.scatter_nd_update([[drawn]], [sound | tf.gather(self.seen, drawn)])
         self.direction.assign(direction)
         self.seen_share.assign(seen_share)
-        self.lipschitz.assign(lipschitz * 2.0 ** (-1.0 / len(self._batches)))
-        sound = tf.reduce_all(tf.math.is_finite(gradient))
+        shrunk = lipschitz * 2.0 ** (-1.0 / len(self._batches))
+        self.lipschitz.assign(tf.where(sound, shrunk, self.lipschitz))
         return tf.where(sound, loss, float("nan"))
 
     def _search(

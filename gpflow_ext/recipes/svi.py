@@ -224,7 +224,7 @@ def _average_gradient(
     )
     return Recipe(
         lambda: (-engine.step(), True),
-        [*variables, *engine.state],
+        variables,  # a failed step undoes itself; a copy of the table would cost more than a step
         steps=1000,
         tolerance=None,
         monotone=False,
