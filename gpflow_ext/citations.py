@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+_REVIEW = """@misc{izmailov2016review,
+  author    = {Izmailov, Pavel},
+  title     = {Review of materials on {G}aussian Processes for Machine Learning},
+  publisher = {Lomonosov Moscow State University},
+  year      = {2016}
+}"""
+
+_HENSMAN = """@inproceedings{hensman2015mcmc,
+  author    = {Hensman, James and Matthews, Alexander G. de G. and Filippone, Maurizio and
+               Ghahramani, Zoubin},
+  title     = {{MCMC} for Variationally Sparse {G}aussian Processes},
+  booktitle = {Advances in Neural Information Processing Systems 28},
+  year      = {2015}
+}"""
+
 _PAPERS = {
     "GPRNTensor": """@inproceedings{li2020scalable,
   author    = {Li, Shibo and Xing, Wei and Kirby, Robert M. and Zhe, Shandian},
@@ -11,13 +26,11 @@ _PAPERS = {
   booktitle = {Proceedings of the 29th International Joint Conference on Artificial Intelligence},
   year      = {2020}
 }""",
-    "SVGPRobustMax": """@inproceedings{hensman2015mcmc,
-  author    = {Hensman, James and Matthews, Alexander G. de G. and Filippone, Maurizio and
-               Ghahramani, Zoubin},
-  title     = {{MCMC} for Variationally Sparse {G}aussian Processes},
-  booktitle = {Advances in Neural Information Processing Systems 28},
-  year      = {2015}
-}""",
+    "GPJaakkola": _REVIEW,
+    "GPLaplace": _REVIEW,
+    "GPTaylor": _REVIEW,
+    "SGPMCFreeForm": _HENSMAN,
+    "SVGPRobustMax": _HENSMAN,
     "SparseEP": """@inproceedings{hernandezlobato2016scalable,
   author    = {Hern{\\'a}ndez-Lobato, Daniel and Hern{\\'a}ndez-Lobato, Jos{\\'e} Miguel},
   title     = {Scalable {G}aussian Process Classification via Expectation Propagation},

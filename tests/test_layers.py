@@ -21,6 +21,7 @@ FLOORS = [
         "bounds",
         "bound_tables",
         "sites",
+        "expansion",
         "moment_matching",
         "checks",
         "rows",

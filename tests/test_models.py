@@ -16,7 +16,16 @@ from gpflow.posteriors import PrecomputeCacheType
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
-from gpflow_ext.models import VGPKMM, GPRNTensor, SiteModel, SparseEP, SVGPRobustMax
+from gpflow_ext.models import (
+    VGPKMM,
+    GPJaakkola,
+    GPLaplace,
+    GPRNTensor,
+    GPTaylor,
+    SiteModel,
+    SparseEP,
+    SVGPRobustMax,
+)
 
 DATA = problems.binary(20)
 XNEW = problems.inputs(6, seed=11)
@@ -31,6 +40,11 @@ MODELS = {
     "SparseEP": lambda: SparseEP(
         DATA, problems.kernel(), BernoulliProbit(), inducing_variable=problems.inputs(5, seed=5)
     ),
+    "GPLaplace": lambda: GPLaplace(DATA, problems.kernel(), BernoulliLogit()),
+    "GPTaylor-inducing": lambda: GPTaylor(
+        DATA, problems.kernel(), BernoulliProbit(), inducing_variable=problems.inputs(5, seed=5)
+    ),
+    "GPJaakkola": lambda: GPJaakkola(DATA, problems.kernel(), BernoulliLogit(bound="jaakkola")),
     "SVGPRobustMax": lambda: SVGPRobustMax(problems.kernel(), 2, problems.inputs(5, seed=5), num_data=20),
     "GPRNTensor": lambda: GPRNTensor(DATA, problems.kernel(), problems.kernel(), 2),
     "GPRNTensor-tensor": lambda: GPRNTensor(
@@ -240,6 +254,8 @@ def test_cite() -> None:
     assert "{MCMC} for Variationally Sparse" in gpx.cite(SVGPRobustMax)
     assert "Scalable {G}aussian Process Regression Networks" in gpx.cite(GPRNTensor)
     assert r"Hern{\'a}ndez-Lobato, Daniel" in gpx.cite(SparseEP)
+    for cls in (GPLaplace, GPJaakkola, GPTaylor):
+        assert "Review of materials on {G}aussian Processes" in gpx.cite(cls)
     assert gpx.cite(MODELS["VGPKMM"]()) == gpx.cite(VGPKMM)
     with pytest.raises(ValueError, match="VGPKMM"):
         gpx.cite(gpflow.models.VGP)

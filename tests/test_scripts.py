@@ -57,6 +57,7 @@ def test_help_teaches(script: str, tmp_path) -> None:
     [
         ("train_vgp_kmm.py", ("--fixed",)),
         ("train_sparse_ep.py", ("--inducing", "0.25", "--optimizer", "adadelta")),
+        ("train_review.py", ("--method", "svi-natural", "--inducing", "9", "--minibatch-size", "8")),
         (
             "train_svgp_robustmax.py",
             (

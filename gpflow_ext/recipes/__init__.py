@@ -12,15 +12,26 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext import progress as progress_bar
 from gpflow_ext.inference.loops import Callback, FitResult, Trail, iterate
-from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
+from gpflow_ext.models import (
+    VGPKMM,
+    GPJaakkola,
+    GPLaplace,
+    GPRNTensor,
+    GPTaylor,
+    SparseEP,
+    SVGPRobustMax,
+)
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.recipes.coordinate_ascent import coordinate_ascent
 from gpflow_ext.recipes.expectation_propagation import expectation_propagation
 from gpflow_ext.recipes.gradient_descent import gradient_descent
+from gpflow_ext.recipes.local_quadratic import local_quadratic
 from gpflow_ext.recipes.recipe import Recipe
 from gpflow_ext.recipes.regression_network import regression_network
 from gpflow_ext.recipes.sampling import gaussian_approximation, sample
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
+from gpflow_ext.recipes.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
+from gpflow_ext.recipes.vi_means import vi_means
 from gpflow_ext.recipes.workers import start
 
 __all__ = [
@@ -30,16 +41,35 @@ __all__ = [
     "fit",
     "gaussian_approximation",
     "gradient_descent",
+    "local_quadratic",
     "regression_network",
     "sample",
     "stochastic_variational",
+    "svi_classification",
+    "svi_fg",
+    "svi_lbfgsb",
+    "svi_natural",
+    "svi_sag",
+    "vi_means",
 ]
 
 _RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
     VGPKMM: coordinate_ascent,
+    GPLaplace: local_quadratic,
+    GPJaakkola: local_quadratic,
+    GPTaylor: local_quadratic,
     SparseEP: expectation_propagation,
     SVGPRobustMax: stochastic_variational,
     GPRNTensor: regression_network,
+}
+
+_NAMED: dict[str, Callable[..., Recipe]] = {
+    "vi_means": vi_means,
+    "svi_natural": svi_natural,
+    "svi_lbfgsb": svi_lbfgsb,
+    "svi_fg": svi_fg,
+    "svi_sag": svi_sag,
+    "svi_classification": svi_classification,
 }
 
 
@@ -47,6 +77,7 @@ def fit(
     model: BayesianModel,
     data: Any = None,
     *,
+    recipe: str | None = None,
     steps: int | None = None,
     tolerance: float | None = None,
     monitor: Callable[[int], None] | None = None,
@@ -63,12 +94,17 @@ def fit(
     Parameters
     ----------
     model
-        `VGPKMM` trains by `coordinate_ascent`, `SparseEP` by `expectation_propagation`,
-        `SVGPRobustMax` by `stochastic_variational`, `GPRNTensor` by `regression_network`, all others by
+        `VGPKMM` trains by `coordinate_ascent`, `GPLaplace`, `GPJaakkola` and `GPTaylor` by `local_quadratic`,
+        `SparseEP` by `expectation_propagation`, `SVGPRobustMax` by `stochastic_variational`, `GPRNTensor` by
+        `regression_network`; `SGPMCFreeForm` is sampled, see `sample`. All others train by
         `gradient_descent`; their further keyword arguments go into ``options``.
     data
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.
+    recipe
+        Another strategy than the model's own, for GPflow's models: ``"vi_means"`` for ``GPR`` and ``SGPR``;
+        ``"svi_natural"``, ``"svi_lbfgsb"``, ``"svi_fg"``, ``"svi_sag"``, ``"svi_classification"`` for
+        ``SVGP``; see the functions of these names in `gpflow_ext.recipes`.
     steps
         Number of the last step, those before a restart included.
     tolerance
@@ -106,26 +142,26 @@ def fit(
     """
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
-    build = next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
+    build = _chosen(model, recipe)
     if strategy is not None:
         if build not in (expectation_propagation, stochastic_variational):
             raise NotImplementedError(
                 f"`strategy` is for SparseEP and SVGPRobustMax; {type(model).__name__} trains on one device."
             )
         options["strategy"] = strategy
-    recipe = build(model, data, seed=seed, jit_compile=jit_compile, **options)
-    steps = recipe.steps if steps is None else steps
+    plan = build(model, data, seed=seed, jit_compile=jit_compile, **options)
+    steps = plan.steps if steps is None else steps
     if steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
-    shards = recipe.shards
+    shards = plan.shards
     chief = shards is None or shards.is_chief
-    tolerance = recipe.tolerance if tolerance is None else tolerance
+    tolerance = plan.tolerance if tolerance is None else tolerance
     with contextlib.ExitStack() as stack:
         if shards is not None:
             stack.enter_context(shards.watched())
         callbacks: list[Callback] = []
         if monitor is not None:
-            callbacks += [_gatherer(recipe), *([lambda step, _: monitor(step)] if chief else [])]
+            callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]
         checkpoints: Checkpoints | None = None
         trail = Trail()
 
@@ -136,39 +172,45 @@ def fit(
             checkpoints = Checkpoints(
                 checkpoint_dir,
                 model,
-                training=recipe.settings,
-                data=recipe.data,
+                training=plan.settings,
+                data=plan.data,
                 trail=trail,
-                **recipe.trackables,
+                **plan.trackables,
             )
             return checkpoints.restore_latest() or 0
 
         shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
-        first_step = start(recipe, model, trail, restore, {"arguments": shared})
+        first_step = start(plan, model, trail, restore, {"arguments": shared})
         if checkpoint_dir is not None:
-            callbacks.append(_saver(recipe, checkpoints, checkpoint_every))
+            callbacks.append(_saver(plan, checkpoints, checkpoint_every))
         shown = progress if chief else False
         callbacks.append(
-            stack.enter_context(
-                progress_bar.bar(type(model).__name__, steps, first_step, shown, recipe.report)
-            )
+            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, shown, plan.report))
         )
         result = iterate(
-            recipe.update,
-            recipe.variables,
+            plan.update,
+            plan.variables,
             steps=steps,
             first_step=first_step,
             tolerance=tolerance,
-            monotone=recipe.monotone,
+            monotone=plan.monotone,
             callbacks=callbacks,
             trail=trail,
-            settled=recipe.settled,
+            settled=plan.settled,
         )
-        recipe.gather()
+        plan.gather()
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
-    recipe.finish()
+    plan.finish()
     return result
+
+
+def _chosen(model: BayesianModel, recipe: str | None) -> Callable[..., Recipe]:
+    if recipe is None:
+        return next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
+    if recipe not in _NAMED:
+        raise ValueError(f"`recipe` must be one of {', '.join(_NAMED)}, or None; got {recipe!r}.")
+    return _NAMED[recipe]
 
 
 def _gatherer(recipe: Recipe) -> Callback:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from gpflow.keras import tf_keras
+from gpflow.models import SVGP
 
 from gpflow_ext import checks
 from gpflow_ext.distribute import Shards
@@ -105,7 +106,7 @@ def stochastic_variational(
         model,
         hypers,
         optimizer,
-        _reader(model, arrays, iterator),
+        reader(model, arrays, iterator),
         gamma=None if gamma is None else _lengths(gamma, decay_steps),
         hold=hold,
         concave=iterator is not None,
@@ -179,8 +180,8 @@ def _scorer(model: SVGPRobustMax, held_out: tuple[Any, Any]) -> Callable[[], flo
     return score
 
 
-def _reader(
-    model: SVGPRobustMax, arrays: tuple[Any, Any] | None, iterator: Any | None
+def reader(
+    model: SVGPRobustMax | SVGP, arrays: tuple[Any, Any] | None, iterator: Any | None
 ) -> Callable[[], Minibatch]:
     """Return the function that gives the next minibatch; labels of a user's dataset are checked."""
     if iterator is None:

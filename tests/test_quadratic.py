@@ -1,0 +1,337 @@
+"""Laplace, Jaakkola-Jordan and Taylor: against scikit-learn, NumPy twins, GPflow, and each other."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from gpflow.models import GPR, SGPR
+
+import gpflow_ext as gpx
+from gpflow_ext import expansion, sites
+from gpflow_ext.inference import local_quadratic as engine
+from gpflow_ext.likelihoods import BernoulliLogit, StickBreaking
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor
+from gpflow_ext.recipes.local_quadratic import _iteration
+
+XNEW = problems.inputs(7, seed=11)
+Z = problems.inputs(8, seed=5)
+JAAKKOLA = BernoulliLogit(bound="jaakkola")
+
+
+def _fixed(model):
+    for part in (model.kernel, model.likelihood, model.inducing_variable):
+        if part is not None:
+            gpflow.set_trainable(part, False)
+    return model
+
+
+def _at_rest(model):
+    gpx.fit(_fixed(model), tolerance=1e-13, stationarity=1e-11)
+    return model
+
+
+# --------------------------------------------------------------------------------------------------- Laplace
+
+
+def test_laplace_is_scikit_learns() -> None:
+    """Mode, evidence, and gradient in the logarithms of the variance and the length scale."""
+    gaussian_process = pytest.importorskip("sklearn.gaussian_process")
+    kernels = gaussian_process.kernels
+    X, Y = problems.binary(40)
+    model = GPLaplace((X, Y), problems.kernel(), BernoulliLogit())
+    iteration = _iteration(model, None)
+    hypers = [model.kernel.variance, model.kernel.lengthscales]
+    for variance, lengthscale in ((1.0, 1.0), (4.0, 0.7), (50.0, 0.5)):
+        jitter = kernels.WhiteKernel(gpflow.default_jitter())  # that of our prior
+        kernel = kernels.ConstantKernel(variance) * kernels.RBF(lengthscale) + jitter
+        reference = gaussian_process.GaussianProcessClassifier(kernel, optimizer=None, max_iter_predict=1000)
+        reference.fit(X, Y[:, 0])
+        evidence, slopes = reference.log_marginal_likelihood(kernel.theta, eval_gradient=True)
+        for parameter, value in zip(hypers, (variance, lengthscale), strict=True):
+            parameter.assign(value)
+        assert iteration.settle(50, 1e-10) <= 1e-10
+        with tf.GradientTape() as tape:
+            ours = model.log_evidence()
+        np.testing.assert_allclose(ours, evidence, rtol=0, atol=1e-8)
+        # scikit-learn stops where the evidence changes by less than 1e-10: the mode is right to its root.
+        mode = model.predict_f(X)[0][:, 0] + gpflow.default_jitter() * model.predictor()[0][:, 0]
+        np.testing.assert_allclose(mode, reference.base_estimator_.f_cached, rtol=0, atol=1e-6)
+        gradients = tape.gradient(ours, [parameter.unconstrained_variable for parameter in hypers])
+        for parameter, gradient, slope in zip(hypers, gradients, slopes, strict=False):
+            by_log = gradient * parameter / tf.sigmoid(parameter.unconstrained_variable)  # softplus
+            np.testing.assert_allclose(by_log, slope, rtol=0, atol=1e-6)
+
+
+MODELS = {
+    "laplace": lambda: GPLaplace(problems.binary(), problems.kernel(), BernoulliLogit()),
+    "laplace-inducing": lambda: GPLaplace(
+        problems.counts(), problems.kernel(1.0), gpflow.likelihoods.Poisson(), inducing_variable=Z.copy()
+    ),
+    "laplace-mean": lambda: GPLaplace(
+        problems.continuous(), problems.kernel(), gpflow.likelihoods.Gaussian(0.2), gpflow.functions.Constant(0.3)
+    ),
+    "taylor-inducing": lambda: GPTaylor(
+        problems.binary(), problems.kernel(), BernoulliLogit(), inducing_variable=Z.copy()
+    ),
+    "jaakkola-inducing": lambda: GPJaakkola(
+        problems.binary(), problems.kernel(), JAAKKOLA, inducing_variable=Z.copy()
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradient_is_that_of_the_optimised_objective(name: str) -> None:
+    """The sites move with the hyperparameters: left out, Laplace's gradient may even have the wrong sign."""
+    model = MODELS[name]()
+    iteration = _iteration(model, None)
+    variables = model.trainable_variables
+    loss = tf.function(model.training_loss)
+
+    def refit() -> float:
+        assert iteration.settle(2000, 1e-11) <= 1e-11
+        return -float(loss())
+
+    refit()
+    with tf.GradientTape() as tape:
+        value = -model.training_loss()
+    gradients = [part.numpy() for part in map(tf.convert_to_tensor, tape.gradient(value, variables))]
+    problems.assert_refitted_gradient(variables, gradients, refit, atol=1e-6)
+
+
+def test_sites_held_fixed_throughout_would_give_another_gradient() -> None:
+    """What the expansion about the moved mean adds, the implicit term, is not small."""
+    model = MODELS["laplace"]()
+    _iteration(model, None).settle(50, 1e-11)
+    with tf.GradientTape(persistent=True) as tape:
+        full, explicit = model.log_evidence(), model.prior().log_normaliser(model.sites)
+    variables = model.trainable_variables
+    a, b = (np.array(tape.gradient(value, variables)) for value in (full, explicit))
+    assert np.abs(a - b).max() > 0.1
+
+
+def test_gaussian_likelihood_gives_gpr_and_sgpr() -> None:
+    data, likelihood = problems.continuous(), gpflow.likelihoods.Gaussian(0.2)
+    dense = _at_rest(GPLaplace(data, problems.kernel(), likelihood))
+    jitter = gpflow.kernels.White(gpflow.default_jitter())
+    reference = GPR(data, problems.kernel() + jitter, noise_variance=0.2)
+    np.testing.assert_allclose(dense.log_evidence(), reference.log_marginal_likelihood(), rtol=1e-10)
+    for ours, theirs in zip(dense.predict_f(XNEW), reference.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)  # White adds 1e-6 to the variance
+    taylor, laplace = (
+        _at_rest(cls(data, problems.kernel(), likelihood, inducing_variable=Z)) for cls in (GPTaylor, GPLaplace)
+    )  # fmt: skip
+    sparse = SGPR(data, problems.kernel(), Z, noise_variance=0.2)
+    np.testing.assert_allclose(taylor.log_evidence(), sparse.elbo(), rtol=1e-10)
+    for ours, theirs in zip(taylor.predict_f(XNEW), sparse.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
+    unexplained = tf.reduce_sum(taylor.prior().residual) / (2 * 0.2)
+    np.testing.assert_allclose(laplace.log_evidence() - unexplained, taylor.log_evidence(), rtol=1e-12)
+
+
+def test_stick_breaking_is_one_laplace_for_each_stick() -> None:
+    """Stick j sees the data of classes j and above: the evidences of the subsets add up."""
+    X, Y = problems.classes(30)
+    together = _at_rest(GPLaplace((X, Y), problems.kernel(), StickBreaking(3)))
+    total = 0.0
+    for stick in (0, 1):
+        seen = Y[:, 0] >= stick
+        labels = (Y[seen] == stick).astype(float)
+        total += _at_rest(GPLaplace((X[seen], labels), problems.kernel(), BernoulliLogit())).log_evidence()
+    np.testing.assert_allclose(together.log_evidence(), total, rtol=1e-10)
+
+
+def test_newton_is_safeguarded_under_counts() -> None:
+    """From the prior mean Newton's whole step to large counts overshoots to exp(f) ~ e⁴⁰; no step may fall."""
+    X, Y = problems.counts(30, variance=25.0)
+    model = GPLaplace((X, 50.0 * Y), problems.kernel(25.0), gpflow.likelihoods.Poisson())
+    prior, current = model.prior(), model.sites
+    current = engine.newton_start(prior, model.log_density, current).sites
+    whole = expansion.locate(prior, model.log_density, current)[0]
+    trace = [float(whole.log_joint(prior))]
+    step = tf.function(lambda current: engine.newton_step(prior, model.log_density, current))
+    for _ in range(60):
+        current, violation = step(current)
+        trace.append(float(expansion.locate(prior, model.log_density, current)[0].log_joint(prior)))
+    assert violation < 1e-8
+    assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
+    first = prior.factorise(whole.at.curvature).solve(whole.at.grad)
+    assert prior.product(first).numpy().max() > 40.0  # so the safeguard was needed
+
+
+def test_a_likelihood_that_is_not_log_concave_ends_the_run() -> None:
+    X, Y = problems.continuous(12)
+    Y[3] = 30.0
+    model = _fixed(GPLaplace((X, Y), problems.kernel(), gpflow.likelihoods.StudentT(0.1, 3.0)))
+    result = gpx.fit(model)
+    assert result.status is gpx.Status.NON_FINITE
+    assert np.isfinite(model.nat1.numpy()).all()
+
+
+# ---------------------------------------------------------------------------------------------------- Taylor
+
+
+def test_taylor_is_laplace_in_the_dense_model_and_the_mode_in_the_sparse_one() -> None:
+    data = problems.binary()
+    dense = [_at_rest(cls(data, problems.kernel(), BernoulliLogit())) for cls in (GPTaylor, GPLaplace)]
+    np.testing.assert_allclose(dense[0].log_evidence(), dense[1].log_evidence(), rtol=1e-12)
+    model = _at_rest(GPTaylor(data, problems.kernel(), BernoulliLogit(), inducing_variable=Z))
+    prior, v = model.prior(), model.whitened()[0]
+    with tf.GradientTape() as tape:
+        tape.watch(v)
+        f = prior.mean + tf.matmul(prior.A[0], v, transpose_a=True)
+        log_joint = tf.reduce_sum(model.log_density(f)) - 0.5 * tf.reduce_sum(v**2)
+    np.testing.assert_allclose(tape.gradient(log_joint, v), 0.0, rtol=0, atol=1e-8)
+
+
+def test_taylors_objective_is_no_bound() -> None:
+    """Where all labels agree it exceeds the exact ELBO of the same q, by 11 nats; the paper prints ≥."""
+    X, Y = problems.binary()
+    likelihood = BernoulliLogit(bound=None)
+    model = GPTaylor((X, np.ones_like(Y)), problems.kernel(100.0), likelihood, inducing_variable=Z)
+    _iteration(model, None).settle(50, 1e-10)
+    q = sites.condition(model.prior(), model.sites)
+    elbo = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
+    assert model.log_evidence() > elbo + 1.0
+
+
+# -------------------------------------------------------------------------------------------------- Jaakkola
+
+
+def _closed_form(A: np.ndarray, residual: np.ndarray, y: np.ndarray, steps: int) -> list[tuple[float, ...]]:
+    """Equations 13 and 14 with explicit inverses, whitened, from ξ² = the prior's: J after each step."""
+
+    def log_sigmoid(z: np.ndarray) -> np.ndarray:
+        return -np.logaddexp(0.0, -z)
+
+    xi = np.sqrt((A**2).sum(0) + residual)
+    found = []
+    for _ in range(steps):
+        lam = np.tanh(xi / 2) / (4 * xi)
+        Sigma = np.linalg.inv(2 * (A * lam) @ A.T + np.eye(len(A)))
+        mu = 0.5 * Sigma @ A @ y
+        m, v = A.T @ mu, residual + np.einsum("mn,mk,kn->n", A, Sigma, A)
+        xi = np.sqrt(m**2 + v)
+        lam = np.tanh(xi / 2) / (4 * xi)
+        terms = log_sigmoid(xi) + (y * m - xi) / 2 - lam * (m**2 + v - xi**2)
+        kl = 0.5 * (np.trace(Sigma) + mu @ mu - len(A) - np.linalg.slogdet(Sigma)[1])
+        found.append((terms.sum() - kl, m, v, 2 * lam))
+    return found
+
+
+def test_jaakkolas_ascent_is_the_papers_and_the_generic_site_update() -> None:
+    X, Y = problems.binary()
+    model = GPJaakkola((X, Y), problems.kernel(), JAAKKOLA, inducing_variable=Z)
+    prior = model.prior()
+    expected = _closed_form(prior.A[0].numpy(), prior.residual.numpy()[:, 0], 2 * Y[:, 0] - 1, steps=6)
+    for bound, mean, var, prec in expected:
+        q = sites.condition(prior, model.sites)
+        generic = sites.variational_sites(model.expectation, sites.Marginals(q.mean, q.var))
+        new = engine.jaakkola_step(prior, model.expectation, model.sites).sites
+        for a, b in zip(new, generic, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(new.nat1, Y - 0.5, rtol=0, atol=1e-12)
+        model.assign_sites(new)
+        q = sites.condition(prior, new)
+        np.testing.assert_allclose(model.elbo(), bound, rtol=1e-11)
+        np.testing.assert_allclose(q.mean[:, 0], mean, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(q.var[:, 0], var, rtol=0, atol=1e-10)
+        again = sites.variational_sites(model.expectation, sites.Marginals(q.mean, q.var))
+        np.testing.assert_allclose(again.prec[:, 0], prec, rtol=0, atol=1e-12)
+    bounds = [bound for bound, *_ in expected]
+    assert (np.diff(bounds) > 0).all()
+
+
+def test_jaakkolas_bound_is_below_the_exact_elbo_in_500_random_cases() -> None:
+    model = GPJaakkola(problems.binary(8), problems.kernel(), JAAKKOLA)
+    exact = BernoulliLogit(bound=None)
+    X, Y = model.data
+
+    @tf.function
+    def both() -> tuple[tf.Tensor, tf.Tensor]:
+        q = sites.condition(model.prior(), model.sites)
+        return model.elbo(), tf.reduce_sum(exact.variational_expectations(X, q.mean, q.var, Y)) - q.kl
+
+    rng, shortfalls = np.random.default_rng(0), []
+    for _ in range(500):
+        model.kernel.variance.assign(np.exp(rng.uniform(-3.0, 6.0)))
+        model.kernel.lengthscales.assign(np.exp(rng.uniform(-2.0, 2.0)))
+        new = rng.normal(size=(8, 1)) * np.exp(rng.normal()), rng.uniform(size=(8, 1)) * np.exp(rng.normal())
+        model.assign_sites(sites.Sites(*map(tf.constant, new)))
+        bound, elbo = both()
+        shortfalls.append(float(elbo - bound))
+    assert min(shortfalls) > -1e-9
+    assert np.median(shortfalls) > 0.01  # and another number
+
+
+def test_jaakkolas_optimum_is_that_of_the_same_bound_under_vgp_kmm() -> None:
+    ours, theirs = (
+        cls(problems.binary(), problems.kernel(), JAAKKOLA, inducing_variable=Z)
+        for cls in (GPJaakkola, VGPKMM)
+    )
+    trace = gpx.fit(_fixed(ours), tolerance=1e-13, stationarity=1e-9).objective
+    assert (np.diff(trace) >= -1e-12 * np.abs(trace[1:])).all()
+    gpx.fit(_fixed(theirs), tolerance=1e-13, stationarity=1e-9)
+    np.testing.assert_allclose(ours.elbo(), theirs.elbo(), rtol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------------ all
+
+
+@pytest.mark.parametrize("learn", [False, True], ids=["sites", "hyperparameters"])
+@pytest.mark.parametrize("name", ["laplace", "jaakkola-inducing"])
+def test_resumes_exactly(name: str, learn: bool, tmp_path) -> None:
+    def build():
+        return MODELS[name]() if learn else _fixed(MODELS[name]())
+
+    options = {"tolerance": 0.0} | ({"hyper_updates": 2, "site_updates": 30} if learn else {})
+    whole, resumed = build(), build()
+    trace = gpx.fit(whole, steps=4, **options).objective
+    gpx.fit(build(), steps=2, checkpoint_dir=tmp_path, **options)
+    result = gpx.fit(resumed, steps=4, checkpoint_dir=tmp_path, **options)
+    assert result.first_step == 2
+    np.testing.assert_array_equal(result.objective, trace[2:])
+    for a, b in zip(resumed.variables, whole.variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("laplace", np.float64), ("taylor-inducing", np.float32)],
+)
+def test_a_step_and_its_gradient_compile_under_xla(name: str, dtype, request) -> None:
+    gpflow.config.set_default_float(dtype)
+    request.addfinalizer(lambda: gpflow.config.set_default_float(np.float64))
+    model = MODELS[name]()
+    update = _iteration(model, False).update
+
+    def step() -> list[tf.Tensor]:
+        model.assign_sites(update(model.prior(), model.sites).sites)
+        with tf.GradientTape() as tape:
+            loss = model.training_loss()
+        return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, model.kernel.trainable_variables))]
+
+    start, found = model.sites, []
+    for jit in (False, True):
+        model.assign_sites(start)
+        found.append(tf.function(step, jit_compile=jit)())
+    tolerance = 1e-9 if dtype == np.float64 else 1e-3
+    for plain, compiled in zip(*found, strict=True):
+        assert compiled.dtype == dtype
+        np.testing.assert_allclose(plain, compiled, rtol=tolerance, atol=tolerance)
+
+
+def test_likelihoods_that_cannot_be_expanded_are_refused() -> None:
+    data = problems.classes(12)
+    for likelihood, message in (
+        (gpx.likelihoods.MultinomialLogit(3), "StickBreaking"),
+        (gpflow.likelihoods.MultiClass(3), "curvature"),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            GPLaplace(data, problems.kernel(), likelihood, num_latent_gps=3)
+    with pytest.raises(ValueError, match=r"bound='piecewise'"):
+        GPJaakkola(problems.binary(), problems.kernel(), BernoulliLogit())
+    with pytest.raises(ValueError, match="without `data`"):
+        gpx.fit(MODELS["laplace"](), problems.binary())

@@ -1,0 +1,116 @@
+"""The scripts of the review: every method trains from the command line's flags; runs are timed, drawn, compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import problems
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
+
+import _review  # noqa: E402
+import _review_report as shown  # noqa: E402
+import review  # noqa: E402
+import train_review  # noqa: E402
+from _journal import Journal  # noqa: E402
+
+
+def _table(folder: Path, labels: bool) -> str:
+    X, Y = problems.binary(40) if labels else problems.continuous(40)
+    scale = 1.0 if labels else 1e4  # the units of the targets must not matter
+    rows = [f"{a:.6f},{b:.6f},{scale * y:.4f}" for (a, b), y in zip(X, Y[:, 0], strict=True)]
+    (folder / "table.csv").write_text("\n".join(["a,b,y", *rows]) + "\n")
+    return str(folder / "table.csv")
+
+
+@pytest.mark.parametrize("method", train_review.METHODS)
+def test_every_method_trains_from_its_flags(method: str, tmp_path) -> None:
+    labels = method in (*train_review.QUADRATIC, "svi-classification")
+    flags = ["--method", method, "--data", _table(tmp_path, labels), "--inducing", "5"]
+    options = train_review.arguments().parse_args([*flags, "--lengthscale", "1"])
+    split = train_review.load(options)
+    model = train_review.build(options, split)
+    Z = model.inducing_variable.Z.numpy()
+    loss = model.training_loss if hasattr(model, "data") else lambda: model.training_loss(split.train)
+    before = float(loss())
+    train_review.fit(options, model, split, 40 if method in (*train_review.STOCHASTIC, "svi-fg") else 1)
+    assert loss() < before - 1.0
+    np.testing.assert_array_equal(model.inducing_variable.Z, Z)
+
+
+def test_flags_that_do_not_fit_the_method_are_refused(tmp_path) -> None:
+    for labels, flags, message in (
+        (True, ["--method", "vi-means"], "is for regression"),
+        (False, ["--method", "laplace"], "is for binary"),
+        (True, ["--method", "laplace", "--minibatch-size", "5"], "svi-sag"),
+        (True, ["--method", "svi-fg", "--inducing", "0"], "from 1 to 32"),
+        (False, ["--method", "vi-means", "--noise", "0"], "--noise"),
+    ):
+        options = train_review.arguments().parse_args(["--data", _table(tmp_path, labels), *flags])
+        with pytest.raises(ValueError, match=message):
+            train_review.build(options, train_review.load(options))
+
+
+# ----------------------------------------------------------------------------------------------- the comparisons
+
+
+def _score(curve: list[list[float]], method: str, name: str = "s", size: str = "small") -> dict:
+    sizes = {"n": 100, "d": 2, "m": 5, "size": size, "score": "R²"}
+    return {"set": name, "method": method, **sizes, "curve": curve}
+
+
+def test_the_seconds_to_a_score_are_those_after_which_it_stays() -> None:
+    curve = [[1.0, 0.1, -5.0], [2.0, 0.9, -4.0], [3.0, 0.5, -3.0], [4.0, 0.95, -2.0], [5.0, 0.94, -1.0]]
+    assert shown.within(curve, 0.93) == 4.0
+    assert shown.within(curve, 0.05) == 1.0
+    assert shown.within(curve, 0.945) is None
+
+
+def test_comparisons_count_the_sets_and_name_them() -> None:
+    runs = {
+        "one": [_score([[1.0, 0.9, 0.0]], "a"), _score([[2.0, 0.9, 0.0]], "b")],
+        "two": [_score([[3.0, 0.9, 0.0]], "a"), _score([[2.0, 0.9, 0.0]], "b")],
+        "three": [_score([[3.0, 0.9, 0.0]], "a"), _score([[2.0, 0.7, 0.0]], "b")],
+    }
+    assert "before b on 2 of 3 sets (one, three)" in shown.compare(runs, "a", ["b"])
+
+
+def test_runs_are_timed_recorded_drawn_and_described(tmp_path) -> None:
+    journal = Journal(tmp_path / "review.jsonl")
+    sets = {set.name: set for set in (*review.regression_sets(True), *review.classification_sets(True))}
+    for name, method, run, score in (
+        ("generated", "means-L-BFGS-B", _review.regression, "R²"),
+        ("generated", "means-PN", _review.regression, "R²"),
+        ("generated labels", "vi-Taylor", _review.classification, "accuracy"),
+    ):
+        record = {"set": name, "method": method, **review.measure(sets[name], method, run, score)}
+        seconds, scores, objective = np.array(record["curve"]).T
+        assert (np.diff(seconds) > 0.0).all()
+        assert seconds[-1] < 4.0  # of one
+        assert scores[-1] > (0.85 if score == "R²" else 0.75)
+        if method.startswith("means"):
+            assert (np.diff(objective) >= 0.0).all()
+        journal.add(record)
+    shown.draw(journal, tmp_path)
+    assert (tmp_path / "review_newton.png").stat().st_size > 10_000
+    text = shown.text(journal, "where and when")
+    assert "before means-PN on" in text
+    assert "| generated (200 x 2, m = 15) | means-PN | " in text
+    assert "review_large" not in text  # no such run
+    assert json.loads((tmp_path / "review.jsonl").read_text().splitlines()[0])["method"] == "means-L-BFGS-B"
+
+
+def test_generated_data_are_one_function_with_noise() -> None:
+    (X, Y), (X_test, _) = _review.generated(400, 2, 1.0)
+    assert (len(X), len(X_test)) == (400, 100)
+    assert 0.5 < Y.std() < 1.5  # unit variance, up to a few effective dimensions
+    labels = _review.generated(400, 2, 1.0, labels=True)[0][1]
+    assert set(labels[:, 0]) == {0.0, 1.0}
+    # Points within a twentieth of the length scale differ by the noise and little more.
+    near = np.argwhere(np.triu(np.linalg.norm(X[:, None] - X, axis=-1) < 0.05, 1))
+    assert np.sqrt(np.mean((Y[near[:, 0]] - Y[near[:, 1]]) ** 2)) < 0.2
