@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
-from gpflow_ext.classes import class_probabilities
+from gpflow_ext import predictive
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
@@ -165,14 +165,14 @@ def evaluate(
 
 def _predict(model: Predictor, X: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, bool]:
     """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
-    Fmu, Fvar = model.predict_f(X)
-    probabilities = class_probabilities(model.likelihood, X, Fmu, Fvar)
+    predictions = predictive.predictions(model, X)
+    probabilities = predictions.probabilities()
     if probabilities is None:
-        prediction = model.likelihood.predict_mean_and_var(X, Fmu, Fvar)[0]
+        prediction = predictions.mean_and_var()[0]
     else:
         prediction = probabilities
         _classified(probabilities, Y)  # first: a density may give nonsense for a label out of range
-    return model.likelihood.predict_log_density(X, Fmu, Fvar, Y), prediction, probabilities is not None
+    return predictions.log_density(Y), prediction, probabilities is not None
 
 
 def _checked_data(X: ArrayLike, Y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

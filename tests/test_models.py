@@ -22,6 +22,7 @@ from gpflow_ext.models import (
     GPLaplace,
     GPRNTensor,
     GPTaylor,
+    SGPMCFreeForm,
     SiteModel,
     SparseEP,
     SVGPRobustMax,
@@ -46,6 +47,9 @@ MODELS = {
     ),
     "GPJaakkola": lambda: GPJaakkola(DATA, problems.kernel(), BernoulliLogit(bound="jaakkola")),
     "SVGPRobustMax": lambda: SVGPRobustMax(problems.kernel(), 2, problems.inputs(5, seed=5), num_data=20),
+    "SGPMCFreeForm": lambda: SGPMCFreeForm(
+        DATA, problems.kernel(), BernoulliProbit(), inducing_variable=problems.inputs(5, seed=5)
+    ),
     "GPRNTensor": lambda: GPRNTensor(DATA, problems.kernel(), problems.kernel(), 2),
     "GPRNTensor-tensor": lambda: GPRNTensor(
         DATA, problems.kernel(), problems.kernel(), 2, posterior="tensor"
@@ -63,6 +67,9 @@ def _settled(model: GPModel) -> GPModel:
     if isinstance(model, GPRNTensor):
         _state(model).assign_add(np.random.default_rng(0).normal(size=_state(model).shape))
         return model
+    if isinstance(model, SGPMCFreeForm):
+        model.V.assign(np.random.default_rng(0).normal(size=model.V.shape))
+        return model
     if not isinstance(model, SiteModel):
         model.q_mu.assign(np.random.default_rng(0).normal(size=model.q_mu.shape))
         model.q_sqrt.assign(0.5 * model.q_sqrt)
@@ -78,6 +85,8 @@ def _state(model: GPModel) -> gpflow.Parameter:
     """What holds the mean of the posterior."""
     if isinstance(model, GPRNTensor):
         return model.q.nat1 if hasattr(model.q, "nat1") else model.q.weight_mean
+    if isinstance(model, SGPMCFreeForm):
+        return model.V
     return model.nat1 if isinstance(model, SiteModel) else model.q_mu
 
 

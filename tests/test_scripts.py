@@ -95,6 +95,26 @@ def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str
     assert json.loads((folder / models / "trained/1/manifest.json").read_text())["metrics"]["nlpd"] > 0
 
 
+def test_sample_resume_export_and_serve(folder: Path) -> None:
+    run, models = "runs/draws", "models/draws"
+    table = ("--data", "table.csv", "--target", "state", "--inducing", "6", "--run-dir", run)
+    flags = ("train_sgpmc_freeform.py", *table, "--steps", "12", "--chains", "2", "--trials", "3")
+    first = _run(folder, *flags, "--export", f"{models}/trained")
+    assert "nlpd" in first.stdout
+    assert "kernel.lengthscales" in first.stdout
+    assert "ConvergenceWarning: These draws fail" in first.stderr
+    draws = gpx.Draws.load(folder / run / "draws.npz")
+    assert draws.values["V"].shape == (2, 12, 6, 1)
+    _run(folder, "export.py", run, f"{models}/exported")
+    trained, exported = (gpx.load_exported(folder / models / name) for name in ("trained", "exported"))
+    rows = np.array([[0.3, -1.2], [1.5, 0.1]])
+    np.testing.assert_array_equal(
+        trained.predict(rows)["probabilities"], exported.predict(rows)["probabilities"]
+    )
+    again = _run(folder, *flags[:-1], "4", code=2)
+    assert "trials" in again.stderr
+
+
 @pytest.mark.parametrize("own", [(), ("--posterior", "tensor", "--minibatch-size", "1")])
 def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
     run, models = f"runs/network{len(own)}", f"models/network{len(own)}"
@@ -124,6 +144,7 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
         ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "state"), "choose another --target"),
         ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "age", "state"), "words"),
         ("train_gprn_tensor.py", ("--data", "linnerud", "--nodes", "0"), "num_latent"),
+        ("train_sgpmc_freeform.py", ("--inducing", "0"), "--inducing must be from 1"),
         ("train_vgp_kmm.py", ("--data", "missing.csv"), "missing.csv"),
         ("train_vgp_kmm.py", ("--data", "table.csv", "--target", "stat"), "state"),
         ("train_vgp_kmm.py", ("--data", "broken.csv", "--target", "state"), "weight"),

@@ -273,7 +273,7 @@ def test_a_resumed_run_has_the_same_draws_bit_by_bit(tmp_path) -> None:
     for name, value in whole.values.items():
         np.testing.assert_array_equal(resumed.values[name], value)
     np.testing.assert_array_equal(resumed.stats["energy"], whole.stats["energy"])
-    assert resumed.setting == whole.setting
+    assert (resumed.setting, resumed.trials) == (whole.setting, whole.trials)
     with pytest.raises(ValueError, match="seed"):
         quick(MODELS["poisson"](), num_samples=40, num_chains=2, checkpoint_dir=tmp_path / "cut", seed=2)
 
@@ -309,7 +309,7 @@ def test_predictions_average_densities_over_the_draws(drawn) -> None:
     np.testing.assert_allclose(
         model.predict_log_density((X, Y)), np.log(np.exp(log_densities).mean(0)), atol=1e-10
     )
-    probabilities = model.posterior().class_probabilities(X).numpy()
+    probabilities = model.predictions(X).probabilities().numpy()
     np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-7)
     np.testing.assert_allclose(
         np.log(probabilities[np.arange(N), Y.numpy()[:, 0].astype(int)]),

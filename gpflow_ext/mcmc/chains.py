@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.mcmc.hmc import Run, Trace
-from gpflow_ext.mcmc.tuning import Setting
+from gpflow_ext.mcmc.tuning import Setting, Trial, trials_from
 
 Array = npt.NDArray[Any]
 
@@ -51,6 +52,7 @@ class Chains(tf.Module):
         self.done = zeros([], tf.int64)  # draws kept
         self.step_size, self.max_leapfrogs = zeros([]), zeros([], tf.int32)
         self.seconds = zeros([], tf.float64)
+        self.trials = tf.Variable("[]", trainable=False)  # what tuning tried, as JSON
 
     @property
     def setting(self) -> Setting:
@@ -61,6 +63,14 @@ class Chains(tf.Module):
         """Fix the sampler's parameters."""
         self.step_size.assign(setting.step_size)
         self.max_leapfrogs.assign(setting.max_leapfrogs)
+
+    def remember(self, trials: Sequence[Trial]) -> None:
+        """Keep what tuning tried."""
+        self.trials.assign(json.dumps(trials))
+
+    def recalled(self) -> tuple[Trial, ...]:
+        """Return what tuning tried."""
+        return trials_from(json.loads(self.trials.numpy()))
 
     def warm_up(self, run: Run, iterations: int, seed: int) -> None:
         """Move without keeping a draw; compile on the way."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.mcmc import diagnostics
-from gpflow_ext.mcmc.tuning import Setting, Trial
+from gpflow_ext.mcmc.tuning import Setting, Trial, trials_from
 
 Array = npt.NDArray[Any]
 
@@ -140,7 +140,7 @@ class Draws:
                 kind, _, name = key.partition("/")
                 if kind in parts:
                     parts[kind][name] = file[key]
-        trials = tuple(Trial(Setting(*trial[0]), *trial[1:]) for trial in header["trials"])
+        trials = trials_from(header["trials"])
         return Draws(
             parts["values"],
             parts["stats"],

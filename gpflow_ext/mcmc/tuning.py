@@ -42,6 +42,11 @@ class Trial(NamedTuple):
     jump: float  # expected squared jump distance
 
 
+def trials_from(plain: Sequence[Any]) -> tuple[Trial, ...]:
+    """Return trials from what JSON makes of them."""
+    return tuple(Trial(Setting(*setting), *scores) for setting, *scores in plain)
+
+
 class Surrogate:
     """A Gaussian process on the unit square, length scales 0.3, its variance and noise by maximum evidence.
 

@@ -13,9 +13,11 @@ from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SGPMC, SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext import checks, linalg, stacked
 from gpflow_ext.models.draws_posterior import DrawsPosterior
+from gpflow_ext.predictive import Predictions
 from gpflow_ext.stacked import Stack
 
 
@@ -244,27 +246,47 @@ class SGPMCFreeForm(SGPMC):
             tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
         ]
 
-    def posterior(self, precompute_cache: Any = "tensor") -> DrawsPosterior:
-        """Return what predicts by the draws that are held, or at the present V; its factors are cached."""
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> DrawsPosterior:
+        """Return what predicts by the draws that are held, or at the present V; see `gpflow.posteriors`."""
         parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
         held = [
             (parameters[name], value) for name, value in zip(self.draw_names, self.draw_values, strict=True)
         ]
-        return DrawsPosterior(self, Stack(held or [(self.V, tf.convert_to_tensor(self.V)[None])]))
+        stack = Stack(held or [(self.V, tf.convert_to_tensor(self.V)[None])])
+        return DrawsPosterior(self, stack, precompute_cache)
+
+    def predictions(self, X: tf.Tensor) -> Predictions:
+        """Return what the model predicts at X [N, D], densities averaged over the draws."""
+        return self.posterior(None).predictions(X)
 
     @inherit_check_shapes
     def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
         """Return mean and (co)variance of f(Xnew), those of the mixture over the draws."""
-        return self.posterior().predict_f(Xnew, full_cov, full_output_cov)
+        return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+    def predict_f_samples(
+        self,
+        Xnew: Any,
+        num_samples: int | None = None,
+        full_cov: bool = True,
+        full_output_cov: bool = False,
+    ) -> tf.Tensor:
+        """Return samples of f(Xnew), [num_samples, N, P] or [N, P], each from a draw taken at random."""
+        if not full_cov or full_output_cov:
+            raise NotImplementedError(
+                "Samples are of all rows together: leave out full_cov and full_output_cov."
+            )
+        found = self.posterior(None).sample_f(Xnew, num_samples or 1)
+        return found[0] if num_samples is None else found
 
     @inherit_check_shapes
     def predict_y(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
         """Return mean and variance of y at Xnew, those of the mixture over the draws."""
         if full_cov or full_output_cov:
-            raise NotImplementedError(
-                "predict_y gives the variances alone: leave out full_cov and full_output_cov."
-            )
-        return self.posterior().predict_mean_and_var(tf.convert_to_tensor(Xnew))
+            raise NotImplementedError("predict_y gives variances: leave out full_cov and full_output_cov.")
+        return self.predictions(tf.convert_to_tensor(Xnew)).mean_and_var()
 
     @inherit_check_shapes
     def predict_log_density(
@@ -273,4 +295,5 @@ class SGPMCFreeForm(SGPMC):
         """Return log (1/S) Σ_s p(yₙ | xₙ, draw s), [N]: densities are averaged, not their logarithms."""
         if full_cov or full_output_cov:
             raise NotImplementedError("predict_log_density treats the rows alone: leave out full_cov.")
-        return self.posterior().predict_log_density(*map(tf.convert_to_tensor, data))
+        X, Y = map(tf.convert_to_tensor, data)
+        return self.predictions(X).log_density(Y)

@@ -14,7 +14,7 @@ from gpflow.conditionals.util import base_conditional_with_lm
 from gpflow.covariances import Kuf, Kuu
 from gpflow.posteriors import BasePosterior, IndependentPosteriorSingleOutput, PrecomputeCacheType
 
-from gpflow_ext.classes import class_probabilities
+from gpflow_ext.predictive import GaussianPredictions, Predictions
 
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -46,8 +46,8 @@ def build(
         Names of the classes in order, or ``None``.
     """
     frozen = gpflow.utilities.deepcopy(model)
-    latent, per_output = _latent(frozen)
-    graph = _Graph(latent, frozen.likelihood, mean, scale, labels)
+    predictions, per_output = _predictor(frozen)
+    graph = _Graph(predictions, mean, scale, labels)
     dtype = tf.as_dtype(mean.dtype)
     inputs = tf.TensorSpec([None, len(mean)], dtype, "inputs")
     predict_f = _trace(graph.predict_f, inputs)
@@ -85,25 +85,25 @@ class _Graph:
 
     def __init__(
         self,
-        latent: Latent,
-        likelihood: gpflow.likelihoods.Likelihood,
+        predictions: Callable[[tf.Tensor], Predictions],
         mean: np.ndarray[Any, Any],
         scale: np.ndarray[Any, Any],
         labels: Sequence[str] | None,
     ) -> None:
-        self._latent, self._likelihood, self._labels = latent, likelihood, labels
+        self._predictions, self._labels = predictions, labels
         self._mean, self._scale = (tf.Variable(a, trainable=False) for a in (mean, scale))
 
     def predict_f(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        _, mean, variance, ok = self._f(inputs)
+        predictions, ok = self._at(inputs)
+        mean, variance = predictions.f()
         return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
 
     def predict(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        X, f_mean, f_variance, ok = self._f(inputs)
-        mean, variance = self._likelihood.predict_mean_and_var(X, f_mean, f_variance)
+        predictions, ok = self._at(inputs)
+        mean, variance = predictions.mean_and_var()
         ok &= _finite_rows(mean) & _finite_rows(variance)
         outputs = {"mean": _keep(mean, ok), "variance": _keep(variance, ok), "is_finite": ok}
-        probabilities = class_probabilities(self._likelihood, X, f_mean, f_variance)
+        probabilities = predictions.probabilities()
         if probabilities is not None:
             index = tf.argmax(probabilities, axis=-1)
             outputs["probabilities"] = _keep(probabilities, ok)
@@ -113,8 +113,8 @@ class _Graph:
         return outputs
 
     def predict_log_density(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-        X, mean, variance, ok = self._f(inputs)
-        log_density = self._likelihood.predict_log_density(X, mean, variance, targets)  # [N]
+        predictions, ok = self._at(inputs)
+        log_density = predictions.log_density(targets)  # [N]
         return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
 
     def predict_outputs(
@@ -125,11 +125,12 @@ class _Graph:
         ok &= _finite_rows(mean) & _finite_rows(variance)
         return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
 
-    def _f(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Predict f at standardised inputs."""
+    def _at(self, inputs: tf.Tensor) -> tuple[Predictions, tf.Tensor]:
+        """Predict at standardised inputs, and tell for which rows f is finite."""
         X, ok = self._standardised(inputs)
-        mean, variance = self._latent(X)  # [N, P]
-        return X, mean, variance, ok & _finite_rows(mean) & _finite_rows(variance)
+        predictions = self._predictions(X)
+        mean, variance = predictions.f()  # [N, P]
+        return predictions, ok & _finite_rows(mean) & _finite_rows(variance)
 
     def _standardised(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the model's inputs, non-finite rows replaced: they must not spoil the others."""
@@ -151,8 +152,10 @@ def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
     return tf.where(rows, x, tf.constant(np.nan, x.dtype))
 
 
-def _latent(model: gpflow.models.GPModel) -> tuple[Latent, PerOutput | None]:
-    """Return ``X -> mean, variance`` of f, by the operations of the live model, factorised once.
+def _predictor(
+    model: gpflow.models.GPModel,
+) -> tuple[Callable[[tf.Tensor], Predictions], PerOutput | None]:
+    """Return what the model predicts at X, by the operations of the live model, factorised once.
 
     Where the posterior has ``predict_outputs`` the second is ``X, outputs -> mean, variance`` of y for some
     of many outputs.
@@ -162,16 +165,19 @@ def _latent(model: gpflow.models.GPModel) -> tuple[Latent, PerOutput | None]:
     """
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
-        return (lambda X: model.predict_f(X)), None
+        return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None
     posterior = model.posterior(precompute_cache=PrecomputeCacheType.NOCACHE)
     if not isinstance(posterior, BasePosterior):  # these cache Cholesky factors themselves
         posterior.update_cache(PrecomputeCacheType.TENSOR)
     _to_variables(posterior, {})
-    per_output = getattr(posterior, "predict_outputs", None)
-    if type(posterior) is IndependentPosteriorSingleOutput:
-        return _conditional(posterior), per_output
+    if hasattr(posterior, "predictions"):
+        return posterior.predictions, None
     fused = isinstance(posterior, BasePosterior)
-    return (posterior.fused_predict_f if fused else posterior.predict_f), per_output
+    latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
+    if type(posterior) is IndependentPosteriorSingleOutput:
+        latent = _conditional(posterior)
+    per_output = getattr(posterior, "predict_outputs", None)
+    return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output
 
 
 def _conditional(posterior: IndependentPosteriorSingleOutput) -> Latent:

@@ -180,7 +180,8 @@ def sample(
     chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
     settings = {
         "sampler": str(tuner), "tuning": str(dict(tuning or {})), "precondition": precondition,
-        "warm_up": warm_up, "thin": thin, "chunk": chunk, "seed": seed,
+        "num_samples": num_samples, "num_chains": num_chains, "warm_up": warm_up, "thin": thin,
+        "chunk": chunk, "seed": seed,
     }  # fmt: skip
     checkpoints = None
     if checkpoint_dir is not None:
@@ -190,11 +191,10 @@ def sample(
         gaussian_approximation(model, jit_compile=jit_compile)
     target, start = _target(model, precondition)
     run = hmc.runner(target, "nuts" if tuner == "nuts" else "hmc", jit_compile)
-    trials: tuple[Any, ...] = ()
     if not resumed:
         z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
         tuned = _tune(tuner, run, target, z, seed, dict(tuning or {}), progress)
-        trials = tuned.trials
+        chains.remember(tuned.trials)
         chains.now.assign(tuned.positions)
         chains.configure(tuned.setting)
         chains.warm_up(run, warm_up, seed)
@@ -209,7 +209,7 @@ def sample(
         chains.stats(),
         chains.setting,
         float(chains.seconds),
-        trials,
+        chains.recalled(),
         {**settings, "gpflow_ext": __version__},
     )
     if free_form:

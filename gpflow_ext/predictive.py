@@ -1,0 +1,109 @@
+"""What a model predicts of y where it knows f: from one Gaussian, or from the mixture over draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import gpflow
+import tensorflow as tf
+from gpflow.base import MeanAndVariance
+
+from gpflow_ext import stacked
+from gpflow_ext.classes import class_probabilities
+from gpflow_ext.stacked import Stack
+
+
+class Predictions(Protocol):
+    """Predictions at inputs [N, D]; what is not asked for is not computed."""
+
+    def f(self) -> MeanAndVariance:
+        """Return mean and variance of the latent functions, each [N, P]."""
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """Return mean and variance of y, each [N, Q]."""
+
+    def probabilities(self) -> tf.Tensor | None:
+        """Return the probabilities of the classes [N, K]; ``None`` where the likelihood has no classes."""
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """Return log p(yₙ | xₙ) of targets [N, Q], [N]."""
+
+
+class GaussianPredictions:
+    """Of f ~ N(mean, var), each [N, P]."""
+
+    def __init__(
+        self, likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor
+    ) -> None:
+        self._likelihood, self._X, self._f = likelihood, X, (mean, var)
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._f
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._likelihood.predict_mean_and_var(self._X, *self._f)
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        return class_probabilities(self._likelihood, self._X, *self._f)
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        return self._likelihood.predict_log_density(self._X, *self._f, Y)
+
+
+class MixturePredictions:
+    """Of the mixture (1/S) Σ_s p(y | f), f ~ N(mean_s, var_s), each [S, N, P].
+
+    Densities and probabilities are averaged, never means and variances of f (Hensman et al. 2015, section 3).
+    ``stack`` holds the likelihood's own parameters where these were drawn too.
+    """
+
+    def __init__(
+        self,
+        likelihood: gpflow.likelihoods.Likelihood,
+        stack: Stack,
+        X: tf.Tensor,
+        mean: tf.Tensor,
+        var: tf.Tensor,
+    ) -> None:
+        self._likelihood, self._stack, self._X, self._f = likelihood, stack, X, (mean, var)
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return _moments(*self._f)
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return _moments(*self._each(self._likelihood.predict_mean_and_var))
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        one = class_probabilities(self._likelihood, self._X[:1], *(part[0, :1] for part in self._f))
+        if one is None:
+            return None
+        found = self._each(lambda X, mean, var: class_probabilities(self._likelihood, X, mean, var))
+        return tf.reduce_mean(found, axis=0)
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        found = self._each(self._likelihood.predict_log_density, Y)
+        return tf.reduce_logsumexp(found, axis=0) - math.log(found.shape[0])
+
+    def _each(self, function: Any, *targets: tf.Tensor) -> Any:
+        return stacked.per_datum(function, self._likelihood, self._stack, self._X, *self._f, *targets)
+
+
+def _moments(mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
+    """Return the mean of means [S, N, P], and the mean of the variances plus the variance of the means."""
+    average = tf.reduce_mean(mean, axis=0)
+    return average, tf.reduce_mean(var, axis=0) + tf.reduce_mean((mean - average) ** 2, axis=0)
+
+
+def predictions(model: Any, X: tf.Tensor) -> Predictions:
+    """Return what a model, or a posterior with a likelihood of its own, predicts at X [N, D]."""
+    own = getattr(model, "predictions", None)
+    return GaussianPredictions(model.likelihood, X, *model.predict_f(X)) if own is None else own(X)
