@@ -32,6 +32,7 @@ FLOORS = [
         "classes",
         "distribute",
         "stacked",
+        "grids",
         "predictive",
     },
     {"likelihoods"},

@@ -15,7 +15,7 @@ from gpflow.models import SGPMC, SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext import checks, linalg, stacked
+from gpflow_ext import checks, grids, linalg, stacked
 from gpflow_ext.models.draws_posterior import DrawsPosterior
 from gpflow_ext.predictive import Predictions
 from gpflow_ext.stacked import Stack
@@ -30,7 +30,8 @@ class SGPMCFreeForm(SGPMC):
 
     `gpflow_ext.sample` draws from it. Before that the model predicts as GPflow's ``SGPMC`` does, at the
     present V; afterwards it averages over the draws that it holds. The inducing points are never sampled.
-    With Z = X it is the exact posterior.
+    With Z = X it is the exact posterior. Where Z and X are grids and the kernel is separable, the density
+    uses their Kronecker structure, see `gpflow_ext.grids`.
 
     Parameters
     ----------
@@ -90,6 +91,7 @@ class SGPMCFreeForm(SGPMC):
         eye = np.tile(np.eye(M, dtype=X.dtype), [num_latent_gps, 1, 1])
         self.q_mu = gpflow.Parameter(np.zeros([M, num_latent_gps], X.dtype), trainable=False)
         self.q_sqrt = gpflow.Parameter(eye, trainable=False)
+        self._structure = self._find_structure()
         zeros = np.zeros([len(X), num_latent_gps], X.dtype)
         self.nat1 = gpflow.Parameter(zeros, trainable=False)
         self.prec = gpflow.Parameter(zeros, trainable=False)
@@ -127,6 +129,7 @@ class SGPMCFreeForm(SGPMC):
             chol = tf.linalg.cholesky(self.gram(Stack([]))[0])
             q_mu = tf.linalg.triangular_solve(chol, q_mu)
             q_sqrt = tf.linalg.triangular_solve(tf.broadcast_to(chol, tf.shape(q_sqrt)), q_sqrt)
+        self._structure = self._find_structure()  # the inducing points may have moved
         self.q_mu.assign(q_mu)
         self.q_sqrt.assign(q_sqrt)
         self.V.assign(q_mu)
@@ -146,39 +149,57 @@ class SGPMCFreeForm(SGPMC):
         return bool(tf.reduce_any(tf.convert_to_tensor(self.prec) > 0.0))
 
     def gram(self, stack: Stack) -> tf.Tensor:
-        """Return K_uu with GPflow's default jitter for each member, [C or 1, M, M]."""
+        """Return K_uu with GPflow's default jitter for each member, [C or 1, M, M].
+
+        On a grid the jitter is that of the factors, see `gpflow_ext.grids`.
+        """
+        if self._structure is not None:
+            return self._structure.gram(self.kernel, stack)
         K = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z))
         return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
 
-    def project(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> tf.Tensor:
-        """Return A = L⁻¹K_uf for each member, [C or 1, M, N]. O(C(M³ + NM²)), with the factors L O(CNM²)."""
+    @property
+    def structure(self) -> grids.Structure | None:
+        """The Kronecker structure between the inducing points and the data, which the density then uses."""
+        return self._structure
+
+    def _find_structure(self) -> grids.Structure | None:
+        Z, X = self.inducing_variable.Z.numpy(), self.data[0].numpy()
+        return grids.structure(self.kernel, Z, X)
+
+    def project(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> grids.Dense:
+        """Return A = L⁻¹K_uf for each member. O(C(M³ + NM²)), with the factors L at hand O(CNM²)."""
         K = self.gram(stack)
         cross = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z), X)
         chol = tf.linalg.cholesky(tf.stop_gradient(K)) if chol is None else chol
-        return linalg.whiten(K, chol, cross)
+        return grids.Dense(linalg.whiten(K, chol, cross))
 
     def moments(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> MeanAndVariance:
         """Return mean and variance of f(X) given v and θ, each [C, N, P]; `project` gives the cost."""
         return self._moments(stack, X, self.project(stack, X, chol), stack[self.V])
 
-    def _moments(self, stack: Stack, X: tf.Tensor, A: tf.Tensor, V: tf.Tensor) -> MeanAndVariance:
+    def _moments(
+        self, stack: Stack, X: tf.Tensor, A: grids.Dense | grids.Kronecker, V: tf.Tensor
+    ) -> MeanAndVariance:
         """Return μ + Aᵀv and k_nn − ‖aₙ‖² (Hensman et al. 2015, eq. 8), each [C, N, P]."""
-        mean = stacked.mean(self.mean_function, stack, X) + tf.matmul(A, V, transpose_a=True)
-        residual = stacked.variances(self.kernel, stack, X) - tf.reduce_sum(A**2, axis=1)
+        mean = stacked.mean(self.mean_function, stack, X) + A.apply(V)
+        residual = stacked.variances(self.kernel, stack, X) - A.explained()
         return mean, tf.broadcast_to(tf.nn.relu(residual)[:, :, None], tf.shape(mean))
 
     def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
         """Return mean [C, N, P] and covariance [C, N, N] of f(X) given v and θ. O(C(NM² + N²M))."""
         mean, _ = self.moments(stack, X, chol)
-        A = self.project(stack, X, chol)
+        A = self.project(stack, X, chol).A
         cov = stacked.gram(self.kernel, stack, X) - tf.matmul(A, A, transpose_a=True)
         return mean, tf.broadcast_to(cov, [tf.shape(mean)[0], tf.shape(X)[0], tf.shape(X)[0]])
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]."""
+        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]; on grids by `grids.Structure.project`."""
+        if self._structure is not None:
+            return self._expected(stack, self._structure.project(self.kernel, stack), stack[self.V])
         return self._expected(stack, self.project(stack, self.data[0]), stack[self.V])
 
-    def _expected(self, stack: Stack, A: tf.Tensor, V: tf.Tensor) -> tf.Tensor:
+    def _expected(self, stack: Stack, A: grids.Dense | grids.Kronecker, V: tf.Tensor) -> tf.Tensor:
         X, Y = self.data
         terms = stacked.per_datum(
             self.likelihood.variational_expectations,
@@ -198,14 +219,14 @@ class SGPMCFreeForm(SGPMC):
         the sampler. Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(M³ + PNM²)).
         """
         A = self.project(stack, self.data[0])
-        V, half_log_det = self._from_conditional(stack, A)
+        V, half_log_det = self._from_conditional(stack, A.A)
         z = stack[self.V]
         shift = 0.5 * tf.reduce_sum(z**2 - V**2, axis=[1, 2])
         return self._expected(stack, A, V) + shift - half_log_det
 
     def from_conditional(self, stack: Stack) -> Stack:
         """Return the stack with v = m(θ) + R(θ)⁻ᵀz in the place of z."""
-        V, _ = self._from_conditional(stack, self.project(stack, self.data[0]))
+        V, _ = self._from_conditional(stack, self.project(stack, self.data[0]).A)
         return Stack((p, V if p is self.V else value) for p, value in stack.values)
 
     def _from_conditional(self, stack: Stack, A: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

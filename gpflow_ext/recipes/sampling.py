@@ -54,7 +54,8 @@ def gaussian_approximation(
     steps
         Iterations of each of the two stages, at most.
     free_inducing
-        Whether there is a second stage; by default where there are fewer inducing points than data.
+        Whether there is a second stage; by default where there are fewer inducing points than data and these
+        do not form a grid with them.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     """
@@ -75,7 +76,8 @@ def gaussian_approximation(
         return -float(optimizer.minimize(loss, svgp.trainable_variables, compile=False, options=options).fun)
 
     bound = climb()
-    if len(model.data[0]) > points.Z.shape[0] if free_inducing is None else free_inducing:
+    fewer = model.structure is None and len(model.data[0]) > points.Z.shape[0]
+    if fewer if free_inducing is None else free_inducing:
         gpflow.set_trainable(points, True)
         try:
             loss = tf.function(closure, jit_compile=resolve_jit(jit_compile), autograph=False)
@@ -128,7 +130,7 @@ def sample(
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
         normal. ``"conditional"``: what its sites say of v at each θ is; an evaluation costs about twice as
         much, and the hyperparameters move freely. ``None``: the whitened ones, as in the paper. ``"auto"`` is
-        conditional for one latent function, else vb.
+        conditional for one latent function that is not on a grid, else vb.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -175,7 +177,8 @@ def sample(
     if free_form:
         model.assign_draws(None)
         if precondition == "auto":
-            precondition = "conditional" if model.num_latent_gps == 1 else "vb"
+            dense = model.num_latent_gps == 1 and model.structure is None
+            precondition = "conditional" if dense else "vb"
     dimensions = sum(each.size for each in coordinates(model))
     chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
     settings = {

@@ -1,0 +1,179 @@
+"""Grids, and the Kronecker structure of a separable kernel between two of them.
+
+With k(x, x') = s ∏_d k_d(x_d, x_d') and grids Z = Z₁ × … × Z_D, X = X₁ × … × X_D, rows in the order of
+``np.meshgrid(..., indexing="ij")``,
+
+    K_uu = s ⊗_d (K_d + jitter·I) = LLᵀ,  L = √s ⊗_d L_d,  A = L⁻¹K_uf = √s ⊗_d A_d,  A_d = L_d⁻¹k_d(Z_d, X_d)
+
+so that Aᵀv takes O(N ∑_d M_d) operations in place of O(NM), and nothing larger than N is ever stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from gpflow.kernels import Kernel, Product, SquaredExponential
+
+from gpflow_ext import linalg, stacked
+from gpflow_ext.stacked import Stack
+
+Array = npt.NDArray[Any]
+
+
+class Dense(NamedTuple):
+    """A = L⁻¹K_uf as a matrix, [C or 1, M, N]."""
+
+    A: tf.Tensor
+
+    def apply(self, V: tf.Tensor) -> tf.Tensor:
+        """Return AᵀV for V [C, M, P], [C, N, P]. O(CNMP)."""
+        return tf.matmul(self.A, V, transpose_a=True)
+
+    def explained(self) -> tf.Tensor:
+        """Return ‖aₙ‖², [C or 1, N]."""
+        return tf.reduce_sum(self.A**2, axis=1)
+
+
+class Kronecker(NamedTuple):
+    """A = √s ⊗_d A_d."""
+
+    factors: tuple[tf.Tensor, ...]  # A_d, [C or 1, M_d, N_d]
+    scale: tf.Tensor  # s, [C or 1]
+
+    def apply(self, V: tf.Tensor) -> tf.Tensor:
+        """Return AᵀV for V [C, M, P], [C, N, P], one axis after the other."""
+        sizes = [factor.shape[1] for factor in self.factors]
+        P = V.shape[-1]
+        value = tf.sqrt(self.scale)[:, None, None] * V
+        for factor in self.factors:  # the first axis is contracted and goes to the end, before P
+            size = sizes.pop(0)
+            value = tf.reshape(value, [tf.shape(value)[0], size, -1, P])
+            value = tf.einsum("cmn,cmrp->crnp", _as_many(factor, value), value)
+            sizes.append(factor.shape[2])
+        return tf.reshape(value, [tf.shape(value)[0], -1, P])
+
+    def explained(self) -> tf.Tensor:
+        """Return ‖aₙ‖², [C or 1, N]."""
+        norms = [tf.reduce_sum(factor**2, axis=1) for factor in self.factors]
+        product = functools.reduce(lambda a, b: _flat(a[:, :, None] * b[:, None, :]), norms)
+        return self.scale[:, None] * product
+
+
+class Structure(NamedTuple):
+    """What makes a model's matrices Kronecker products."""
+
+    inducing_axes: tuple[Array, ...]  # Z_d, [M_d]
+    axes: tuple[Array, ...]  # X_d, [N_d]
+
+    def gram(self, kernel: Kernel, stack: Stack) -> tf.Tensor:
+        """Return K_uu as a matrix, for inputs that are no grid, [C or 1, M, M]. O(CM²)."""
+        grams = [_jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
+        full = functools.reduce(_product, grams)
+        return _scale(kernel, stack)[:, None, None] * full
+
+    def project(self, kernel: Kernel, stack: Stack) -> Kronecker:
+        """Return A between the grids. O(C ∑_d (M_d³ + M_d²N_d))."""
+        grams = [_jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
+        crosses = self._between(kernel, stack, self.axes)
+        factors = tuple(
+            linalg.whiten(gram, tf.linalg.cholesky(tf.stop_gradient(gram)), cross)
+            for gram, cross in zip(grams, crosses, strict=True)
+        )
+        return Kronecker(factors, _scale(kernel, stack))
+
+    def _between(self, kernel: Kernel, stack: Stack, axes: Sequence[Array]) -> list[tf.Tensor]:
+        """Return k_d(Z_d, axes_d) for each d, [C or 1, M_d, ·]."""
+        return [
+            _axis_gram(kernel, stack, d, Z[:, None], axis[:, None])
+            for d, (Z, axis) in enumerate(zip(self.inducing_axes, axes, strict=True))
+        ]
+
+
+def structure(kernel: Kernel, Z: Array, X: Array) -> Structure | None:
+    """Return the structure of a kernel between inducing points [M, D] and inputs [N, D], if there is one.
+
+    The kernel must be a ``SquaredExponential`` of all inputs, or a product of kernels of one input each, and
+    both sets of points grids of at least two inputs.
+    """
+    width = X.shape[1]
+    inducing_axes, axes = axes_of(Z), axes_of(X)
+    if width < 2 or inducing_axes is None or axes is None or not _separable(kernel, width):
+        return None
+    return Structure(inducing_axes, axes)
+
+
+def axes_of(points: Array) -> tuple[Array, ...] | None:
+    """Return the axes of which a set of points [N, D] is the grid, row by row; ``None`` for no grid."""
+    axes = tuple(np.unique(column) for column in points.T)
+    if math.prod(len(axis) for axis in axes) != len(points) or not np.array_equal(grid(*axes), points):
+        return None
+    return axes
+
+
+def grid(*axes: npt.ArrayLike) -> Array:
+    """Return the points of a grid, [∏ N_d, D], the last axis changing fastest."""
+    mesh = np.meshgrid(*(np.asarray(axis) for axis in axes), indexing="ij")
+    return np.stack([part.ravel() for part in mesh], axis=1)
+
+
+def _separable(kernel: Kernel, width: int) -> bool:
+    if type(kernel) is SquaredExponential:
+        return kernel.active_dims == slice(None) or _dims(kernel, width) == list(range(width))
+    if type(kernel) is not Product:
+        return False
+    dims = [_dims(part, width) for part in kernel.kernels]
+    return all(len(part) == 1 for part in dims) and sorted(part[0] for part in dims) == list(range(width))
+
+
+def _dims(kernel: Kernel, width: int) -> list[int]:
+    dims = kernel.active_dims
+    return list(range(width))[dims] if isinstance(dims, slice) else [int(d) for d in np.atleast_1d(dims)]
+
+
+def _axis_gram(kernel: Kernel, stack: Stack, d: int, Z: Array, X: Array) -> tf.Tensor:
+    """Return k_d(Z, X) without the common scale, [C or 1, M_d, N_d]."""
+    if type(kernel) is SquaredExponential:
+        lengths = stack[kernel.lengthscales]
+        length = lengths if lengths.shape.rank == 1 else lengths[:, d]
+        squared = tf.constant((Z - X.T) ** 2, lengths.dtype)
+        return tf.exp(-0.5 * squared / length[:, None, None] ** 2)
+    width = len(kernel.kernels)
+    (part,) = (part for part in kernel.kernels if _dims(part, width) == [d])
+    rows = [np.zeros([len(points), width], points.dtype) for points in (Z, X)]
+    for full, points in zip(rows, (Z, X), strict=True):
+        full[:, d] = points[:, 0]
+    return stacked.gram(part, stack, *(tf.constant(full, gpflow.default_float()) for full in rows))
+
+
+def _scale(kernel: Kernel, stack: Stack) -> tf.Tensor:
+    """Return s, [C or 1]."""
+    if type(kernel) is SquaredExponential:
+        return stack[kernel.variance]
+    return tf.ones([1], gpflow.default_float())
+
+
+def _jittered(gram: tf.Tensor) -> tf.Tensor:
+    return tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + gpflow.default_jitter())
+
+
+def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Return the Kronecker product of matrices [C or 1, M, M] and [C or 1, R, R]."""
+    full = a[:, :, None, :, None] * b[:, None, :, None, :]
+    size = operator.mul(a.shape[1], b.shape[1])
+    return tf.reshape(full, [-1, size, size])
+
+
+def _as_many(factor: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    return tf.broadcast_to(factor, tf.concat([tf.shape(value)[:1], tf.shape(factor)[1:]], axis=0))
+
+
+def _flat(value: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(value, [tf.shape(value)[0], -1])

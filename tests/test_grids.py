@@ -1,0 +1,126 @@
+"""The Kronecker structure on grids equals the dense computation; counts on grids."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow import kernels
+
+import gpflow_ext as gpx
+from gpflow_ext import grids
+from gpflow_ext.mcmc.target import Target
+from gpflow_ext.models import SGPMCFreeForm
+
+X = grids.grid(np.linspace(0.0, 4.0, 6), np.linspace(0.0, 3.0, 5))
+Z = grids.grid(np.linspace(0.2, 3.9, 4), np.linspace(0.1, 2.8, 3))
+Y = np.random.default_rng(0).poisson(2.0, (len(X), 1)).astype(float)
+KERNELS = {
+    "isotropic": lambda: kernels.SquaredExponential(lengthscales=0.8),
+    "one length scale each": lambda: kernels.SquaredExponential(lengthscales=[0.8, 0.6]),
+    "product": lambda: (
+        kernels.Matern32(active_dims=[0]) * kernels.Matern12(lengthscales=0.7, active_dims=[1])
+    ),
+}
+
+
+def model_of(kernel: gpflow.kernels.Kernel, Z: np.ndarray = Z, X: np.ndarray = X) -> SGPMCFreeForm:
+    for parameter in kernel.trainable_parameters:
+        parameter.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(2.0))
+    return SGPMCFreeForm((X, Y), kernel, gpflow.likelihoods.Poisson(binsize=0.5), inducing_variable=Z)
+
+
+def value_and_gradient(target: Target, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = target(x)
+    return value, tape.gradient(value, x)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_density_is_that_of_the_dense_model(name: str) -> None:
+    """And of GPflow's SGPMC, whose jitter is on K_uu, with little jitter on either."""
+    with gpflow.config.as_context(gpflow.config.Config(jitter=1e-12)):
+        model = model_of(KERNELS[name]())
+        assert model.structure is not None
+        target = Target(model, model.log_likelihoods)
+        x = 0.3 * tf.constant(np.random.default_rng(1).standard_normal((3, target.num_dimensions)))
+        ours = value_and_gradient(target, x)
+        dense = Target(
+            model, lambda stack: model._expected(stack, model.project(stack, model.data[0]), stack[model.V])
+        )
+        for a, b in zip(ours, value_and_gradient(dense, x), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
+        stack = target.values(x)
+        for c in target.coordinates:
+            c.parameter.assign(stack[c.parameter][0])
+        theirs = gpflow.models.SGPMC(
+            (X, Y), model.kernel, model.likelihood, num_latent_gps=1, inducing_variable=Z.copy()
+        )
+        theirs.V.assign(model.V)
+        np.testing.assert_allclose(
+            model.log_likelihoods(stack)[0], theirs.log_likelihood_lower_bound(), rtol=0, atol=1e-8
+        )
+
+
+def test_the_gram_matrix_has_the_jitter_of_its_factors() -> None:
+    model = model_of(KERNELS["one length scale each"]())
+    axes, jitter = grids.axes_of(Z), gpflow.default_jitter()
+    parts = [
+        np.exp(-0.5 * np.subtract.outer(axis, axis) ** 2 / length**2) + jitter * np.eye(len(axis))
+        for axis, length in zip(axes, (0.8, 0.6), strict=True)
+    ]
+    np.testing.assert_allclose(model.gram(grids.Stack([]))[0], np.kron(*parts), rtol=0, atol=1e-12)
+
+
+def test_what_has_no_structure() -> None:
+    iso = kernels.SquaredExponential()
+    shuffled = np.random.default_rng(0).permutation(X)
+    assert grids.structure(iso, Z, X) is not None
+    assert grids.structure(iso, Z, shuffled) is None
+    assert grids.structure(iso, Z[:-1], X) is None
+    assert grids.structure(kernels.Matern32(), Z, X) is None
+    assert grids.structure(iso + kernels.White(), Z, X) is None
+    assert grids.structure(iso, Z[:4, 1:], X[:5, 1:]) is None
+    twice = kernels.Matern32(active_dims=[0]) * kernels.Matern32(active_dims=[0])
+    assert grids.structure(twice, Z, X) is None
+    assert model_of(kernels.SquaredExponential(), Z[:-1]).structure is None
+
+
+def test_sampling_on_a_grid_predicts_anywhere() -> None:
+    model = model_of(kernels.SquaredExponential(lengthscales=0.8))
+    setting = gpx.Setting(0.3, 3)
+    gpx.sample(model, 10, 2, tuner=setting, warm_up=5, progress=False, check=False)
+    mean, var = model.predict_f(X)
+    again = model.predict_f(X[:1] + 1e-9)
+    np.testing.assert_allclose(again[0], mean[:1], atol=1e-6)
+    assert (var.numpy() > 0.0).all()
+
+
+def test_counts_are_in_the_order_of_the_grid() -> None:
+    events = np.array([[0.1, 0.1], [0.1, 0.9], [1.9, 0.9], [1.9, 0.95]])
+    counted = gpx.datasets.grid_counts(events, (2, 3), bounds=[(0.0, 2.0), (0.0, 1.0)])
+    assert counted.shape == (2, 3)
+    assert counted.cell == pytest.approx(1.0 / 3.0)
+    np.testing.assert_array_equal(counted.Y[:, 0], [1, 0, 1, 0, 0, 2])
+    np.testing.assert_allclose(counted.X[[0, 5]], [[0.5, 1 / 6], [1.5, 5 / 6]])
+    assert grids.axes_of(counted.X) is not None
+    assert counted.exposed.shape == (6, 2)
+    line = gpx.datasets.grid_counts([0.0, 1.0, 1.0, 4.0], 4)
+    np.testing.assert_array_equal(line.Y[:, 0], [1, 2, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[0.0, np.nan]], 3), "finite"),
+        (([0.0, 5.0], 3, [(0.0, 2.0)]), "1 events lie outside"),
+        (([0.0, 5.0], 0), "at least 1"),
+        (([0.0, 5.0], 3, [(2.0, 0.0)]), "low < high"),
+    ],
+)
+def test_events_that_cannot_be_counted(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gpx.datasets.grid_counts(*arguments)
