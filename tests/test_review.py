@@ -258,12 +258,18 @@ def test_a_wrong_call_names_the_fix() -> None:
         (ValueError, "is for SVGP", lambda: gpx.fit(_sgpr(), recipe="svi_natural")),
         (ValueError, "data=", lambda: gpx.fit(_svgp(), recipe="svi_lbfgsb")),
         (ValueError, "num_data=60", lambda: gpx.fit(_svgp(), problems.continuous(20), recipe="svi_fg")),
+        (ValueError, "num_data=None", lambda: gpx.fit(
+            SVGP(problems.kernel(), BernoulliLogit(), Z.copy()), problems.binary(20), recipe="svi_sag", minibatch_size=5
+        )),
+        (ValueError, "num_data=60", lambda: gpx.fit(
+            _svgp(), problems.continuous(20), recipe="svi_natural", minibatch_size=5
+        )),
         (ValueError, "low < high", lambda: gpx.fit(_sgpr(), recipe="vi_means", bounds=(2.0, 1.0))),
         (ValueError, "projected_newton", lambda: gpx.fit(_sgpr(), recipe="vi_means", optimizer="adam")),
         (ValueError, r"in \(0, 1\]", lambda: gpx.fit(_svgp(), DATA, recipe="svi_natural", gamma=1.5)),
         (NotImplementedError, "full q_sqrt", lambda: gpx.fit(diagonal, DATA, recipe="svi_natural")),
         (ValueError, "0 and 1", lambda: gpx.fit(
-            SVGP(problems.kernel(), BernoulliLogit(), Z.copy()), DATA, recipe="svi_classification"
+            SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=60), DATA, recipe="svi_classification"
         )),
         (ValueError, "must be 2 pairs", lambda: projected_newton.ProjectedNewton(
             lambda: tf.zeros([]), _rosenbrock(), bounds=[(0.0, 1.0)]
