@@ -3,10 +3,9 @@
     log p(yₙ | f) ≈ log p(yₙ | mₙ) + gₙ (f − mₙ) − ½ Wₙ (f − mₙ)²        nat1 = g + Wm,  prec = W
 
 Conditioned on these sites the mean moves to m' = μ + Qα', α' = (I + WQ)⁻¹ (g + W(m − μ)): Newton's map for
-the mode of log p(y | f) + log p(f), where α = g. With the sites of the mode held fixed the mean, as a
-function of the prior, has the derivative of the mode itself; what is computed from one more expansion about
-that mean is therefore differentiated rightly, the sites having moved with the hyperparameters (Rasmussen &
-Williams 2006, section 5.5.1).
+the mode of log p(y | f) + log p(f), where α = g. One step of it from the mean that the sites of the mode give
+moves as the mode itself does with the prior and with the parameters of p(y | f); what is computed from the
+expansion about the new mean is therefore differentiated rightly (Rasmussen & Williams 2006, section 5.5.1).
 """
 
 from __future__ import annotations
@@ -91,11 +90,13 @@ def locate(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[Point
 def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[tf.Tensor, Point]:
     """Return Laplace's log q(y) = log p(y | f̂) − ½ αᵀQα − ½ log|I + WQ|, and the point f̂.
 
-    Two factorisations. Equation 5 of Izmailov (2016) with the determinant of Rasmussen & Williams (2006),
-    equation 3.32. The sites give f̂; g and W are taken there anew, so that at the mode the gradient in the
-    hyperparameters is complete.
+    Equation 5 of Izmailov (2016) with the determinant of Rasmussen & Williams (2006), equation 3.32, at the
+    mean after one Newton step from the given sites: at the mode no step at all, but one that makes the
+    gradient in all hyperparameters complete. Three factorisations.
     """
-    point, _ = locate(prior, log_density, current)
+    given, _ = locate(prior, log_density, current)
+    grad, curvature = given.at.grad, given.at.curvature
+    point, _ = locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
     chol = prior.factorise(point.at.curvature).chol
     return point.log_joint(prior) - linalg.half_log_det(chol, point.mean.dtype), point
 

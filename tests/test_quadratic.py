@@ -12,7 +12,7 @@ from gpflow.models import GPR, SGPR
 import gpflow_ext as gpx
 from gpflow_ext import expansion, sites
 from gpflow_ext.inference import local_quadratic as engine
-from gpflow_ext.likelihoods import BernoulliLogit, StickBreaking
+from gpflow_ext.likelihoods import BernoulliLogit, CumulativeLogit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor
 from gpflow_ext.recipes.local_quadratic import _iteration
 
@@ -70,8 +70,8 @@ MODELS = {
     "laplace-inducing": lambda: GPLaplace(
         problems.counts(), problems.kernel(1.0), gpflow.likelihoods.Poisson(), inducing_variable=Z.copy()
     ),
-    "laplace-mean": lambda: GPLaplace(
-        problems.continuous(), problems.kernel(), gpflow.likelihoods.Gaussian(0.2), gpflow.functions.Constant(0.3)
+    "laplace-ordinal": lambda: GPLaplace(
+        problems.ordinal(), problems.kernel(), CumulativeLogit(4), gpflow.functions.Constant(0.3)
     ),
     "taylor-inducing": lambda: GPTaylor(
         problems.binary(), problems.kernel(), BernoulliLogit(), inducing_variable=Z.copy()
