@@ -194,6 +194,6 @@ def classification(method: str, train: Data, test: Data, Z: np.ndarray, limit: f
     ]
     model = cls(train, kernel, BernoulliLogit(bound), inducing_variable=Z)
     gpflow.set_trainable(model.inducing_variable, False)
-    # The author's schedule: at most five evaluations of L-BFGS to an outer iteration.
+    # Short steps, for a curve of several points.
     plan = local_quadratic(model, hyper_updates=4, stationarity=1e-4)
     return timed_recipe(model, plan, functools.partial(accuracy, model, test), limit, True)

@@ -30,7 +30,13 @@ class Target(Protocol):
         """Return the prior at the training inputs."""
 
     def training_loss(self) -> tf.Tensor:
-        """Return minus the objective, its gradient right at a fixed point of the sites."""
+        """Return minus the objective at any sites."""
+
+    def objective_at_rest(self) -> tf.Tensor:
+        """Return the objective at a fixed point of the sites, with the gradient of the optimised one."""
+
+    def log_prior_density(self) -> tf.Tensor:
+        """Return the log density of the priors of the hyperparameters."""
 
 
 class Step(NamedTuple):
@@ -177,7 +183,9 @@ def hyper_update(
     from the last ones. A run that does not raise the objective is undone. An update depends on the model's
     variables alone, so a restart from a checkpoint repeats it exactly.
     """
-    evaluated = lbfgs.evaluation(target.training_loss, variables, jit_compile)
+    evaluated = lbfgs.evaluation(
+        lambda: -target.objective_at_rest() - target.log_prior_density(), variables, jit_compile
+    )
 
     def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
         violation = iteration.settle(site_updates, stationarity)

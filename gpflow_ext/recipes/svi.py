@@ -130,6 +130,8 @@ def svi_natural(
     """
     target = SVGPTarget(model)
     arrays, iterator = training_data(model, data, minibatch_size, seed)
+    if arrays is not None:
+        _check_size(model, arrays, minibatches=iterator is not None)
     length = (1.0 if iterator is None else 0.1) if gamma is None else gamma
     if not 0.0 < length <= 1.0:
         raise ValueError(f"`gamma` must be in (0, 1]; got {gamma}.")
@@ -190,7 +192,7 @@ def svi_classification(
     optimizer
         A tf_keras optimiser; by default the author's AdaDelta, rate 1, decay 0.9, offset 1e-4.
     """
-    arrays = _arrays(model, data, "svi_classification")
+    arrays = _arrays(model, data, "svi_classification", minibatches=True)
     checks.check_targets(model.likelihood, arrays[1])
     size = max(1, len(arrays[0]) // 100) if minibatch_size is None else minibatch_size
     _, batches = training_data(model, data, size, seed)
@@ -216,7 +218,7 @@ def svi_classification(
 def _average_gradient(
     name: str, model: SVGP, data: Any, minibatch_size: int | None, seed: int, jit_compile: bool | None
 ) -> Recipe:
-    arrays = _arrays(model, data, name)
+    arrays = _arrays(model, data, name, minibatches=minibatch_size is not None)
     count = 1 if minibatch_size is None else math.ceil(len(arrays[0]) / minibatch_size)
     variables = moved(model)
     engine = StochasticAverageGradient(
@@ -234,13 +236,22 @@ def _average_gradient(
     )
 
 
-def _arrays(model: SVGP, data: Any, name: str) -> tuple[Any, Any]:
-    """Return the checked arrays of a recipe that takes all data at once."""
+def _arrays(model: SVGP, data: Any, name: str, minibatches: bool = False) -> tuple[Any, Any]:
+    """Return the checked arrays of a recipe that does not read a dataset."""
     if not isinstance(model, SVGP):
         raise ValueError(f'recipe="{name}" is for SVGP; {type(model).__name__} is another model.')
     arrays, _ = training_data(model, data, None, 0)
     if arrays is None:
         raise ValueError(f'recipe="{name}" needs `data` as a pair of arrays, not a dataset.')
-    if model.num_data is not None and model.num_data != len(arrays[0]):
-        raise ValueError(f"the model has num_data={model.num_data}, but `data` has {len(arrays[0])} rows.")
+    _check_size(model, arrays, minibatches)
     return arrays
+
+
+def _check_size(model: SVGP, arrays: tuple[Any, Any], minibatches: bool) -> None:
+    """Raise where the bound would weight the data wrongly; ``num_data=None`` is for all data at once."""
+    number = len(arrays[0])
+    if model.num_data != number and (minibatches or model.num_data is not None):
+        raise ValueError(
+            f"the model has num_data={model.num_data}, but `data` has {number} rows: build it with "
+            f"num_data={number}."
+        )
