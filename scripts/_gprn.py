@@ -64,7 +64,7 @@ def generated(seed: int, stationary: bool = False, outputs: int = 200, rows: int
         np.linalg.cholesky(
             gpflow.kernels.SquaredExponential(lengthscales=length)(X).numpy() + 1e-8 * np.eye(2 * rows)
         )
-        for length in (1.5, 0.7)
+        for length in (3.0, 1.2)
     ]
     W = np.einsum("nm,mdk->ndk", factors[0], rng.standard_normal((2 * rows, outputs, 2)))
     F = factors[1] @ rng.standard_normal((2 * rows, 2))

@@ -54,7 +54,7 @@ def scatter(new: GPRNTensor, seed: int = 0) -> GPRNTensor:
     if isinstance(new.q, gpx.models.gprn_tensor.CollapsedPosterior):
         half = rng.normal(size=new.q.prec.shape)
         new.q.prec.assign(half @ half.transpose(0, 2, 1))
-        new.q.nat1.assign(rng.normal(size=new.q.nat1.shape))
+        new.q.location.assign(rng.normal(size=new.q.location.shape))
         return new
     for variable in new.q.trainable_variables:
         variable.assign_add(0.3 * rng.normal(size=variable.shape))

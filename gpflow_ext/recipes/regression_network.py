@@ -26,17 +26,20 @@ def regression_network(
     seed: int = 0,
     jit_compile: bool | None = None,
     optimizer: Any | Literal["lbfgs"] | None = None,
-    sweeps: int = 5,
+    sweeps: int = 2,
     hyper_updates: int = 20,
     independent_start: bool = True,
     minibatch_size: int | None = None,
 ) -> Recipe:
     """Return the recipe of `GPRNTensor`.
 
-    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), none of which can lower the bound,
-    and then ``hyper_updates`` iterations of L-BFGS, or one step of the optimiser, on the hyperparameters with
-    the sites of q(F) held. Tensor posterior: a step of the optimiser on everything, on all outputs or a
-    minibatch of them, or ``hyper_updates`` iterations of L-BFGS.
+    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations of
+    L-BFGS on the hyperparameters with the sites of q(F) held, and as many on these and the locations of the
+    sites together; none of the three can lower the bound. An optimiser takes one step on both instead. Sweeps
+    alone would be slow: they alternate between q(W) and q(F), which are strongly coupled.
+
+    Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
+    ``hyper_updates`` iterations of L-BFGS.
 
     Parameters
     ----------
@@ -84,9 +87,11 @@ def regression_network(
 def _collapsed(
     model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None
 ) -> Recipe:
-    hypers = model.trainable_variables
+    everything = model.trainable_variables
+    location = model.q.location.unconstrained_variable
+    hypers = [variable for variable in everything if variable is not location]
     climbs = optimizer is None or optimizer == "lbfgs"
-    optimizer = None if climbs else built(optimizer, hypers)
+    optimizer = None if climbs else built(optimizer, everything)
     start = None
     own = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
     if settings["independent_start"]:
@@ -95,7 +100,7 @@ def _collapsed(
     ascent = BlockAscent(
         lambda: model.elbo() + model.log_prior_density(),
         lambda: model.q.sweep(model.prior()),
-        hypers,
+        [hypers, everything] if len(hypers) < len(everything) else [everything],
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
         optimizer=optimizer,
