@@ -33,10 +33,10 @@ def regression_network(
 ) -> Recipe:
     """Return the recipe of `GPRNTensor`.
 
-    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations of
-    L-BFGS on the hyperparameters with the sites of q(F) held, and as many on these and the locations of the
-    sites together; none of the three can lower the bound. An optimiser takes one step on both instead. Sweeps
-    alone would be slow: they alternate between q(W) and q(F), which are strongly coupled.
+    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
+    of L-BFGS on the hyperparameters with the sites of q(F) held, and as many on these and the locations of
+    the sites together; none of the three can lower the bound. An optimiser takes one step on both instead.
+    Sweeps alone would be slow: they alternate between q(W) and q(F), which are strongly coupled.
 
     Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
     ``hyper_updates`` iterations of L-BFGS.
