@@ -107,6 +107,7 @@ def compare(journal: Journal, name: str, seeds: int, quick: bool = False) -> Non
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1])]
         jobs += [(methods.SWEEPS, K) for K in numbers]
         jobs += [(methods.COLLAPSED, numbers[-1]), (methods.TENSOR, numbers[-1])]
+        jobs += [(methods.MEAN_FIELD, numbers[-1])]
         for method, K in jobs:
             if not task.complete and method in methods.COMPLETE_ONLY:
                 continue
