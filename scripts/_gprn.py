@@ -96,8 +96,11 @@ TASKS: dict[str, tuple[Callable[[int], Task], Sequence[int]]] = {  # task, numbe
 }
 
 
-def compare(journal: Journal, name: str, seeds: int, quick: bool = False) -> None:
-    """Measure all methods on one task, as far as the journal lacks them."""
+def compare(
+    journal: Journal, name: str, seeds: int, chosen: Sequence[str] | None = None, quick: bool = False
+) -> None:
+    """Measure the chosen methods, or all, on one task, as far as the journal lacks them."""
+    wanted = [methods.BY_FLAG[flag] for flag in chosen or methods.BY_FLAG]
     make, numbers = TASKS[name]
     for seed in range(seeds):
         task = make(seed)
@@ -105,11 +108,10 @@ def compare(journal: Journal, name: str, seeds: int, quick: bool = False) -> Non
             keep = slice(0, 40)
             task = Task(task.X, task.Y[:, keep], task.X_test, task.Y_test[:, keep], task.floor, 2, seed)
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1])]
-        jobs += [(methods.SWEEPS, K) for K in numbers]
-        jobs += [(methods.COLLAPSED, numbers[-1]), (methods.TENSOR, numbers[-1])]
-        jobs += [(methods.MEAN_FIELD, numbers[-1])]
+        jobs += [(methods.COLLAPSED, K) for K in numbers]
+        jobs += [(m, numbers[-1]) for m in (methods.JOINT, methods.TENSOR, methods.MEAN_FIELD)]
         for method, K in jobs:
-            if not task.complete and method in methods.COMPLETE_ONLY:
+            if method not in wanted or (not task.complete and method in methods.COMPLETE_ONLY):
                 continue
             key = {"of": name, "method": method, "nodes": K, "seed": seed}
             found = journal.find(of=name, method=methods.COLLAPSED, nodes=K, seed=seed)
@@ -192,7 +194,7 @@ def text(journal: Journal) -> str:
         "\nnRMSE and nMAE: root mean squared and mean absolute error over all test targets, divided by their standard "
         "deviation.\nNLPD: mean of −log p(y) over them. Means over the seeds, which draw the test targets and the start. "
         "The tensor\nposterior trains by Adam(0.01) for the seconds that the collapsed one with as many nodes took, "
-        'compilation included\nin both. "Sweeps only": `fit(joint=False)`. Bounds and evidences compare on one set only.\n'
+        'compilation included\nin both. "Joint": `fit(joint=True)`. Bounds and evidences compare on one set only.\n'
     )
     for name, (make, _) in TASKS.items():
         lines += _table(journal, name, (make.__doc__ or "").strip())

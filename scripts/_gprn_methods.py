@@ -18,7 +18,7 @@ from gpflow_ext.network import start as start_nodes
 Array = np.ndarray[Any, Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"
 MEAN_FIELD = "GPRN, mean field"
-COLLAPSED, SWEEPS, TENSOR = "GPRN, collapsed", "GPRN, collapsed, sweeps only", "GPRN, tensor, Adam"
+COLLAPSED, JOINT, TENSOR = "GPRN, collapsed", "GPRN, collapsed, joint", "GPRN, tensor, Adam"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _scores(model: gpx.models.GPRNTensor, task: Task) -> tuple[Array, float, flo
 
 
 def _collapsed(
-    task: Task, num_latent: int, budget: float, joint: bool = True
+    task: Task, num_latent: int, budget: float, joint: bool = False
 ) -> tuple[Array, float, float, float]:
     model = network(task, num_latent)
     begin = time.perf_counter()
@@ -218,8 +218,17 @@ _METHODS = {
     PCA: _pca,
     LMC: _lmc,
     MEAN_FIELD: _mean_field,
-    SWEEPS: functools.partial(_collapsed, joint=False),
     COLLAPSED: _collapsed,
+    JOINT: functools.partial(_collapsed, joint=True),
     TENSOR: _tensor,
+}
+BY_FLAG = {
+    "independent": INDEPENDENT,
+    "pca": PCA,
+    "lmc": LMC,
+    "collapsed": COLLAPSED,
+    "joint": JOINT,
+    "tensor": TENSOR,
+    "mean_field": MEAN_FIELD,
 }
 COMPLETE_ONLY = (PCA, LMC, MEAN_FIELD)

@@ -64,7 +64,7 @@ def scatter(new: GPRNTensor, seed: int = 0) -> GPRNTensor:
 @functools.cache
 def trained(missing: bool = False) -> tuple[GPRNTensor, gpx.FitResult]:
     new = model(Y=targets(missing, outputs=60))
-    return new, gpx.fit(new, steps=4, hyper_updates=10)
+    return new, gpx.fit(new, steps=4, hyper_updates=10, joint=True)
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -224,7 +224,7 @@ def test_gradients_are_central_differences(posterior) -> None:
 
 
 OPTIMISERS = {
-    "lbfgs": ("collapsed", {"hyper_updates": 5}),
+    "lbfgs": ("collapsed", {"hyper_updates": 5, "joint": True}),
     "tensor adam on minibatches": ("tensor", {"minibatch_size": 4}),
     "adam": ("collapsed", {"optimizer": lambda: tf_keras.optimizers.Adam(0.05)}),
     "tensor lbfgs": ("tensor", {"optimizer": "lbfgs", "hyper_updates": 5}),

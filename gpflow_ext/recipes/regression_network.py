@@ -28,16 +28,15 @@ def regression_network(
     optimizer: Any | Literal["lbfgs"] | None = None,
     sweeps: int = 2,
     hyper_updates: int = 20,
-    joint: bool = True,
+    joint: bool = False,
     independent_start: bool = True,
     minibatch_size: int | None = None,
 ) -> Recipe:
     """Return the recipe of `GPRNTensor`.
 
     Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
-    of L-BFGS on the hyperparameters with the sites of q(F) held, and as many on these and the locations of
-    the sites together; none of the three can lower the bound. An optimiser takes one step on both instead.
-    Sweeps alone would be slow: they alternate between q(W) and q(F), which are strongly coupled.
+    of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
+    lower the bound.
 
     Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
     ``hyper_updates`` iterations of L-BFGS.
@@ -58,9 +57,10 @@ def regression_network(
     sweeps, hyper_updates
         See above.
     joint
-        Climb the locations of the sites together with the hyperparameters, which reaches far higher bounds.
-        Without it the nodes stay near their start, independent regression. That predicts better where outputs
-        are many and strongly correlated and the noise is small: the model takes each for evidence of its own.
+        Climb the locations of the sites together with the hyperparameters too, as often again. It reaches far
+        higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
+        the nodes near their start. It has predicted worse at new inputs: the nodes can settle with signs that
+        differ between regions, and correlated outputs count as evidence of their own.
     independent_start
         Let the first step of the collapsed posterior fit k_w and σ² as those of independent regressions.
     minibatch_size
