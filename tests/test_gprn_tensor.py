@@ -190,7 +190,7 @@ def test_one_node_of_one_starts_as_independent_regression(missing) -> None:
     np.testing.assert_allclose(new.independent_log_likelihood(), expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("missing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_coordinate_ascent_never_lowers_the_bound_and_beats_independent_regression(missing) -> None:
     new, result = trained(missing)
     assert (np.diff(result.objective) >= -1e-9 * np.abs(result.objective[1:])).all()
@@ -202,7 +202,7 @@ def test_coordinate_ascent_never_lowers_the_bound_and_beats_independent_regressi
     previous = copy.elbo()
     copy.kernel.lengthscales.assign(2.0)
     previous = copy.elbo()
-    for _ in range(5):
+    for _ in range(3):
         copy.q.sweep(copy.prior())
         assert copy.elbo() >= previous - 1e-9
         previous = copy.elbo()
@@ -231,7 +231,15 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lbfgs",
+        "tensor adam on minibatches",
+        pytest.param("adam", marks=pytest.mark.slow),
+        pytest.param("tensor lbfgs", marks=pytest.mark.slow),
+    ],
+)
 def test_training_raises_the_bound_and_resumes_exactly(name, tmp_path) -> None:
     posterior, options = OPTIMISERS[name]
 
@@ -295,8 +303,15 @@ def test_blocks_of_outputs_change_nothing(monkeypatch) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
-@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("posterior", "dtype"),
+    [
+        ("collapsed", np.float64),
+        ("tensor", np.float32),
+        pytest.param("collapsed", np.float32, marks=pytest.mark.slow),
+        pytest.param("tensor", np.float64, marks=pytest.mark.slow),
+    ],
+)
 def test_training_and_prediction_compile_under_xla(posterior, dtype) -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
         new = model(posterior, missing=posterior == "tensor")
