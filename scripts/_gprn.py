@@ -101,12 +101,12 @@ READING = {
         "A simulator without noise: what decides is one length scale for each input and how low the noise may go (here "
         "1e-8), which independent GPs use as well; they win, and by far in the NLPD. The targets are linear combinations "
         "of about ten fields, but the network takes 4,096 outputs for as many independent pieces of evidence about its "
-        "nodes, so that their posterior is too narrow; errors of the nodes multiply all outputs."
+        "nodes: a likely reason for the NLPD, since errors of the nodes multiply all outputs."
     ),
     "generated": (
         "By sweeps the nodes stay near their start and the scores near those of independent GPs. Joint ascent reaches a far "
-        "higher bound and predicts far worse: the true nodes change sign, and those found have consistent signs within "
-        "regions of the input space only. PCA-GP, with kernels of its own for each component, wins here."
+        "higher bound and predicts far worse; a likely reason, not yet confirmed, is that the true nodes change sign and "
+        "those found have consistent signs within regions only. PCA-GP, with a kernel for each component, errs least."
     ),
     "stationary": "Nothing to gain, and nothing lost: further nodes fade away.",
 }

@@ -59,8 +59,7 @@ def regression_network(
     joint
         Climb the locations of the sites together with the hyperparameters too, as often again. It reaches far
         higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
-        the nodes near their start. It has predicted worse at new inputs: the nodes can settle with signs that
-        differ between regions, and correlated outputs count as evidence of their own.
+        the nodes near their start. At new inputs it has predicted worse: compare on held-out rows.
     independent_start
         Let the first step of the collapsed posterior fit k_w and σ² as those of independent regressions.
     minibatch_size
