@@ -53,7 +53,8 @@ class BlockAscent(tf.Module):
         jit = resolve_jit(jit_compile)
         self._objective, self._sweep = (tf.function(f, jit_compile=jit) for f in (objective, sweep))
         self._sweeps, self._hyper_updates = sweeps, hyper_updates
-        self._blocks = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
+        climbs = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
+        self._climbs = lambda: climbs  # a list attribute would be part of every checkpoint
         self._optimizer = optimizer
         self._start = start
         self._jit = jit
@@ -70,10 +71,10 @@ class BlockAscent(tf.Module):
         for _ in range(self._sweeps):
             self._sweep()
         if self._optimizer is None:
-            for variables, evaluate in self._blocks:
+            for variables, evaluate in self._climbs():
                 lbfgs.climb(variables, evaluate, self._hyper_updates)
-        elif self._blocks:
-            variables, evaluate = self._blocks[-1]
+        elif self._climbs():
+            variables, evaluate = self._climbs()[-1]
             _, found = evaluate()
             self._optimizer.apply_gradients(
                 [(-gradient, variable) for gradient, variable in zip(found, variables, strict=True)]
