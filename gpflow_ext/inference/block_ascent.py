@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -53,8 +53,9 @@ class BlockAscent(tf.Module):
         jit = resolve_jit(jit_compile)
         self._objective, self._sweep = (tf.function(f, jit_compile=jit) for f in (objective, sweep))
         self._sweeps, self._hyper_updates = sweeps, hyper_updates
-        climbs = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
-        self._climbs = lambda: climbs  # a list attribute would be part of every checkpoint
+        climbs: _Climbs = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
+        # A list among the attributes would be part of every checkpoint.
+        self._climbs: Callable[[], _Climbs] = lambda: climbs
         self._optimizer = optimizer
         self._start = start
         self._jit = jit
@@ -82,6 +83,7 @@ class BlockAscent(tf.Module):
         return float(self._objective()), True
 
 
+_Climbs: TypeAlias = list[tuple[list[tf.Variable], lbfgs.Objective]]
 _START_UPDATES = 200  # iterations of L-BFGS on the starting objective, at most
 
 
