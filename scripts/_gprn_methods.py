@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
+from _gprn_mean_field import MeanField
 
 import gpflow_ext as gpx
+from gpflow_ext.network import start as start_nodes
 
 Array = np.ndarray[Any, Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"
-COLLAPSED, TENSOR = "GPRN, collapsed", "GPRN, tensor, Adam"
+MEAN_FIELD = "GPRN, mean field"
+COLLAPSED, JOINT, TENSOR = "GPRN, collapsed", "GPRN, collapsed, joint", "GPRN, tensor, Adam"
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,12 @@ def _scores(model: gpx.models.GPRNTensor, task: Task) -> tuple[Array, float, flo
     return model.predict_f(task.X_test)[0].numpy(), float(density), float(model.elbo())
 
 
-def _collapsed(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
+def _collapsed(
+    task: Task, num_latent: int, budget: float, joint: bool = False
+) -> tuple[Array, float, float, float]:
     model = network(task, num_latent)
     begin = time.perf_counter()
-    gpx.fit(model, steps=task.steps, progress=False)
+    gpx.fit(model, steps=task.steps, joint=joint, progress=False)
     seconds = time.perf_counter() - begin
     return *_scores(model, task), seconds
 
@@ -104,6 +110,32 @@ def _tensor(task: Task, num_latent: int, budget: float) -> tuple[Array, float, f
     return *_scores(model, task), time.perf_counter() - begin
 
 
+def _mean_field(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
+    """Sweeps for ``budget`` seconds from the start of the collapsed posterior."""
+    model = network(task, num_latent)
+    begin = time.perf_counter()
+    _fit_independent(model)
+    prior = model.prior()
+    draws = np.random.default_rng(task.seed).standard_normal((len(task.X), num_latent - 1))
+    start = start_nodes(tf.matmul(prior.nodes, draws), prior.weights, prior.noise)
+    fitted = MeanField(model, task.X, task.Y, start.numpy())
+    while time.perf_counter() - begin < budget:
+        fitted.sweep()
+    seconds = time.perf_counter() - begin
+    mean, var = fitted.predict(task.X_test)
+    return mean, _gaussian(task.Y_test, mean, var), fitted.elbo(), seconds
+
+
+def _fit_independent(model: gpx.models.GPRNTensor) -> float:
+    """Fit k_w and the noise of independent regressions; return their evidence."""
+    variables = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+    evidence = tf.function(model.independent_log_likelihood)
+    gpflow.optimizers.Scipy().minimize(
+        lambda: -evidence(), variables, compile=False, options={"maxiter": 200}
+    )
+    return float(evidence())
+
+
 def _gaussian(Y: Array, mean: Array, var: Array) -> float:
     return float(np.nansum(-0.5 * (np.log(2.0 * np.pi * var) + (Y - mean) ** 2 / var)))
 
@@ -111,12 +143,8 @@ def _gaussian(Y: Array, mean: Array, var: Array) -> float:
 def _independent(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
     """One kernel and noise for all outputs by their common evidence; missing targets are left out."""
     model = network(task, 1)
-    variables = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
     begin = time.perf_counter()
-    evidence = tf.function(model.independent_log_likelihood)
-    gpflow.optimizers.Scipy().minimize(
-        lambda: -evidence(), variables, compile=False, options={"maxiter": 200}
-    )
+    evidence = _fit_independent(model)
     noise = float(model.likelihood.variance.numpy())
     K = model.weight_kernel(task.X).numpy()
     cross = model.weight_kernel(task.X, task.X_test).numpy()
@@ -128,7 +156,7 @@ def _independent(task: Task, num_latent: int, budget: float) -> tuple[Array, flo
         gain = np.linalg.solve(K[np.ix_(rows, rows)] + (noise + jitter) * np.eye(rows.sum()), cross[rows])
         mean[:, here] = gain.T @ task.Y[np.ix_(rows, here)]
         var[:, here] = (np.maximum(own - np.sum(gain * cross[rows], axis=0), 0.0) + noise)[:, None]
-    return mean, _gaussian(task.Y_test, mean, var), float(evidence()), time.perf_counter() - begin
+    return mean, _gaussian(task.Y_test, mean, var), evidence, time.perf_counter() - begin
 
 
 def _pca(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
@@ -179,11 +207,28 @@ def _lmc(task: Task, num_latent: int, budget: float) -> tuple[Array, float, floa
     )
     data = tf.constant(task.X), tf.constant(task.Y)
     gpflow.optimizers.Scipy().minimize(
-        model.training_loss_closure(data), model.trainable_variables, options={"maxiter": 200}
+        model.training_loss_closure(data), model.trainable_variables, options={"maxiter": 100}
     )
     mean, var = (part.numpy() for part in model.predict_y(task.X_test))
     return mean, _gaussian(task.Y_test, mean, var), float(model.elbo(data)), time.perf_counter() - begin
 
 
-_METHODS = {INDEPENDENT: _independent, PCA: _pca, LMC: _lmc, COLLAPSED: _collapsed, TENSOR: _tensor}
-COMPLETE_ONLY = (PCA, LMC)
+_METHODS = {
+    INDEPENDENT: _independent,
+    PCA: _pca,
+    LMC: _lmc,
+    MEAN_FIELD: _mean_field,
+    COLLAPSED: _collapsed,
+    JOINT: functools.partial(_collapsed, joint=True),
+    TENSOR: _tensor,
+}
+BY_FLAG = {
+    "independent": INDEPENDENT,
+    "pca": PCA,
+    "lmc": LMC,
+    "collapsed": COLLAPSED,
+    "joint": JOINT,
+    "tensor": TENSOR,
+    "mean_field": MEAN_FIELD,
+}
+COMPLETE_ONLY = (PCA, LMC, MEAN_FIELD)

@@ -84,7 +84,7 @@ def _settled(model: GPModel) -> GPModel:
 def _state(model: GPModel) -> gpflow.Parameter:
     """What holds the mean of the posterior."""
     if isinstance(model, GPRNTensor):
-        return model.q.nat1 if hasattr(model.q, "nat1") else model.q.weight_mean
+        return model.q.location if hasattr(model.q, "location") else model.q.weight_mean
     if isinstance(model, SGPMCFreeForm):
         return model.V
     return model.nat1 if isinstance(model, SiteModel) else model.q_mu

@@ -115,7 +115,10 @@ def test_sample_resume_export_and_serve(folder: Path) -> None:
     assert "trials" in again.stderr
 
 
-@pytest.mark.parametrize("own", [(), ("--posterior", "tensor", "--minibatch-size", "1")])
+@pytest.mark.parametrize(
+    "own",
+    [(), pytest.param(("--posterior", "tensor", "--minibatch-size", "1"), marks=pytest.mark.slow)],
+)
 def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
     run, models = f"runs/network{len(own)}", f"models/network{len(own)}"
     table = ("--data", "numbers.csv", "--target", "pulse", "pressure", "--missing", "keep")
@@ -142,8 +145,6 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
             "missing='keep'",
         ),
         ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "state"), "choose another --target"),
-        ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "age", "state"), "words"),
-        ("train_gprn_tensor.py", ("--data", "linnerud", "--nodes", "0"), "num_latent"),
         ("train_sgpmc_freeform.py", ("--inducing", "0"), "--inducing must be from 1"),
         ("train_vgp_kmm.py", ("--data", "missing.csv"), "missing.csv"),
         ("train_vgp_kmm.py", ("--data", "table.csv", "--target", "stat"), "state"),

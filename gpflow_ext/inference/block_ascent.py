@@ -1,9 +1,9 @@
-"""Coordinate ascent in two blocks: one has a closed-form optimum given the rest, the rest has gradients."""
+"""Coordinate ascent by blocks: one has a closed-form optimum given the rest, the others have gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -22,12 +22,12 @@ class BlockAscent(tf.Module):
         Returns what is raised, a scalar.
     sweep
         Moves the first block to its optimum.
-    variables
-        The second block, may be empty.
+    blocks
+        Sets of variables that L-BFGS climbs in turn; they may overlap. An optimiser moves the last one.
     sweeps
         Moves of the first block in an update.
     hyper_updates
-        Iterations of L-BFGS in an update.
+        Iterations of L-BFGS for each block in an update.
     optimizer
         A tf_keras optimiser that takes one step in place of L-BFGS.
     start
@@ -41,7 +41,7 @@ class BlockAscent(tf.Module):
         self,
         objective: Callable[[], tf.Tensor],
         sweep: Callable[[], None],
-        variables: Sequence[tf.Variable],
+        blocks: Sequence[Sequence[tf.Variable]],
         *,
         sweeps: int,
         hyper_updates: int,
@@ -52,8 +52,10 @@ class BlockAscent(tf.Module):
         super().__init__()
         jit = resolve_jit(jit_compile)
         self._objective, self._sweep = (tf.function(f, jit_compile=jit) for f in (objective, sweep))
-        self._climbed, self._sweeps, self._hyper_updates = list(variables), sweeps, hyper_updates
-        self._gradients = gradients(objective, self._climbed, jit)
+        self._sweeps, self._hyper_updates = sweeps, hyper_updates
+        climbs: _Climbs = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
+        # A list among the attributes would be part of every checkpoint.
+        self._climbs: Callable[[], _Climbs] = lambda: climbs
         self._optimizer = optimizer
         self._start = start
         self._jit = jit
@@ -69,18 +71,19 @@ class BlockAscent(tf.Module):
         self.started.assign(True)
         for _ in range(self._sweeps):
             self._sweep()
-        if not self._climbed:
-            return float(self._objective()), True
         if self._optimizer is None:
-            lbfgs.climb(self._climbed, self._gradients, self._hyper_updates)
-        else:
-            _, found = self._gradients()
+            for variables, evaluate in self._climbs():
+                lbfgs.climb(variables, evaluate, self._hyper_updates)
+        elif self._climbs():
+            variables, evaluate = self._climbs()[-1]
+            _, found = evaluate()
             self._optimizer.apply_gradients(
-                [(-gradient, variable) for gradient, variable in zip(found, self._climbed, strict=True)]
+                [(-gradient, variable) for gradient, variable in zip(found, variables, strict=True)]
             )
         return float(self._objective()), True
 
 
+_Climbs: TypeAlias = list[tuple[list[tf.Variable], lbfgs.Objective]]
 _START_UPDATES = 200  # iterations of L-BFGS on the starting objective, at most
 
 

@@ -28,8 +28,9 @@ class CollapsedPosterior(tf.Module):
 
     Attributes
     ----------
-    nat1, prec
-        The sites, [N, K] and [N, K, K], not trained by gradients; see `gpflow_ext.network`.
+    location, prec
+        The sites: q(F) ∝ p(F) Πₙ N(locationₙ; fₙ, precₙ⁻¹), [N, K] and [N, K, K]; see `gpflow_ext.network`.
+        The locations can also be trained by gradients.
     """
 
     def __init__(self, outputs: Outputs, draws: tf.Tensor, prior: NetworkPrior) -> None:
@@ -39,7 +40,7 @@ class CollapsedPosterior(tf.Module):
         self._observed, self._gram, self._count = patterns
         self._draws = draws
         N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
-        self.nat1 = gpflow.Parameter(tf.zeros([N, K], dtype), trainable=False)
+        self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
         self.prec = gpflow.Parameter(tf.zeros([N, K, K], dtype), trainable=False)
         self.restart(prior)
 
@@ -48,9 +49,15 @@ class CollapsedPosterior(tf.Module):
         """What the bound needs of the targets."""
         return network.Patterns(self._observed, self._gram, self._count)
 
+    @property
+    def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The natural parameters of the sites, nat1 [N, K] and prec [N, K, K]."""
+        prec = tf.convert_to_tensor(self.prec)
+        return tf.linalg.matvec(prec, self.location), prec
+
     def nodes(self, prior: NetworkPrior) -> network.Nodes:
         """Return q(F). O((NK)³)."""
-        return network.nodes(prior.nodes, *map(tf.convert_to_tensor, (self.nat1, self.prec)))
+        return network.nodes(prior.nodes, *self.sites)
 
     def elbo(self, prior: NetworkPrior) -> tf.Tensor:
         """Return the bound of log p(Y | X). O(P(NK)³)."""
@@ -69,13 +76,12 @@ class CollapsedPosterior(tf.Module):
     def _follow(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
         w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
         nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w)
-        self.nat1.assign(nat1)
+        self.location.assign(_solve(prec, nat1))
         self.prec.assign(prec)
 
     def parts(self, prior: NetworkPrior) -> tuple[tf.Tensor, ...]:
         """Return what prediction needs besides the targets. O(P(NK)³)."""
-        sites = [tf.convert_to_tensor(part) for part in (self.nat1, self.prec)]
-        q = network.node_factor(prior.nodes, *sites)
+        q = network.node_factor(prior.nodes, *self.sites)
         w = network.weights(self.patterns, prior.weights, prior.noise, self.nodes(prior))
         return prior.weights, prior.nodes, q.mean, q.chol, w.smoother, w.chol
 
@@ -141,6 +147,13 @@ class CollapsedView:
         noise = tf.random.stateless_normal([number, B, X * K], seed, dtype=mean.dtype)
         moved = tf.reshape(tf.linalg.matvec(factor, noise), [number, B, X, K])
         return mean + tf.transpose(moved, [0, 2, 1, 3])
+
+
+def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
+    """Return prec⁻¹nat1, zero where no target is known and both are zero."""
+    known = tf.linalg.trace(prec) > 0.0
+    safe = tf.where(known[:, None, None], prec, tf.eye(prec.shape[-1], dtype=prec.dtype))
+    return tf.linalg.cholesky_solve(tf.linalg.cholesky(safe), nat1[:, :, None])[:, :, 0]
 
 
 def _cov(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,7 @@ Results are written after each measurement: gprn.md, and single measurements to 
 so a run can be stopped at any time; to measure again, remove the lines.
 """
 EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "scaling")
+METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -40,6 +41,7 @@ def arguments() -> argparse.ArgumentParser:
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     new.add_argument("--experiment", choices=EXPERIMENTS, nargs="+", default=EXPERIMENTS, help="default: all")
+    new.add_argument("--methods", choices=METHODS, nargs="+", help="some of them (default: all)")
     new.add_argument("--quick", action="store_true", help="one seed, few outputs and steps")
     new.add_argument("--seeds", type=int, metavar="S", help="splits of each set (default: 3; 1 with --quick)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
@@ -59,7 +61,8 @@ def measure(experiment: str, options: argparse.Namespace, journal: Any) -> None:
         else:
             _gprn.scaling(journal, _gprn.SIZES, _gprn.TENSOR_SIZES, rows=100, nodes=5)
     else:
-        _gprn.compare(journal, experiment, options.seeds or (1 if options.quick else 3), options.quick)
+        seeds = options.seeds or (1 if options.quick else 3)
+        _gprn.compare(journal, experiment, seeds, options.methods, options.quick)
 
 
 def main() -> None:
