@@ -330,8 +330,11 @@ def test_draws_are_kept_forgotten_and_refused(drawn) -> None:
     bad = gpx.Draws({"W": np.zeros((2, 3, 4))}, draws.stats, draws.setting, 1.0)
     with pytest.raises(ValueError, match="another model: they hold W"):
         other.assign_draws(bad)
-    for call in (lambda: model.predict_y(Z, full_cov=True), lambda: model.predict_f(Z, full_output_cov=True)):
-        with pytest.raises(NotImplementedError, match="full_"):
+    for call in (
+        lambda: model.predict_y(Z, full_cov=True),
+        lambda: model.predict_f_samples(Z, 2, full_cov=False),
+    ):
+        with pytest.raises(NotImplementedError, match="leave out"):
             call()
 
 

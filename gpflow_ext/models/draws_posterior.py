@@ -26,6 +26,9 @@ class DrawnModel(Protocol):
     likelihood: gpflow.likelihoods.Likelihood
     inducing_variable: InducingPoints
 
+    def held(self) -> Stack:
+        """Return the draws, [S, *shape] of each sampled parameter."""
+
     def gram(self, stack: Stack) -> tf.Tensor:
         """Return K_uu of each member, [S or 1, M, M]."""
 
@@ -43,18 +46,13 @@ class DrawsPosterior(posteriors.AbstractPosterior):
     ----------
     model
         The model.
-    stack
-        The draws, [S, *shape] of each sampled parameter.
     precompute_cache
-        See `gpflow.posteriors`.
+        See `gpflow.posteriors`. ``update_cache`` reads the model again.
     """
 
-    def __init__(
-        self, model: DrawnModel, stack: Stack, precompute_cache: PrecomputeCacheType | str | None
-    ) -> None:
+    def __init__(self, model: DrawnModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
         super().__init__(model.kernel, model.inducing_variable)
-        self._model, self._stack = model, stack
-        self._size = int(stack.values[0][1].shape[0])
+        self._model, self._stack = model, model.held()
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
@@ -75,7 +73,14 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
         return mean + root @ tf.random.normal(tf.shape(mean), dtype=mean.dtype)
 
+    @property
+    def _size(self) -> int:
+        """S."""
+        return int(self._stack.values[0][1].shape[0])
+
     def _factors(self) -> tuple[tf.Tensor]:
+        """Read the model; return the Cholesky factors of K_uu, [S or 1, M, M]."""
+        self._stack = self._model.held()
         return (tf.linalg.cholesky(self._model.gram(self._stack)),)
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:

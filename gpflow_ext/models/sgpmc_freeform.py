@@ -271,12 +271,16 @@ class SGPMCFreeForm(SGPMC):
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> DrawsPosterior:
         """Return what predicts by the draws that are held, or at the present V; see `gpflow.posteriors`."""
+        return DrawsPosterior(self, precompute_cache)
+
+    def held(self) -> Stack:
+        """Return the draws that are held, [S, *shape] of each parameter, or the present V alone."""
         parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
-        held = [
-            (parameters[name], value) for name, value in zip(self.draw_names, self.draw_values, strict=True)
-        ]
-        stack = Stack(held or [(self.V, tf.convert_to_tensor(self.V)[None])])
-        return DrawsPosterior(self, stack, precompute_cache)
+        drawn = zip(self.draw_names, self.draw_values, strict=True)
+        return Stack(
+            [(parameters[name], value) for name, value in drawn]
+            or [(self.V, tf.convert_to_tensor(self.V)[None])]
+        )
 
     def predictions(self, X: tf.Tensor) -> Predictions:
         """Return what the model predicts at X [N, D], densities averaged over the draws."""
