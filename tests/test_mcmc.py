@@ -102,6 +102,9 @@ def test_a_parameter_without_a_prior_is_named_with_the_fix() -> None:
         ValueError, match=r"kernel.lengthscales.*set_trainable\(model.kernel.lengthscales, False\)"
     ):
         gpx.sample(model, 10, 2)
+    model.kernel.lengthscales.prior = tfd.Gamma(2.0, 1.0)
+    with pytest.raises(ValueError, match=r"kernel.lengthscales is float32, .*to_default_float"):
+        gpx.sample(model, 10, 2)
     gpflow.set_trainable(model, False)
     with pytest.raises(ValueError, match="nothing to sample"):
         coordinates(model)

@@ -84,7 +84,8 @@ class Target:
     Raises
     ------
     ValueError
-        For a trainable parameter without a prior, or a model without trainable parameters.
+        For a trainable parameter without a prior or with one of another dtype, or a model without trainable
+        parameters.
     """
 
     def __init__(
@@ -156,6 +157,13 @@ def coordinates(model: tf.Module) -> list[Coordinate]:
             f"`model.{bare[0]}.prior = tfp.distributions.Gamma(2.0, 1.0)`, or hold it fixed with "
             f"`gpflow.set_trainable(model.{bare[0]}, False)`."
         )
+    for name, parameter in trainable.items():
+        found = getattr(parameter.prior, "dtype", parameter.dtype)
+        if found != parameter.dtype:
+            raise ValueError(
+                f"The prior of {name} is {found.name}, but the parameter {parameter.dtype.name}: make the "
+                "prior's arguments with gpflow.utilities.to_default_float."
+            )
     named = sorted(trainable.items(), key=lambda item: (item[0] != "V", item[0]))
     return [Coordinate(name, parameter, log_scale(parameter.transform)) for name, parameter in named]
 
