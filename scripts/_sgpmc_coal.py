@@ -100,14 +100,14 @@ def run(journal: Journal, splits: int, num_draws: int, trials: int) -> None:
     """Measure what the journal lacks."""
     events = dates()
     for seed in range(splits):
-        key = {"experiment": "coal", "seed": seed}
+        key = {"experiment": "coal", "seed": seed, "thin": THIN}
         journal.once(key, lambda seed=seed: measure(events, seed, num_draws, trials))
         print(f"coal, split {seed}: done", flush=True)
 
 
 def document(journal: Journal) -> list[str]:
     """Return the table of what the journal holds, as Markdown."""
-    records = sorted(journal.find(experiment="coal"), key=lambda record: record["seed"])
+    records = sorted(journal.find(experiment="coal", thin=THIN), key=lambda record: record["seed"])
     if not records:
         return []
     rows = [

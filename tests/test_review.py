@@ -240,7 +240,15 @@ def test_the_full_gradient_never_raises_the_loss_and_sag_minimises_a_plain_funct
 # --------------------------------------------------------------------------------------------- resume, refusals
 
 
-@pytest.mark.parametrize("recipe", ["vi_means", "svi_natural", "svi_sag", "svi_classification"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "vi_means",
+        "svi_natural",
+        "svi_sag",
+        pytest.param("svi_classification", marks=pytest.mark.slow),  # the steps of `gradient_descent`
+    ],
+)
 def test_resumes_exactly(recipe: str, tmp_path) -> None:
     data = None if recipe == "vi_means" else problems.binary(20)
     options = {"tolerance": 0.0, "iterations": 2} if data is None else {"minibatch_size": 6, "seed": 3}
