@@ -9,6 +9,8 @@ import gpflow
 import numpy as np
 import numpy.typing as npt
 
+from gpflow_ext.grids import grid
+
 Array = npt.NDArray[Any]
 
 
@@ -68,8 +70,7 @@ def grid_counts(
     edges = [np.linspace(low, high, number + 1) for (low, high), number in zip(ends, shape, strict=True)]
     counts, _ = np.histogramdd(points, edges)
     centres = [0.5 * (edge[1:] + edge[:-1]) for edge in edges]
-    mesh = np.meshgrid(*centres, indexing="ij")
     dtype = gpflow.default_float()
-    X = np.stack([part.ravel() for part in mesh], axis=1).astype(dtype)
+    X: Array = grid(*centres).astype(dtype)
     cell = float(np.prod([edge[1] - edge[0] for edge in edges]))
     return GridCounts(X, counts.reshape(-1, 1).astype(dtype), cell, shape)

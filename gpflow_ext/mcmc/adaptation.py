@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from gpflow_ext.mcmc.hmc import Run, Trace
+from gpflow_ext.mcmc import hmc
+from gpflow_ext.mcmc.hmc import Run
 from gpflow_ext.mcmc.tuning import BayesianOptimizer, Setting, Trial, reward
-
-_TARGET = {"hmc": 0.75, "nuts": 0.8}  # acceptance that dual averaging aims at
 
 
 class Tuned(NamedTuple):
@@ -22,13 +21,6 @@ class Tuned(NamedTuple):
     setting: Setting
     positions: tf.Tensor  # where the chains are, [C, d]
     trials: tuple[Trial, ...]
-    gradients: int  # leapfrog steps of each chain
-
-
-def _call(run: Run, z: tf.Tensor, setting: Setting, seed: list[int], number: int) -> tuple[tf.Tensor, Trace]:
-    counts = tf.constant([number, 1])
-    step = tf.constant(setting.step_size, z.dtype)
-    return run(z, step, tf.constant(setting.max_leapfrogs), tf.constant(seed), counts[0], counts[1])
 
 
 def bayesopt(
@@ -61,16 +53,14 @@ def bayesopt(
         Called with the number of each trial and its reward.
     """
     optimizer = BayesianOptimizer(step_sizes, max_leapfrogs, seed)
-    gradients = 0
     for number in range(trials):
         setting = optimizer.ask()
-        last, trace = _call(run, z, setting, [seed, -1 - number], samples)
+        last, trace = hmc.call(run, z, setting, [seed, -1 - number], samples)
         value, jump = reward(trace.position.numpy(), z.numpy(), setting.max_leapfrogs)
         optimizer.tell(Trial(setting, value, float(tf.reduce_mean(trace.accepted)), jump))
-        gradients += int(tf.reduce_sum(trace.gradients))
         z = last
         progress(number + 1, value)
-    return Tuned(optimizer.best(), z, tuple(optimizer.trials), gradients)
+    return Tuned(optimizer.best(), z, tuple(optimizer.trials))
 
 
 def dual_averaging(
@@ -90,16 +80,14 @@ def dual_averaging(
     """
     gamma, t0, kappa, mu = 0.05, 10.0, 0.75, math.log(10.0 * step_size)
     error, average, log_step = 0.0, 0.0, math.log(step_size)
-    gradients = 0
     for t in range(1, iterations + 1):
-        z, trace = _call(run, z, Setting(math.exp(log_step), max_leapfrogs), [seed, -t], 1)
-        gradients += int(trace.gradients[0])
+        z, trace = hmc.call(run, z, Setting(math.exp(log_step), max_leapfrogs), [seed, -t], 1)
         shortfall = acceptance - float(np.nan_to_num(trace.accepted).mean())
         error += (shortfall - error) / (t + t0)
         log_step = mu - math.sqrt(t) / gamma * error
         average += t**-kappa * (log_step - average)
         progress(t, math.exp(average))
-    return Tuned(Setting(math.exp(average), max_leapfrogs), z, (), gradients)
+    return Tuned(Setting(math.exp(average), max_leapfrogs), z, ())
 
 
 def chees(
@@ -125,21 +113,18 @@ def chees(
     kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(kernel, num_adaptation_steps=iterations)
 
     @tf.function(autograph=False)
-    def adapt(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        def trace(_: tf.Tensor, results: Any) -> tf.Tensor:
-            return results.inner_results.inner_results.accepted_results.num_leapfrog_steps
-
-        position, leapfrogs, results = tfp.mcmc.sample_chain(
+    def adapt(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        position, _, results = tfp.mcmc.sample_chain(
             1,
             z,
             kernel=kernel,
             num_burnin_steps=iterations - 1,
-            trace_fn=trace,
+            trace_fn=lambda *_: (),
             return_final_kernel_results=True,
             seed=tf.constant([seed, 0]),
         )
-        return position[0], results.new_step_size, results.inner_results.max_trajectory_length, leapfrogs
+        return position[0], results.new_step_size, results.inner_results.max_trajectory_length
 
-    position, step, length, _ = adapt(z)
+    position, step, length = adapt(z)
     longest = min(max_leapfrogs, max(1, math.ceil(float(length) / float(step))))
-    return Tuned(Setting(float(step), longest), position, (), 0)
+    return Tuned(Setting(float(step), longest), position, ())

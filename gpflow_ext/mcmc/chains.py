@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.mcmc import hmc
 from gpflow_ext.mcmc.hmc import Run, Trace
 from gpflow_ext.mcmc.tuning import Setting, Trial, trials_from
 
@@ -89,15 +90,7 @@ class Chains(tf.Module):
         self.seconds.assign_add(time.perf_counter() - begin)
 
     def _run(self, run: Run, seed: list[int], number: int, thin: int) -> tuple[tf.Tensor, Trace]:
-        counts = tf.constant([number, thin])
-        return run(
-            tf.convert_to_tensor(self.now),
-            self.step_size,
-            self.max_leapfrogs,
-            tf.constant(seed),
-            counts[0],
-            counts[1],
-        )
+        return hmc.call(run, tf.convert_to_tensor(self.now), self.setting, seed, number, thin)
 
     def stats(self) -> dict[str, Array]:
         """Return what was recorded of the draws kept, [C, S], and ``gradients`` [S]."""

@@ -7,13 +7,14 @@ is shared by the chains, which is valid because it does not depend on them, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.inference.loops import resolve_jit
+from gpflow_ext.mcmc.tuning import Setting
 
 DIVERGENCE = 1000.0  # error of the energy beyond which a trajectory has left the posterior
 MAX_TREE_DEPTH = 7  # of NUTS: 127 leapfrog steps
@@ -26,9 +27,7 @@ class Trace(NamedTuple):
     log_density: tf.Tensor  # of the position
     accepted: tf.Tensor  # probability of acceptance of the last proposal
     energy: tf.Tensor  # at the start of the last trajectory: log density and momentum
-    divergent: (
-        tf.Tensor
-    )  # trajectories since the last kept iteration that ended far from the energy's surface
+    divergent: tf.Tensor  # trajectories since the last kept one that left the energy's surface
     gradients: tf.Tensor  # leapfrog steps since the last kept iteration
 
 
@@ -166,3 +165,11 @@ def runner(
         return positions[-1], Trace(positions, log_density, accepted, energy, *per_kept)
 
     return tf.function(run, jit_compile=resolve_jit(jit_compile), autograph=False)
+
+
+def call(
+    run: Run, z: tf.Tensor, setting: Setting, seed: Sequence[int], number: int, thin: int = 1
+) -> tuple[tf.Tensor, Trace]:
+    """Call what `runner` returned: everything goes in as a tensor, so that nothing is traced anew."""
+    step, counts = tf.constant(setting.step_size, z.dtype), tf.constant([number, thin])
+    return run(z, step, tf.constant(setting.max_leapfrogs), tf.constant(seed), counts[0], counts[1])

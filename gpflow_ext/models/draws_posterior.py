@@ -57,7 +57,10 @@ class DrawsPosterior(posteriors.AbstractPosterior):
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
         """Return what the draws predict at X [N, D]."""
-        (chol,) = self.cache or self._factors()
+        return self._predictions(self.cache or self._factors(), X)
+
+    def _predictions(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> MixturePredictions:
+        (chol,) = cache
         X = tf.convert_to_tensor(X)
         parts = [self._model.moments(stack, X, L) for stack, L in self._blocks(chol)]
         mean, var = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
@@ -97,7 +100,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         if not full_cov:
-            mean, var = self.predictions(Xnew).f()
+            mean, var = self._predictions(cache, Xnew).f()
             return mean, expand_independent_outputs(var, full_cov, full_output_cov)
         parts = [
             self._model.covariance(stack, tf.convert_to_tensor(Xnew), L)

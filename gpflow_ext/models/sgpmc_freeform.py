@@ -123,13 +123,13 @@ class SGPMCFreeForm(SGPMC):
         The sites are those whose posterior q is: Λ = −2 ∂E[log p]/∂var, ν = ∂E[log p]/∂mean + Λ mean. Where
         the likelihood is not log-concave their precision is cut at zero, so that B is positive at all θ.
         """
+        self._structure = self._find_structure()  # the inducing points may have moved
         q_mu, q_sqrt = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
         q_sqrt = tf.linalg.diag(tf.transpose(q_sqrt)) if q_sqrt.shape.rank == 2 else q_sqrt
         if not svgp.whiten:
             chol = tf.linalg.cholesky(self.gram(Stack([]))[0])
             q_mu = tf.linalg.triangular_solve(chol, q_mu)
             q_sqrt = tf.linalg.triangular_solve(tf.broadcast_to(chol, tf.shape(q_sqrt)), q_sqrt)
-        self._structure = self._find_structure()  # the inducing points may have moved
         self.q_mu.assign(q_mu)
         self.q_sqrt.assign(q_sqrt)
         self.V.assign(q_mu)
@@ -169,10 +169,11 @@ class SGPMCFreeForm(SGPMC):
 
     def project(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> grids.Dense:
         """Return A = L⁻¹K_uf for each member. O(C(M³ + NM²)), with the factors L at hand O(CNM²)."""
-        K = self.gram(stack)
         cross = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z), X)
-        chol = tf.linalg.cholesky(tf.stop_gradient(K)) if chol is None else chol
-        return grids.Dense(linalg.whiten(K, chol, cross))
+        if chol is not None:
+            return grids.Dense(linalg.triangular_solve(chol, cross))
+        K = self.gram(stack)
+        return grids.Dense(linalg.whiten(K, tf.linalg.cholesky(tf.stop_gradient(K)), cross))
 
     def moments(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> MeanAndVariance:
         """Return mean and variance of f(X) given v and θ, each [C, N, P]; `project` gives the cost."""
@@ -188,9 +189,9 @@ class SGPMCFreeForm(SGPMC):
 
     def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
         """Return mean [C, N, P] and covariance [C, N, N] of f(X) given v and θ. O(C(NM² + N²M))."""
-        mean, _ = self.moments(stack, X, chol)
-        A = self.project(stack, X, chol).A
-        cov = stacked.gram(self.kernel, stack, X) - tf.matmul(A, A, transpose_a=True)
+        projection = self.project(stack, X, chol)
+        mean, _ = self._moments(stack, X, projection, stack[self.V])
+        cov = stacked.gram(self.kernel, stack, X) - tf.matmul(projection.A, projection.A, transpose_a=True)
         return mean, tf.broadcast_to(cov, [tf.shape(mean)[0], tf.shape(X)[0], tf.shape(X)[0]])
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
@@ -236,7 +237,6 @@ class SGPMCFreeForm(SGPMC):
         B = tf.matmul(A[:, None] * prec, A[:, None], transpose_b=True)  # [C, P, M, M]
         R = tf.linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
         pulled = tf.linalg.matrix_transpose(tf.matmul(A, rho))[..., None]  # [C, P, M, 1]
-        pulled = tf.broadcast_to(pulled, tf.concat([tf.shape(R)[:-1], [1]], axis=0))
         z = tf.linalg.matrix_transpose(stack[self.V])[..., None]
         R = tf.broadcast_to(R, tf.concat([tf.shape(z)[:1], tf.shape(R)[1:]], axis=0))
         root = tf.linalg.triangular_solve(R, tf.broadcast_to(pulled, tf.shape(z)))

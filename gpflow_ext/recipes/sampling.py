@@ -265,7 +265,7 @@ def _tune(
     progress: bool | None,
 ) -> Tuned:
     if isinstance(tuner, Setting):
-        return Tuned(tuner, z, (), 0)
+        return Tuned(tuner, z, ())
     if tuner == "chees":
         return adaptation.chees(target, z, seed, **options)
     adapt: Callable[..., Tuned] = adaptation.bayesopt if tuner == "bayesopt" else adaptation.dual_averaging
