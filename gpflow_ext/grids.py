@@ -41,6 +41,13 @@ class Dense(NamedTuple):
         """Return ‖aₙ‖², [C or 1, N]."""
         return tf.reduce_sum(self.A**2, axis=1)
 
+    def spread(self, q_sqrt: tf.Tensor) -> tf.Tensor:
+        """Return ‖Sₚᵀaₙ‖² for factors S [P, M, M] and one member, [N, P]. O(PNM²)."""
+        moved = tf.matmul(
+            q_sqrt, tf.broadcast_to(self.A, [q_sqrt.shape[0], *self.A.shape[1:]]), transpose_a=True
+        )
+        return tf.transpose(tf.reduce_sum(moved**2, axis=1))
+
 
 class Kronecker(NamedTuple):
     """A = √s ⊗_d A_d."""
@@ -65,6 +72,21 @@ class Kronecker(NamedTuple):
         norms = [tf.reduce_sum(factor**2, axis=1) for factor in self.factors]
         product = functools.reduce(lambda a, b: _flat(a[:, :, None] * b[:, None, :]), norms)
         return self.scale[:, None] * product
+
+    def spread(self, q_sqrt: tf.Tensor) -> tf.Tensor:
+        """Return ‖Sₚᵀaₙ‖² for factors S [P, M, M] and one member, [N, P].
+
+        For D = 2 in O(P(M³ + N₁M² + NM₂²)).
+        """
+        sizes = [int(factor.shape[1]) for factor in self.factors]
+        D, P = len(sizes), q_sqrt.shape[0]
+        value = tf.reshape(tf.matmul(q_sqrt, q_sqrt, transpose_b=True), [P, *sizes, *sizes])
+        value = tf.transpose(value, [0, *(1 + d + D * side for d in range(D) for side in (0, 1))])
+        for factor in self.factors:  # the first pair of axes (m, m') is contracted, n goes to the end
+            m = int(factor.shape[1])
+            pairs = tf.reshape(factor[0][:, None] * factor[0][None], [m * m, -1])
+            value = tf.matmul(tf.reshape(value, [P, m * m, -1]), pairs, transpose_a=True)
+        return tf.transpose(self.scale[0] * tf.reshape(value, [P, -1]))
 
 
 class Structure(NamedTuple):

@@ -87,3 +87,34 @@ def class_probability(
             label=f"class {value}",
         )
     return filled
+
+
+def tuning(ax: Any, optimizer: Any, chosen: Any) -> Any:
+    """Draw the surrogate's mean reward over step size and leapfrog steps; return the filled contours.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    optimizer
+        A `mcmc.tuning.BayesianOptimizer` with its trials, such as `Draws.optimizer` returns.
+    chosen
+        The `mcmc.tuning.Setting` of the long run.
+    """
+    filled = ax.contourf(*optimizer.grid(), levels=20, cmap="viridis")
+    trials = [trial.setting for trial in optimizer.trials]
+    ax.scatter(
+        [each.step_size for each in trials],
+        [each.max_leapfrogs for each in trials],
+        s=16,
+        c="w",
+        edgecolors="k",
+        linewidths=0.5,
+        label="trial",
+    )
+    ax.scatter([chosen.step_size], [chosen.max_leapfrogs], s=90, c="r", marker="*", label="chosen")
+    ax.set_xscale("log")
+    ax.set_xlabel("step size")
+    ax.set_ylabel("largest number of leapfrog steps")
+    ax.legend(loc="upper left")
+    return filled

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import _report
+import _sgpmc
 import gpflow
 import numpy as np
-import tensorflow_probability as tfp
 from _journal import Journal, Record
 
 import gpflow_ext as gpx
@@ -53,9 +52,7 @@ def counts(events: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def build(X: np.ndarray, Y: np.ndarray, width: float) -> gpx.models.SGPMCFreeForm:
     """Return the untrained model."""
-    kernel = gpflow.kernels.SquaredExponential(lengthscales=10.0)
-    kernel.lengthscales.prior = tfp.distributions.Gamma(np.float64(1.1), np.float64(0.1))
-    kernel.variance.prior = tfp.distributions.Gamma(np.float64(1.0), np.float64(0.3))
+    kernel = _sgpmc.kernel(10.0, (1.1, 0.1), (1.0, 0.3))
     Z = np.linspace(X.min(), X.max(), INDUCING)[:, None]
     likelihood = gpflow.likelihoods.Poisson(binsize=width)
     return gpx.models.SGPMCFreeForm((X, Y), kernel, likelihood, inducing_variable=Z)
@@ -66,10 +63,7 @@ def measure(events: np.ndarray, seed: int, num_draws: int, trials: int) -> Recor
     X, train, test, width = counts(events, seed)
     model = build(X, train, width)
     gpx.gaussian_approximation(model, free_inducing=False)
-    gaussian = gpflow.models.SVGP(
-        model.kernel, model.likelihood, model.inducing_variable, q_mu=model.q_mu, q_sqrt=model.q_sqrt
-    )
-    by_gaussian = float(np.mean(gaussian.predict_log_density((X, test))))
+    gaussian = _sgpmc.gaussian_log_density(model, (X, test))
     draws = gpx.sample(
         model,
         num_draws,
@@ -80,19 +74,10 @@ def measure(events: np.ndarray, seed: int, num_draws: int, trials: int) -> Recor
         progress=False,
         check=False,
     )
-    model.assign_draws(draws, most=2000)
-    found = draws.diagnose()
     return {
-        "gaussian": by_gaussian,
-        "free_form": float(np.mean(model.predict_log_density((X, test)))),
-        "draws": num_draws,
-        "rhat": found.worst_rhat,
-        "min_ess": found.min_ess,
-        "ess_per_1000_gradients": found.ess_per_1000_gradients,
-        "ess_per_second": found.ess_per_second,
-        "divergences": found.divergences,
-        "step_size": draws.setting.step_size,
-        "max_leapfrogs": draws.setting.max_leapfrogs,
+        "gaussian": gaussian,
+        "free_form": _sgpmc.free_form_log_density(model, draws, (X, test)),
+        **_sgpmc.record(draws),
     }
 
 
@@ -115,28 +100,15 @@ def document(journal: Journal) -> list[str]:
             str(one["seed"]),
             f"{one['gaussian']:.4f}",
             f"{one['free_form']:.4f}",
-            f"{one['rhat']:.3f}",
-            f"{one['min_ess']:.0f}",
-            _report.number(one["ess_per_1000_gradients"]),
-            f"{one['step_size']:.3f}, {one['max_leapfrogs']}",
-            str(one["divergences"]),
+            *_sgpmc.cells(one),
         ]
         for one in records
     ]
     means = {name: float(np.mean([one[name] for one in records])) for name in PAPER}
     better = sum(one["free_form"] > one["gaussian"] for one in records)
-    rows.append(["mean", *(f"{means[name]:.4f}" for name in PAPER), *[""] * 5])
-    rows.append(["paper", *(f"{PAPER[name]:.3f}" for name in PAPER), *[""] * 5])
-    columns = (
-        "split",
-        "Gaussian",
-        "free form",
-        "R-hat",
-        "min ESS",
-        "min ESS / 1000 gradients",
-        "ε, L_max",
-        "divergences",
-    )
+    rows.append(["mean", *(f"{means[name]:.4f}" for name in PAPER), *[""] * len(_sgpmc.COLUMNS)])
+    rows.append(["paper", *(f"{PAPER[name]:.3f}" for name in PAPER), *[""] * len(_sgpmc.COLUMNS)])
+    columns = ("split", "Gaussian", "free form", *_sgpmc.COLUMNS)
     text = TEXT.format(
         bins=BINS, inducing=INDUCING, chains=CHAINS, thin=THIN, splits=len(records), draws=records[0]["draws"]
     )
@@ -145,8 +117,3 @@ def document(journal: Journal) -> list[str]:
         f"{len(records)} splits (paper: 0.003 to 0.004, and in all).\n"
     )
     return [text, _report.table(columns, rows), verdict]
-
-
-def header(where: Any) -> str:
-    """Return the page's first lines."""
-    return f"# Sparse MCMC: Hensman et al. (2015)\n\nWritten by `scripts/reproduce/sgpmc.py`, {_report.describe(where)}\n"

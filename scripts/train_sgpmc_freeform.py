@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import _cli
@@ -41,7 +42,7 @@ def arguments() -> argparse.ArgumentParser:
     sampler.add_argument("--chains", type=int, default=4, metavar="C", help="chains (default: %(default)s)")
     sampler.add_argument(
         "--tuner",
-        choices=["bayesopt", "dual_averaging", "chees", "nuts"],
+        choices=["bayesopt", "dual_averaging", "chees", "nuts", "gibbs"],
         default="bayesopt",
         help="how step size and path length are found (default: %(default)s)",
     )
@@ -152,6 +153,8 @@ def main() -> None:
     _, draws = fit(options, model, split, options.steps)
     if options.run_dir is not None:
         print(f"draws written to {draws.save(options.run_dir / 'draws.npz')}")
+    if draws.trials:
+        report_tuning(draws, options.run_dir)
     report(draws)
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
     if metrics:
@@ -160,6 +163,33 @@ def main() -> None:
         )
     if options.export is not None:
         print(f"exported to {gpx.export(model, options.export, data=split, metrics=metrics)}")
+
+
+def report_tuning(draws: Any, folder: Path | None) -> None:
+    """Print the best of what tuning tried; write all of it, and a picture of the surrogate, to a folder."""
+    ranked = sorted(draws.trials, key=lambda trial: -trial.reward)
+    columns = ("step size", "at most leapfrogs", "acceptance", "ESJD", "reward")
+    rows = [
+        (f"{one.setting.step_size:.4g}", str(one.setting.max_leapfrogs), f"{one.acceptance:.2f}",
+         f"{one.jump:.4g}", f"{one.reward:.4f}")
+        for one in ranked
+    ]  # fmt: skip
+    _cli.table(f"tuning: the best of {len(rows)} trials", columns, rows[:5])
+    if folder is None:
+        return
+    lines = [",".join(columns), *(",".join(row) for row in rows)]
+    (folder / "tuning.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    from gpflow_ext import plotting
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    ax = figure.subplots()
+    figure.colorbar(plotting.tuning(ax, draws.optimizer(), draws.setting), label="expected reward")
+    figure.savefig(folder / "tuning.png", dpi=120)
+    print(f"tuning written to {folder / 'tuning.csv'} and {folder / 'tuning.png'}")
 
 
 def report(draws: Any) -> None:

@@ -20,6 +20,7 @@ from scipy import stats
 from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
 from gpflow_ext.mcmc import hmc
 from gpflow_ext.mcmc.target import Target
+from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
 
 tfd = tfp.distributions
@@ -103,10 +104,9 @@ def p_values(name: str, jacobian: float = 1.0) -> dict[str, float]:
         return target(z) + (jacobian - 1.0) * tf.reduce_sum(z[:, size:], axis=1)
 
     run = hmc.runner(density)
-    counts = tf.constant([DRAWS, THIN])
-    step, longest = tf.constant(0.3, tf.float64), tf.constant(6)
+    setting = Setting(0.3, 6)
     runs = [
-        run(tf.constant(x), step, longest, tf.constant([5, number]), counts[0], counts[1])[1].position.numpy()
+        hmc.call(run, tf.constant(x), setting, [5, number], DRAWS, THIN)[1].position.numpy()
         for number in range(2)
     ]
     first = rng.integers(0, DRAWS + 1, SETS)  # m
@@ -134,7 +134,13 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "name", ["regression", pytest.param("binary", marks=SLOW), "poisson", pytest.param("classes", marks=SLOW)]
+    "name",
+    [
+        pytest.param("regression", marks=SLOW),
+        pytest.param("binary", marks=SLOW),
+        "poisson",
+        pytest.param("classes", marks=SLOW),
+    ],
 )
 def test_ranks_are_uniform(name: str) -> None:
     """False failures: 1e-4 for each of about four functions."""

@@ -49,7 +49,7 @@ def test_the_density_is_that_of_the_dense_model(name: str) -> None:
         x = 0.3 * tf.constant(np.random.default_rng(1).standard_normal((3, target.num_dimensions)))
         ours = value_and_gradient(target, x)
         dense = Target(
-            model, lambda stack: model._expected(stack, model.project(stack, model.data[0]), stack[model.V])
+            model, lambda stack: model.expected(stack, model.project(stack, model.data[0]), stack[model.V])
         )
         for a, b in zip(ours, value_and_gradient(dense, x), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
@@ -73,6 +73,25 @@ def test_the_gram_matrix_has_the_jitter_of_its_factors() -> None:
         for axis, length in zip(axes, (0.8, 0.6), strict=True)
     ]
     np.testing.assert_allclose(model.gram(grids.Stack([]))[0], np.kron(*parts), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> None:
+    with gpflow.config.as_context(gpflow.config.Config(jitter=1e-10)):
+        model = model_of(KERNELS[name]())
+        S = np.tril(np.random.default_rng(2).standard_normal((2, len(Z), len(Z))))
+        now = grids.Stack([])
+        dense = model.project(now, tf.constant(X))
+        np.testing.assert_allclose(
+            model.projection(now).spread(tf.constant(S)), dense.spread(tf.constant(S)), rtol=1e-9
+        )
+        cube = np.einsum("pmk,mn->pkn", S, dense.A[0])
+        np.testing.assert_allclose(dense.spread(tf.constant(S)), (cube**2).sum(1).T, rtol=1e-12)
+        bound = gpx.gaussian_approximation(model, steps=40)
+        svgp = gpflow.models.SVGP(
+            model.kernel, model.likelihood, Z.copy(), q_mu=model.q_mu, q_sqrt=model.q_sqrt
+        )
+        np.testing.assert_allclose(bound, svgp.elbo((X, Y)) + svgp.log_prior_density(), rtol=1e-7)
 
 
 def test_what_has_no_structure() -> None:

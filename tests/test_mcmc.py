@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import warnings
 
@@ -12,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.base import PriorOn
+from matplotlib.figure import Figure
 from scipy import stats
 from tensorflow_probability.python.mcmc.internal.leapfrog_integrator import SimpleLeapfrogIntegrator
 
@@ -33,11 +36,7 @@ RUN = hmc.runner(gaussian)
 
 
 def go(z, setting: Setting, number: int, seed: int = 0, run=RUN, thin: int = 1):
-    step = tf.constant(setting.step_size, tf.float64)
-    counts = tf.constant([number, thin])
-    return run(
-        tf.constant(z), step, tf.constant(setting.max_leapfrogs), tf.constant([seed, 0]), counts[0], counts[1]
-    )
+    return hmc.call(run, tf.constant(z), setting, [seed, 0], number, thin)
 
 
 def regression() -> gpflow.models.GPR:
@@ -326,3 +325,20 @@ def test_draws_of_all_chains_in_one_axis() -> None:
     assert draws.flat()["b"].shape == (2000, 2)
     assert draws.flat(50)["a"].shape == (50,)
     np.testing.assert_array_equal(draws.flat()["a"][:4], draws.values["a"][:, 0])
+
+
+def test_what_tuning_tried_becomes_a_picture() -> None:
+    trials = tuple(Trial(Setting(0.02 * k, 5 + k), 1.0 - (k - 4) ** 2, 0.5, 1.0) for k in range(1, 9))
+    options = {"step_sizes": [0.01, 0.5], "max_leapfrogs": [1, 20], "trials": 8}
+    draws = dataclasses.replace(fake(), trials=trials, info={"tuning": json.dumps(options)})
+    optimizer = draws.optimizer()
+    steps, lengths, mean = optimizer.grid(30)
+    assert (steps[0], steps[-1], lengths[-1]) == pytest.approx((0.01, 0.5, 20.0))
+    row, column = np.unravel_index(mean.argmax(), mean.shape)
+    assert abs(lengths[row] - 9.0) < 2.0
+    assert abs(np.log(steps[column] / 0.08)) < 0.5
+    ax = Figure().subplots()
+    gpx.plotting.tuning(ax, optimizer, draws.setting)
+    assert len(ax.collections[-2].get_offsets()) == 8
+    with pytest.raises(ValueError, match="did not tune"):
+        dataclasses.replace(draws, trials=()).optimizer()

@@ -206,9 +206,8 @@ def test_without_data_the_prior_comes_back() -> None:
     from gpflow_ext.mcmc import hmc
 
     run = hmc.runner(target)
-    counts = tf.constant([2000, 5])
     x = tf.constant(np.random.default_rng(0).standard_normal((4, target.num_dimensions)))
-    _, trace = run(x, tf.constant(0.3, tf.float64), tf.constant(8), tf.constant([0, 0]), counts[0], counts[1])
+    _, trace = hmc.call(run, x, Setting(0.3, 8), [0, 0], 2000, 5)
     stack = target.values(tf.reshape(trace.position[200::4], [-1, target.num_dimensions]))
     assert stats.kstest(stack[model.kernel.lengthscales], stats.gamma(3.0, scale=0.5).cdf).pvalue > 1e-4
     assert stats.kstest(stack[model.kernel.variance], stats.gamma(2.0).cdf).pvalue > 1e-4

@@ -17,6 +17,7 @@ from gpflow_ext.mcmc.tuning import Setting, Trial, trials_from
 
 Array = npt.NDArray[Any]
 
+_BLOCK = 4  # draws of all chains whose parameters are computed together; a gradient needs more memory
 _WARM_UP = 2**30  # distinguishes the random numbers of phases, which are numbered by iteration within each
 
 
@@ -51,18 +52,19 @@ class Chains(tf.Module):
             zeros([S], tf.int32),
         )
         self.done = zeros([], tf.int64)  # draws kept
-        self.step_size, self.max_leapfrogs = zeros([]), zeros([], tf.int32)
+        self.step_sizes, self.max_leapfrogs = zeros([2]), zeros([], tf.int32)
         self.seconds = zeros([], tf.float64)
         self.trials = tf.Variable("[]", trainable=False)  # what tuning tried, as JSON
 
     @property
     def setting(self) -> Setting:
         """The sampler's parameters."""
-        return Setting(float(self.step_size), int(self.max_leapfrogs))
+        step_size, walk = self.step_sizes.numpy().tolist()
+        return Setting(step_size, int(self.max_leapfrogs), walk)
 
     def configure(self, setting: Setting) -> None:
         """Fix the sampler's parameters."""
-        self.step_size.assign(setting.step_size)
+        self.step_sizes.assign([setting.step_size, setting.walk])
         self.max_leapfrogs.assign(setting.max_leapfrogs)
 
     def remember(self, trials: Sequence[Trial]) -> None:
@@ -101,6 +103,11 @@ class Chains(tf.Module):
 def draws_of(
     positions: tf.Tensor, values: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
 ) -> dict[str, Array]:
-    """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [C, d]."""
-    parts = [values(position) for position in tf.unstack(positions)]
-    return {name: np.stack([part[name].numpy() for part in parts], axis=1) for name in parts[0]}
+    """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [·, d]."""
+    S, C, d = positions.shape
+    flat = tf.reshape(tf.convert_to_tensor(positions), [S * C, d])
+    compiled = tf.function(values, autograph=False, reduce_retracing=True)
+    size = _BLOCK * C
+    parts = [compiled(flat[first : first + size]) for first in range(0, S * C, size)]
+    joined = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
+    return {name: np.swapaxes(value.reshape(S, C, *value.shape[1:]), 0, 1) for name, value in joined.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.mcmc import diagnostics
-from gpflow_ext.mcmc.tuning import Setting, Trial, trials_from
+from gpflow_ext.mcmc.tuning import BayesianOptimizer, Setting, Trial, trials_from
 
 Array = npt.NDArray[Any]
 
@@ -100,6 +100,22 @@ class Draws:
             return joined
         kept = np.linspace(0, count - 1, most).round().astype(int)
         return {name: value[kept] for name, value in joined.items()}
+
+    def optimizer(self) -> BayesianOptimizer:
+        """Return what tuned the sampler with all it tried, for a table or for `plotting.tuning`.
+
+        Raises
+        ------
+        ValueError
+            For draws of a sampler that Bayesian optimisation did not tune.
+        """
+        if not self.trials:
+            raise ValueError("Bayesian optimisation did not tune the sampler of these draws.")
+        options = json.loads(self.info.get("tuning", "{}"))
+        box = {name: options[name] for name in ("step_sizes", "max_leapfrogs") if name in options}
+        found = BayesianOptimizer(**box)
+        found.trials.extend(self.trials)
+        return found
 
     def to_arviz(self) -> Any:
         """Return an ``arviz.InferenceData`` (ArviZ before 1.0) or ``xarray.DataTree`` (later)."""

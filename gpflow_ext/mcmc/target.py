@@ -105,10 +105,13 @@ class Target:
 
     def __call__(self, z: tf.Tensor) -> tf.Tensor:
         """Return the log density of z [C, d], up to the constant of the affine map, [C]."""
-        x = self.position(z)
-        parts = self._parts(x)
+        return self.density(z, self._log_likelihood)
+
+    def density(self, z: tf.Tensor, log_likelihood: LogLikelihood) -> tf.Tensor:
+        """Return the log density with another log likelihood in the place of the target's own, [C]."""
+        parts = self._parts(self.position(z))
         stack = self._stack(parts)
-        value = self._log_likelihood(stack)
+        value = log_likelihood(stack)
         for (_, parameter, bijector), part in zip(self.coordinates, parts, strict=True):
             value += _log_prior(parameter, stack[parameter], part, bijector)
         return value

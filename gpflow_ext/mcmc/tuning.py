@@ -29,8 +29,9 @@ _JITTER = 1e-8
 class Setting(NamedTuple):
     """Parameters of the sampler."""
 
-    step_size: float
+    step_size: float  # ε of a leapfrog step
     max_leapfrogs: int
+    walk: float = 0.0  # standard deviation of a random walk's step, of `gibbs` alone
 
 
 class Trial(NamedTuple):

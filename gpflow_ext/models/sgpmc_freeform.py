@@ -134,7 +134,7 @@ class SGPMCFreeForm(SGPMC):
         self.q_sqrt.assign(q_sqrt)
         self.V.assign(q_mu)
         X, Y = self.data
-        mean, var = svgp.predict_f(X)
+        mean, var = self.gaussian_moments(q_mu, q_sqrt)
         with tf.GradientTape() as tape:
             tape.watch([mean, var])
             value = tf.reduce_sum(self.likelihood.variational_expectations(X, mean, var, Y))
@@ -142,6 +142,13 @@ class SGPMCFreeForm(SGPMC):
         prec = tf.nn.relu(-2.0 * bend)
         self.prec.assign(prec)
         self.nat1.assign(slope + prec * mean)
+
+    def gaussian_moments(self, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> MeanAndVariance:
+        """Return mean and variance [N, P] of f at the data for q(v), [M, P] and [P, M, M]; fast on grids."""
+        now = Stack([])
+        A = self.projection(now)
+        mean, residual = self._moments(now, self.data[0], A, q_mu[None])
+        return mean[0], residual[0] + A.spread(q_sqrt)
 
     @property
     def is_approximated(self) -> bool:
@@ -195,12 +202,17 @@ class SGPMCFreeForm(SGPMC):
         return mean, tf.broadcast_to(cov, [tf.shape(mean)[0], tf.shape(X)[0], tf.shape(X)[0]])
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]; on grids by `grids.Structure.project`."""
-        if self._structure is not None:
-            return self._expected(stack, self._structure.project(self.kernel, stack), stack[self.V])
-        return self._expected(stack, self.project(stack, self.data[0]), stack[self.V])
+        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]."""
+        return self.expected(stack, self.projection(stack), stack[self.V])
 
-    def _expected(self, stack: Stack, A: grids.Dense | grids.Kronecker, V: tf.Tensor) -> tf.Tensor:
+    def projection(self, stack: Stack) -> grids.Dense | grids.Kronecker:
+        """Return A = L⁻¹K_uf of the data; on grids by `grids.Structure.project`."""
+        if self._structure is not None:
+            return self._structure.project(self.kernel, stack)
+        return self.project(stack, self.data[0])
+
+    def expected(self, stack: Stack, A: grids.Dense | grids.Kronecker, V: tf.Tensor) -> tf.Tensor:
+        """Return Σₙ E[log p(yₙ | fₙ)] given the projection and v [C, M, P], [C]. O(CNMP)."""
         X, Y = self.data
         terms = stacked.per_datum(
             self.likelihood.variational_expectations,
@@ -223,7 +235,7 @@ class SGPMCFreeForm(SGPMC):
         V, half_log_det = self._from_conditional(stack, A.A)
         z = stack[self.V]
         shift = 0.5 * tf.reduce_sum(z**2 - V**2, axis=[1, 2])
-        return self._expected(stack, A, V) + shift - half_log_det
+        return self.expected(stack, A, V) + shift - half_log_det
 
     def from_conditional(self, stack: Stack) -> Stack:
         """Return the stack with v = m(θ) + R(θ)⁻ᵀz in the place of z."""

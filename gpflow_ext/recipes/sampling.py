@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,12 +26,24 @@ from gpflow_ext.mcmc import adaptation, hmc
 from gpflow_ext.mcmc.adaptation import Tuned
 from gpflow_ext.mcmc.chains import Chains, draws_of
 from gpflow_ext.mcmc.draws import Draws
+from gpflow_ext.mcmc.gibbs import Blocks, MetropolisWithinGibbs
 from gpflow_ext.mcmc.target import Affine, Target, coordinates
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.persistence import Checkpoints
 
-TUNERS = ("bayesopt", "dual_averaging", "chees", "nuts")
+TUNERS = ("bayesopt", "dual_averaging", "chees", "nuts", "gibbs")
+KERNELS: dict[str, Callable[..., hmc.Counting]] = {
+    "hmc": hmc.RandomLengthHMC,
+    "nuts": hmc.CountingNUTS,
+    "gibbs": MetropolisWithinGibbs,
+}
+ADAPTATIONS: dict[str, tuple[Callable[..., Tuned], str, int]] = {  # with the option that counts its rounds
+    "bayesopt": (adaptation.bayesopt, "trials", 30),
+    "dual_averaging": (adaptation.dual_averaging, "iterations", 500),
+    "nuts": (adaptation.dual_averaging, "iterations", 500),
+    "gibbs": (adaptation.gibbs, "rounds", 25),
+}
 PRECONDITIONS = ("auto", "conditional", "vb", None)
 _HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
 
@@ -44,8 +57,8 @@ def gaussian_approximation(
 ) -> float:
     """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model; return the bound.
 
-    By L-BFGS on GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing points, first with
-    these held, then with all free. The model's parameters move to the optimum, where chains start.
+    By L-BFGS on the bound of GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing points,
+    first with these held, then with all free. The model's parameters move to the optimum, where chains start.
 
     Parameters
     ----------
@@ -68,6 +81,8 @@ def gaussian_approximation(
         num_latent_gps=model.num_latent_gps,
     )
     closure = svgp.training_loss_closure(model.data, compile=False)
+    if model.structure is not None:
+        closure = functools.partial(_loss_on_a_grid, model, svgp)
     loss = tf.function(closure, jit_compile=resolve_jit(jit_compile), autograph=False)
     optimizer = gpflow.optimizers.Scipy()
 
@@ -86,6 +101,14 @@ def gaussian_approximation(
             gpflow.set_trainable(points, False)
     model.follow(svgp)
     return bound
+
+
+def _loss_on_a_grid(model: SGPMCFreeForm, svgp: SVGP) -> tf.Tensor:
+    """Return the training loss of an SVGP that shares the model's parts, by Kronecker products."""
+    X, Y = model.data
+    mean, var = model.gaussian_moments(tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt))
+    expected = tf.reduce_sum(svgp.likelihood.variational_expectations(X, mean, var, Y))
+    return svgp.prior_kl() - expected - svgp.log_prior_density()
 
 
 def sample(
@@ -123,14 +146,15 @@ def sample(
         C; ten cost little more than two.
     tuner
         ``"bayesopt"``, of Hensman et al. (2015); ``"dual_averaging"`` and ``"chees"`` for the same sampler;
-        ``"nuts"`` for the no-U-turn sampler; or a `Setting` that is not tuned.
+        ``"nuts"`` for the no-U-turn sampler; ``"gibbs"`` for the paper's baseline, which moves a
+        `SGPMCFreeForm`'s v and θ in turn; or a `Setting` that is not tuned, of Gibbs if it has a ``walk``.
     tuning
         Keyword arguments of the tuner, see `gpflow_ext.mcmc.adaptation`.
     precondition
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
         normal. ``"conditional"``: what its sites say of v at each θ is; an evaluation costs about twice as
         much, and the hyperparameters move freely. ``None``: the whitened ones, as in the paper. ``"auto"`` is
-        conditional for one latent function that is not on a grid, else vb.
+        conditional for one latent function that is not on a grid, else vb, and none for Gibbs.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -174,17 +198,20 @@ def sample(
     if precondition not in PRECONDITIONS:
         raise ValueError(f"Unknown precondition {precondition!r}: give one of {PRECONDITIONS}.")
     free_form = isinstance(model, SGPMCFreeForm)
+    kind = _kind(tuner)
     if free_form:
         model.assign_draws(None)
         if precondition == "auto":
             dense = model.num_latent_gps == 1 and model.structure is None
-            precondition = "conditional" if dense else "vb"
+            precondition = None if kind == "gibbs" else "conditional" if dense else "vb"
+    if kind == "gibbs" and (not free_form or precondition == "conditional"):
+        raise ValueError("Gibbs sampling is for SGPMCFreeForm, with `precondition` None or 'vb'.")
     dimensions = sum(each.size for each in coordinates(model))
     chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
     settings = {
-        "sampler": str(tuner), "tuning": str(dict(tuning or {})), "precondition": precondition,
-        "num_samples": num_samples, "num_chains": num_chains, "warm_up": warm_up, "thin": thin,
-        "chunk": chunk, "seed": seed,
+        "sampler": str(tuner), "tuning": json.dumps(dict(tuning or {}), sort_keys=True), "seed": seed,
+        "precondition": precondition, "num_samples": num_samples, "num_chains": num_chains,
+        "warm_up": warm_up, "thin": thin, "chunk": chunk,
     }  # fmt: skip
     checkpoints = None
     if checkpoint_dir is not None:
@@ -193,10 +220,12 @@ def sample(
     if free_form and not resumed and (approximate or (approximate is None and not model.is_approximated)):
         gaussian_approximation(model, jit_compile=jit_compile)
     target, start = _target(model, precondition)
-    run = hmc.runner(target, "nuts" if tuner == "nuts" else "hmc", jit_compile)
+    blocks = _blocks(model, target) if kind == "gibbs" else None
+    run = hmc.runner(blocks or target, KERNELS[kind], jit_compile)
     if not resumed:
         z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
-        tuned = _tune(tuner, run, target, z, seed, dict(tuning or {}), progress)
+        options = {**({"block": blocks.size} if blocks else {}), **(tuning or {})}
+        tuned = _tune(tuner, run, target, z, seed, options, progress)
         chains.remember(tuned.trials)
         chains.now.assign(tuned.positions)
         chains.configure(tuned.setting)
@@ -248,6 +277,28 @@ def _target(
     return Target(model, density, centred, model.from_conditional), lambda z: z
 
 
+def _kind(tuner: str | Setting) -> str:
+    """Return which of `KERNELS` a tuner is for."""
+    if isinstance(tuner, Setting):
+        return "gibbs" if tuner.walk > 0.0 else "hmc"
+    return tuner if tuner in KERNELS else "hmc"
+
+
+def _blocks(model: SGPMCFreeForm, target: Target) -> Blocks:
+    """Return the density for Gibbs sampling: the projection of the data depends on θ alone."""
+
+    def prepare(z: tf.Tensor) -> Any:
+        A = model.projection(target.values(target.position(z)))
+        return tf.nest.map_structure(
+            lambda part: tf.broadcast_to(part, tf.concat([tf.shape(z)[:1], tf.shape(part)[1:]], axis=0)), A
+        )
+
+    def density(z: tf.Tensor, A: Any) -> tf.Tensor:
+        return target.density(z, lambda stack: model.expected(stack, A, stack[model.V]))
+
+    return Blocks(int(tf.size(model.V)), prepare, density)
+
+
 def _spread(target: Target, blocks: tf.Tensor) -> Affine:
     """Return coordinates around the model's parameters: V in those of its approximation, the rest scaled."""
     rest = target.num_dimensions - int(blocks.shape[0]) * int(blocks.shape[-1])
@@ -268,9 +319,8 @@ def _tune(
         return Tuned(tuner, z, ())
     if tuner == "chees":
         return adaptation.chees(target, z, seed, **options)
-    adapt: Callable[..., Tuned] = adaptation.bayesopt if tuner == "bayesopt" else adaptation.dual_averaging
-    total = options.get("trials", 30) if tuner == "bayesopt" else options.get("iterations", 500)
-    with progress_bar.bar("tuning", total, 0, progress) as move:
+    adapt, count, default = ADAPTATIONS[tuner]
+    with progress_bar.bar("tuning", options.get(count, default), 0, progress) as move:
         return adapt(run, z, seed, progress=move, **options)
 
 

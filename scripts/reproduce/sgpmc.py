@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import _cli
@@ -13,15 +14,19 @@ import _report
 
 EPILOG = """\
 examples
-  GPFLOW_EXT_DATA=data python scripts/reproduce/sgpmc.py            ten splits, minutes
-  GPFLOW_EXT_DATA=data python scripts/reproduce/sgpmc.py --quick    one split, few draws, into runs/
+  GPFLOW_EXT_DATA=data python scripts/reproduce/sgpmc.py                       all of it, an hour and more
+  GPFLOW_EXT_DATA=data python scripts/reproduce/sgpmc.py --experiment coal     one experiment, minutes
+  GPFLOW_EXT_DATA=data python scripts/reproduce/sgpmc.py --quick               tiny sizes, into runs/
 
-experiment
-  coal   counts of 191 mining disasters: held-out log density of the Gaussian and of the free-form posterior, R-hat
-         and effective draws of ten chains
+experiments
+  coal      counts of 191 mining disasters: held-out log density of the Gaussian and of the free-form posterior
+  pines     a point pattern with a known intensity, counted in grids from 32 x 32 to 512 x 512 cells
+  binary    18 inputs, 5 to 100 inducing points, by k-means and optimised (Figure 1)
+  samplers  HMC and Gibbs sampling on three likelihoods: effective draws, R-hat against time
 
-A run that is stopped goes on where it was. Results go to sgpmc.md and sgpmc.jsonl.
+A run that is stopped goes on where it was. Results go to sgpmc.md, sgpmc.jsonl and pictures.
 """
+EXPERIMENTS = ("coal", "pines", "binary", "samplers")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -29,9 +34,10 @@ def arguments() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    new.add_argument("--experiment", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="default: all")
     new.add_argument("--quick", action="store_true", help="one split, three trials, few draws")
-    new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10; 1 with --quick)")
-    new.add_argument("--draws", type=int, metavar="N", help="of each chain (default: 1000; 20 with --quick)")
+    new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10; binary 5)")
+    new.add_argument("--draws", type=int, metavar="N", help="of each chain (default: 1000; binary 500)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_sgpmc with --quick"
@@ -43,26 +49,47 @@ def main() -> None:
     """Sample, score, write."""
     options = arguments().parse_args()
     _report.set_threads(options.threads)
+    import _sgpmc_binary as binary
     import _sgpmc_coal as coal
+    import _sgpmc_pines as pines
+    import _sgpmc_samplers as samplers
     from _journal import Journal
 
     quick = options.quick
     folder = options.out or Path("runs/reproduce_sgpmc" if quick else "docs/results")
     begin = time.perf_counter()
-    where = _report.environment(options.threads)
 
     def write(journal: Journal) -> None:
-        headings = [record for record in journal.records if "cpu" in record]
-        text = "\n".join([coal.header(headings[-1]), *coal.document(journal)])
-        _report.write(folder / "sgpmc.md", text)
+        where = [record for record in journal.records if "cpu" in record][-1]
+        parts = [part for module in (coal, pines, binary, samplers) for part in module.document(journal)]
+        _report.write(folder / "sgpmc.md", "\n".join([header(where), *parts]))
 
     journal = Journal(folder / "sgpmc.jsonl", write)
-    journal.heading = where
-    splits, draws = options.splits or (1 if quick else coal.SPLITS), options.draws or (20 if quick else 1000)
-    coal.run(journal, splits, draws, trials=3 if quick else 30)
+    journal.heading = _report.environment(options.threads)
+    trials = 3 if quick else 30
+
+    def number(given: int | None, full: int, tiny: int) -> int:
+        return given or (tiny if quick else full)
+
+    draws, splits = number(options.draws, 1000, 20), number(options.splits, coal.SPLITS, 1)
+    runs = {
+        "coal": lambda: coal.run(journal, splits, draws, trials),
+        "pines": lambda: pines.run(journal, folder, draws, trials, quick),
+        "binary": lambda: binary.run(
+            journal, folder, number(options.draws, 500, 20), number(options.splits, binary.SPLITS, 1), quick
+        ),
+        "samplers": lambda: samplers.run(journal, folder, draws, quick),
+    }
+    for name in options.experiment:
+        runs[name]()
     write(journal)
     print((folder / "sgpmc.md").read_text(encoding="utf-8"))
     print(f"written to {folder / 'sgpmc.md'}; {time.perf_counter() - begin:.0f} seconds")
+
+
+def header(where: Any) -> str:
+    """Return the page's first lines."""
+    return f"# Sparse MCMC: Hensman et al. (2015)\n\nWritten by `scripts/reproduce/sgpmc.py`, {_report.describe(where)}\n"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,286 @@
+"""The benchmark of SGPMCFreeForm: effective draws in a second, and gradients, beside GPflow's SGPMC with TFP's HMC."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import _report
+import _sgpmc
+import _sgpmc_coal
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from _benchmark_robustmax import interleaved
+from _benchmark_tables import median
+
+import gpflow_ext as gpx
+from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.recipes import sampling
+
+Records = list[dict[str, Any]]
+CHAINS = 10
+BURN_IN, LEAPFROGS, TARGET = 300, 10, 0.75  # of GPflow's documented recipe
+
+TEXT = """\
+## Effective draws in a second
+
+The smallest bulk ESS of all coordinates (ArviZ) over the seconds of sampling, without tuning, warm-up and compilation,
+which stand in their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws a
+chain, tuned by {trials} trials. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
+`HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps, the step size adapted to an acceptance of {target} in a burn-in of
+{burn} iterations, then {theirs} draws of the one chain that it can run.
+
+`coal`: the coal-mining dates, Poisson counts in {coal_n} bins, M = {coal_m}. `binary`: {binary_n} rows of {inputs} inputs drawn from the model itself, a
+probit likelihood, a length scale for each input, M = {binary_m}.
+"""
+GRADIENTS = """\
+## Log densities with their gradients
+
+Medians of {repeats} interleaved rounds of {calls} calls, in milliseconds of a call for all its chains, compiled. `grid`: Poisson
+counts in {side} × {side} cells, inducing points on a grid of {axis} × {axis}: its Kronecker structure is used. Preconditioned
+as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `vb`.
+"""
+
+
+class Sizes(NamedTuple):
+    """Of the problems and runs."""
+
+    rows: int
+    binary: int  # inducing points
+    side: int
+    axis: int
+    draws: int
+    trials: int
+    theirs: int
+    calls: int
+
+
+FULL, QUICK = (
+    Sizes(1000, 100, 64, 15, 1000, 30, 2000, 20),
+    Sizes(40, 8, 8, 3, 40, 3, 40, 3),
+)
+INPUTS = 18
+
+
+def run(options: argparse.Namespace) -> Records:
+    """Measure."""
+    sizes = QUICK if options.quick else FULL
+    problems = {
+        "coal": coal,
+        "binary": lambda: binary(sizes.rows, sizes.binary),
+        "grid": lambda: grid(sizes.side, sizes.axis),
+    }
+    records = []
+    for name, build in problems.items():
+        model = build()
+        gpx.gaussian_approximation(model, free_inducing=False)
+        for method, seconds in interleaved(gradients(model, sizes.calls), options.repeats).items():
+            per_call = [second / sizes.calls for second in seconds]
+            records.append({"table": "gradient", "problem": name, "method": method, "seconds": per_call})
+        print(f"{name}: gradients done", flush=True)
+        for chains in (CHAINS, 1):
+            records.append({"table": "ess", "problem": name, **ours(model, sizes, chains)})
+        if name != "grid":  # its dense matrices would take an hour
+            records.append({"table": "ess", "problem": name, **gpflows(model, sizes)})
+        print(f"{name}: sampling done", flush=True)
+    return [{**record, "sizes": sizes._asdict(), "repeats": options.repeats} for record in records]
+
+
+def coal() -> SGPMCFreeForm:
+    """Return the model of the first split of the coal-mining data."""
+    X, train, _, width = _sgpmc_coal.counts(_sgpmc_coal.dates(), 0)
+    return _sgpmc_coal.build(X, train, width)
+
+
+def binary(rows: int, inducing: int) -> SGPMCFreeForm:
+    """Return a classifier with a length scale for each input, its data drawn from the model."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((rows, INPUTS))
+    lengthscales = np.where(np.arange(INPUTS) < 3, 1.5, 20.0)  # three inputs matter
+    truth = gpflow.kernels.SquaredExponential(variance=4.0, lengthscales=lengthscales)
+    f = np.linalg.cholesky(truth(X) + 1e-6 * np.eye(rows)) @ rng.standard_normal((rows, 1))
+    Y = (f + rng.standard_normal((rows, 1)) > 0.0).astype(float)
+    Z = gpx.inducing.kmeans(X, inducing, seed=0)
+    start = _sgpmc.kernel(np.full(INPUTS, 4.0), (2.0, 0.3), (1.0, 0.3))
+    return SGPMCFreeForm((X, Y), start, gpx.likelihoods.BernoulliProbit(), inducing_variable=Z)
+
+
+def grid(side: int, axis: int) -> SGPMCFreeForm:
+    """Return a log Gaussian Cox process on a square with a few hundred events."""
+    rng = np.random.default_rng(2)
+    axes = (np.arange(side) + 0.5) * 10.0 / side
+    X = gpx.grids.grid(axes, axes)
+    rate = np.exp(0.3 + np.sin(X[:, :1]) + np.cos(0.7 * X[:, 1:]))
+    Y = rng.poisson(rate * (10.0 / side) ** 2).astype(float)
+    likelihood = gpflow.likelihoods.Poisson(binsize=(10.0 / side) ** 2)
+    inducing = (np.arange(axis) + 0.5) * 10.0 / axis
+    Z = gpx.grids.grid(inducing, inducing)
+    return SGPMCFreeForm((X, Y), _sgpmc.kernel(1.0, (1.75, 1.0), (1.2, 1.0)), likelihood, inducing_variable=Z)
+
+
+def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Callable[[], None]]:
+    """Return what evaluates each density a number of times."""
+    precondition = "conditional" if model.structure is None else "vb"
+    target, start = sampling._target(model, precondition)
+    found = {}
+    for chains in (1, CHAINS):
+        z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], tf.float64))
+        found[f"ours, {chains} chain{'s' if chains > 1 else ''}"] = repeated(target, [z], calls)
+    helper = helper_of(sgpmc(model))
+    found["GPflow, 1 chain"] = repeated(helper.target_log_prob_fn, helper.current_state, calls)
+    return found
+
+
+def repeated(function: Callable[..., tf.Tensor], at: Any, calls: int) -> Callable[[], None]:
+    """Return what evaluates a log density and its gradient, compiled."""
+    compiled = tf.function(lambda *x: tfp.math.value_and_gradient(function, x), autograph=False)
+    points = [tf.convert_to_tensor(part) for part in at]
+
+    def go() -> None:
+        for _ in range(calls):
+            value, _ = compiled(*points)
+        np.asarray(value)
+
+    return go
+
+
+def sgpmc(model: SGPMCFreeForm) -> gpflow.models.SGPMC:
+    """Return GPflow's model with copies of the same parts, at the same place."""
+    parts = gpflow.utilities.deepcopy((model.kernel, model.likelihood, model.inducing_variable))
+    theirs = gpflow.models.SGPMC(model.data, parts[0], parts[1], inducing_variable=parts[2])
+    gpflow.set_trainable(theirs.inducing_variable, False)
+    theirs.V.assign(model.V)
+    return theirs
+
+
+def helper_of(model: gpflow.models.SGPMC) -> gpflow.optimizers.SamplingHelper:
+    """Return GPflow's bridge to TFP."""
+    return gpflow.optimizers.SamplingHelper(model.log_posterior_density, model.trainable_parameters)
+
+
+def ours(model: SGPMCFreeForm, sizes: Sizes, chains: int) -> dict[str, Any]:
+    """Sample by the package."""
+    begin = time.perf_counter()
+    draws = gpx.sample(
+        model, sizes.draws, chains, tuning={"trials": sizes.trials}, progress=False, check=False
+    )
+    whole, found = time.perf_counter() - begin, draws.diagnose()
+    return {
+        "method": f"ours, {chains} chain{'s' if chains > 1 else ''}",
+        "ess": found.min_ess,
+        "seconds": draws.seconds,
+        "before": whole - draws.seconds,
+        "gradients": found.gradients * chains,
+        "acceptance": found.acceptance,
+        "rhat": found.worst_rhat,
+    }
+
+
+def gpflows(model: SGPMCFreeForm, sizes: Sizes) -> dict[str, Any]:
+    """Sample by GPflow's documented recipe."""
+    from gpflow_ext.mcmc import diagnostics
+
+    theirs = sgpmc(model)
+    helper = helper_of(theirs)
+    inner = tfp.mcmc.HamiltonianMonteCarlo(
+        helper.target_log_prob_fn, step_size=0.01, num_leapfrog_steps=LEAPFROGS
+    )
+    kernel = tfp.mcmc.SimpleStepSizeAdaptation(inner, BURN_IN, target_accept_prob=np.float64(TARGET))
+
+    @tf.function(autograph=False)
+    def chain(number: tf.Tensor, state: Any, results: Any) -> Any:
+        return tfp.mcmc.sample_chain(
+            number,
+            state,
+            previous_kernel_results=results,
+            kernel=kernel,
+            trace_fn=lambda _, r: tf.exp(tf.minimum(r.inner_results.log_accept_ratio, 0.0)),
+            return_final_kernel_results=True,
+        )
+
+    tf.random.set_seed(0)
+    begin = time.perf_counter()
+    state = [tf.convert_to_tensor(part) for part in helper.current_state]
+    states, _, results = chain(tf.constant(BURN_IN), state, kernel.bootstrap_results(state))
+    middle = time.perf_counter()
+    states, accepted, _ = chain(tf.constant(sizes.theirs), [part[-1] for part in states], results)
+    accepted = accepted.numpy()
+    seconds = time.perf_counter() - middle
+    flat = np.concatenate([part.numpy().reshape(sizes.theirs, -1) for part in states], axis=1)
+    stats = {
+        "energy": np.zeros((1, sizes.theirs)),
+        "divergent": np.zeros((1, sizes.theirs)),
+        "accepted": accepted[None],
+        "gradients": np.full(sizes.theirs, LEAPFROGS),
+    }
+    coordinates = {str(j): column[None] for j, column in enumerate(flat.T)}
+    found = diagnostics.diagnose(coordinates, stats, seconds)
+    return {
+        "method": "GPflow, 1 chain",
+        "ess": found.min_ess,
+        "seconds": seconds,
+        "before": middle - begin,
+        "gradients": found.gradients,
+        "acceptance": found.acceptance,
+        "rhat": found.worst_rhat,
+    }
+
+
+def document(where: dict[str, Any], records: Records) -> str:
+    """Return the report."""
+    sizes = Sizes(**records[0]["sizes"])
+    filled = {
+        "draws": sizes.draws, "trials": sizes.trials, "theirs": sizes.theirs, "leapfrogs": LEAPFROGS, "burn": BURN_IN,
+        "target": TARGET, "coal_n": _sgpmc_coal.BINS, "coal_m": _sgpmc_coal.INDUCING, "binary_n": sizes.rows, "binary_m": sizes.binary,
+        "inputs": INPUTS,
+    }  # fmt: skip
+    lines = GRADIENTS.format(
+        repeats=records[0]["repeats"], calls=sizes.calls, side=sizes.side, axis=sizes.axis
+    )
+    return "\n".join(
+        [
+            "# SGPMCFreeForm: speed\n",
+            f"{_report.describe(where)} Written by `scripts/benchmark.py sgpmc`.\n",
+            TEXT.format(**filled),
+            draws_table([record for record in records if record["table"] == "ess"]),
+            lines,
+            gradient_table([record for record in records if record["table"] == "gradient"]),
+        ]
+    )
+
+
+def draws_table(records: Records) -> str:
+    """Return the table of effective draws, and each rate over GPflow's."""
+    theirs = {r["problem"]: r["ess"] / r["seconds"] for r in records if "GPflow" in r["method"]}
+    rows = [
+        [
+            f"{r['problem']}: {r['method']}",
+            f"{r['ess']:.0f}",
+            f"{r['rhat']:.3f}",
+            f"{r['acceptance']:.2f}",
+            _report.number(r["seconds"]),
+            _report.number(r["before"]),
+            _report.number(1e3 * r["ess"] / r["gradients"]),
+            _report.number(r["ess"] / r["seconds"]),
+            _report.number(r["ess"] / r["seconds"] / theirs[r["problem"]]) if r["problem"] in theirs else "",
+        ]
+        for r in records
+    ]
+    columns = ("", "min ESS", "R-hat", "acceptance", "sampling, s", "before, s", "ESS / 1000 gradients", "ESS / s", "times GPflow")  # fmt: skip
+    return _report.table(columns, rows)
+
+
+def gradient_table(records: Records) -> str:
+    """Return the table of gradients."""
+    rows = []
+    for problem in dict.fromkeys(record["problem"] for record in records):
+        of = {r["method"]: 1e3 * median(r["seconds"]) for r in records if r["problem"] == problem}
+        one, many, theirs = of["ours, 1 chain"], of[f"ours, {CHAINS} chains"], of["GPflow, 1 chain"]
+        cells = (one, many, many / one, theirs, theirs / one, CHAINS * theirs / many)
+        rows.append([problem, *(_report.number(cell) for cell in cells)])
+    columns = ("", "1 chain", f"{CHAINS} chains", f"{CHAINS} over 1", "GPflow, 1 chain", "over 1", f"{CHAINS} of it over {CHAINS}")  # fmt: skip
+    return _report.table(columns, rows)

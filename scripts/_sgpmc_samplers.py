@@ -1,0 +1,151 @@
+"""Samplers side by side, after table 1 and the supplement of Hensman et al. (2015): ESS, ESS in a second, R-hat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _report
+import _robustmax
+import _sgpmc
+import _sgpmc_binary
+import _sgpmc_coal
+import numpy as np
+from _journal import Journal, Record
+
+import gpflow_ext as gpx
+
+Model = gpx.models.SGPMCFreeForm
+CHAINS = 10
+SAMPLERS = {
+    "HMC": {},
+    "HMC, whitened": {"precondition": None},  # the paper's coordinates
+    "Gibbs": {"tuner": "gibbs"},
+    "Gibbs, vb": {"tuner": "gibbs", "precondition": "vb"},
+}
+TEXT = """\
+## Samplers
+
+{chains} chains of {draws} draws after tuning. HMC: tuned by Bayesian optimisation, in the coordinates that `gpx.sample` takes by
+default; whitened: with the isotropic mass of the paper. Gibbs: the paper's baseline, v by HMC (L_max = 20) and θ by
+Metropolis–Hastings in turn, its steps tuned by what is accepted; a gradient of v with θ held is cheaper, therefore compare
+effective draws in a second. `vb`: v in the coordinates of the Gaussian approximation. The smallest ESS of all coordinates.
+
+`coal`: Poisson, M = {coal}. `binary`: the silhouettes above, M = {binary}, one length scale or one for each input (ARD).
+`classes`: {toy} points of the unit square in three classes, robust-max, M = {toy_inducing}, Gamma(3, rate 2) on length scales and
+Gamma(3, rate 3) on the variance.
+"""
+BINARY_INDUCING = 50
+
+
+def coal() -> Model:
+    """Return the model of the first split of the coal-mining data."""
+    X, train, _, width = _sgpmc_coal.counts(_sgpmc_coal.dates(), 0)
+    return _sgpmc_coal.build(X, train, width)
+
+
+def binary(ard: bool) -> Model:
+    """Return the model of the first split of the silhouettes."""
+    train, _ = _sgpmc_binary.data(0)
+    lengths = np.full(train[0].shape[1], 3.0) if ard else 3.0
+    kernel = _sgpmc.kernel(lengths, (1.1, 1.0), (1.1, 1.0))
+    Z = gpx.inducing.kmeans(train[0], BINARY_INDUCING, seed=0)
+    return Model(train, kernel, gpx.likelihoods.BernoulliProbit(), inducing_variable=Z)
+
+
+def classes(ard: bool) -> Model:
+    """Return the model of three classes on the unit square."""
+    X, Y = (part[: _robustmax.TOY_SIZE] for part in _robustmax.toy_data(seed=1))
+    kernel = _sgpmc.kernel(np.full(2, 0.3) if ard else 0.3, (3.0, 2.0), (3.0, 3.0))
+    Z = gpx.inducing.kmeans(X, _robustmax.TOY_INDUCING, seed=0)
+    return Model((X, Y), kernel, gpx.likelihoods.RobustMax(3, 1e-3), num_latent_gps=3, inducing_variable=Z)
+
+
+PROBLEMS: dict[str, Callable[[], Model]] = {
+    "coal": coal,
+    "binary": lambda: binary(False),
+    "binary, ARD": lambda: binary(True),
+    "classes": lambda: classes(False),
+    "classes, ARD": lambda: classes(True),
+}
+
+
+def measure(model: Model, sampler: str, num_draws: int, quick: bool) -> Record:
+    """Sample by one sampler from the Gaussian approximation on."""
+    options: dict[str, Any] = dict(SAMPLERS[sampler])
+    if quick:
+        options["tuning"] = (
+            {"rounds": 2, "iterations": 3} if "Gibbs" in sampler else {"trials": 3, "samples": 3}
+        )
+    draws = gpx.sample(model, num_draws, CHAINS, progress=False, check=False, seed=1, **options)
+    return {**_sgpmc.record(draws), "seconds": draws.seconds, "shrinkage": shrinkage(draws)}
+
+
+def shrinkage(draws: gpx.Draws) -> list[list[float]]:
+    """Return the largest R-hat of all coordinates after ever more draws, with the numbers of these."""
+    import arviz
+
+    found = []
+    for count in np.unique(np.geomspace(8, draws.num_draws, 12).astype(int)):
+        values = draws.coordinates().values()
+        found.append([int(count), max(float(arviz.rhat(value[:, :count])) for value in values)])
+    return found
+
+
+def run(journal: Journal, folder: Path, num_draws: int, quick: bool) -> None:
+    """Measure what the journal lacks."""
+    for problem in ("coal",) if quick else PROBLEMS:
+        model = None
+        for sampler in SAMPLERS:
+            key = {"experiment": "samplers", "problem": problem, "sampler": sampler}
+            if journal.find(**key):
+                continue
+            if model is None:
+                model = PROBLEMS[problem]()
+                gpx.gaussian_approximation(model, steps=200, free_inducing=False)
+            journal.once(key, lambda model=model, key=key: measure(model, key["sampler"], num_draws, quick))
+            print(f"{problem}, {sampler}: done", flush=True)
+    draw(folder / "sgpmc_shrinkage.png", journal.find(experiment="samplers"))
+
+
+def draw(path: Path, records: list[Record]) -> None:
+    """Draw the worst R-hat against the number of draws, one panel for each problem."""
+    problems = list(dict.fromkeys(one["problem"] for one in records))
+    figure, axes = _sgpmc.figure(path, 3.4 * len(problems), 3.4, columns=len(problems))
+    for ax, problem in zip(np.atleast_1d(axes), problems, strict=True):
+        for one in records:
+            if one["problem"] == problem:
+                counts, values = zip(*one["shrinkage"], strict=True)
+                seconds = np.array(counts) * one["seconds"] / one["draws"]
+                ax.plot(seconds, np.array(values) - 1.0, marker=".", label=one["sampler"])
+        ax.set(xscale="log", yscale="log", title=problem, xlabel="seconds")
+        ax.axhline(0.01, color="0.7", linewidth=1)
+    np.atleast_1d(axes)[0].set_ylabel("largest R-hat of all coordinates, less 1")
+    np.atleast_1d(axes)[0].legend()
+    figure.savefig(path, dpi=90)
+
+
+def document(journal: Journal) -> list[str]:
+    """Return the table of what the journal holds, as Markdown."""
+    records = journal.find(experiment="samplers")
+    if not records:
+        return []
+    rows = [
+        [f"{one['problem']}: {one['sampler']}", _report.number(one["ms_per_gradient"]), *_sgpmc.cells(one)]
+        for one in records
+    ]
+    text = TEXT.format(
+        chains=CHAINS,
+        draws=records[0]["draws"],
+        coal=_sgpmc_coal.INDUCING,
+        binary=BINARY_INDUCING,
+        toy=_robustmax.TOY_SIZE,
+        toy_inducing=_robustmax.TOY_INDUCING,
+    )
+    columns = ("", f"ms per gradient of {CHAINS} chains", *_sgpmc.COLUMNS)
+    return [
+        text,
+        _report.table(columns, rows),
+        "![Worst R-hat against seconds of sampling](sgpmc_shrinkage.png)\n",
+    ]
