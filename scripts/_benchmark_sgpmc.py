@@ -128,7 +128,7 @@ def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Callable[[], None]]
     target, start = sampling._target(model, precondition)
     found = {}
     for chains in (1, CHAINS):
-        z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], tf.float64))
+        z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], dtype=tf.float64))
         found[f"ours, {chains} chain{'s' if chains > 1 else ''}"] = repeated(target, [z], calls)
     helper = helper_of(sgpmc(model))
     found["GPflow, 1 chain"] = repeated(helper.target_log_prob_fn, helper.current_state, calls)

@@ -48,8 +48,8 @@ def test_seed_decides_the_points() -> None:
 def test_no_centre_is_wasted_where_few_rows_differ(dtype: type) -> None:
     X = _crowded().astype(dtype)
     wasted = 0
-    for seed in range(5):
-        for number in (10, 25, 31):
+    for seed in range(2):
+        for number in (10, 31):
             raw = cluster.MiniBatchKMeans(number, random_state=seed, n_init=1).fit(X).cluster_centers_
             wasted += _num_wasted(X, raw)
             Z = kmeans(X, number, seed=seed)

@@ -275,6 +275,12 @@ def test_a_resumed_run_has_the_same_draws_bit_by_bit(tmp_path) -> None:
     assert (resumed.setting, resumed.trials) == (whole.setting, whole.trials)
     with pytest.raises(ValueError, match="seed"):
         quick(MODELS["poisson"](), num_samples=40, num_chains=2, checkpoint_dir=tmp_path / "cut", seed=2)
+    longer = quick(MODELS["poisson"](), num_samples=60, num_chains=2, checkpoint_dir=tmp_path / "cut")
+    straight = quick(MODELS["poisson"](), num_samples=60, num_chains=2)
+    for name, value in straight.values.items():
+        np.testing.assert_array_equal(longer.values[name], value)
+    shorter = quick(MODELS["poisson"](), num_samples=30, num_chains=2, checkpoint_dir=tmp_path / "cut")
+    np.testing.assert_array_equal(shorter.values["V"], whole.values["V"][:, :30])
 
 
 @pytest.fixture(scope="module")

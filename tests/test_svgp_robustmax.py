@@ -228,7 +228,7 @@ def test_epsilon_is_learnt_under_its_prior() -> None:
     grid = np.linspace(0.001, 0.2, 2000)
     np.testing.assert_allclose(grid[np.argmax(prior.log_prob(grid))], 0.01, atol=1e-4)
     np.testing.assert_allclose(new.log_prior_density(), prior.log_prob(np.float64(0.01)), rtol=1e-9)
-    gpx.fit(new, (X, wrong), steps=150, gamma=0.3, rate=0.1)
+    gpx.fit(new, (X, wrong), steps=60, gamma=0.3, rate=0.2)
     assert 0.03 < new.likelihood.epsilon.numpy() < 0.25
 
 

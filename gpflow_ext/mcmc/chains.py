@@ -42,15 +42,12 @@ class Chains(tf.Module):
         def zeros(shape: list[int], dtype: tf.DType = dtype) -> tf.Variable:
             return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
+        def rows(*shape: int, dtype: tf.DType = dtype) -> tf.Variable:  # of any number, as in a checkpoint
+            return tf.Variable(tf.zeros([S, *shape], dtype), trainable=False, shape=[None, *shape])
+
         self.now = zeros([C, d])  # positions z of the last iteration
-        self.kept = Trace(
-            zeros([S, C, d]),
-            zeros([S, C]),
-            zeros([S, C]),
-            zeros([S, C]),
-            zeros([S, C], tf.int32),
-            zeros([S], tf.int32),
-        )
+        counts = rows(C, dtype=tf.int32), rows(dtype=tf.int32)
+        self.kept = Trace(rows(C, d), rows(C), rows(C), rows(C), *counts)
         self.done = zeros([], tf.int64)  # draws kept
         self.step_sizes, self.max_leapfrogs = zeros([2]), zeros([], tf.int32)
         self.seconds = zeros([], tf.float64)
@@ -61,6 +58,14 @@ class Chains(tf.Module):
         """The sampler's parameters."""
         step_size, walk = self.step_sizes.numpy().tolist()
         return Setting(step_size, int(self.max_leapfrogs), walk)
+
+    def resize(self, num_samples: int) -> None:
+        """Make place for another number of draws than a checkpoint was made for."""
+        for kept in self.kept:
+            missing = max(num_samples - int(tf.shape(kept)[0]), 0)
+            held = kept[:num_samples]
+            kept.assign(tf.concat([held, tf.zeros([missing, *held.shape[1:]], held.dtype)], axis=0))
+        self.done.assign(min(int(self.done), num_samples))
 
     def configure(self, setting: Setting) -> None:
         """Fix the sampler's parameters."""
@@ -104,8 +109,9 @@ def draws_of(
     positions: tf.Tensor, values: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
 ) -> dict[str, Array]:
     """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [·, d]."""
+    positions = tf.convert_to_tensor(positions)  # of a variable with any number of rows
     S, C, d = positions.shape
-    flat = tf.reshape(tf.convert_to_tensor(positions), [S * C, d])
+    flat = tf.reshape(positions, [S * C, d])
     compiled = tf.function(values, autograph=False, reduce_retracing=True)
     size = _BLOCK * C
     parts = [compiled(flat[first : first + size]) for first in range(0, S * C, size)]

@@ -165,7 +165,7 @@ def sample(
         Draws kept between two checkpoints and movements of the progress bar.
     checkpoint_dir
         Folder for checkpoints. Where it holds one of the same model and settings the run resumes there, and
-        ends with the same draws as if it had never stopped.
+        ends with the same draws as if it had never stopped. With a larger ``num_samples`` it goes on.
     progress
         Show a progress bar; ``None`` does where standard error is a terminal.
     seed
@@ -210,13 +210,15 @@ def sample(
     chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
     settings = {
         "sampler": str(tuner), "tuning": json.dumps(dict(tuning or {}), sort_keys=True), "seed": seed,
-        "precondition": precondition, "num_samples": num_samples, "num_chains": num_chains,
-        "warm_up": warm_up, "thin": thin, "chunk": chunk,
+        "precondition": precondition, "num_chains": num_chains, "warm_up": warm_up, "thin": thin,
+        "chunk": chunk,
     }  # fmt: skip
     checkpoints = None
     if checkpoint_dir is not None:
         checkpoints = Checkpoints(checkpoint_dir, model, training=settings, chains=chains)
     resumed = checkpoints is not None and checkpoints.restore_latest() is not None
+    if resumed:
+        chains.resize(num_samples)
     if free_form and not resumed and (approximate or (approximate is None and not model.is_approximated)):
         gaussian_approximation(model, jit_compile=jit_compile)
     target, start = _target(model, precondition)

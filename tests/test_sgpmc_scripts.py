@@ -1,0 +1,61 @@
+"""The sampling experiments and their benchmark at a tiny size; the protocol of the point pattern."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
+
+import _sgpmc_pines as pines  # noqa: E402
+import benchmark  # noqa: E402
+import sgpmc  # noqa: E402
+
+needs_data = pytest.mark.skipif(
+    not (Path(os.environ.get("GPFLOW_EXT_DATA", "missing")) / "coal_disasters.csv.gz").is_file(),
+    reason="needs coal_disasters.csv.gz in the folder GPFLOW_EXT_DATA",
+)
+
+
+def test_the_pattern_has_its_intensity() -> None:
+    events, log_rate = pines.pattern(cells=64)
+    mass = np.exp(log_rate).mean() * pines.SIDE**2
+    assert abs(len(events) - mass) < 4.0 * np.sqrt(mass)
+    width = pines.SIDE / 64
+    at = np.minimum((events / width).astype(int), 63)
+    assert log_rate[at[:, 0], at[:, 1]].mean() > log_rate.mean() + 0.3  # they lie where the intensity is high
+    coarse = pines.coarse(log_rate, 16)
+    np.testing.assert_allclose(np.exp(coarse).mean(), np.exp(log_rate).mean(), rtol=1e-12)
+
+
+@needs_data
+@pytest.mark.slow
+def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["sgpmc.py", "--quick", "--out", str(tmp_path)])
+    sgpmc.main()
+    page = (tmp_path / "sgpmc.md").read_text(encoding="utf-8")
+    for title in ("Coal-mining", "point pattern", "Inducing points", "Samplers"):
+        assert title in page
+    for name in ("sgpmc_inducing.png", "sgpmc_shrinkage.png"):
+        assert (tmp_path / name).stat().st_size > 5_000
+    before = (tmp_path / "sgpmc.jsonl").read_text()
+    sgpmc.main()
+    assert (tmp_path / "sgpmc.jsonl").read_text() == before  # a rerun finds all of it
+
+
+@needs_data
+@pytest.mark.slow
+def test_the_benchmark_measures_and_writes(tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "benchmark_sgpmc.md"
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "sgpmc", "--quick", "--out", str(out)])
+    benchmark.main()
+    lines = [json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines()]
+    assert {one["problem"] for one in lines[1:]} == {"coal", "binary", "grid"}
+    assert all(np.isfinite(one["ess"]) for one in lines[1:] if one["table"] == "ess")
+    assert "times GPflow" in out.read_text(encoding="utf-8")
