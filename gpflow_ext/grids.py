@@ -37,16 +37,23 @@ class Dense(NamedTuple):
         """Return AᵀV for V [C, M, P], [C, N, P]. O(CNMP)."""
         return tf.matmul(self.A, V, transpose_a=True)
 
+    def pull(self, rho: tf.Tensor) -> tf.Tensor:
+        """Return Aρ for ρ [C or 1, N, P], [C or 1, M, P]. O(CNMP)."""
+        return tf.matmul(self.A, rho)
+
     def explained(self) -> tf.Tensor:
         """Return ‖aₙ‖², [C or 1, N]."""
         return tf.reduce_sum(self.A**2, axis=1)
 
     def spread(self, q_sqrt: tf.Tensor) -> tf.Tensor:
         """Return ‖Sₚᵀaₙ‖² for factors S [P, M, M] and one member, [N, P]. O(PNM²)."""
-        moved = tf.matmul(
-            q_sqrt, tf.broadcast_to(self.A, [q_sqrt.shape[0], *self.A.shape[1:]]), transpose_a=True
-        )
-        return tf.transpose(tf.reduce_sum(moved**2, axis=1))
+        A = tf.broadcast_to(self.A, [q_sqrt.shape[0], *self.A.shape[1:]])
+        return tf.transpose(tf.reduce_sum(tf.matmul(q_sqrt, A, transpose_a=True) ** 2, axis=1))
+
+    def weighted(self, prec: tf.Tensor) -> tf.Tensor:
+        """Return AΛₚAᵀ for diagonals Λ [P, N], [C or 1, P, M, M]. O(CPNM²)."""
+        A = self.A[:, None]
+        return tf.matmul(A * prec[:, None, :], A, transpose_b=True)
 
 
 class Kronecker(NamedTuple):
@@ -57,14 +64,20 @@ class Kronecker(NamedTuple):
 
     def apply(self, V: tf.Tensor) -> tf.Tensor:
         """Return AᵀV for V [C, M, P], [C, N, P], one axis after the other."""
-        sizes = [factor.shape[1] for factor in self.factors]
-        P = V.shape[-1]
-        value = tf.sqrt(self.scale)[:, None, None] * V
-        for factor in self.factors:  # the first axis is contracted and goes to the end, before P
-            size = sizes.pop(0)
-            value = tf.reshape(value, [tf.shape(value)[0], size, -1, P])
-            value = tf.einsum("cmn,cmrp->crnp", _as_many(factor, value), value)
-            sizes.append(factor.shape[2])
+        return self._along_axes(V, [tf.linalg.matrix_transpose(factor) for factor in self.factors])
+
+    def pull(self, rho: tf.Tensor) -> tf.Tensor:
+        """Return Aρ for ρ [C or 1, N, P], [C or 1, M, P]."""
+        return self._along_axes(rho, self.factors)
+
+    def _along_axes(self, value: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return √s (⊗_d B_d) V for B_d [C or 1, I_d, J_d] and V [C or 1, ∏ J_d, P]."""
+        P = value.shape[-1]
+        value = tf.sqrt(self.scale)[:, None, None] * value
+        for matrix in matrices:  # the first axis is contracted and goes to the end, before P
+            value = tf.reshape(value, [tf.shape(value)[0], matrix.shape[2], -1, P])
+            matrix, value = _as_many(matrix, value), _as_many(value, matrix)
+            value = tf.einsum("cij,cjrp->crip", matrix, value)
         return tf.reshape(value, [tf.shape(value)[0], -1, P])
 
     def explained(self) -> tf.Tensor:
@@ -78,15 +91,36 @@ class Kronecker(NamedTuple):
 
         For D = 2 in O(P(M³ + N₁M² + NM₂²)).
         """
-        sizes = [int(factor.shape[1]) for factor in self.factors]
-        D, P = len(sizes), q_sqrt.shape[0]
+        sizes, D, P = self._sizes(), len(self.factors), q_sqrt.shape[0]
         value = tf.reshape(tf.matmul(q_sqrt, q_sqrt, transpose_b=True), [P, *sizes, *sizes])
         value = tf.transpose(value, [0, *(1 + d + D * side for d in range(D) for side in (0, 1))])
-        for factor in self.factors:  # the first pair of axes (m, m') is contracted, n goes to the end
-            m = int(factor.shape[1])
-            pairs = tf.reshape(factor[0][:, None] * factor[0][None], [m * m, -1])
-            value = tf.matmul(tf.reshape(value, [P, m * m, -1]), pairs, transpose_a=True)
+        for pairs in self._pairs():  # the first pair of axes (m, m') is contracted, n goes to the end
+            value = tf.matmul(tf.reshape(value, [P, pairs.shape[1], -1]), pairs[0], transpose_a=True)
         return tf.transpose(self.scale[0] * tf.reshape(value, [P, -1]))
+
+    def weighted(self, prec: tf.Tensor) -> tf.Tensor:
+        """Return AΛₚAᵀ for diagonals Λ [P, N], [C or 1, P, M, M]. For D = 2 in O(CP(NM₁² + N₂M²))."""
+        sizes, D, P = self._sizes(), len(self.factors), prec.shape[0]
+        value = prec[None]
+        for pairs in self._pairs():  # the first axis n is contracted, the pair (m, m') goes to the end
+            value = tf.reshape(value, [tf.shape(value)[0], P, pairs.shape[2], -1])
+            value = tf.matmul(value, tf.linalg.matrix_transpose(pairs)[:, None], transpose_a=True)
+        value = tf.reshape(value, [-1, P, *(size for size in sizes for _ in (0, 1))])
+        value = tf.transpose(value, [0, 1, *(2 + 2 * d + side for side in (0, 1) for d in range(D))])
+        return self.scale[:, None, None, None] * tf.reshape(
+            value, [-1, P, math.prod(sizes), math.prod(sizes)]
+        )
+
+    def _sizes(self) -> list[int]:
+        """Return M_d for each d."""
+        return [int(factor.shape[1]) for factor in self.factors]
+
+    def _pairs(self) -> list[tf.Tensor]:
+        """Return the products A_d[m, n] A_d[m', n] for each d, [C or 1, M_d², N_d]."""
+        return [
+            tf.reshape(factor[:, :, None] * factor[:, None], [-1, size**2, factor.shape[2]])
+            for factor, size in zip(self.factors, self._sizes(), strict=True)
+        ]
 
 
 class Structure(NamedTuple):
@@ -193,8 +227,10 @@ def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.reshape(full, [-1, size, size])
 
 
-def _as_many(factor: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    return tf.broadcast_to(factor, tf.concat([tf.shape(value)[:1], tf.shape(factor)[1:]], axis=0))
+def _as_many(value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Return the value for as many members as it or the other has."""
+    count = tf.maximum(tf.shape(value)[:1], tf.shape(other)[:1])
+    return tf.broadcast_to(value, tf.concat([count, tf.shape(value)[1:]], axis=0))
 
 
 def _flat(value: tf.Tensor) -> tf.Tensor:

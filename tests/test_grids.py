@@ -85,6 +85,14 @@ def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> Non
         np.testing.assert_allclose(
             model.projection(now).spread(tf.constant(S)), dense.spread(tf.constant(S)), rtol=1e-9
         )
+        rng = np.random.default_rng(3)
+        rho, prec = (
+            tf.constant(rng.standard_normal((1, len(X), 2))),
+            tf.constant(rng.uniform(size=(2, len(X)))),
+        )
+        A = model.projection(now)
+        np.testing.assert_allclose(A.pull(rho), dense.pull(rho), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(A.weighted(prec), dense.weighted(prec), rtol=1e-8, atol=1e-9)
         cube = np.einsum("pmk,mn->pkn", S, dense.A[0])
         np.testing.assert_allclose(dense.spread(tf.constant(S)), (cube**2).sum(1).T, rtol=1e-12)
         bound = gpx.gaussian_approximation(model, steps=40)
@@ -92,6 +100,18 @@ def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> Non
             model.kernel, model.likelihood, Z.copy(), q_mu=model.q_mu, q_sqrt=model.q_sqrt
         )
         np.testing.assert_allclose(bound, svgp.elbo((X, Y)) + svgp.log_prior_density(), rtol=1e-7)
+
+
+def test_the_conditional_density_is_that_of_the_dense_model() -> None:
+    with gpflow.config.as_context(gpflow.config.Config(jitter=1e-12)):
+        model = model_of(KERNELS["one length scale each"]())
+        gpx.gaussian_approximation(model, steps=10)
+        target = Target(model, model.conditional_log_likelihoods)
+        x = 0.3 * tf.constant(np.random.default_rng(1).standard_normal((3, target.num_dimensions)))
+        ours = value_and_gradient(target, x)
+        model._structure = None
+        for a, b in zip(ours, value_and_gradient(target, x), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-7)
 
 
 def test_what_has_no_structure() -> None:

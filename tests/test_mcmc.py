@@ -112,13 +112,14 @@ def test_a_parameter_without_a_prior_is_named_with_the_fix() -> None:
 def test_affine_coordinates() -> None:
     rng = np.random.default_rng(0)
     blocks = np.tril(rng.uniform(0.5, 1.0, (2, 3, 3)))
-    affine = Affine(
-        tf.constant(rng.standard_normal(8)), tf.constant(blocks), tf.constant([0.5, 2.0], tf.float64)
-    )
+    tilt = rng.standard_normal((6, 2))
+    loc, scale = rng.standard_normal(8), np.array([0.5, 2.0])
+    affine = Affine(*(tf.constant(part) for part in (loc, blocks, scale, tilt)))
     z = tf.constant(rng.standard_normal((5, 8)))
     x = affine.forward(z).numpy()
     np.testing.assert_allclose(affine.inverse(tf.constant(x)), z, atol=1e-12)
-    first = x[:, :6].reshape(5, 3, 2) - affine.loc.numpy()[:6].reshape(3, 2)
+    np.testing.assert_allclose(x[:, 6:], loc[6:] + scale * z[:, 6:])
+    first = (x[:, :6] - loc[:6] - (scale * z[:, 6:]) @ tilt.T).reshape(5, 3, 2)
     for latent in range(2):
         np.testing.assert_allclose(
             first[..., latent], z.numpy()[:, :6].reshape(5, 3, 2)[..., latent] @ blocks[latent].T
@@ -238,6 +239,7 @@ def test_a_reward_that_is_not_finite_counts_nothing() -> None:
     assert reward(np.full((3, 2, 4), np.inf), np.zeros((2, 4)), 5)[0] == 0.0
     path = np.cumsum(np.ones((3, 2, 4)), axis=0)
     assert reward(path, np.zeros((2, 4)), 4) == (pytest.approx(math.log(1 + 4 / 2)), pytest.approx(4.0))
+    assert reward(path, np.zeros((2, 4)), 4, penalty=1.0)[0] == pytest.approx(math.log(1 + 4 / 4))
 
 
 @pytest.mark.parametrize(

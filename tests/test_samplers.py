@@ -14,7 +14,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import PoissonLog, RobustMax
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.recipes import sampling
+from gpflow_ext.recipes import sampling_target
 
 NOISE, N = 0.3, 8
 SHAPE, RATE = 3.0, 2.0  # of the prior of the length scale
@@ -109,8 +109,8 @@ def classes() -> SGPMCFreeForm:
 @pytest.mark.parametrize("precondition", [None, "vb"])
 def test_the_density_in_two_steps_is_the_density(build, precondition) -> None:
     model = build()
-    target, _ = sampling._target(model, precondition)
-    blocks = sampling._blocks(model, target)
+    target, _ = sampling_target.target_and_start(model, precondition)
+    blocks = sampling_target.gibbs_blocks(model, target)
     z = tf.constant(np.random.default_rng(0).standard_normal((3, target.num_dimensions)))
     np.testing.assert_allclose(blocks.density(z, blocks.prepare(z)), target(z), rtol=1e-11)
     other = tf.concat([z[:, : blocks.size] + 1.0, z[:, blocks.size :]], axis=1)

@@ -20,7 +20,7 @@ from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
 from gpflow_ext.mcmc.target import Target
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.recipes import sampling
+from gpflow_ext.recipes import sampling, sampling_target
 from gpflow_ext.stacked import Stack
 
 tfd, tfb = tfp.distributions, tfp.bijectors
@@ -113,7 +113,7 @@ def test_the_density_is_that_of_gpflows_sgpmc(name: str) -> None:
 def test_gradients_are_central_differences(name: str, precondition: str) -> None:
     model = MODELS[name]()
     sampling.gaussian_approximation(model, steps=5, free_inducing=False)
-    target, _ = sampling._target(model, precondition)
+    target, _ = sampling_target.target_and_start(model, precondition)
     z = 0.5 * tf.constant(np.random.default_rng(0).standard_normal((2, target.num_dimensions)))
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -129,7 +129,7 @@ def test_the_conditional_coordinates_are_a_change_of_variables(name: str) -> Non
     """log π(z, θ) − log π(v(z, θ), θ) = log |∂v/∂z|, for each of P latent functions."""
     model = MODELS[name]()
     sampling.gaussian_approximation(model, steps=5, free_inducing=False)
-    here, _ = sampling._target(model, "conditional")
+    here, _ = sampling_target.target_and_start(model, "conditional")
     plain = Target(model, model.log_likelihoods)
     z = 0.5 * tf.constant(np.random.default_rng(0).standard_normal((2, here.num_dimensions)))
     with tf.GradientTape() as tape:
@@ -139,6 +139,26 @@ def test_the_conditional_coordinates_are_a_change_of_variables(name: str) -> Non
     x = tf.concat([v, here.position(z)[:, v.shape[1] :]], axis=1)
     difference = here(z) - plain(x)
     np.testing.assert_allclose(difference, tf.linalg.slogdet(jacobian)[1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "mean"])
+def test_vb_coordinates_move_with_the_conditional_mean(name: str) -> None:
+    """A first-order step of θ moves v as the approximation's mean does: the rest is of second order."""
+    model = MODELS[name]()
+    gpx.gaussian_approximation(model, steps=30)
+    target, _ = sampling_target.target_and_start(model, "vb")
+    rest = target.num_dimensions - M
+
+    def gap(length: float) -> float:
+        z = tf.concat(
+            [tf.zeros([1, M], tf.float64), tf.fill([1, rest], tf.constant(length, tf.float64))], axis=1
+        )
+        x = target.position(z)
+        at = target.values(tf.concat([tf.zeros([1, M], tf.float64), x[:, M:]], axis=1))
+        expected = model.from_conditional(at)[model.V] - model.q_mu
+        return float(tf.reduce_max(tf.abs(tf.reshape(x[:, :M], [1, M, 1]) - model.q_mu - expected)))
+
+    assert gap(0.02) < 0.3 * gap(0.04) + 1e-4
 
 
 @pytest.mark.parametrize("whiten", [True, False])

@@ -32,6 +32,7 @@ def bayesopt(
     samples: int = 30,
     step_sizes: tuple[float, float] = (1e-4, 1.0),
     max_leapfrogs: tuple[int, int] = (1, 50),
+    penalty: float = 0.5,
     progress: Callable[[int, float], None] = lambda step, value: None,
 ) -> Tuned:
     """Tune by Bayesian optimisation of the expected squared jump distance; see `mcmc.tuning`.
@@ -49,6 +50,8 @@ def bayesopt(
         Settings to try, and iterations for each; the reward is averaged over the chains.
     step_sizes, max_leapfrogs
         The box that is searched.
+    penalty
+        Power of L_max that divides the squared jump, see `tuning.reward`.
     progress
         Called with the number of each trial and its reward.
     """
@@ -56,7 +59,7 @@ def bayesopt(
     for number in range(trials):
         setting = optimizer.ask()
         last, trace = hmc.call(run, z, setting, [seed, -1 - number], samples)
-        value, jump = reward(trace.position.numpy(), z.numpy(), setting.max_leapfrogs)
+        value, jump = reward(trace.position.numpy(), z.numpy(), setting.max_leapfrogs, penalty)
         optimizer.tell(Trial(setting, value, float(tf.reduce_mean(trace.accepted)), jump))
         z = last
         progress(number + 1, value)

@@ -41,29 +41,32 @@ class Coordinate(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """x = loc + F z with the lower triangular blocks F of a Gaussian approximation.
+    """x = loc + [F z₁ + J(s∘z₂), s∘z₂] with the lower triangular blocks F of a Gaussian approximation.
 
-    Chains that move in z with a unit mass matrix move in x with the mass matrix (FFᵀ)⁻¹.
+    Chains that move in z with a unit mass matrix move in x with that of the approximation's covariance.
     """
 
     loc: tf.Tensor  # [d]
-    blocks: tf.Tensor  # [P, M, M]: of the first M·P coordinates, in the order [M, P]
-    scale: tf.Tensor  # [d − M·P]: of the others
+    blocks: tf.Tensor  # F, [P, M, M]: of the first M·P coordinates, in the order [M, P]
+    scale: tf.Tensor  # s, [d − M·P]: of the others
+    tilt: tf.Tensor  # J, [M·P, d − M·P]: how the approximation's mean moves with the others
 
     def forward(self, z: tf.Tensor) -> tf.Tensor:
         """Return x for z, [C, d]. O(CPM²)."""
         P, M = self.blocks.shape[0], self.blocks.shape[-1]
-        first, rest = z[:, : M * P], z[:, M * P :]
+        first, rest = z[:, : M * P], self.scale * z[:, M * P :]
         moved = tf.einsum("pmn,cnp->cmp", self.blocks, tf.reshape(first, [-1, M, P]))
-        return self.loc + tf.concat([tf.reshape(moved, tf.shape(first)), self.scale * rest], axis=1)
+        moved = tf.reshape(moved, tf.shape(first)) + tf.matmul(rest, self.tilt, transpose_b=True)
+        return self.loc + tf.concat([moved, rest], axis=1)
 
     def inverse(self, x: tf.Tensor) -> tf.Tensor:
         """Return z for x, [C, d]. O(CPM²)."""
         P, M = self.blocks.shape[0], self.blocks.shape[-1]
-        shifted = x - self.loc
-        first = tf.transpose(tf.reshape(shifted[:, : M * P], [-1, M, P]), [2, 1, 0])  # [P, M, C]
-        solved = tf.transpose(tf.linalg.triangular_solve(self.blocks, first), [2, 1, 0])
-        return tf.concat([tf.reshape(solved, [-1, M * P]), shifted[:, M * P :] / self.scale], axis=1)
+        first, rest = tf.split(x - self.loc, [M * P, -1], axis=1)
+        first = tf.reshape(first - tf.matmul(rest, self.tilt, transpose_b=True), [-1, M, P])
+        solved = tf.linalg.triangular_solve(self.blocks, tf.transpose(first, [2, 1, 0]))
+        solved = tf.reshape(tf.transpose(solved, [2, 1, 0]), [-1, M * P])
+        return tf.concat([solved, rest / self.scale], axis=1)
 
 
 class Target:

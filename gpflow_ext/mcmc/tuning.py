@@ -172,8 +172,8 @@ class BayesianOptimizer:
         return (raw - self._low) / np.maximum(self._high - self._low, 1e-12)
 
 
-def reward(positions: Array, first: Array, max_leapfrogs: int) -> tuple[float, float]:
-    """Return log(1 + ESJD/√L_max) and the ESJD of chains, their squared jumps averaged over all of them.
+def reward(positions: Array, first: Array, max_leapfrogs: int, penalty: float = 0.5) -> tuple[float, float]:
+    """Return log(1 + ESJD/L_max^penalty) and the ESJD of chains, their squared jumps averaged over all of them.
 
     Parameters
     ----------
@@ -183,7 +183,9 @@ def reward(positions: Array, first: Array, max_leapfrogs: int) -> tuple[float, f
         Where it began, [C, d].
     max_leapfrogs
         L_max.
+    penalty
+        Half in the paper; 1 counts a gradient as what it costs, which suits where few coordinates are slow.
     """
     path = np.concatenate([first[None], positions], axis=0)
     jump = float((np.diff(path, axis=0) ** 2).sum(-1).mean())
-    return (math.log1p(jump / math.sqrt(max_leapfrogs)) if math.isfinite(jump) else 0.0), jump
+    return (math.log1p(jump / max_leapfrogs**penalty) if math.isfinite(jump) else 0.0), jump

@@ -229,26 +229,27 @@ class SGPMCFreeForm(SGPMC):
 
         q(v | θ) = N(m, B⁻¹) is what the Gaussian sites of the approximation say of v at θ, v = m + R⁻ᵀz. In
         these coordinates the posterior of z hardly depends on θ: what ties v and θ together does not hold up
-        the sampler. Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(M³ + PNM²)).
+        the sampler. Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(PM³ + PNM²)), less on grids.
         """
-        A = self.project(stack, self.data[0])
-        V, half_log_det = self._from_conditional(stack, A.A)
+        A = self.projection(stack)
+        V, half_log_det = self._from_conditional(stack, A)
         z = stack[self.V]
         shift = 0.5 * tf.reduce_sum(z**2 - V**2, axis=[1, 2])
         return self.expected(stack, A, V) + shift - half_log_det
 
     def from_conditional(self, stack: Stack) -> Stack:
         """Return the stack with v = m(θ) + R(θ)⁻ᵀz in the place of z."""
-        V, _ = self._from_conditional(stack, self.project(stack, self.data[0]).A)
+        V, _ = self._from_conditional(stack, self.projection(stack))
         return Stack((p, V if p is self.V else value) for p, value in stack.values)
 
-    def _from_conditional(self, stack: Stack, A: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _from_conditional(
+        self, stack: Stack, A: grids.Dense | grids.Kronecker
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return v [C, M, P] and ½ log|B| [C] for B = I + AΛAᵀ = RRᵀ and m = B⁻¹Aρ, ρ = ν − Λμ."""
-        prec = tf.transpose(tf.convert_to_tensor(self.prec))[:, None, :]  # [P, 1, N]
         rho = self.nat1 - self.prec * stacked.mean(self.mean_function, stack, self.data[0])  # [C or 1, N, P]
-        B = tf.matmul(A[:, None] * prec, A[:, None], transpose_b=True)  # [C, P, M, M]
+        B = A.weighted(tf.transpose(tf.convert_to_tensor(self.prec)))  # [C or 1, P, M, M]
         R = tf.linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
-        pulled = tf.linalg.matrix_transpose(tf.matmul(A, rho))[..., None]  # [C, P, M, 1]
+        pulled = tf.linalg.matrix_transpose(A.pull(rho))[..., None]  # [C, P, M, 1]
         z = tf.linalg.matrix_transpose(stack[self.V])[..., None]
         R = tf.broadcast_to(R, tf.concat([tf.shape(z)[:1], tf.shape(R)[1:]], axis=0))
         root = tf.linalg.triangular_solve(R, tf.broadcast_to(pulled, tf.shape(z)))

@@ -19,18 +19,18 @@ import tensorflow as tf
 from gpflow.models import SVGP, BayesianModel
 
 from gpflow_ext import progress as progress_bar
-from gpflow_ext import stacked
 from gpflow_ext._version import __version__
 from gpflow_ext.inference.loops import resolve_jit
 from gpflow_ext.mcmc import adaptation, hmc
 from gpflow_ext.mcmc.adaptation import Tuned
 from gpflow_ext.mcmc.chains import Chains, draws_of
 from gpflow_ext.mcmc.draws import Draws
-from gpflow_ext.mcmc.gibbs import Blocks, MetropolisWithinGibbs
-from gpflow_ext.mcmc.target import Affine, Target, coordinates
+from gpflow_ext.mcmc.gibbs import MetropolisWithinGibbs
+from gpflow_ext.mcmc.target import Target, coordinates
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.recipes.sampling_target import gibbs_blocks, target_and_start
 
 TUNERS = ("bayesopt", "dual_averaging", "chees", "nuts", "gibbs")
 KERNELS: dict[str, Callable[..., hmc.Counting]] = {
@@ -45,7 +45,6 @@ ADAPTATIONS: dict[str, tuple[Callable[..., Tuned], str, int]] = {  # with the op
     "gibbs": (adaptation.gibbs, "rounds", 25),
 }
 PRECONDITIONS = ("auto", "conditional", "vb", None)
-_HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
 
 
 def gaussian_approximation(
@@ -152,9 +151,10 @@ def sample(
         Keyword arguments of the tuner, see `gpflow_ext.mcmc.adaptation`.
     precondition
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
-        normal. ``"conditional"``: what its sites say of v at each θ is; an evaluation costs about twice as
-        much, and the hyperparameters move freely. ``None``: the whitened ones, as in the paper. ``"auto"`` is
-        conditional for one latent function that is not on a grid, else vb, and none for Gibbs.
+        normal, its mean moving with θ to first order. ``"conditional"``: what its sites say of v at each θ
+        is; an evaluation costs about twice as much, and the hyperparameters move freely. ``None``: the
+        whitened ones, as in the paper. ``"auto"`` is conditional for one latent function that is not on a
+        grid, else vb, and none for Gibbs.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -221,8 +221,8 @@ def sample(
         chains.resize(num_samples)
     if free_form and not resumed and (approximate or (approximate is None and not model.is_approximated)):
         gaussian_approximation(model, jit_compile=jit_compile)
-    target, start = _target(model, precondition)
-    blocks = _blocks(model, target) if kind == "gibbs" else None
+    target, start = target_and_start(model, precondition)
+    blocks = gibbs_blocks(model, target) if kind == "gibbs" else None
     run = hmc.runner(blocks or target, KERNELS[kind], jit_compile)
     if not resumed:
         z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
@@ -253,59 +253,11 @@ def sample(
     return draws
 
 
-def _target(
-    model: BayesianModel, precondition: str | None
-) -> tuple[Target, Callable[[tf.Tensor], tf.Tensor]]:
-    """Return the density in the coordinates z of the chains, and where standard normals [C, d] start them."""
-    if not isinstance(model, SGPMCFreeForm):
-        objective = getattr(model, "maximum_log_likelihood_objective", None)
-        if objective is None:
-            raise ValueError(
-                f"{type(model).__name__} has no `maximum_log_likelihood_objective` to sample from."
-            )
-        target = Target(model, functools.partial(stacked.each, objective))
-        nothing = tf.zeros([1, 0, 0], target.start().dtype)
-        return target, _spread(target, nothing).forward
-    target = Target(model, model.log_likelihoods)
-    affine = _spread(target, tf.convert_to_tensor(model.q_sqrt))
-    if precondition is None:
-        return target, affine.forward
-    if precondition == "vb":
-        return Target(model, model.log_likelihoods, affine), lambda z: z
-    eye = tf.eye(model.V.shape[0], batch_shape=[model.num_latent_gps], dtype=affine.loc.dtype)
-    none = tf.zeros([model.V.shape[0] * model.num_latent_gps], affine.loc.dtype)
-    centred = Affine(tf.concat([none, affine.loc[len(none) :]], axis=0), eye, affine.scale)
-    density = model.conditional_log_likelihoods
-    return Target(model, density, centred, model.from_conditional), lambda z: z
-
-
 def _kind(tuner: str | Setting) -> str:
     """Return which of `KERNELS` a tuner is for."""
     if isinstance(tuner, Setting):
         return "gibbs" if tuner.walk > 0.0 else "hmc"
     return tuner if tuner in KERNELS else "hmc"
-
-
-def _blocks(model: SGPMCFreeForm, target: Target) -> Blocks:
-    """Return the density for Gibbs sampling: the projection of the data depends on θ alone."""
-
-    def prepare(z: tf.Tensor) -> Any:
-        A = model.projection(target.values(target.position(z)))
-        return tf.nest.map_structure(
-            lambda part: tf.broadcast_to(part, tf.concat([tf.shape(z)[:1], tf.shape(part)[1:]], axis=0)), A
-        )
-
-    def density(z: tf.Tensor, A: Any) -> tf.Tensor:
-        return target.density(z, lambda stack: model.expected(stack, A, stack[model.V]))
-
-    return Blocks(int(tf.size(model.V)), prepare, density)
-
-
-def _spread(target: Target, blocks: tf.Tensor) -> Affine:
-    """Return coordinates around the model's parameters: V in those of its approximation, the rest scaled."""
-    rest = target.num_dimensions - int(blocks.shape[0]) * int(blocks.shape[-1])
-    loc = target.start()
-    return Affine(loc, blocks, tf.fill([rest], tf.constant(_HYPER_SCALE, loc.dtype)))
 
 
 def _tune(

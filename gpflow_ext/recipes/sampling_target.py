@@ -1,0 +1,85 @@
+"""Densities and coordinates in which `sample` moves, and where its chains start."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.models import BayesianModel
+
+from gpflow_ext import stacked
+from gpflow_ext.mcmc.gibbs import Blocks
+from gpflow_ext.mcmc.target import Affine, Target
+from gpflow_ext.models import SGPMCFreeForm
+
+_HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
+
+
+def target_and_start(
+    model: BayesianModel, precondition: str | None
+) -> tuple[Target, Callable[[tf.Tensor], tf.Tensor]]:
+    """Return the density in the coordinates z of the chains, and where standard normals [C, d] start them."""
+    if not isinstance(model, SGPMCFreeForm):
+        objective = getattr(model, "maximum_log_likelihood_objective", None)
+        if objective is None:
+            raise ValueError(
+                f"{type(model).__name__} has no `maximum_log_likelihood_objective` to sample from."
+            )
+        target = Target(model, functools.partial(stacked.each, objective))
+        nothing = tf.zeros([1, 0, 0], target.start().dtype)
+        return target, _spread(target, nothing).forward
+    target = Target(model, model.log_likelihoods)
+    affine = _spread(target, tf.convert_to_tensor(model.q_sqrt), _tilt(model, target))
+    if precondition is None:
+        return target, affine.forward
+    if precondition == "vb":
+        return Target(model, model.log_likelihoods, affine), lambda z: z
+    eye = tf.eye(model.V.shape[0], batch_shape=[model.num_latent_gps], dtype=affine.loc.dtype)
+    none = tf.zeros([model.V.shape[0] * model.num_latent_gps], affine.loc.dtype)
+    loc = tf.concat([none, affine.loc[len(none) :]], axis=0)
+    centred = Affine(loc, eye, affine.scale, tf.zeros_like(affine.tilt))
+    density = model.conditional_log_likelihoods
+    return Target(model, density, centred, model.from_conditional), lambda z: z
+
+
+def gibbs_blocks(model: SGPMCFreeForm, target: Target) -> Blocks:
+    """Return the density for Gibbs sampling: the projection of the data depends on θ alone."""
+
+    def prepare(z: tf.Tensor) -> Any:
+        A = model.projection(target.values(target.position(z)))
+        return tf.nest.map_structure(
+            lambda part: tf.broadcast_to(part, tf.concat([tf.shape(z)[:1], tf.shape(part)[1:]], axis=0)), A
+        )
+
+    def density(z: tf.Tensor, A: Any) -> tf.Tensor:
+        return target.density(z, lambda stack: model.expected(stack, A, stack[model.V]))
+
+    return Blocks(int(tf.size(model.V)), prepare, density)
+
+
+def _spread(target: Target, blocks: tf.Tensor, tilt: tf.Tensor | None = None) -> Affine:
+    """Return coordinates around the model's parameters: V in those of its approximation, the rest scaled."""
+    first = int(blocks.shape[0]) * int(blocks.shape[-1])
+    rest, loc = target.num_dimensions - first, target.start()
+    scale = tf.fill([rest], tf.constant(_HYPER_SCALE, loc.dtype))
+    return Affine(loc, blocks, scale, tf.zeros([first, rest], loc.dtype) if tilt is None else tilt)
+
+
+def _tilt(model: SGPMCFreeForm, target: Target) -> tf.Tensor:
+    """Return dm/dθ of the mean m(θ) that the approximation's sites give v, by central differences."""
+    start, size = target.start(), int(tf.size(model.V))
+    step = tf.constant(float(np.finfo(start.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0), start.dtype)
+
+    def mean(coordinate: int, sign: float) -> tf.Tensor:
+        moved = start + sign * step * tf.one_hot(coordinate, target.num_dimensions, dtype=start.dtype)
+        moved = tf.concat([tf.zeros([size], start.dtype), moved[size:]], axis=0)
+        return tf.reshape(model.from_conditional(target.values(moved[None]))[model.V], [-1])
+
+    slopes = [
+        (mean(coordinate, 1.0) - mean(coordinate, -1.0)) / (2.0 * step)
+        for coordinate in range(size, target.num_dimensions)
+    ]
+    return tf.stack(slopes, axis=1) if slopes else tf.zeros([size, 0], start.dtype)
