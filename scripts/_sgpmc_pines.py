@@ -30,9 +30,10 @@ TEXT = """\
 {events} points of a log Gaussian Cox process on a square of side 10, its log intensity drawn from a Gaussian process with length
 scale {lengthscale:g} and variance {variance:g}; the pine saplings of the paper (126 points) are not at hand. Counts in the cells of a grid,
 inducing points on a grid, a squared exponential kernel with Gamma(1.75, rate 1) on its length scale and Gamma(1.2, rate 1)
-on its variance, a constant mean with N(0, 1). Both being grids, the Kronecker structure is used. Tuned by Bayesian
-optimisation, the squared jump over L_max and not its root, as the length scale is slower than all else; {chains} chains. `expected` is the posterior mean of ∫ intensity, `error` the root mean squared error of the
-posterior mean of the log intensity, `covered` the share of cells whose true log intensity is within two standard deviations.
+on its variance, a constant mean with N(0, 1). Both being grids, the Kronecker structure is used. {chains} chains, tuned by
+Bayesian optimisation of the squared jump over L_max and not its root, as the length scale is slower than all else.
+`expected` is the posterior mean of ∫ intensity, `error` the root mean squared error of the posterior mean of the log
+intensity, `covered` the share of cells whose true log intensity is within two standard deviations.
 
 The paper needs 3.4 s (32 × 32) and 4.7 s (64 × 64) for an effective draw, and 554 s for one of full MCMC (32 × 32, all cells
 inducing), on its machine.

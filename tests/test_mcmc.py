@@ -116,13 +116,13 @@ def test_affine_coordinates() -> None:
     loc, scale = rng.standard_normal(8), np.array([0.5, 2.0])
     affine = Affine(*(tf.constant(part) for part in (loc, blocks, scale, tilt)))
     z = tf.constant(rng.standard_normal((5, 8)))
-    x = affine.forward(z).numpy()
+    x, z = affine.forward(z).numpy(), z.numpy()
     np.testing.assert_allclose(affine.inverse(tf.constant(x)), z, atol=1e-12)
     np.testing.assert_allclose(x[:, 6:], loc[6:] + scale * z[:, 6:])
     first = (x[:, :6] - loc[:6] - (scale * z[:, 6:]) @ tilt.T).reshape(5, 3, 2)
     for latent in range(2):
         np.testing.assert_allclose(
-            first[..., latent], z.numpy()[:, :6].reshape(5, 3, 2)[..., latent] @ blocks[latent].T
+            first[..., latent], z[:, :6].reshape(5, 3, 2)[..., latent] @ blocks[latent].T
         )
 
 

@@ -173,7 +173,7 @@ class BayesianOptimizer:
 
 
 def reward(positions: Array, first: Array, max_leapfrogs: int, penalty: float = 0.5) -> tuple[float, float]:
-    """Return log(1 + ESJD/L_max^penalty) and the ESJD of chains, their squared jumps averaged over all of them.
+    """Return log(1 + ESJD/L_max^penalty) and the ESJD of chains, squared jumps averaged over all of them.
 
     Parameters
     ----------
