@@ -11,7 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("gpflow-ext", "gpflow", "tensorflow", "numpy", "scipy", "scikit-learn", "GPy", "bayesnewton")
+PACKAGES = (
+    "gpflow-ext",
+    "gpflow",
+    "tensorflow",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "GPy",
+    "bayesnewton",
+    "gpytorch",
+    "torch",
+)
 
 
 def set_threads(threads: int | None) -> None:
