@@ -1,0 +1,112 @@
+"""Steps timed in turn, the benchmark against the number of outputs, and the page that collects all ratios."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import _benchmark_gprn
+import _benchmark_robustmax
+import _benchmark_sparse_ep
+import _benchmark_summary
+import _report
+import _timing
+import benchmark
+
+
+def test_steps_are_timed_in_turn_and_their_operations_counted() -> None:
+    calls: list[str] = []
+
+    def build(name: str, number: int) -> _timing.Step:
+        matrix = tf.eye(10, dtype=tf.float64)
+        product = tf.function(lambda: sum(tf.matmul(matrix, matrix) for _ in range(number)))
+
+        def step() -> None:
+            calls.append(name)
+            product()
+
+        return step
+
+    one, two = _timing.interleaved({"a": lambda: build("a", 1), "b": lambda: build("b", 2)}, 3)
+    assert calls == [*"ab", *"ab" * 3, *"aa", *"bb"]  # first calls, rounds, counting
+    assert one["method"] == "a"
+    assert len(one["seconds"]) == 3
+    assert 0.0 < min(one["seconds"]) < one["first_call"]
+    assert one["flops"] >= 2000.0
+    assert two["flops"] - one["flops"] >= 2000.0
+
+
+def test_the_rate_of_the_product_is_that_of_the_machine(monkeypatch) -> None:
+    monkeypatch.setattr(_timing, "PRODUCT_SIZE", 200)
+    assert 1e8 < _timing.product_rate("float32", 3) < 1e15
+
+
+def test_the_benchmark_of_outputs_measures_and_the_summary_collects(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(_timing, "PRODUCT_SIZE", 100)
+    monkeypatch.setattr(_benchmark_gprn, "MOST", {**_benchmark_gprn.MOST, _benchmark_gprn.GPR: 12})
+    out = tmp_path / "benchmark_gprn.md"
+    flags = ["gprn", "--quick", "--sizes", "12", "16", "--repeats", "1", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
+    benchmark.main()
+    _, *records = map(json.loads, out.with_suffix(".jsonl").read_text().splitlines())
+    measured = [(record["outputs"], record["method"]) for record in records]
+    assert (12, _benchmark_gprn.GPR) in measured
+    assert (16, _benchmark_gprn.GPR) not in measured
+    assert all(record["flops"] > 0.0 and record["first_call"] > 0.0 for record in records)
+    ours, _, theirs, _ = records[:4]
+    ratio = _report.number(theirs["seconds"][0] / ours["seconds"][0], 2)
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if f"| {_benchmark_gprn.GPR} |" in line]
+    assert f"| {ratio} |" in line
+    assert (tmp_path / "benchmarks.png").stat().st_size > 5_000
+    assert "VGPKMM" not in page
+
+
+def _fixed(method: str, seconds: list[float | None]) -> dict:
+    record = {"table": "fixed", "size": 30, "bound": "exact", "method": method, "seconds": seconds}
+    return {**record, "own_objective": "Laplace" in method, "first_call": 2.0, "cap": 90.0}
+
+
+def test_a_method_that_did_not_arrive_is_shown_by_its_cap() -> None:
+    methods = {
+        "gpflow_ext, parallel": [0.5, 0.4, 0.6],
+        "GPflow VGP": [None, 7.0, None],
+        "sklearn Laplace": [1.0],
+    }
+    records = [_fixed(name, seconds) for name, seconds in methods.items()]
+    piecewise = [{**record, "bound": "piecewise"} for record in records[:2]]
+    costs = {"table": "costs", "size": 30, "seconds": {"product": [1e-3], "parallel step": [1e-2]}}
+    costs["flops"] = {"parallel step": 1e5}
+    first, second, _ = _benchmark_summary._kmm([*records, *piecewise, costs])
+    assert (first.ours, first.theirs, first.capped) == (0.5, 90.0, True)
+    assert second.method == "sklearn Laplace (own objective)"
+    assert second.theirs / second.ours == pytest.approx(2.0)
+    rate = 2.0 * 30**3 / 1e-3
+    assert first.share == pytest.approx(1e5 / 1e-2 / rate)
+    assert "> 90" in _benchmark_summary._table([first])
+    assert "> 1.8e+02" in _benchmark_summary._table([first])
+
+
+def test_small_steps_of_the_classifiers_are_compared(monkeypatch) -> None:
+    monkeypatch.setattr(_benchmark_sparse_ep, "STEPS", 2)
+    ours, theirs = _benchmark_sparse_ep.stochastic(40)[:2]
+    assert (ours["method"], theirs["method"]) == ("SparseEP", "GPflow SVGP")
+    assert ours["flops"] > 0.0
+    text = _benchmark_sparse_ep._stochastic_table([{**record, "rate": 1e9} for record in (ours, theirs)])
+    assert "GPflow SVGP" in text
+    shape = (5, 10, 20)
+    monkeypatch.setattr(_benchmark_robustmax, "INPUTS", 2)
+    chosen = {name: build for name, build in _benchmark_robustmax.steps(shape).items() if "natural" in name}
+    found = _timing.interleaved(chosen, 1)
+    rows = [{**r, "table": "step", "dtype": d, "rate": 1e9} for r in found for d in ("float32", "float64")]
+    ours, theirs = _benchmark_summary._steps(rows[::2], "step", "ours, natural gradients"), rows[2]
+    (row,) = ours
+    assert row.method == theirs["method"] == "GPflow, natural gradients"
+    table = _benchmark_robustmax.times(rows, "step", {"ours, natural gradients": ""}, 1.0, "s", lambda _: "0")
+    assert "| ours, natural gradients |" in table
