@@ -37,14 +37,8 @@ def picture() -> Any:
     ax.add_patch(plt.Rectangle((7.6, 0), 2.4, height - 0.08, color=plt.colormaps["Greens"](0.3)))
     ax.text(7.7, height - 0.2, "leaves: import the\nground floor at most", weight="bold", va="top")
     ax.text(7.7, height - 1.0, "\n".join(sorted(leaves)), family="monospace", fontsize=8, va="top")
-    ax.annotate(
-        "imports",
-        (-0.25, 0.2),
-        (-0.25, height - 0.5),
-        ha="center",
-        rotation=90,
-        arrowprops={"arrowstyle": "->", "lw": 1.5},
-    )
-    ax.set(xlim=(-0.6, 10.0), ylim=(0, height))
+    ax.annotate("", (-0.25, 0.1), (-0.25, height - 0.2), arrowprops={"arrowstyle": "->", "lw": 1.5})
+    ax.text(-0.45, height / 2, "imports", rotation=90, ha="center", va="center")
+    ax.set(xlim=(-0.7, 10.0), ylim=(0, height))
     ax.axis("off")
     return figure

@@ -74,6 +74,7 @@ def sparse_ep() -> Painter:
         ax.plot(*model.inducing_variable.Z.numpy().T, "k+", markersize=9, label="inducing points")
         ax.figure.colorbar(filled, ax=ax, label="probability of class 1")
         ax.set(title="SparseEP: two classes", xlabel="input 1", ylabel="input 2")
+        ax.set(xlim=(grid[0].min(), grid[0].max()), ylim=(grid[1].min(), grid[1].max()))
         ax.legend(loc="upper right")
 
     return draw
@@ -142,8 +143,9 @@ def gprn_tensor() -> Painter:
     """Train on outputs whose correlation changes sign, by `GPRNTensor`."""
     rng = np.random.default_rng(0)
     X, x = _line(-2.0, 2.0, 50), _line(-2.0, 2.0)
-    sign = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
-    Y = np.sin(4.0 * X) * (0.6 + 0.6 * sign * np.tanh(2.0 * X)) + 0.1 * rng.standard_normal((50, 8))
+    level, change = np.array([1.0, 0.0]), np.array([0.0, 1.0])  # of the two that are drawn
+    level, change = (np.concatenate([part, rng.uniform(-1.0, 1.0, 6)]) for part in (level, change))
+    Y = np.sin(4.0 * X) * (level + change * np.tanh(2.0 * X)) + 0.1 * rng.standard_normal((50, 8))
     known = rng.uniform(size=Y.shape) < 0.6
     kernels = [gpflow.kernels.SquaredExponential(lengthscales=length) for length in (0.5, 1.0)]
     model = gpx.models.GPRNTensor((X, np.where(known, Y, np.nan)), *kernels, num_latent=2)
@@ -157,8 +159,8 @@ def gprn_tensor() -> Painter:
             _band(ax, x, mean[:, d] - spread, mean[:, d], mean[:, d] + spread, label, colour)
             seen = known[:, d]
             ax.plot(X[seen, 0], Y[seen, d], ".", color=colour, markersize=5)
-        ax.set(title="GPRNTensor: correlations that change", xlabel="input", ylabel="output")
-        ax.legend()
+        ax.set(title="GPRNTensor: opposed on the left, alike on the right", xlabel="input", ylabel="output")
+        ax.legend(loc="upper left")
 
     return draw
 
@@ -189,7 +191,7 @@ def review() -> Painter:
         for name, (probability, style) in curves.items():
             ax.plot(x, probability, style, label=name)
         ax.set(title="Binary data, one kernel, four posteriors", xlabel="input")
-        ax.set_ylabel("probability of class 1")
-        ax.legend(loc="lower right", fontsize=8)
+        ax.set(ylabel="probability of class 1", ylim=(-0.05, 1.4))
+        ax.legend(loc="upper center", fontsize=8, ncols=2)
 
     return draw

@@ -1,10 +1,11 @@
 """What the pages of the guide use beside Markdown, for MkDocs (`make docs`) and for the tests.
 
-Three fences are filled in when the site is built, so that nothing they show can go stale:
+Four fences are filled in when the site is built, so that nothing they show can go stale:
 
 - ``source``: ``path: name`` shows a function, method or class of this repository without its docstring;
 - ``quote``: ``page: beginning`` repeats the paragraph of another page that begins so, for numbers that a script wrote;
-- ``table``: ``page: heading`` repeats the first table below that heading.
+- ``table``: ``page: heading`` repeats the first table below that heading;
+- ``section``: ``README.md: heading`` repeats what stands below that heading of the README, whose code the tests run.
 
 Mathematics, $…$ and $$…$$, becomes MathML, which browsers show without scripts, fonts or a network.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"^```(source|quote|table)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(source|quote|table|section)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
@@ -41,7 +42,7 @@ def filled(markdown: str) -> str:
     ValueError
         For a name that does not exist.
     """
-    kinds = {"source": _source_block, "quote": quotation, "table": table}
+    kinds = {"source": _source_block, "quote": quotation, "table": table, "section": section}
 
     def fill(found: re.Match[str]) -> str:
         entries = [line.split(": ", 1) for line in found[2].strip().splitlines()]
@@ -91,6 +92,14 @@ def table(page: str, heading: str) -> str:
     if not found or rows is None:
         raise ValueError(f"docs/{page} has no table below {heading!r}.")
     return rows[0].rstrip()
+
+
+def section(path: str, heading: str) -> str:
+    """Return what stands below a heading of a file beside docs/, its links as seen from there."""
+    _, found, below = (ROOT / path).read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    if not found:
+        raise ValueError(f"{path} has no heading {heading!r}.")
+    return below.partition("\n## ")[0].replace("](docs/", "](").strip()
 
 
 def _page(page: str) -> str:

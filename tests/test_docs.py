@@ -70,6 +70,7 @@ def test_missing_names_are_refused() -> None:
         "source\ngpflow_ext/sites.py: nothing",
         "quote\nresults/kmm.md: None",
         "table\nindex.md: None",
+        "section\nREADME.md: None",
     ):
         with pytest.raises(ValueError, match="has no"):
             _site.filled(f"```{fence}\n```")
