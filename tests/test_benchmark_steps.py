@@ -49,17 +49,15 @@ def test_the_rate_of_the_product_is_that_of_the_machine(monkeypatch) -> None:
 
 def test_the_benchmark_of_outputs_measures_and_the_summary_collects(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(_timing, "PRODUCT_SIZE", 100)
-    monkeypatch.setattr(_benchmark_gprn, "MOST", {**_benchmark_gprn.MOST, _benchmark_gprn.GPR: 12})
+    most = {_benchmark_gprn.TENSOR: 0, _benchmark_gprn.LMC: 0, _benchmark_gprn.GPR: 12}
+    monkeypatch.setattr(_benchmark_gprn, "MOST", most)
     out = tmp_path / "benchmark_gprn.md"
-    flags = ["gprn", "--quick", "--sizes", "12", "16", "--repeats", "1", "--out", str(out)]
+    flags = ["gprn", "--quick", "--sizes", "12", "--repeats", "1", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
     benchmark.main()
-    _, *records = map(json.loads, out.with_suffix(".jsonl").read_text().splitlines())
-    measured = [(record["outputs"], record["method"]) for record in records]
-    assert (12, _benchmark_gprn.GPR) in measured
-    assert (16, _benchmark_gprn.GPR) not in measured
-    assert all(record["flops"] > 0.0 and record["first_call"] > 0.0 for record in records)
-    ours, _, theirs, _ = records[:4]
+    _, ours, theirs = map(json.loads, out.with_suffix(".jsonl").read_text().splitlines())
+    assert (ours["method"], theirs["method"]) == (_benchmark_gprn.OURS, _benchmark_gprn.GPR)
+    assert all(record["flops"] > 0.0 and record["first_call"] > 0.0 for record in (ours, theirs))
     ratio = _report.number(theirs["seconds"][0] / ours["seconds"][0], 2)
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     (line,) = [line for line in page.splitlines() if f"| {_benchmark_gprn.GPR} |" in line]
@@ -83,30 +81,46 @@ def test_a_method_that_did_not_arrive_is_shown_by_its_cap() -> None:
     piecewise = [{**record, "bound": "piecewise"} for record in records[:2]]
     costs = {"table": "costs", "size": 30, "seconds": {"product": [1e-3], "parallel step": [1e-2]}}
     costs["flops"] = {"parallel step": 1e5}
-    first, second, _ = _benchmark_summary._kmm([*records, *piecewise, costs])
+    first, second, third = _benchmark_summary._kmm([*records, *piecewise, costs])
+    assert third.task == "dense, N = 30, 20 pieces"
     assert (first.ours, first.theirs, first.capped) == (0.5, 90.0, True)
     assert second.method == "sklearn Laplace (own objective)"
     assert second.theirs / second.ours == pytest.approx(2.0)
     rate = 2.0 * 30**3 / 1e-3
     assert first.share == pytest.approx(1e5 / 1e-2 / rate)
     assert "> 90" in _benchmark_summary._table([first])
-    assert "> 1.8e+02" in _benchmark_summary._table([first])
+    assert "> 180 |" in _benchmark_summary._table([first])
 
 
-def test_small_steps_of_the_classifiers_are_compared(monkeypatch) -> None:
-    monkeypatch.setattr(_benchmark_sparse_ep, "STEPS", 2)
-    ours, theirs = _benchmark_sparse_ep.stochastic(40)[:2]
-    assert (ours["method"], theirs["method"]) == ("SparseEP", "GPflow SVGP")
-    assert ours["flops"] > 0.0
-    text = _benchmark_sparse_ep._stochastic_table([{**record, "rate": 1e9} for record in (ours, theirs)])
-    assert "GPflow SVGP" in text
-    shape = (5, 10, 20)
-    monkeypatch.setattr(_benchmark_robustmax, "INPUTS", 2)
-    chosen = {name: build for name, build in _benchmark_robustmax.steps(shape).items() if "natural" in name}
-    found = _timing.interleaved(chosen, 1)
-    rows = [{**r, "table": "step", "dtype": d, "rate": 1e9} for r in found for d in ("float32", "float64")]
-    ours, theirs = _benchmark_summary._steps(rows[::2], "step", "ours, natural gradients"), rows[2]
-    (row,) = ours
-    assert row.method == theirs["method"] == "GPflow, natural gradients"
-    table = _benchmark_robustmax.times(rows, "step", {"ours, natural gradients": ""}, 1.0, "s", lambda _: "0")
-    assert "| ours, natural gradients |" in table
+def test_steps_are_tabulated_beside_ours_of_the_same_kind() -> None:
+    shared = {"table": "step", "rate": 1e9, "first_call": 3.0, "flops": 1e8, "rows": 40}
+    methods = {
+        "ours, Adam": 0.2,
+        "GPflow, Adam": 0.3,
+        "ours, natural gradients": 0.25,
+        "GPflow, natural gradients": 0.5,
+    }
+    records = [
+        {**shared, "dtype": dtype, "method": method, "seconds": [seconds]}
+        for method, seconds in methods.items()
+        for dtype in ("float32", "float64")
+    ]
+    adam, natural, *_ = _benchmark_summary._robustmax([*records, *_predictions(records)])
+    assert (adam.method, adam.theirs / adam.ours) == ("GPflow, Adam", pytest.approx(1.5))
+    assert (natural.method, natural.theirs / natural.ours) == (
+        "GPflow, natural gradients",
+        pytest.approx(2.0),
+    )
+    assert adam.share == pytest.approx(1e8 / 0.2 / 1e9)
+    own = {"ours, Adam": "Adam", "ours, natural gradients": "natural"}
+    table = _benchmark_robustmax.times(records, "step", own, 1e3, "ms", lambda _: "0")
+    assert "| GPflow, natural gradients | 3 | 500 | 2.00 | 20% | 3 | 500 | 2.00 | 20% | 0 |" in table
+    ours, theirs = (
+        {**r, "method": m} for r, m in zip(records[::2], ("SparseEP", "GPflow SVGP"), strict=False)
+    )
+    text = _benchmark_sparse_ep._stochastic_table([ours, theirs])
+    assert "| 40 | GPflow SVGP | 3 | 300 | 1.50 | 33% |" in text
+
+
+def _predictions(records: list[dict]) -> list[dict]:
+    return [{**record, "table": "prediction", "method": "ours, cached"} for record in records[:2]]
