@@ -49,7 +49,7 @@ STOCHASTIC = """\
 M = {inducing}, minibatches of {minibatch}, {inputs} inputs, drawn at random, hyperparameters and inducing inputs learnt by ADADELTA in both.
 SVGP is GPflow's, with the same probit; GPyTorch's, where installed, steps by Adam. Milliseconds are medians over {steps}
 interleaved steps; the first one, with compilation, is a column of its own. The share is that of the operations per second of a
-{product} × {product} matrix product in the same run.
+{product} × {product} matrix product in the same rounds.
 """
 
 
@@ -57,9 +57,8 @@ def run(options: argparse.Namespace, data: tuple[Any, Any]) -> Records:
     """Measure all three, on the data of the fixed problem."""
     inducing = min(INDUCING, len(data[0]) // 4)
     records = [fixed(data, inducing, options.repeats), costs(data, inducing, options.repeats)]
-    rate = _timing.product_rate("float64")
     for size in options.sizes:
-        records += [{**record, "rate": rate} for record in stochastic(size)]
+        records += stochastic(size)
         print(f"N = {size}: done", flush=True)
     return records
 
@@ -206,7 +205,10 @@ def stochastic(size: int) -> Records:
     if _peers_torch.INSTALLED:
         builders["GPyTorch SVGP"] = lambda: _peers_torch.step((X, Y), Z, size, batch=batch)
     shape = {"rows": size, "inducing": count, "minibatch": batch}
-    return [{"table": "stochastic", **shape, **record} for record in _timing.interleaved(builders, STEPS)]
+    return [
+        {"table": "stochastic", **shape, **record}
+        for record in _timing.interleaved(builders, STEPS, ("SparseEP",))
+    ]
 
 
 def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:

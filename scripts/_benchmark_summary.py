@@ -195,7 +195,7 @@ def _draw(path: Path, found: dict[str, list[Row]]) -> None:
         ax.barh(range(len(rows)), [ratio - 1.0 for ratio in ratios], left=1.0, color=colours)
         ax.set_yticks(range(len(rows)), [f"{row.task}: {row.method}" for row in rows], fontsize=7)
         for place, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
-            text = f"{'> ' if row.capped else ''}{ratio:.2g}"
+            text = f"{'> ' if row.capped else ''}{_report.number(ratio, 2)}"
             ax.text(max(ratio, 1.0) * 1.05, place, text, va="center", fontsize=7)
         ax.set(xscale="log", title=TITLES[name], ylim=(-0.6, len(rows) - 0.4))
         ax.axvline(1.0, color="k", linewidth=0.8)

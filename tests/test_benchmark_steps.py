@@ -20,7 +20,8 @@ import _timing
 import benchmark
 
 
-def test_steps_are_timed_in_turn_and_their_operations_counted() -> None:
+def test_steps_are_timed_in_turn_and_their_operations_counted(monkeypatch) -> None:
+    monkeypatch.setattr(_timing, "PRODUCT_SIZE", 200)
     calls: list[str] = []
 
     def build(name: str, number: int) -> _timing.Step:
@@ -33,18 +34,16 @@ def test_steps_are_timed_in_turn_and_their_operations_counted() -> None:
 
         return step
 
-    one, two = _timing.interleaved({"a": lambda: build("a", 1), "b": lambda: build("b", 2)}, 3)
-    assert calls == [*"ab", *"ab" * 3, *"aa", *"bb"]  # first calls, rounds, counting
+    builders = {"a": lambda: build("a", 1), "b": lambda: build("b", 2), "c": lambda: build("c", 3)}
+    one, two, three = _timing.interleaved(builders, 3, ("a", "b"))
+    assert calls == [*"abc", *"abc" * 3, *"aa", *"bb"]  # first calls, rounds, counting
+    assert three["flops"] is None
+    assert 1e7 < one["rate"] == two["rate"] < 1e15
     assert one["method"] == "a"
     assert len(one["seconds"]) == 3
     assert 0.0 < min(one["seconds"]) < one["first_call"]
     assert one["flops"] >= 2000.0
     assert two["flops"] - one["flops"] >= 2000.0
-
-
-def test_the_rate_of_the_product_is_that_of_the_machine(monkeypatch) -> None:
-    monkeypatch.setattr(_timing, "PRODUCT_SIZE", 200)
-    assert 1e8 < _timing.product_rate("float32", 3) < 1e15
 
 
 def test_the_benchmark_of_outputs_measures_and_the_summary_collects(monkeypatch, tmp_path) -> None:
