@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-import _peers_torch
 import _report
 import _timing
 import gpflow
@@ -30,9 +29,9 @@ M = {inducing}, minibatches of {batch:,}, {inputs} random inputs, {classes} clas
 `Adam` is one step of Adam for everything; `natural gradients` is one step of length 0.1 for q and one of Adam for the
 rest, each by its own optimiser in GPflow (`NaturalGradient`, one evaluation for each). GPflow has its default of 20
 Gauss-Hermite nodes, and 100 where so marked; its class probabilities are off by as much as the last column says, on
-variances between 1e-3 and 3. GPyTorch, where installed, has a softmax by Monte Carlo, another model. Milliseconds are medians
-of {repeats} interleaved runs; the first call, with compilation, is a column of its own. The share is that of the operations per
-second of a {product} × {product} matrix product in the same rounds and precision.
+variances between 1e-3 and 3. Milliseconds are medians of {repeats} interleaved runs; the first call, with compilation, is a
+column of its own. The share is that of the operations per second of a {product} × {product} matrix product in the same rounds
+and precision.
 """
 PREDICTIONS = """\
 ## Predictions
@@ -83,17 +82,14 @@ def theirs(inducing: int, nodes: int = 20) -> gpflow.models.SVGP:
 def steps(shape: Shape) -> dict[str, _timing.Builder]:
     """Return how the training steps are built."""
     inducing, batch, _ = shape
-    _, Z, data = problem(inducing, batch)
-    builders = {
+    _, _, data = problem(inducing, batch)
+    return {
         "ours, Adam": lambda: adam(ours(inducing), data),
         "GPflow, Adam": lambda: adam(theirs(inducing), data),
         "GPflow, Adam, 100 nodes": lambda: adam(theirs(inducing, nodes=100), data),
         "ours, natural gradients": lambda: natural(ours(inducing), data),
         "GPflow, natural gradients": lambda: gpflow_natural(theirs(inducing), data),
     }
-    if _peers_torch.INSTALLED:
-        builders["GPyTorch, Adam, softmax"] = lambda: _peers_torch.step(data, Z, ROWS_IN_ALL, CLASSES)
-    return builders
 
 
 def adam(model: Any, data: Any) -> Callable[[], Any]:
@@ -202,7 +198,7 @@ def document(where: dict[str, Any], records: Records) -> str:
 
     def off(method: str) -> str:
         key = "ours" if "ours" in method else f"GPflow, {100 if '100' in method else 20} nodes"
-        return "" if "GPyTorch" in method else f"{error[key]:.1e}"
+        return f"{error[key]:.1e}"
 
     return "\n".join(
         [

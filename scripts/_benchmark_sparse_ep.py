@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import _peers_torch
 import _report
 import _timing
 import gpflow
@@ -47,9 +46,8 @@ STOCHASTIC = """\
 ## A minibatch step
 
 M = {inducing}, minibatches of {minibatch}, {inputs} inputs, drawn at random, hyperparameters and inducing inputs learnt by ADADELTA in both.
-SVGP is GPflow's, with the same probit; GPyTorch's, where installed, steps by Adam. Milliseconds are medians over {steps}
-interleaved steps; the first one, with compilation, is a column of its own. The share is that of the operations per second of a
-{product} × {product} matrix product in the same rounds.
+SVGP is GPflow's, with the same probit. Milliseconds are medians over {steps} interleaved steps; the first one, with compilation, is
+a column of its own. The share is that of the operations per second of a {product} × {product} matrix product in the same rounds.
 """
 
 
@@ -202,8 +200,6 @@ def stochastic(size: int) -> Records:
         return gpx.recipes.gradient_descent(model, (X, Y), **options()).update
 
     builders = {"SparseEP": sparse_ep, "GPflow SVGP": svgp}
-    if _peers_torch.INSTALLED:
-        builders["GPyTorch SVGP"] = lambda: _peers_torch.step((X, Y), Z, size, batch=batch)
     shape = {"rows": size, "inducing": count, "minibatch": batch}
     return [
         {"table": "stochastic", **shape, **record}

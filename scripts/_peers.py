@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import _peers_torch
 from _methods import (
     Limit,
     Problem,
@@ -130,7 +129,6 @@ METHODS = (
     Method("GPflow VGP, natural gradient", vgp_natural_gradient),
     Method("GPflow VGP, L-BFGS", vgp_lbfgs, cap=30.0),
     Method("GPflow VGPOpperArchambeau, L-BFGS", opper_archambeau, cap=15.0),
-    Method("GPyTorch, natural gradient", _peers_torch.natural_gradient, module="gpytorch", cap=30.0),
     Method("scikit-learn, Laplace", sklearn_laplace, own_objective=True, module="sklearn"),
     Method("BayesNewton, VI", bayesnewton_vi, own_objective=True, module="bayesnewton"),
     Method("GPy, EP", gpy_ep, own_objective=True, module="GPy"),

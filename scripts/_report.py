@@ -11,18 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "gpflow-ext",
-    "gpflow",
-    "tensorflow",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "GPy",
-    "bayesnewton",
-    "gpytorch",
-    "torch",
-)
+PACKAGES = ("gpflow-ext", "gpflow", "tensorflow", "numpy", "scipy", "scikit-learn", "GPy", "bayesnewton")
 
 
 def set_threads(threads: int | None) -> None:
