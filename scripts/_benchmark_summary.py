@@ -81,7 +81,7 @@ def _table(rows: Iterable[Row]) -> str:
         "theirs, s",
         "times ours",
         "our first call, s",
-        "theirs",
+        "their first call, s",
         "share",
     )
     return _report.table(columns, lines)
