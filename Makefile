@@ -13,7 +13,7 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs pictures reproduce reproduce-quick clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
@@ -22,7 +22,18 @@ test: $(SETUP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 bench: $(SETUP)
-	$(BIN)/python scripts/benchmark.py kmm
+	$(BIN)/python scripts/benchmark.py all
+
+docs: $(SETUP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(SETUP)
+	$(BIN)/python scripts/pictures.py
+
+# The papers' experiments: hours, into docs/results, what is recorded there is not measured again; or minutes, into runs.
+reproduce reproduce-quick: $(SETUP)
+	set -e; for script in scripts/reproduce/*.py; do \
+		echo "$$script"; $(BIN)/python $$script $(if $(findstring quick,$@),--quick); done
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -36,4 +47,4 @@ $(SETUP): pyproject.toml constraints.txt
 	touch $(SETUP)
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs site build dist .pytest_cache .mypy_cache .ruff_cache

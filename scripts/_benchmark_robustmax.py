@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
 import _report
+import _timing
 import gpflow
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ import gpflow_ext as gpx
 from gpflow_ext.inference.natural_gradient import MinibatchAscent
 
 INPUTS, CLASSES, ROWS_IN_ALL = 784, 10, 60_000
+OWN = ("ours, Adam", "ours, natural gradients", "ours, cached")
 Records = list[dict[str, Any]]
 Shape = tuple[int, int, int]  # inducing points, rows of a minibatch, rows to predict
 
@@ -28,7 +29,9 @@ M = {inducing}, minibatches of {batch:,}, {inputs} random inputs, {classes} clas
 `Adam` is one step of Adam for everything; `natural gradients` is one step of length 0.1 for q and one of Adam for the
 rest, each by its own optimiser in GPflow (`NaturalGradient`, one evaluation for each). GPflow has its default of 20
 Gauss-Hermite nodes, and 100 where so marked; its class probabilities are off by as much as the last column says, on
-variances between 1e-3 and 3. Milliseconds are medians of {repeats} interleaved runs after an untimed one.
+variances between 1e-3 and 3. Milliseconds are medians of {repeats} interleaved runs; the first call, with compilation, is a
+column of its own. The share is that of the operations per second of a {product} × {product} matrix product in the same rounds
+and precision.
 """
 PREDICTIONS = """\
 ## Predictions
@@ -44,29 +47,12 @@ def run(options: argparse.Namespace) -> Records:
     records = []
     for dtype, jitter in ((np.float32, 1e-4), (np.float64, 1e-6)):
         with gpflow.config.as_context(gpflow.config.Config(float=dtype, jitter=jitter)):
-            runs = {**steps(shape), **predictions(shape)}
-            for table in ("step", "prediction"):
-                chosen = {name: call for (kind, name), call in runs.items() if kind == table}
-                for name, seconds in interleaved(chosen, options.repeats).items():
-                    records.append(
-                        {"table": table, "dtype": dtype.__name__, "method": name, "seconds": seconds}
-                    )
+            for table, builders in (("step", steps(shape)), ("prediction", predictions(shape))):
+                for record in _timing.interleaved(builders, options.repeats, OWN):
+                    records.append({"table": table, "dtype": dtype.__name__, **record})
             print(f"{dtype.__name__}: done", flush=True)
     records += [{"table": "error", "method": name, "error": found} for name, found in errors().items()]
     return [{**record, "shape": shape, "repeats": options.repeats} for record in records]
-
-
-def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of each run in each round, after an untimed call."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for call in runs.values():
-        call()
-    for _ in range(repeats):
-        for name, call in runs.items():
-            begin = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - begin)
-    return seconds
 
 
 def problem(inducing: int, rows: int) -> tuple[Any, Any, Any]:
@@ -93,17 +79,16 @@ def theirs(inducing: int, nodes: int = 20) -> gpflow.models.SVGP:
     return gpflow.models.SVGP(kernel, likelihood, Z, num_latent_gps=CLASSES, num_data=ROWS_IN_ALL)
 
 
-def steps(shape: Shape) -> dict[tuple[str, str], Callable[[], Any]]:
-    """Return the training steps to time."""
+def steps(shape: Shape) -> dict[str, _timing.Builder]:
+    """Return how the training steps are built."""
     inducing, batch, _ = shape
     _, _, data = problem(inducing, batch)
-    model = ours(inducing)
     return {
-        ("step", "ours, Adam"): adam(ours(inducing), data),
-        ("step", "GPflow, Adam"): adam(theirs(inducing), data),
-        ("step", "GPflow, Adam, 100 nodes"): adam(theirs(inducing, nodes=100), data),
-        ("step", "ours, natural gradients"): natural(model, data),
-        ("step", "GPflow, natural gradients"): gpflow_natural(theirs(inducing), data),
+        "ours, Adam": lambda: adam(ours(inducing), data),
+        "GPflow, Adam": lambda: adam(theirs(inducing), data),
+        "GPflow, Adam, 100 nodes": lambda: adam(theirs(inducing, nodes=100), data),
+        "ours, natural gradients": lambda: natural(ours(inducing), data),
+        "GPflow, natural gradients": lambda: gpflow_natural(theirs(inducing), data),
     }
 
 
@@ -151,25 +136,31 @@ def gpflow_natural(model: Any, data: Any) -> Callable[[], Any]:
     return both
 
 
-def predictions(shape: Shape) -> dict[tuple[str, str], Callable[[], Any]]:
-    """Return the predictions to time."""
+def predictions(shape: Shape) -> dict[str, _timing.Builder]:
+    """Return how the predictions are built."""
     inducing, _, rows = shape
     _, _, (X, _) = problem(inducing, rows)
-    model, reference = ours(inducing), theirs(inducing)
-    predictor = gpx.ClassPredictor(model)
-    predict_y = tf.function(reference.predict_y, autograph=False)
-    posterior = reference.posterior()
-
-    @tf.function(autograph=False)
-    def cached(X: tf.Tensor) -> tf.Tensor:
-        return reference.likelihood.predict_mean_and_var(X, *posterior.predict_f(X))[0]
-
     inputs = X.numpy()
-    return {
-        ("prediction", "ours, cached"): lambda: predictor.probabilities(inputs),
-        ("prediction", "GPflow, predict_y"): lambda: predict_y(X)[0].numpy(),
-        ("prediction", "GPflow, cached"): lambda: cached(X).numpy(),
-    }
+
+    def cached_ours() -> _timing.Step:
+        predictor = gpx.ClassPredictor(ours(inducing))
+        return lambda: predictor.probabilities(inputs)
+
+    def uncached() -> _timing.Step:
+        predict_y = tf.function(theirs(inducing).predict_y, autograph=False)
+        return lambda: predict_y(X)[0].numpy()
+
+    def cached() -> _timing.Step:
+        reference = theirs(inducing)
+        posterior = reference.posterior()
+
+        @tf.function(autograph=False)
+        def predict(X: tf.Tensor) -> tf.Tensor:
+            return reference.likelihood.predict_mean_and_var(X, *posterior.predict_f(X))[0]
+
+        return lambda: predict(X).numpy()
+
+    return {"ours, cached": cached_ours, "GPflow, predict_y": uncached, "GPflow, cached": cached}
 
 
 def errors() -> dict[str, float]:
@@ -203,7 +194,7 @@ def document(where: dict[str, Any], records: Records) -> str:
     inducing, batch, rows = records[0]["shape"]
     error = {record["method"]: record["error"] for record in records if record["table"] == "error"}
     filled = {"inducing": inducing, "batch": batch, "rows": rows, "inputs": INPUTS, "classes": CLASSES}
-    filled["repeats"] = records[0]["repeats"]
+    filled |= {"repeats": records[0]["repeats"], "product": f"{_timing.PRODUCT_SIZE:,}"}
 
     def off(method: str) -> str:
         key = "ours" if "ours" in method else f"GPflow, {100 if '100' in method else 20} nodes"
@@ -232,21 +223,21 @@ def times(
     off: Callable[[str], str],
 ) -> str:
     """Return a table of medians, and how many times as long as ours of the same kind each takes."""
-    medians = {
-        (record["dtype"], record["method"]): unit * median(record["seconds"])
-        for record in records
-        if record["table"] == table
-    }
-    methods = list(dict.fromkeys(method for _, method in medians))
+    found = {(record["dtype"], record["method"]): record for record in records if record["table"] == table}
     lines = []
-    for method in methods:
+    for method in dict.fromkeys(method for _, method in found):
         line = [method]
+        base = next(mine for mine, kind in own.items() if kind in method)
         for dtype in ("float32", "float64"):
-            base = next(mine for mine, kind in own.items() if kind in method)
+            record, seconds = found[dtype, method], median(found[dtype, method]["seconds"])
             line += [
-                _report.number(medians[dtype, method]),
-                f"{medians[dtype, method] / medians[dtype, base]:.2f}",
+                _report.number(record["first_call"]),
+                _report.number(unit * seconds),
+                f"{seconds / median(found[dtype, base]['seconds']):.2f}",
+                f"{record['flops'] / seconds / record['rate']:.0%}" if record["flops"] else "",
             ]
         lines.append([*line, off(method)])
-    columns = ["method", f"float32, {name}", "times ours", f"float64, {name}", "times ours", "error"]
-    return _report.table(columns, lines)
+    columns = ["method"]
+    for dtype in ("float32", "float64"):
+        columns += [f"{dtype}: first call, s", name, "times ours", "share"]
+    return _report.table([*columns, "error"], lines)

@@ -14,8 +14,8 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
-from _benchmark_robustmax import interleaved
 from _benchmark_tables import median
+from _timing import Builder, interleaved
 
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
@@ -78,9 +78,9 @@ def run(options: argparse.Namespace) -> Records:
     for name, build in problems.items():
         model = build()
         gpx.gaussian_approximation(model, free_inducing=False)
-        for method, seconds in interleaved(gradients(model, sizes.calls), options.repeats).items():
-            per_call = [second / sizes.calls for second in seconds]
-            records.append({"table": "gradient", "problem": name, "method": method, "seconds": per_call})
+        for record in interleaved(gradients(model, sizes.calls), options.repeats, ()):
+            per_call = [second / sizes.calls for second in record["seconds"]]
+            records.append({**record, "table": "gradient", "problem": name, "seconds": per_call})
         print(f"{name}: gradients done", flush=True)
         for chains in (CHAINS, 1):
             records.append({"table": "ess", "problem": name, **ours(model, sizes, chains)})
@@ -122,8 +122,8 @@ def grid(side: int, axis: int) -> SGPMCFreeForm:
     return SGPMCFreeForm((X, Y), _sgpmc.kernel(1.0, (1.75, 1.0), (1.2, 1.0)), likelihood, inducing_variable=Z)
 
 
-def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Callable[[], None]]:
-    """Return what evaluates each density a number of times."""
+def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
+    """Return makers of what evaluates each density a number of times."""
     precondition = "conditional" if model.structure is None else "vb"
     target, start = sampling_target.target_and_start(model, precondition)
     found = {}
@@ -135,8 +135,8 @@ def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Callable[[], None]]
     return found
 
 
-def repeated(function: Callable[..., tf.Tensor], at: Any, calls: int) -> Callable[[], None]:
-    """Return what evaluates a log density and its gradient, compiled."""
+def repeated(function: Callable[..., tf.Tensor], at: Any, calls: int) -> Builder:
+    """Return a maker of what evaluates a log density and its gradient, compiled."""
     compiled = tf.function(lambda *x: tfp.math.value_and_gradient(function, x), autograph=False)
     points = [tf.convert_to_tensor(part) for part in at]
 
@@ -145,7 +145,7 @@ def repeated(function: Callable[..., tf.Tensor], at: Any, calls: int) -> Callabl
             value, _ = compiled(*points)
         np.asarray(value)
 
-    return go
+    return lambda: go
 
 
 def sgpmc(model: SGPMCFreeForm) -> gpflow.models.SGPMC:

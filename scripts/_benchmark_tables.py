@@ -65,9 +65,10 @@ def costs_table(records: Sequence[dict[str, Any]]) -> str:
                 f"{1e3 * seconds[name]:.3g}",
                 f"{seconds[name] / seconds['Cholesky']:.1f}",
                 f"{seconds[name] / seconds['product']:.1f}",
+                _share(record, name, seconds[name], rate),
             ]
         rows.append(row)
-    ratios = ("/ Cholesky", "/ product")
+    ratios = ("/ Cholesky", "/ product", "share of its rate")
     columns = (
         "N",
         "Cholesky, ms",
@@ -79,6 +80,12 @@ def costs_table(records: Sequence[dict[str, Any]]) -> str:
         *ratios,
     )
     return _report.table(columns, rows)
+
+
+def _share(record: dict[str, Any], name: str, seconds: float, rate: float) -> str:
+    """Return the operations per second of a step as a share of the product's, where they were counted."""
+    flops = record.get("flops", {}).get(name)
+    return "" if flops is None else f"{flops / seconds / (1e9 * rate):.0%}"
 
 
 def learnt_table(records: Sequence[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _benchmark_summary
 import _benchmark_tables
 import _cli
 import _report
@@ -23,6 +24,8 @@ examples
   python scripts/benchmark.py sparse_ep                 SparseEP, needs no data
   python scripts/benchmark.py robustmax                 SVGPRobustMax, needs no data
   python scripts/benchmark.py sgpmc                     SGPMCFreeForm; needs GPFLOW_EXT_DATA for the coal data
+  python scripts/benchmark.py gprn                      GPRNTensor, needs no data
+  python scripts/benchmark.py all                       all of them, half an hour
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -45,10 +48,13 @@ sgpmc: sampling (Hensman et al. 2015) beside GPflow's SGPMC with TFP's HMC. Two 
   1. effective draws in a second, of one chain and of ten;
   2. one evaluation of the log density with its gradient, dense and on a grid.
 
+gprn: regression on many outputs (Li et al. 2020). One table: a training step against the number of outputs, beside
+GPflow's GPR and its SVGP with linear coregionalisation.
+
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
 turn, round after round, and the medians shown. A method slower than 5 seconds runs once, one that exceeds its
-cap is shown as "> cap". Libraries that are not installed are left out. The table goes to --out, the single
-measurements to the same name with .jsonl.
+cap is shown as "> cap". Libraries that are not installed are left out. The tables go to --out, the single
+measurements to the same name with .jsonl; benchmarks.md and benchmarks.png beside them collect the ratios of all models.
 """
 
 SIZES = {
@@ -56,6 +62,7 @@ SIZES = {
     "sparse_ep": (2000, (10**4, 10**5, 10**6)),
     "robustmax": (0, ()),
     "sgpmc": (0, ()),
+    "gprn": (50, (10**3, 10**4, 10**5, 10**6)),
 }
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
@@ -66,13 +73,13 @@ def arguments() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    new.add_argument("model", choices=list(SIZES), help="which model to compare")
+    new.add_argument("model", choices=[*SIZES, "all"], help="which model to compare")
     new.add_argument(
         "--sizes",
         type=int,
         nargs="+",
         metavar="N",
-        help="numbers of data (default: 351 1000 2000; 10000 100000 1000000 for sparse_ep)",
+        help="numbers of data (default: 351 1000 2000; 10000 100000 1000000 for sparse_ep); of outputs for gprn",
     )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(
@@ -87,15 +94,16 @@ def arguments() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="FILE.md",
-        help="default: docs/results/benchmark_<model>.md, runs/ with --quick",
+        help="of one model (default: docs/results/benchmark_<model>.md, runs/ with --quick)",
     )
     return new
 
 
-def defaults(options: argparse.Namespace) -> argparse.Namespace:
-    """Fill in what was not given."""
+def defaults(options: argparse.Namespace, model: str) -> argparse.Namespace:
+    """Return the options of one model, with what was not given filled in."""
+    options = argparse.Namespace(**{**vars(options), "model": model})
     quick = options.quick
-    small, sizes = SIZES[options.model]
+    small, sizes = SIZES[model]
     options.sizes = options.sizes or ([small] if quick else list(sizes))
     options.repeats = options.repeats or (2 if quick else 5)
     options.cap = options.cap or (3.0 if quick else 90.0)
@@ -189,6 +197,7 @@ def fixed(size: int, bound: Any, options: argparse.Namespace) -> list[dict[str, 
 
 def costs(size: int, options: argparse.Namespace) -> dict[str, Any]:
     """Time one step and one sweep beside the factorisation and the product that they are made of."""
+    import _flops
     import _methods
     import numpy as np
     import tensorflow as tf
@@ -213,11 +222,18 @@ def costs(size: int, options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, Callable[[], float]] = {
         name: functools.partial(once, function) for name, function in kernels.items()
     }
+    flops = {}
     for name, method in (("parallel step", "parallel"), ("Algorithm 1 sweep", "algorithm1")):
         runs[name] = functools.partial(step, _methods.ours(task, method))
+        with _flops.counting() as counter:
+            counted = _methods.ours(task, method)
+            counted(limit)
+            trace = counted(_methods.Limit(evaluations=steps + 1, counter=counter))
+        flops[name] = float(np.median(np.diff(trace.flops)))
     for run in runs.values():
         run()
-    return {"table": "costs", "size": size, "seconds": interleaved(runs, min(3, options.repeats))}
+    seconds = interleaved(runs, min(3, options.repeats))
+    return {"table": "costs", "size": size, "seconds": seconds, "flops": flops}
 
 
 def learnt(size: int, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -291,24 +307,39 @@ def compare_sgpmc(options: argparse.Namespace, where: dict[str, Any]) -> tuple[l
     return records, _benchmark_sgpmc.document(where, records)
 
 
+def compare_gprn(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of GPRNTensor and their table."""
+    import _benchmark_gprn
+
+    records = _benchmark_gprn.run(options)
+    return records, _benchmark_gprn.document(where, records)
+
+
+COMPARISONS = {
+    "kmm": compare_kmm,
+    "sparse_ep": compare_sparse_ep,
+    "robustmax": compare_robustmax,
+    "sgpmc": compare_sgpmc,
+    "gprn": compare_gprn,
+}
+
+
 def main() -> None:
     """Measure and write."""
-    options = defaults(arguments().parse_args())
-    _report.set_threads(options.threads)
-    where = _report.environment(options.threads)
-    begin = time.perf_counter()
-    comparisons = {
-        "kmm": compare_kmm,
-        "sparse_ep": compare_sparse_ep,
-        "robustmax": compare_robustmax,
-        "sgpmc": compare_sgpmc,
-    }
-    compare = comparisons[options.model]
-    records, text = compare(options, where)
-    _report.write(options.out, text)
-    _report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
-    print(text)
-    print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
+    given = arguments().parse_args()
+    if given.model == "all" and (given.out or given.sizes):
+        raise ValueError("--out and --sizes are for one model: leave them out with all.")
+    _report.set_threads(given.threads)
+    for model in SIZES if given.model == "all" else [given.model]:
+        options = defaults(given, model)
+        where = _report.environment(options.threads)
+        begin = time.perf_counter()
+        records, text = COMPARISONS[model](options, where)
+        _report.write(options.out, text)
+        _report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
+        _benchmark_summary.write(options.out.parent)
+        print(text)
+        print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import examples
 import pytest
 
 import gpflow_ext as gpx
@@ -14,22 +15,16 @@ README = Path(__file__).parent.parent / "README.md"
 
 def test_readme_examples_run(tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("sklearn", reason="the README loads a set that scikit-learn bundles")
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) >= 4
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
-    shown = capsys.readouterr().out
-    assert "nlpd" in shown
-    assert "probabilities" in shown
+    assert len(examples.BLOCK.findall(README.read_text(encoding="utf-8"))) >= 4
+    names = examples.run(README, tmp_path, monkeypatch, capsys)
+    assert "nlpd" in names["shown"]
+    assert "probabilities" in names["shown"]
     assert names["result"].status is gpx.Status.CONVERGED
 
 
 def test_readme_names_only_what_exists() -> None:
     text = README.read_text(encoding="utf-8")
-    package = README.parent / "gpflow_ext"
-    for path in set(re.findall(r"`([a-z_0-9/]+\.py)`", text)):
-        assert (package / path).is_file() or (README.parent / path).is_file(), path
-    for image in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
-        assert (README.parent / image).is_file()
+    for target in re.findall(r"\]\(((?!http)[^)]+)\)", text):
+        assert (README.parent / target).exists(), target
+    for path in set(re.findall(r"scripts/[a-z_0-9/]+\.py", text)):
+        assert (README.parent / path).is_file(), path
