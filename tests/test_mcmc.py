@@ -302,6 +302,20 @@ def test_diagnostics_are_those_of_arviz_and_go_there() -> None:
     np.testing.assert_allclose(draws.diagnose().bfmi, arviz.bfmi(data))
 
 
+def test_one_chain_is_compared_with_itself() -> None:
+    rng = np.random.default_rng(0)
+    stats = {name: np.ones((1, 400)) for name in ("energy", "divergent", "accepted")} | {
+        "gradients": np.ones(400)
+    }
+    steady, drifting = (
+        rng.standard_normal((1, 400)),
+        rng.standard_normal((1, 400)) + np.linspace(0.0, 4.0, 400),
+    )
+    found = diagnostics.diagnose({"steady": steady, "drifting": drifting}, stats, 1.0)
+    assert found.rhat["steady"] < 1.02
+    assert found.rhat["drifting"] > 1.5
+
+
 def test_energies_of_a_random_walk_have_little_information() -> None:
     walk = np.cumsum(np.random.default_rng(0).standard_normal((2, 1000)), axis=1)
     assert (diagnostics.bfmi(walk) < 0.1).all()

@@ -30,7 +30,7 @@ class Diagnosis:
     Attributes
     ----------
     rhat, bulk_ess, tail_ess
-        Of each coordinate by its name; NaN for one that is constant.
+        Of each coordinate by its name; NaN for one that is constant. R-hat of one chain compares its halves.
     bfmi
         Energy's Bayesian fraction of missing information of each chain, [C].
     divergences
@@ -117,8 +117,11 @@ def diagnose(coordinates: Mapping[str, Array], stats: Mapping[str, Array], secon
             name: float(function(np.asarray(value, float), **options)) for name, value in coordinates.items()
         }
 
+    def rhat(value: Array) -> float:
+        return arviz.rhat(value if len(value) > 1 else value[:, : value.size // 2 * 2].reshape(2, -1))
+
     return Diagnosis(
-        rhat=each(arviz.rhat),
+        rhat=each(rhat),
         bulk_ess=each(arviz.ess, method="bulk"),
         tail_ess=each(arviz.ess, method="tail"),
         bfmi=bfmi(stats["energy"]),
