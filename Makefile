@@ -13,7 +13,7 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench zoo clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
@@ -23,6 +23,9 @@ test: $(SETUP)
 
 bench: $(SETUP)
 	$(BIN)/python scripts/benchmark.py kmm
+
+zoo: $(SETUP)
+	$(BIN)/python scripts/make_zoo.py
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

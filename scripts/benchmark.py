@@ -22,6 +22,7 @@ examples
   python scripts/benchmark.py kmm --sizes 351 --threads 1 --out runs/one_thread.md
   python scripts/benchmark.py sparse_ep                 SparseEP, needs no data
   python scripts/benchmark.py robustmax                 SVGPRobustMax, needs no data
+  python scripts/benchmark.py serving --threads 1       one prediction by an exported model, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -40,6 +41,8 @@ robustmax: classification into ten classes (Hensman et al. 2015), random data, f
   1. one training step, by Adam alone and by natural gradients with Adam, against GPflow's SVGP with MultiClass;
   2. class probabilities of 10,000 rows from cached posteriors.
 
+serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
+
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
 turn, round after round, and the medians shown. A method slower than 5 seconds runs once, one that exceeds its
 cap is shown as "> cap". Libraries that are not installed are left out. The table goes to --out, the single
@@ -50,6 +53,7 @@ SIZES = {
     "kmm": (150, (351, 1000, 2000)),
     "sparse_ep": (2000, (10**4, 10**5, 10**6)),
     "robustmax": (0, ()),
+    "serving": (100, (100, 500, 1000, 2000)),
 }
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
@@ -66,7 +70,7 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         metavar="N",
-        help="numbers of data (default: 351 1000 2000; 10000 100000 1000000 for sparse_ep)",
+        help="numbers of data (default: 351 1000 2000; for sparse_ep 10000 100000 1000000; for serving 100 500 1000 2000)",
     )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(
@@ -277,13 +281,26 @@ def compare_robustmax(options: argparse.Namespace, where: dict[str, Any]) -> tup
     return records, _benchmark_robustmax.document(where, records)
 
 
+def compare_serving(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of exported models and their table."""
+    import _benchmark_serving
+
+    records = _benchmark_serving.run(options)
+    return records, _benchmark_serving.document(where, records)
+
+
 def main() -> None:
     """Measure and write."""
     options = defaults(arguments().parse_args())
     _report.set_threads(options.threads)
     where = _report.environment(options.threads)
     begin = time.perf_counter()
-    comparisons = {"kmm": compare_kmm, "sparse_ep": compare_sparse_ep, "robustmax": compare_robustmax}
+    comparisons = {
+        "kmm": compare_kmm,
+        "sparse_ep": compare_sparse_ep,
+        "robustmax": compare_robustmax,
+        "serving": compare_serving,
+    }
     compare = comparisons[options.model]
     records, text = compare(options, where)
     _report.write(options.out, text)
