@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 _SMALL = 16  # tensors up to this size stay constants of the graph, from which static shapes are inferred
@@ -20,14 +21,13 @@ class Store:
     def __init__(self) -> None:
         self._held: dict[tuple[str, tuple[int, ...], bytes], tf.Variable] = {}
 
-    def hold(self, value: tf.Tensor) -> tf.Tensor | tf.Variable:
+    def hold(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | tf.Variable:
         """Return what stands for a value in a graph: a variable if it is large, else the value itself."""
-        array = value.numpy()
-        if not value.dtype.is_floating or array.size <= _SMALL:
-            return value
+        if array.dtype.kind != "f" or array.size <= _SMALL:
+            return array
         key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in self._held:
-            self._held[key] = tf.Variable(value, trainable=False)
+            self._held[key] = tf.Variable(array, trainable=False)
         return self._held[key]
 
 
@@ -53,19 +53,23 @@ def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | N
     graph, outputs = function.graph, dict(function.structured_outputs)
     count = len(function.inputs) - len(function.captured_inputs)
     arguments, captures = function.inputs[:count], function.inputs[count:]
-    moving = _moving(graph, {t.op.name for t in arguments})
-    kept = _needed([t.op for t in outputs.values()], moving)
+    shapes = _known_shapes(graph)
+    moving = _moving(graph, {t.op.name for t in arguments}, shapes)
+    kept = _needed([t.op for t in outputs.values()], moving, shapes)
     used = [t for op in kept for t in op.inputs] + list(outputs.values())
-    crossing = {t.name: t for t in used if t.op.name not in moving}
+    crossing = {t.name: t for t in used if t.op.name not in moving or t.name in shapes}
     if any(t.dtype in _NO_VALUES for t in crossing.values()):
         return None
     still = {op.name for op in graph.get_operations()} - moving - {t.op.name for t in captures}
     captured = {t.name: value for t, value in zip(captures, function.captured_inputs, strict=True)}
 
     def evaluate() -> list[tf.Tensor]:
-        return _replay(_part(graph, still), captured, list(crossing))
+        capture = tf.compat.v1.get_default_graph().capture
+        known = {name: capture(value) for name, value in captured.items()}
+        known |= {name: tf.constant(value) for name, value in shapes.items()}
+        return _replay(_part(graph, still), known, list(crossing))
 
-    held = [store.hold(value) for value in tf.function(evaluate, autograph=False)()]
+    held = [store.hold(value.numpy()) for value in tf.function(evaluate, autograph=False)()]
     rest = _part(graph, {op.name for op in kept} - {t.op.name for t in arguments})
 
     def replay(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -79,18 +83,28 @@ def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | N
     return replay
 
 
-def _moving(graph: tf.Graph, arguments: Iterable[str]) -> set[str]:
+def _known_shapes(graph: tf.Graph) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the tensors that say to what shape something is broadcast, where it is one at every call."""
+    found = {}
+    for op in graph.get_operations():
+        if op.type == "BroadcastTo" and op.outputs[0].shape.is_fully_defined():
+            shape = op.inputs[1]
+            found[shape.name] = np.array(op.outputs[0].shape, shape.dtype.as_numpy_dtype)
+    return found
+
+
+def _moving(graph: tf.Graph, arguments: Iterable[str], shapes: Mapping[str, Any]) -> set[str]:
     """Return the names of the operations whose result may differ from call to call."""
     moving = set(arguments)
     for op in graph.get_operations():  # every operation comes after its inputs
         random = op.op_def.is_stateful and op.type not in _SAME_AT_EVERY_CALL
         listed = any(t.dtype == tf.variant for t in op.outputs)  # a list of tensors is no value to store
-        if random or listed or any(t.op.name in moving for t in op.inputs):
+        if random or listed or any(t.op.name in moving and t.name not in shapes for t in op.inputs):
             moving.add(op.name)
     return moving
 
 
-def _needed(ends: Iterable[tf.Operation], moving: set[str]) -> list[tf.Operation]:
+def _needed(ends: Iterable[tf.Operation], moving: set[str], shapes: Mapping[str, Any]) -> list[tf.Operation]:
     """Return the moving operations that ``ends`` depend on."""
     found: dict[str, tf.Operation] = {}
     todo = list(ends)
@@ -98,7 +112,7 @@ def _needed(ends: Iterable[tf.Operation], moving: set[str]) -> list[tf.Operation
         op = todo.pop()
         if op.name in moving and op.name not in found:
             found[op.name] = op
-            todo += [*(t.op for t in op.inputs), *op.control_inputs]
+            todo += [*(t.op for t in op.inputs if t.name not in shapes), *op.control_inputs]
     return list(found.values())
 
 
