@@ -23,8 +23,8 @@ Each model is what one command of a training script gives; its card names the co
 same name when it is whole and verified. All data are bundled with scikit-learn.
 """
 ZOO = {
-    "breast_cancer_vgp_kmm": "train_vgp_kmm --data breast_cancer --num-inducing 80",
-    "digits_svgp_robustmax": "train_svgp_robustmax --data digits --common-scale --inducing 80 --steps 600",
+    "breast_cancer_vgp_kmm": "train_vgp_kmm --data breast_cancer --num-inducing 50",
+    "digits_svgp_robustmax": "train_svgp_robustmax --data digits --common-scale --inducing 60 --steps 600",
     "wine_sparse_ep": "train_sparse_ep --data wine --inducing 40",
     "wine_sgpmc_freeform": "train_sgpmc_freeform --data wine --inducing 15 --steps 500 --chains 4",
     "linnerud_gprn_tensor": "train_gprn_tensor --data linnerud --nodes 2",

@@ -21,9 +21,10 @@ class Store:
     def __init__(self) -> None:
         self._held: dict[tuple[str, tuple[int, ...], bytes], tf.Variable] = {}
 
-    def hold(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | tf.Variable:
+    def hold(self, value: tf.Tensor) -> Any:
         """Return what stands for a value in a graph: a variable if it is large, else the value itself."""
-        if array.dtype.kind != "f" or array.size <= _SMALL:
+        array = value.numpy()  # bytes, where the value is one text
+        if not value.dtype.is_floating or array.size <= _SMALL:
             return array
         key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in self._held:
@@ -50,13 +51,13 @@ def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | N
     A function to trace with the arguments of the old one; ``None`` where a variable crosses the cut itself,
     as in a lookup of rows that depend on the arguments.
     """
-    graph, outputs = function.graph, dict(function.structured_outputs)
+    graph, outputs = function.graph, {k: _source(t) for k, t in function.structured_outputs.items()}
     count = len(function.inputs) - len(function.captured_inputs)
     arguments, captures = function.inputs[:count], function.inputs[count:]
     shapes = _known_shapes(graph)
     moving = _moving(graph, {t.op.name for t in arguments}, shapes)
     kept = _needed([t.op for t in outputs.values()], moving, shapes)
-    used = [t for op in kept for t in op.inputs] + list(outputs.values())
+    used = [t for op in kept for t in _inputs(op)] + list(outputs.values())
     crossing = {t.name: t for t in used if t.op.name not in moving or t.name in shapes}
     if any(t.dtype in _NO_VALUES for t in crossing.values()):
         return None
@@ -69,7 +70,7 @@ def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | N
         known |= {name: tf.constant(value) for name, value in shapes.items()}
         return _replay(_part(graph, still), known, list(crossing))
 
-    held = [store.hold(value.numpy()) for value in tf.function(evaluate, autograph=False)()]
+    held = [store.hold(value) for value in tf.function(evaluate, autograph=False)()]
     rest = _part(graph, {op.name for op in kept} - {t.op.name for t in arguments})
 
     def replay(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -83,12 +84,23 @@ def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | N
     return replay
 
 
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """Return what a tensor is a copy of: functions with custom gradients copy all they were given."""
+    while tensor.op.type == "IdentityN":
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+def _inputs(op: tf.Operation) -> list[tf.Tensor]:
+    return [_source(t) for t in op.inputs]
+
+
 def _known_shapes(graph: tf.Graph) -> dict[str, np.ndarray[Any, Any]]:
     """Return the tensors that say to what shape something is broadcast, where it is one at every call."""
     found = {}
     for op in graph.get_operations():
         if op.type == "BroadcastTo" and op.outputs[0].shape.is_fully_defined():
-            shape = op.inputs[1]
+            shape = _inputs(op)[1]
             found[shape.name] = np.array(op.outputs[0].shape, shape.dtype.as_numpy_dtype)
     return found
 
@@ -99,7 +111,7 @@ def _moving(graph: tf.Graph, arguments: Iterable[str], shapes: Mapping[str, Any]
     for op in graph.get_operations():  # every operation comes after its inputs
         random = op.op_def.is_stateful and op.type not in _SAME_AT_EVERY_CALL
         listed = any(t.dtype == tf.variant for t in op.outputs)  # a list of tensors is no value to store
-        if random or listed or any(t.op.name in moving and t.name not in shapes for t in op.inputs):
+        if random or listed or any(t.op.name in moving and t.name not in shapes for t in _inputs(op)):
             moving.add(op.name)
     return moving
 
@@ -112,7 +124,7 @@ def _needed(ends: Iterable[tf.Operation], moving: set[str], shapes: Mapping[str,
         op = todo.pop()
         if op.name in moving and op.name not in found:
             found[op.name] = op
-            todo += [*(t.op for t in op.inputs if t.name not in shapes), *op.control_inputs]
+            todo += [*(t.op for t in _inputs(op) if t.name not in shapes), *op.control_inputs]
     return list(found.values())
 
 
@@ -122,7 +134,9 @@ def _part(graph: tf.Graph, names: set[str]) -> Any:
     nodes = [node for node in definition.node if node.name in names]
     del definition.node[:]
     for node in nodes:
-        inputs = [i for i in node.input if not i.startswith("^") or i[1:] in names]
+        op = graph.get_operation_by_name(node.name)
+        inputs = [t.name for t in _inputs(op)]
+        inputs += [f"^{other.name}" for other in op.control_inputs if other.name in names]
         del node.input[:]
         node.input.extend(inputs)
         node.attr.pop("_class", None)  # names operations that may be gone
@@ -132,7 +146,7 @@ def _part(graph: tf.Graph, names: set[str]) -> Any:
 
 def _replay(definition: Any, known: Mapping[str, Any], wanted: Sequence[str]) -> list[tf.Tensor]:
     """Return the ``wanted`` tensors of a definition, some of whose tensors are ``known``."""
-    used = {i if ":" in i else f"{i}:0" for node in definition.node for i in node.input}
+    used = {name for node in definition.node for name in node.input}
     inputs = {name: value for name, value in known.items() if name in used}
     computed = [name for name in wanted if name not in known]
     results = tf.graph_util.import_graph_def(definition, inputs, computed, name="folded")
