@@ -141,7 +141,7 @@ def _program(tmp_path_factory):
     return built
 
 
-@pytest.mark.parametrize("name", ["wine_sparse_ep", "linnerud_gprn_tensor"])
+@pytest.mark.parametrize("name", ["wine_sparse_ep", "waves_gprn_tensor"])
 def test_the_c_loader_returns_the_same_bits_from_eight_threads(program, name):
     chosen, inputs = folder(name), np.load(folder(name) / "example.npz")["inputs"]
     model = saved_model_pb2.SavedModel()

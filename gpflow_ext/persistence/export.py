@@ -18,7 +18,7 @@ from gpflow_ext.classes import class_probabilities
 
 from .card import model_card
 from .manifest import describe, plain, sha256_json, write_json
-from .portable import compare, to_onnx
+from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
 from .verify import hash_files, verify, versions
 
@@ -93,6 +93,8 @@ def export(
     """
     if profile not in get_args(Profile):
         raise ValueError(f"profile must be one of {', '.join(get_args(Profile))}; got {profile!r}")
+    if profile == "portable":
+        libraries()
     path = Path(path)
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")

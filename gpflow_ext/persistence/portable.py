@@ -26,8 +26,7 @@ _FUNCTIONS = {
         y = Where (choice, x, other)""",
     "Erfc": """
         z = Abs (x)
-        from = Constant <value = double {3.75}> ()
-        c = CastLike (from, x)
+        c = Constant <value = DTYPE {3.75}> ()
         far = Add (z, c)
         near = Sub (z, c)
         t = Div (near, far)
@@ -100,12 +99,9 @@ _FUNCTIONS = {
         y = Identity (x)""",
 }
 _NUMBERS = """
-        number_zero = Constant <value = double {0.0}> ()
-        zero = CastLike (number_zero, x)
-        number_one = Constant <value = double {1.0}> ()
-        one = CastLike (number_one, x)
-        number_two = Constant <value = double {2.0}> ()
-        two = CastLike (number_two, x)"""
+        zero = Constant <value = DTYPE {0.0}> ()
+        one = Constant <value = DTYPE {1.0}> ()
+        two = Constant <value = DTYPE {2.0}> ()"""
 
 
 def to_onnx(function: Any) -> bytes:
@@ -120,7 +116,7 @@ def to_onnx(function: Any) -> bytes:
     ValueError
         If the function has an operation that no operator of ONNX stands for; they are named.
     """
-    onnx, tf2onnx, _ = _libraries()
+    onnx, tf2onnx, _ = libraries()
     with _quiet(), _refusing("it cannot be converted"):
         model = _convert(function, onnx, tf2onnx)
     for node in _nodes(model.graph):  # the converter drops the domain inside of branches
@@ -132,7 +128,8 @@ def to_onnx(function: Any) -> bytes:
             f"this model cannot be portable: ONNX has no operator for {', '.join(sorted(unknown))}. "
             'Export it with profile="cached".'
         )
-    model.functions.extend(_function(name) for name in _FUNCTIONS)
+    dtype = "float" if function.inputs[0].dtype == tf.float32 else "double"
+    model.functions.extend(_function(name, dtype) for name in _FUNCTIONS)
     model = onnx.inliner.inline_local_functions(model)
     standard = [opset for opset in model.opset_import if opset.domain != _DOMAIN]
     del model.opset_import[:]
@@ -153,7 +150,7 @@ def compare(model: bytes, function: Any, inputs: Mapping[str, Array]) -> float:
         If ONNX Runtime cannot run it, or returns other classes, or numbers that differ by more than
         `TOLERANCE` (for single precision 100 units of rounding).
     """
-    _, _, runtime = _libraries()
+    _, _, runtime = libraries()
     with _refusing("ONNX Runtime refuses it"):
         session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
@@ -223,7 +220,8 @@ def _convert(function: Any, onnx: Any, tf2onnx: Any) -> Any:
         return converted.make_model("exported by gpflow_ext")
 
 
-def _libraries() -> tuple[Any, Any, Any]:
+def libraries() -> tuple[Any, Any, Any]:
+    """Return onnx, tf2onnx and onnxruntime, or raise ``ImportError`` with what to install."""
     try:
         import onnx
         import onnx.checker
@@ -274,11 +272,12 @@ def _solve(ctx: Any, node: Any, name: str, args: Any) -> None:
     ctx.replace_input(node, node.input[0], constant.output[0], 0)
 
 
-def _function(name: str) -> Any:
-    """Return one of `_FUNCTIONS` as a function of ONNX."""
+def _function(name: str, dtype: str) -> Any:
+    """Return one of `_FUNCTIONS` as a function of ONNX, its constants in one precision."""
     import onnx.parser
 
     body = _NUMBERS + _FUNCTIONS[name].replace("HORNER", _horner())
+    body = body.replace("DTYPE", dtype)
     domains = f'<opset_import: ["" : {OPSET}, "{_DOMAIN}" : 1], domain: "{_DOMAIN}">'
     inputs = "choice, x, other" if name == "SelectV2" else "x"
     return onnx.parser.parse_function(f"{domains}\n{name} ({inputs}) => (y) {{{body}\n}}")
@@ -299,10 +298,7 @@ def _horner() -> str:
     coefficients = interpolant.convert(kind=np.polynomial.Polynomial).coef
     lines, value = [], ""
     for power, coefficient in reversed(list(enumerate(coefficients))):
-        lines += [
-            f"number_{power}_ = Constant <value = double {{{float(coefficient)!r}}}> ()",
-            f"a{power} = CastLike (number_{power}_, x)",
-        ]
+        lines.append(f"a{power} = Constant <value = DTYPE {{{float(coefficient)!r}}}> ()")
         if value:
             lines.append(f"p{power} = Mul ({value}, t)")
             value = "polynomial" if power == 0 else f"q{power}"
