@@ -93,6 +93,12 @@ def make_app(path: Path, most_rows: int = 10_000) -> Any:
     print(f"{served.folder}: verified, warmed up in {served.warm_up():.2f} seconds", flush=True)
     app = fastapi.FastAPI(title="gpflow_ext")
 
+    @app.exception_handler(fastapi.exceptions.RequestValidationError)
+    def unfit(request: fastapi.Request, error: fastapi.exceptions.RequestValidationError) -> Any:
+        # Without the input, which FastAPI would repeat: NaN has no JSON, and the refusal would be a failure.
+        reasons = [{"loc": reason["loc"], "msg": reason["msg"]} for reason in error.errors()]
+        return fastapi.responses.JSONResponse({"detail": reasons}, status_code=422)
+
     class Rows(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(extra="forbid")
         instances: list[list[Number]] = pydantic.Field(min_length=1, max_length=most_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.util
 import json
 import re
 import socket
@@ -143,9 +144,9 @@ def test_eight_clients_get_no_wrong_answer(url, served):
         assert sorted(pool.map(client, range(8))) == list(range(8))
 
 
-def test_a_model_that_is_not_one_is_refused_at_the_start(tmp_path):
-    process = start(tmp_path, 1)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert output.startswith("error: ")
-    assert "holds no exported model" in output
+def test_a_model_that_is_not_one_is_refused_before_anything_is_served(tmp_path):
+    spec = importlib.util.spec_from_file_location("serve", ROOT / "scripts" / "serve.py")
+    serve = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(serve)
+    with pytest.raises(ValueError, match="holds no exported model"):
+        serve.make_app(tmp_path)

@@ -118,16 +118,6 @@ def test_tensorflow_alone_predicts():
     assert int(run(sys.executable, "-c", TENSORFLOW_ONLY, *folders)) == len(folders)
 
 
-def test_saved_model_cli_runs(tmp_path):
-    chosen = folder("wine_sparse_ep")
-    tool = Path(sys.executable).with_name("saved_model_cli")
-    where = ("--dir", chosen, "--tag_set", "serve", "--signature_def", "serving_default")
-    run(tool, "run", *where, "--inputs", f"inputs={chosen}/example.npz[inputs]", "--outdir", tmp_path)
-    for key, value in np.load(chosen / "example.npz").items():
-        if value.dtype.kind == "f" and key != "inputs":
-            np.testing.assert_allclose(np.load(tmp_path / f"{key}.npy"), value, rtol=1e-8, atol=1e-10)
-
-
 @pytest.fixture(scope="module", name="program")
 def _program(tmp_path_factory):
     compiler = shutil.which("cc")
@@ -141,9 +131,9 @@ def _program(tmp_path_factory):
     return built
 
 
-@pytest.mark.parametrize("name", ["wine_sparse_ep", "waves_gprn_tensor"])
-def test_the_c_loader_returns_the_same_bits_from_eight_threads(program, name):
-    chosen, inputs = folder(name), np.load(folder(name) / "example.npz")["inputs"]
+def test_the_c_loader_returns_the_same_bits_from_eight_threads(program):
+    chosen = folder("wine_sparse_ep")
+    inputs = np.load(chosen / "example.npz")["inputs"]
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((chosen / "saved_model.pb").read_bytes())
     signature = model.meta_graphs[0].signature_def["serving_default"]
