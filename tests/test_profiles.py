@@ -95,6 +95,10 @@ MODELS = {
 }
 
 
+LONG = {"SVGPRobustMax", "SparseEP", "GPTaylor"}  # branches and loops, which are traced and converted slowly
+EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in MODELS]
+
+
 def linear():
     return gpflow.functions.Linear(np.ones((D, 1)))
 
@@ -134,7 +138,7 @@ def operations(function):
     return {node.op for node in nodes}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_cached_gives_the_numbers_of_exact_without_factorising(built, name):
     exact, cached = (built(name, profile).signatures["serving_default"] for profile in ("exact", "cached"))
     inputs = tf.constant(rows())
@@ -149,7 +153,7 @@ def test_cached_gives_the_numbers_of_exact_without_factorising(built, name):
         assert operations(exact) & FACTORISATIONS
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_cached_owns_what_its_signatures_read(built, name):
     served = built(name, "cached")
     assert {id(v) for v in served.module.variables_read} >= {
@@ -160,12 +164,7 @@ def test_cached_owns_what_its_signatures_read(built, name):
     assert min(sizes) > 1
 
 
-LONG = {"SVGPRobustMax", "SparseEP", "GPTaylor"}  # branches and loops, which convert slowly
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in MODELS]
-)
+@pytest.mark.parametrize("name", EACH)
 def test_portable_in_onnx_runtime(onnx, built, name):
     function = built(name, "cached").signatures["serving_default"]
     model = portable.to_onnx(function)

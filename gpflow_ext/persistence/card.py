@@ -57,7 +57,7 @@ With ONNX Runtime:
 ```python
 import numpy as np, onnxruntime
 session = onnxruntime.InferenceSession("model.onnx")
-print(session.run(["mean"], {"inputs": np.load("example.npz")["inputs"]}))
+print(session.run(["mean"], {{"inputs": np.load("example.npz")["inputs"]}}))
 ```
 """
 _HOLDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -98,10 +99,7 @@ _FUNCTIONS = {
     "PreventGradient": """
         y = Identity (x)""",
 }
-_NUMBERS = """
-        zero = Constant <value = DTYPE {0.0}> ()
-        one = Constant <value = DTYPE {1.0}> ()
-        two = Constant <value = DTYPE {2.0}> ()"""
+_NUMBERS = {"zero": 0.0, "one": 1.0, "two": 2.0}
 
 
 def to_onnx(function: Any) -> bytes:
@@ -276,8 +274,10 @@ def _function(name: str, dtype: str) -> Any:
     """Return one of `_FUNCTIONS` as a function of ONNX, its constants in one precision."""
     import onnx.parser
 
-    body = _NUMBERS + _FUNCTIONS[name].replace("HORNER", _horner())
-    body = body.replace("DTYPE", dtype)
+    body = _FUNCTIONS[name].replace("HORNER", _horner())
+    used = {key: value for key, value in _NUMBERS.items() if re.search(rf"\b{key}\b", body)}
+    numbers = (f"{key} = Constant <value = DTYPE {{{value}}}> ()" for key, value in used.items())
+    body = "\n".join([*numbers, body]).replace("DTYPE", dtype)
     domains = f'<opset_import: ["" : {OPSET}, "{_DOMAIN}" : 1], domain: "{_DOMAIN}">'
     inputs = "choice, x, other" if name == "SelectV2" else "x"
     return onnx.parser.parse_function(f"{domains}\n{name} ({inputs}) => (y) {{{body}\n}}")
