@@ -13,7 +13,7 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint bench docs pictures reproduce reproduce-quick clean
+.PHONY: demo test lint bench docs pictures reproduce reproduce-quick zoo clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
@@ -34,6 +34,9 @@ pictures: $(SETUP)
 reproduce reproduce-quick: $(SETUP)
 	set -e; for script in scripts/reproduce/*.py; do \
 		echo "$$script"; $(BIN)/python $$script $(if $(findstring quick,$@),--quick); done
+
+zoo: $(SETUP)
+	$(BIN)/python scripts/make_zoo.py
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import gpflow
 import numpy as np
+import scipy.stats
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
@@ -140,6 +141,54 @@ def evaluate(
     ValueError
         If there are no rows, the shapes are wrong, or a class label is out of range.
     """
+    return _scores(*_tested(model, data, batch_size))
+
+
+def intervals(
+    model: Predictor,
+    data: tuple[ArrayLike, ArrayLike],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    batch_size: int = 1000,
+) -> dict[str, tuple[float, float]]:
+    """Return how far the metrics of ``evaluate`` may be off because the test rows are few.
+
+    The interval of "error" is the exact one of a binomial share (Clopper & Pearson 1934), the others are
+    percentiles of the bootstrap over test rows. There is none of "ece", which resampling biases upwards. They
+    say nothing about another training set.
+
+    Parameters
+    ----------
+    model, data, batch_size
+        As in ``evaluate``.
+    level
+        The chance with which an interval covers.
+    resamples, seed
+        Of the bootstrap.
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level!r} must lie between 0 and 1.")
+    densities, prediction, Y, is_classifier = _tested(model, data, batch_size)
+    drawn = np.random.default_rng(seed).integers(len(Y), size=(resamples, len(Y)))
+    rates = [_scores(densities[rows], prediction[rows], Y[rows], is_classifier) for rows in drawn]
+    tails = (0.5 - 0.5 * level, 0.5 + 0.5 * level)
+    found = {}
+    for name in rates[0].keys() - {"ece"}:
+        low, high = np.quantile([rate.get(name, np.nan) for rate in rates], tails)
+        found[name] = float(low), float(high)
+    if is_classifier:
+        wrong = round(error_rate(prediction, Y) * len(Y))
+        exact = scipy.stats.binomtest(wrong, len(Y)).proportion_ci(level)
+        found["error"] = float(exact.low), float(exact.high)
+    return found
+
+
+def _tested(
+    model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
+) -> tuple[Floats, NDArray[Any], NDArray[Any], bool]:
+    """Return log densities [N], probabilities [N, K] or else means [N, P], targets, and which of both."""
     X, Y = _checked_data(*data)
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
@@ -149,17 +198,24 @@ def evaluate(
         density, prediction, is_classifier = _predict(model, tf.constant(X[rows]), tf.constant(Y[rows]))
         densities.append(density)
         predictions.append(prediction)
-    metrics = {"nlpd": negative_log_predictive_density(np.concatenate(densities))}
     prediction = np.concatenate(predictions)
+    if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
+        prediction, Y = prediction * Y[:, 1:], Y[:, :1]
+    return np.concatenate(densities), prediction, Y, is_classifier
+
+
+def _scores(
+    densities: Floats, prediction: NDArray[Any], Y: NDArray[Any], is_classifier: bool
+) -> dict[str, float]:
+    """Return the metrics of what was predicted for N rows."""
+    metrics = {"nlpd": negative_log_predictive_density(densities)}
     if is_classifier:
         metrics["error"] = error_rate(prediction, Y)
         metrics["ece"] = expected_calibration_error(prediction, Y)
-    else:
-        if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
-            prediction, Y = prediction * Y[:, 1:], Y[:, :1]
-        metrics["rmse"] = rmse(prediction, Y)
-        if np.any(Y):  # the normalised error is undefined for targets that are all 0
-            metrics["nmae"] = nmae(prediction, Y)
+        return metrics
+    metrics["rmse"] = rmse(prediction, Y)
+    if np.any(Y):  # the normalised error is undefined for targets that are all 0
+        metrics["nmae"] = nmae(prediction, Y)
     return metrics
 
 

@@ -37,6 +37,7 @@ class GaussianPredictions:
         self, likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor
     ) -> None:
         self._likelihood, self._X, self._f = likelihood, X, (mean, var)
+        self._y: MeanAndVariance | None = None
 
     def f(self) -> MeanAndVariance:
         """See `Predictions`."""
@@ -44,10 +45,14 @@ class GaussianPredictions:
 
     def mean_and_var(self) -> MeanAndVariance:
         """See `Predictions`."""
-        return self._likelihood.predict_mean_and_var(self._X, *self._f)
+        if self._y is None:
+            self._y = self._likelihood.predict_mean_and_var(self._X, *self._f)
+        return self._y
 
     def probabilities(self) -> tf.Tensor | None:
         """See `Predictions`."""
+        if _of_indicators(self._likelihood):
+            return self.mean_and_var()[0]
         return class_probabilities(self._likelihood, self._X, *self._f)
 
     def log_density(self, Y: tf.Tensor) -> tf.Tensor:
@@ -71,6 +76,7 @@ class MixturePredictions:
         var: tf.Tensor,
     ) -> None:
         self._likelihood, self._stack, self._X, self._f = likelihood, stack, X, (mean, var)
+        self._y: MeanAndVariance | None = None
 
     def f(self) -> MeanAndVariance:
         """See `Predictions`."""
@@ -78,10 +84,14 @@ class MixturePredictions:
 
     def mean_and_var(self) -> MeanAndVariance:
         """See `Predictions`."""
-        return _moments(*self._each(self._likelihood.predict_mean_and_var))
+        if self._y is None:
+            self._y = _moments(*self._each(self._likelihood.predict_mean_and_var))
+        return self._y
 
     def probabilities(self) -> tf.Tensor | None:
         """See `Predictions`."""
+        if _of_indicators(self._likelihood):
+            return self.mean_and_var()[0]
         one = class_probabilities(self._likelihood, self._X[:1], *(part[0, :1] for part in self._f))
         if one is None:
             return None
@@ -95,6 +105,11 @@ class MixturePredictions:
 
     def _each(self, function: Any, *targets: tf.Tensor) -> Any:
         return stacked.per_datum(function, self._likelihood, self._stack, self._X, *self._f, *targets)
+
+
+def _of_indicators(likelihood: gpflow.likelihoods.Likelihood) -> bool:
+    """Tell whether the mean of y is that of the indicators of the classes: their probabilities."""
+    return getattr(likelihood, "mean_of_indicators", False)
 
 
 def _moments(mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:

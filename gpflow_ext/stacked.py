@@ -143,7 +143,7 @@ def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
         return tf.square(X - tf.linalg.matrix_transpose(X2))
     squares, squares2 = (tf.reduce_sum(part**2, axis=-1) for part in (X, X2))
     cross = tf.matmul(X, X2, transpose_b=True)
-    return tf.nn.relu(squares[..., :, None] + squares2[..., None, :] - 2.0 * cross)
+    return tf.nn.relu(tf.expand_dims(squares, -1) + tf.expand_dims(squares2, -2) - 2.0 * cross)
 
 
 def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) -> tf.Tensor:

@@ -26,6 +26,7 @@ examples
   python scripts/benchmark.py sgpmc                     SGPMCFreeForm; needs GPFLOW_EXT_DATA for the coal data
   python scripts/benchmark.py gprn                      GPRNTensor, needs no data
   python scripts/benchmark.py all                       all of them, half an hour
+  python scripts/benchmark.py serving --threads 1       one prediction by an exported model, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -51,6 +52,8 @@ sgpmc: sampling (Hensman et al. 2015) beside GPflow's SGPMC with TFP's HMC. Two 
 gprn: regression on many outputs (Li et al. 2020). One table: a training step against the number of outputs, beside
 GPflow's GPR and its SVGP with linear coregionalisation.
 
+serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
+
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
 turn, round after round, and the medians shown. A method slower than 5 seconds runs once, one that exceeds its
 cap is shown as "> cap". Libraries that are not installed are left out. The tables go to --out, the single
@@ -63,6 +66,7 @@ SIZES = {
     "robustmax": (0, ()),
     "sgpmc": (0, ()),
     "gprn": (50, (10**3, 10**4, 10**5, 10**6)),
+    "serving": (100, (100, 500, 1000, 2000)),
 }
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
@@ -79,7 +83,7 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         metavar="N",
-        help="numbers of data (default: 351 1000 2000; 10000 100000 1000000 for sparse_ep); of outputs for gprn",
+        help="numbers of data (default: 351 1000 2000; sparse_ep 10000 100000 1000000; serving 100 500 1000 2000); of outputs for gprn",
     )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(
@@ -315,12 +319,21 @@ def compare_gprn(options: argparse.Namespace, where: dict[str, Any]) -> tuple[li
     return records, _benchmark_gprn.document(where, records)
 
 
+def compare_serving(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of exported models and their table."""
+    import _benchmark_serving
+
+    records = _benchmark_serving.run(options)
+    return records, _benchmark_serving.document(where, records)
+
+
 COMPARISONS = {
     "kmm": compare_kmm,
     "sparse_ep": compare_sparse_ep,
     "robustmax": compare_robustmax,
     "sgpmc": compare_sgpmc,
     "gprn": compare_gprn,
+    "serving": compare_serving,
 }
 
 

@@ -22,6 +22,22 @@ def test_readme_examples_run(tmp_path, monkeypatch, capsys) -> None:
     assert names["result"].status is gpx.Status.CONVERGED
 
 
+def test_serving_guide_runs(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("sklearn", reason="the guide loads a set that scikit-learn bundles")
+    pytest.importorskip("tf2onnx", reason="needs the extra onnx")
+    (tmp_path / "saved_models").mkdir()
+    zoo = README.parent / "saved_models"
+    (tmp_path / "saved_models" / "wine_sparse_ep").symlink_to(zoo / "wine_sparse_ep")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for path in (README.parent / "docs" / "serving.md", zoo / "README.md"):
+        for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL):
+            exec(compile(block, str(path), "exec"), names)
+    shown = capsys.readouterr().out
+    assert "class_" in shown
+    assert "array(" in shown
+
+
 def test_readme_names_only_what_exists() -> None:
     text = README.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(((?!http)[^)]+)\)", text):

@@ -45,6 +45,8 @@ class CategoricalLikelihood(Likelihood, abc.ABC):
     the indicators of the classes, [..., K], as that of GPflow's ``Softmax`` does.
     """
 
+    mean_of_indicators = True
+
     def __init__(self, num_classes: int, latent_dim: int) -> None:
         super().__init__(input_dim=None, latent_dim=latent_dim, observation_dim=None)
         if num_classes < 2:

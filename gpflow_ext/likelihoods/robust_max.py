@@ -98,13 +98,14 @@ class RobustMax(CategoricalLikelihood):
         return log_missed + tf.math.softplus(log_p + tf.math.log(hit - missed) - log_missed)
 
     def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
-        def of_class(own: tf.Tensor) -> tf.Tensor:
-            return log_probability_largest(Fmu, Fvar, own)
+        def add(k: tf.Tensor, log_p: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            own = tf.range(self.num_classes) == k
+            found = log_probability_largest(Fmu, Fvar, own)
+            return k + 1, tf.where(own, found[..., None], log_p)
 
-        classes = tf.eye(self.num_classes, dtype=tf.int32) > 0  # one at a time, to bound the memory
-        log_p = tf.map_fn(of_class, classes, fn_output_signature=Fmu.dtype)  # [K, ...]
-        log_p = tf.nn.log_softmax(tf.transpose(log_p, [*range(1, Fmu.shape.rank), 0]))
-        return self._log_mixture(log_p)
+        # One class at a time, to bound the memory; without a list of tensors, which ONNX has none of.
+        _, log_p = tf.while_loop(lambda k, _: k < self.num_classes, add, (0, tf.zeros_like(Fmu)))
+        return self._log_mixture(tf.nn.log_softmax(log_p))
 
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor:
         """See `CategoricalLikelihood`. All classes at once, where evenly spaced nodes suffice."""

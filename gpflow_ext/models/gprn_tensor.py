@@ -308,6 +308,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         """Return mean and variance of y for some outputs [B], each [X, B], from the cache."""
         payload, trait, *parts = self.cache or self._cached()
         view = self._model.view(tuple(parts), Xnew)
+        payload, trait = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)  # no lookup in a variable
         chosen = tf.gather(payload, indices, axis=1), tf.gather(trait, indices)
         mean, var = prediction.moments(view, *chosen)
         return mean, var + self._model.likelihood.variance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _CARD = """# {name}, version {version}
@@ -15,6 +15,7 @@ _CARD = """# {name}, version {version}
 | data | {data} |
 | classes | {labels} |
 | dtype | {dtype} |
+| profile | {profile} |
 | seed | {seed} |
 | holds training inputs | {holds} |
 | written with | {versions} |
@@ -50,6 +51,15 @@ import gpflow_ext
 print(gpflow_ext.load_exported(".").predict(X))
 ```
 """
+_ONNX = """
+With ONNX Runtime:
+
+```python
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession("model.onnx")
+print(session.run(["mean"], {{"inputs": np.load("example.npz")["inputs"]}}))
+```
+"""
 _HOLDS = {
     True: "yes: do not share this model if the training data are confidential",
     False: "no",
@@ -61,7 +71,8 @@ def model_card(manifest: Mapping[str, Any]) -> str:
     """Return the text of ``MODEL_CARD.md`` for the manifest of an exported model."""
     model = manifest["model"]["model"]
     versions = manifest["versions"]
-    return _CARD.format(
+    card = _CARD + (_ONNX if manifest["profile"] == "portable" else "")
+    return card.format(
         name=manifest["name"],
         version=manifest["version"],
         notes="".join(f"{note}\n\n" for note in manifest["notes"]),
@@ -71,10 +82,11 @@ def model_card(manifest: Mapping[str, Any]) -> str:
         data=_data(manifest["data"]),
         labels=_or_dash(", ".join(manifest["labels"] or ())),
         dtype=manifest["dtype"],
+        profile=manifest["profile"],
         seed=_or_dash(manifest["seed"]),
         holds=_HOLDS[manifest["holds_training_inputs"]],
         versions=", ".join(f"{library} {version}" for library, version in sorted(versions.items())),
-        metrics=_metrics(manifest["metrics"]),
+        metrics=_metrics(manifest["metrics"], manifest["intervals"]),
         signatures="\n".join(_signature(name, s) for name, s in sorted(manifest["signatures"].items())),
     )
 
@@ -91,11 +103,17 @@ def _data(data: Mapping[str, Any]) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def _metrics(metrics: Mapping[str, Any]) -> str:
+def _metrics(metrics: Mapping[str, Any], intervals: Mapping[str, Any]) -> str:
     if not metrics:
         return "None were given to the export."
-    rows = "\n".join(f"| {name} | {value:.6g} |" for name, value in metrics.items())
-    return f"| metric | value |\n|---|---|\n{rows}"
+    rows = "\n".join(
+        f"| {name} | {value:.4g} | {_interval(intervals.get(name))} |" for name, value in metrics.items()
+    )
+    return f"| metric | value | 95 % interval |\n|---|---|---|\n{rows}"
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
 def _signature(name: str, signature: Mapping[str, Mapping[str, Any]]) -> str:

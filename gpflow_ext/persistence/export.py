@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gpflow
 import numpy as np
@@ -18,23 +18,28 @@ from gpflow_ext.classes import class_probabilities
 
 from .card import model_card
 from .manifest import describe, plain, sha256_json, write_json
-from .serving import Served, build
+from .portable import compare, libraries, to_onnx
+from .serving import Profile, Served, build
 from .verify import hash_files, verify, versions
 
 Array = np.ndarray[Any, Any]
 _PARTIAL = ".partial-"
 _EXAMPLE_ROWS = 5
+_TRIED_ROWS = 200  # that a portable model is compared on
+ONNX = "model.onnx"
 
 
 def export(
     model: gpflow.models.GPModel,
     path: str | os.PathLike[str],
     *,
+    profile: Profile = "cached",
     example: Any = None,
     scaler: Any = None,
     labels: Sequence[str] | None = None,
     data: Any = None,
     metrics: Mapping[str, float] | None = None,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
     seed: int | None = None,
     notes: str | Sequence[str] = (),
     name: str | None = None,
@@ -58,6 +63,11 @@ def export(
         Any trained GPflow model.
     path
         The folder of this model; its last part is the default name.
+    profile
+        "exact" is the graph that the model itself runs, factorisations and all. "cached" gives the same
+        numbers sooner: what does not depend on the inputs is computed once, now. "portable" adds
+        ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tried in ONNX
+        Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
         synthetic rows are drawn around the mean: no training row is stored unless it is given here.
@@ -68,17 +78,23 @@ def export(
         Names of the classes in order; by default those of ``data``.
     data
         What the model was trained on, as ``datasets.load`` returns it.
-    metrics, seed, notes
-        What to record in the manifest and on the model card.
+    metrics, intervals, seed, notes
+        What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
         The model's name on its card.
 
     Raises
     ------
     ValueError
-        If the inputs' width, the scaler or the labels do not fit the model, or its predictions are not
-        finite.
+        If the inputs' width, the scaler or the labels do not fit the model, its predictions are not finite,
+        or it cannot be portable.
+    ImportError
+        For a portable model without the extra ``onnx``.
     """
+    if profile not in get_args(Profile):
+        raise ValueError(f"profile must be one of {', '.join(get_args(Profile))}; got {profile!r}")
+    if profile == "portable":
+        libraries()
     path = Path(path)
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
@@ -90,8 +106,9 @@ def export(
     probabilities = class_probabilities(model.likelihood, X, *f)
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
-    served = build(model, mean, scale, labels)
+    served = build(model, mean, scale, labels, profile)
     outputs, difference = _try(served, inputs, f)
+    onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
     training = _training_inputs(model, data, mean.dtype)
     version = max(versions(path), default=0) + 1
     description = describe(model)
@@ -99,6 +116,7 @@ def export(
         "format": 1,
         "name": name or path.resolve().name,
         "version": version,
+        "profile": profile,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": description.pop("versions"),
         "config_sha256": sha256_json(description),
@@ -110,15 +128,35 @@ def export(
         "data": _data(data, training, len(mean)),
         "seed": getattr(data, "seed", None) if seed is None else seed,
         "metrics": {key: float(value) for key, value in (metrics or {}).items()},
+        "intervals": {key: list(map(float, ends)) for key, ends in (intervals or {}).items()},
         "notes": [notes] if isinstance(notes, str) else list(notes),
         "holds_training_inputs": _holds(served, training, [] if example is None else X),
         "difference_from_model": difference,
+        "difference_of_onnx": onnx_difference,
     }
-    return _write(path, version, served, plain(manifest), {"inputs": inputs, **outputs})
+    return _write(path, version, served, plain(manifest), {"inputs": inputs, **outputs}, onnx)
+
+
+def _translate(served: Served, mean: Array, scale: Array) -> tuple[bytes, float]:
+    """Return the ONNX model and how far it is from the graph, on rows near and far, one not finite."""
+    function = served.signatures["serving_default"]
+    rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(mean)))
+    rows *= np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None]
+    inputs = mean + scale * rows.astype(mean.dtype)
+    inputs[0, 0] = np.nan
+    model = to_onnx(function)
+    return model, max(
+        compare(model, function, {"inputs": part}) for part in (inputs, inputs[:1], inputs[-1:])
+    )
 
 
 def _write(
-    path: Path, version: int, served: Served, manifest: dict[str, Any], example: dict[str, Array]
+    path: Path,
+    version: int,
+    served: Served,
+    manifest: dict[str, Any],
+    example: dict[str, Array],
+    onnx: bytes | None,
 ) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     for litter in path.glob(f"{_PARTIAL}*"):
@@ -129,6 +167,8 @@ def _write(
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(served.module, str(partial), signatures=served.signatures, options=options)
         np.savez(partial / "example.npz", **example)
+        if onnx is not None:
+            (partial / ONNX).write_bytes(onnx)
         (partial / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
         write_json(partial / "manifest.json", {**manifest, "sha256": hash_files(partial)})
         verify(partial)  # so that no version exists that load_exported would refuse
@@ -239,14 +279,11 @@ def _holds(served: Served, training: Array | None, example: Sequence[Array] | Ar
     """Tell whether a row of the training inputs is in what is saved; ``None`` if that cannot be known."""
     if training is None:
         return None
-    arrays = [v.numpy() for v in served.module.variables_read]
-    for signature in served.signatures.values():
-        arrays += [t.numpy() for t in signature.captured_inputs if t.dtype.is_floating]
-        constants = (op for op in signature.graph.get_operations() if op.type == "Const")
-        arrays += [tf.make_ndarray(op.get_attr("value")) for op in constants]
     width = training.shape[-1]
     rows = {row.tobytes() for row in training}
-    candidates = [a for a in arrays if a.ndim >= 2 and a.shape[-1] == width and a.dtype == training.dtype]
+    candidates = [
+        a for a in served.sources if a.ndim >= 2 and a.shape[-1] == width and a.dtype == training.dtype
+    ]
     if any(row.tobytes() in rows for a in candidates for row in a.reshape(-1, width)):
         return True
     # Standardising an example again rounds it, so it is compared with a tolerance.

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
-from gpflow.conditionals.util import base_conditional_with_lm
-from gpflow.covariances import Kuf, Kuu
-from gpflow.posteriors import BasePosterior, IndependentPosteriorSingleOutput, PrecomputeCacheType
+from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
 from gpflow_ext.predictive import GaussianPredictions, Predictions
 
+from .folding import Store, fold
+
+Profile = Literal["exact", "cached", "portable"]
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Served(NamedTuple):
-    """A module to save and its signatures."""
+    """A module to save, its signatures, and the arrays of the model that they were made from."""
 
     module: tf.Module
     signatures: dict[str, Any]
+    sources: list[np.ndarray[Any, Any]]
 
 
 def build(
@@ -33,6 +35,7 @@ def build(
     mean: np.ndarray[Any, Any],
     scale: np.ndarray[Any, Any],
     labels: Sequence[str] | None,
+    profile: Profile,
 ) -> Served:
     """Trace the signatures of a trained model, which is left untouched.
 
@@ -44,9 +47,12 @@ def build(
         What standardises raw inputs: ``(x - mean) / scale``, shape [D].
     labels
         Names of the classes in order, or ``None``.
+    profile
+        "exact" keeps the graph that the model itself runs; the others compute once what does not depend on
+        the inputs.
     """
     frozen = gpflow.utilities.deepcopy(model)
-    predictions, per_output = _predictor(frozen)
+    predictions, per_output = _predictor(frozen, profile)
     graph = _Graph(predictions, mean, scale, labels)
     dtype = tf.as_dtype(mean.dtype)
     inputs = tf.TensorSpec([None, len(mean)], dtype, "inputs")
@@ -64,12 +70,30 @@ def build(
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
         some = functools.partial(graph.predict_outputs, per_output)
         signatures["predict_outputs"] = _trace(some, inputs, numbers)
+    sources = list(_arrays(signatures.values()))
+    if profile != "exact":
+        store = Store()
+        signatures = {key: _fold(signature, store) for key, signature in signatures.items()}
     module = tf.Module(name="served")
     # A signature may read only what the saved module owns, and whatever else it owned would be saved for
     # nothing.
     read = {id(v): v for signature in signatures.values() for v in signature.graph.variables}
     module.variables_read = list(read.values())
-    return Served(module, signatures)
+    return Served(module, signatures, sources)
+
+
+def _fold(signature: Any, store: Store) -> Any:
+    folded = fold(signature, store)
+    return signature if folded is None else _trace(folded, *signature.structured_input_signature[0])
+
+
+def _arrays(signatures: Iterable[Any]) -> Iterable[np.ndarray[Any, Any]]:
+    """Yield the variables, captured tensors and constants of signatures."""
+    for signature in signatures:
+        yield from (variable.numpy() for variable in signature.graph.variables)
+        yield from (t.numpy() for t in signature.captured_inputs if t.dtype.is_floating)
+        constants = (op for op in signature.graph.get_operations() if op.type == "Const")
+        yield from (tf.make_ndarray(op.get_attr("value")) for op in constants)
 
 
 def _trace(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:
@@ -101,7 +125,7 @@ class _Graph:
     def predict(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         predictions, ok = self._at(inputs)
         mean, variance = predictions.mean_and_var()
-        ok &= _finite_rows(mean) & _finite_rows(variance)
+        ok &= _finite_rows(mean, variance)
         outputs = {"mean": _keep(mean, ok), "variance": _keep(variance, ok), "is_finite": ok}
         probabilities = predictions.probabilities()
         if probabilities is not None:
@@ -122,7 +146,7 @@ class _Graph:
     ) -> dict[str, tf.Tensor]:
         X, ok = self._standardised(inputs)
         mean, variance = per_output(X, outputs)
-        ok &= _finite_rows(mean) & _finite_rows(variance)
+        ok &= _finite_rows(mean, variance)
         return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
 
     def _at(self, inputs: tf.Tensor) -> tuple[Predictions, tf.Tensor]:
@@ -130,7 +154,7 @@ class _Graph:
         X, ok = self._standardised(inputs)
         predictions = self._predictions(X)
         mean, variance = predictions.f()  # [N, P]
-        return predictions, ok & _finite_rows(mean) & _finite_rows(variance)
+        return predictions, ok & _finite_rows(mean, variance)
 
     def _standardised(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the model's inputs, non-finite rows replaced: they must not spoil the others."""
@@ -142,8 +166,8 @@ class _Graph:
         return tf.where(ok[:, None], X, tf.zeros_like(X)), ok
 
 
-def _finite_rows(x: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_all(tf.math.is_finite(x), axis=-1)
+def _finite_rows(*parts: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(tf.concat(parts, axis=-1)), axis=-1)
 
 
 def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
@@ -153,51 +177,29 @@ def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
 
 
 def _predictor(
-    model: gpflow.models.GPModel,
+    model: gpflow.models.GPModel, profile: Profile
 ) -> tuple[Callable[[tf.Tensor], Predictions], PerOutput | None]:
-    """Return what the model predicts at X, by the operations of the live model, factorised once.
+    """Return what the model predicts at X, by the operations of the live model.
 
     Where the posterior has ``predict_outputs`` the second is ``X, outputs -> mean, variance`` of y for some
     of many outputs.
 
-    Posteriors that cache ``Qinv`` would differ from the live model by about cond(Kuu) times the rounding unit
-    (2e-10 is typical); where the Cholesky factor can be cached instead, it is, and elsewhere nothing is.
+    GPflow's own posteriors cache ``Qinv``, which differs from the live model by about cond(Kuu) times the
+    rounding unit (2e-10 is typical): they cache nothing here, and folding finds the factors.
     """
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None
     posterior = model.posterior(precompute_cache=PrecomputeCacheType.NOCACHE)
-    if not isinstance(posterior, BasePosterior):  # these cache Cholesky factors themselves
+    fused = profile == "exact" or isinstance(posterior, BasePosterior)
+    if not fused:
         posterior.update_cache(PrecomputeCacheType.TENSOR)
     _to_variables(posterior, {})
     if hasattr(posterior, "predictions"):
         return posterior.predictions, None
-    fused = isinstance(posterior, BasePosterior)
     latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
-    if type(posterior) is IndependentPosteriorSingleOutput:
-        latent = _conditional(posterior)
     per_output = getattr(posterior, "predict_outputs", None)
     return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output
-
-
-def _conditional(posterior: IndependentPosteriorSingleOutput) -> Latent:
-    """Return p(f | X) of a single-output sparse posterior, from the Cholesky factor of Kuu."""
-    Z, kernel = posterior.X_data, posterior.kernel
-    Kmm = Kuu(Z, kernel, jitter=gpflow.default_jitter())
-    Lm = tf.Variable(tf.linalg.cholesky(Kmm), trainable=False)  # [M, M]
-
-    def latent(X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        mean, variance = base_conditional_with_lm(
-            Kmn=Kuf(Z, kernel, X),
-            Lm=Lm,
-            Knn=kernel(X, full_cov=False),
-            f=tf.convert_to_tensor(posterior.q_mu),
-            q_sqrt=posterior.q_sqrt if posterior.q_sqrt is None else tf.convert_to_tensor(posterior.q_sqrt),
-            white=posterior.whiten,
-        )
-        return posterior._add_mean_function(X, mean), variance
-
-    return latent
 
 
 def _to_variables(module: tf.Module, done: dict[Any, tf.Variable]) -> None:

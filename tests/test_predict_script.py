@@ -1,0 +1,136 @@
+"""Prediction of files: by name, in batches, in constant memory, with errors that name line and column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import resource
+import sys
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pytest
+
+import gpflow_ext as gpx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "scripts")]
+
+import predict  # noqa: E402
+
+MODEL = ROOT / "saved_models" / "wine_sparse_ep"
+
+
+@pytest.fixture(scope="module", name="served")
+def _served():
+    return gpx.load_exported(MODEL)
+
+
+@pytest.fixture(scope="module", name="unnamed")
+def _unnamed(tmp_path_factory):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    model = gpflow.models.GPR((X, X), gpflow.kernels.Matern32())
+    return gpx.load_exported(gpx.export(model, tmp_path_factory.mktemp("unnamed") / "m"))
+
+
+def rows(number):
+    example = np.load(MODEL / "1" / "example.npz")["inputs"]
+    return example.mean(0) + example.std(0) * np.random.default_rng(1).normal(size=(number, 13))
+
+
+def table(path, served, X, separator=",", order=slice(None, None, -1)):
+    """Write X with an id and the columns in another order."""
+    names = served.manifest["data"]["feature_names"][order]
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow([*names, "id"])
+        writer.writerows([*map(repr, row[order].tolist()), f"row {i}"] for i, row in enumerate(X))
+    return path
+
+
+def read(path):
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv.gz", "\t"), ("a.csv", ";")])
+def test_predicts_every_row_by_name(served, tmp_path, name, separator):
+    X, out = rows(23), tmp_path / f"out_{name}"
+    assert predict.predict(served, table(tmp_path / name, served, X, separator), out, ["id"], 10) == (23, 0)
+    found, expected = read(out), served.predict(X)
+    assert [row["id"] for row in found] == [f"row {i}" for i in range(23)]
+    assert [row["label"] for row in found] == expected["label"].tolist()
+    for k, label in enumerate(served.labels):
+        ours = [float(row[f"probability_{label}"]) for row in found]
+        np.testing.assert_allclose(ours, expected["probabilities"][:, k], rtol=1e-12)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_model_without_names_or_classes_takes_the_columns_in_order(unnamed, tmp_path):
+    (tmp_path / "a.csv").write_text("u,id,v\n0.5,x,1\n\n,y,2\n")
+    assert predict.predict(unnamed, tmp_path / "a.csv", tmp_path / "b.csv", ["id"], 10) == (2, 1)
+    first, second = read(tmp_path / "b.csv")
+    mean = unnamed.predict([[0.5, 1.0]])["mean"][0]
+    np.testing.assert_allclose([float(first["mean_0"]), float(first["mean_1"])], mean)
+    assert first["is_finite"] == "1"
+    assert (second["id"], second["mean_0"], second["is_finite"]) == ("y", "", "0")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no header line"),
+        ("u\n1\n", "2 inputs without names; .* has 1 columns"),
+        ("u,v\n1,2\n1,x\n", r"line 3, column 'v': 'x' is no number"),
+        ("u,v\n1,2,3\n", "line 2: 3 cells, but the header has 2 columns"),
+    ],
+)
+def test_a_wrong_file_is_told_where(unnamed, tmp_path, content, message):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        predict.predict(unnamed, tmp_path / "a.csv", tmp_path / "b.csv", [], 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_missing_and_doubled_columns_are_named(served, tmp_path):
+    names = served.manifest["data"]["feature_names"]
+    for header, keep, message in (
+        (names[1:], [], "lacks 1 of the model's 13 inputs: alcohol"),
+        ([*names, names[0]], [], "several columns named alcohol"),
+        (names, ["id"], "no column 'id'"),
+    ):
+        (tmp_path / "a.csv").write_text(",".join(header) + "\n")
+        with pytest.raises(ValueError, match=message):
+            predict.predict(served, tmp_path / "a.csv", tmp_path / "b.csv", keep, 1)
+
+
+def test_a_file_without_rows_gives_one_without_rows(served, tmp_path):
+    assert predict.predict(served, table(tmp_path / "a.csv", served, rows(0)), tmp_path / "b.csv", [], 5) == (
+        0,
+        0,
+    )
+    assert read(tmp_path / "b.csv") == []
+
+
+def test_memory_does_not_grow_with_the_file(served, tmp_path):
+    """Ten times the rows may not raise the peak of the process: the larger file alone is 30 MB of text."""
+    small, large = rows(2_000), np.tile(rows(1_000), (100, 1))
+    predict.predict(served, table(tmp_path / "a.csv", served, small), tmp_path / "out.csv", [], 500)
+    data = table(tmp_path / "b.csv", served, large)
+    assert data.stat().st_size > 25e6
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    predict.predict(served, data, tmp_path / "out.csv", [], 500)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 8_000  # kB
+
+
+def test_from_the_shell(served, tmp_path, monkeypatch, capsys):
+    data, out = table(tmp_path / "a.csv", served, rows(3)), tmp_path / "b.csv"
+    arguments = ["predict.py", "--model", str(MODEL), "--data", str(data), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    predict.main()
+    assert "3 rows predicted" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*arguments[:-1], str(data)])
+    with pytest.raises(ValueError, match="another file"):
+        predict.main()
