@@ -21,12 +21,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(source|quote|table|section)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BESIDE = re.compile(
+    r"\[([^]]+)\]\((?:\.\./)*(saved_models/README\.md)\)"
+)  # a link to what is no page of the site
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the fences; MkDocs calls it for each page."""
-    return filled(markdown)
+    """Fill in the fences, and name files beside the site in place of links; MkDocs calls it for each page."""
+    return BESIDE.sub(r"\1 (`\2`)", filled(markdown))
 
 
 def on_page_content(content: str, **_: Any) -> str:
