@@ -69,7 +69,7 @@ def measure(events: np.ndarray, seed: int, num_draws: int, trials: int) -> Recor
         num_draws,
         CHAINS,
         thin=THIN,
-        tuning={"trials": trials},
+        tuning={"trials": trials, "step_sizes": (1e-4, 1.0)},
         seed=seed,
         progress=False,
         check=False,

@@ -44,6 +44,7 @@ ADAPTATIONS: dict[str, tuple[Callable[..., Tuned], str, int]] = {  # with the op
     "nuts": (adaptation.dual_averaging, "iterations", 500),
     "gibbs": (adaptation.gibbs, "rounds", 25),
 }
+_SCALED_STEPS = (0.02, 1.0)  # where bayesopt looks in coordinates in which the posterior is nearly N(0, I)
 PRECONDITIONS = ("auto", "conditional", "vb", None)
 
 
@@ -148,7 +149,8 @@ def sample(
         ``"nuts"`` for the no-U-turn sampler; ``"gibbs"`` for the paper's baseline, which moves a
         `SGPMCFreeForm`'s v and θ in turn; or a `Setting` that is not tuned, of Gibbs if it has a ``walk``.
     tuning
-        Keyword arguments of the tuner, see `gpflow_ext.mcmc.adaptation`.
+        Keyword arguments of the tuner, see `gpflow_ext.mcmc.adaptation`. In preconditioned coordinates
+        ``"bayesopt"`` looks for step sizes between 0.02 and 1 unless ``step_sizes`` says otherwise.
     precondition
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
         normal, its mean moving with θ to first order. ``"conditional"``: what its sites say of v at each θ
@@ -206,10 +208,13 @@ def sample(
             precondition = None if kind == "gibbs" else "conditional" if dense else "vb"
     if kind == "gibbs" and (not free_form or precondition == "conditional"):
         raise ValueError("Gibbs sampling is for SGPMCFreeForm, with `precondition` None or 'vb'.")
+    tuning = dict(tuning or {})
+    if tuner == "bayesopt" and free_form and precondition is not None:
+        tuning.setdefault("step_sizes", _SCALED_STEPS)
     dimensions = sum(each.size for each in coordinates(model))
     chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
     settings = {
-        "sampler": str(tuner), "tuning": json.dumps(dict(tuning or {}), sort_keys=True), "seed": seed,
+        "sampler": str(tuner), "tuning": json.dumps(tuning, sort_keys=True), "seed": seed,
         "precondition": precondition, "num_chains": num_chains, "warm_up": warm_up, "thin": thin,
         "chunk": chunk,
     }  # fmt: skip
@@ -226,7 +231,7 @@ def sample(
     run = hmc.runner(blocks or target, KERNELS[kind], jit_compile)
     if not resumed:
         z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
-        options = {**({"block": blocks.size} if blocks else {}), **(tuning or {})}
+        options = {**({"block": blocks.size} if blocks else {}), **tuning}
         tuned = _tune(tuner, run, target, z, seed, options, progress)
         chains.remember(tuned.trials)
         chains.now.assign(tuned.positions)
