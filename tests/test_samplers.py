@@ -133,3 +133,10 @@ def test_where_gibbs_does_not_apply(options: dict) -> None:
         model = gpflow.models.GPMC(model.data, model.kernel, model.likelihood)
     with pytest.raises(ValueError, match="Gibbs sampling is for SGPMCFreeForm"):
         gpx.sample(model, 10, 2, tuner="gibbs", **options)
+
+
+def test_tuning_looks_where_the_coordinates_are_scaled() -> None:
+    options = {"tuning": {"trials": 3, "samples": 2}, "warm_up": 0, "progress": False, "check": False}
+    draws = gpx.sample(regression(), 5, 2, **options)
+    assert all(0.02 <= trial.setting.step_size <= 1.0 for trial in draws.trials)
+    assert draws.optimizer().grid(5)[0][[0, -1]] == pytest.approx([0.02, 1.0])
