@@ -32,6 +32,7 @@ Results are written after each measurement: gprn.md, and single measurements to 
 so a run can be stopped at any time; to measure again, remove the lines.
 """
 EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "scaling")
+QUICK = ("generated", "scaling")
 METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field")
 
 
@@ -40,7 +41,9 @@ def arguments() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    new.add_argument("--experiment", choices=EXPERIMENTS, nargs="+", default=EXPERIMENTS, help="default: all")
+    new.add_argument(
+        "--experiment", choices=EXPERIMENTS, nargs="+", help=f"default: all; {', '.join(QUICK)} with --quick"
+    )
     new.add_argument("--methods", choices=METHODS, nargs="+", help="some of them (default: all)")
     new.add_argument("--quick", action="store_true", help="one seed, few outputs and steps")
     new.add_argument("--seeds", type=int, metavar="S", help="splits of each set (default: 3; 1 with --quick)")
@@ -82,7 +85,7 @@ def main() -> None:
         _report.write(path, _gprn.text(journal))
 
     journal = Journal(path.with_suffix(".jsonl"), written)
-    for experiment in options.experiment:
+    for experiment in options.experiment or (QUICK if options.quick else EXPERIMENTS):
         journal.heading = {"environment": _report.environment(options.threads), "of": experiment}
         measure(experiment, options, journal)
     written(journal)
