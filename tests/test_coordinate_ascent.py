@@ -201,7 +201,7 @@ def test_a_newton_step_that_would_lower_the_bound_is_damped() -> None:
     assert coordinate_ascent.mean_step(prior, model.expectation, low).objective > low.objective
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [_parallel, _sweep], ids=["parallel", "algorithm1"])
 def test_steps_compile_under_xla(make, dtype) -> None:
     previous = gpflow.default_float()

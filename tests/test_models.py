@@ -194,7 +194,7 @@ def test_loss_gradient_equals_central_differences(model) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_loss_and_prediction_compile_under_xla(request, dtype) -> None:
     gpflow.config.set_default_float(dtype)
     request.addfinalizer(lambda: gpflow.config.set_default_float(np.float64))

@@ -169,7 +169,10 @@ def adadelta() -> tf_keras.optimizers.Optimizer:
 
 @pytest.mark.parametrize(
     "options",
-    [lambda: {"hold": 8, "decay_steps": 40}, lambda: {"gamma": None, "optimizer": adadelta(), "hold": 8}],
+    [
+        lambda: {"hold": 8, "decay_steps": 40},
+        pytest.param(lambda: {"gamma": None, "optimizer": adadelta(), "hold": 8}, marks=pytest.mark.slow),
+    ],
     ids=["natural gradients and adam", "adadelta"],
 )
 def test_minibatches_raise_the_bound_and_resume_exactly(options, tmp_path) -> None:
@@ -243,7 +246,7 @@ def test_a_dataset_of_minibatches_trains_and_its_labels_are_checked() -> None:
         gpx.fit(model(), bad, steps=10)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_training_step_compiles_under_xla(dtype) -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=dtype, jitter=1e-4)):
         data = tuple(part.astype(dtype) for part in DATA)
