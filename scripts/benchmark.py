@@ -53,7 +53,7 @@ SIZES = {
     "kmm": (150, (351, 1000, 2000)),
     "sparse_ep": (2000, (10**4, 10**5, 10**6)),
     "robustmax": (0, ()),
-    "serving": (100, (100, 500, 1000, 2000)),
+    "serving": (100, (100, 1000)),
 }
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
@@ -70,7 +70,7 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         metavar="N",
-        help="numbers of data (default: 351 1000 2000; for sparse_ep 10000 100000 1000000; for serving 100 500 1000 2000)",
+        help="numbers of data (default: 351 1000 2000; for sparse_ep 10000 100000 1000000; for serving 100 1000)",
     )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(
