@@ -66,7 +66,7 @@ SIZES = {
     "robustmax": (0, ()),
     "sgpmc": (0, ()),
     "gprn": (50, (10**3, 10**4, 10**5, 10**6)),
-    "serving": (100, (100, 500, 1000, 2000)),
+    "serving": (100, (100, 1000)),
 }
 BOUNDS = (None, "piecewise")
 LEARNT_SLACK = 1e-2  # nats below the package's bound that count as the same with learnt hyperparameters
@@ -83,7 +83,7 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         metavar="N",
-        help="numbers of data (default: 351 1000 2000; sparse_ep 10000 100000 1000000; serving 100 500 1000 2000); of outputs for gprn",
+        help="numbers of data (default: 351 1000 2000; sparse_ep 10000 100000 1000000; serving 100 1000); of outputs for gprn",
     )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(

@@ -168,3 +168,19 @@ def test_evaluate_multiplies_rates_by_their_exposures():
     scores = metrics.evaluate(model, (X, Y))
     np.testing.assert_allclose(scores["rmse"], np.sqrt(np.mean((rate * Y[:, 1] - Y[:, 0]) ** 2)), rtol=1e-12)
     np.testing.assert_allclose(scores["nlpd"], -np.mean(model.predict_log_density((X, Y))), rtol=1e-12)
+
+
+def test_intervals_hold_the_metrics_and_shrink_with_the_rows() -> None:
+    import problems
+
+    from gpflow_ext import metrics
+
+    model = gpflow.models.GPR(problems.continuous(20), gpflow.kernels.SquaredExponential())
+    widths = []
+    for rows in (40, 640):
+        data = problems.continuous(rows, seed=7)
+        scores, found = metrics.evaluate(model, data), metrics.intervals(model, data, resamples=200)
+        assert found.keys() == scores.keys()
+        assert all(low < scores[name] < high for name, (low, high) in found.items())
+        widths.append(found["rmse"][1] - found["rmse"][0])
+    assert widths[1] < 0.5 * widths[0]

@@ -294,7 +294,8 @@ def _horner() -> str:
         z = 3.75 * (1.0 + t) / (1.0 - t)
         return (1.0 + 2.0 * z) * scipy.special.erfcx(z)
 
-    interpolant = np.polynomial.Chebyshev.interpolate(scaled, _DEGREE)
+    series: Any = np.polynomial.Chebyshev  # without types
+    interpolant = series.interpolate(scaled, _DEGREE)
     coefficients = interpolant.convert(kind=np.polynomial.Polynomial).coef
     lines, value = [], ""
     for power, coefficient in reversed(list(enumerate(coefficients))):
