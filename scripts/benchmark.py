@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import math
 import time
 from collections.abc import Callable
@@ -295,45 +296,19 @@ def compare_sparse_ep(options: argparse.Namespace, where: dict[str, Any]) -> tup
     return records, _benchmark_sparse_ep.document(where, records)
 
 
-def compare_robustmax(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Return the measurements of SVGPRobustMax and their tables."""
-    import _benchmark_robustmax
-
-    records = _benchmark_robustmax.run(options)
-    return records, _benchmark_robustmax.document(where, records)
-
-
-def compare_sgpmc(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Return the measurements of SGPMCFreeForm and their tables."""
-    import _benchmark_sgpmc
-
-    records = _benchmark_sgpmc.run(options)
-    return records, _benchmark_sgpmc.document(where, records)
-
-
-def compare_gprn(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Return the measurements of GPRNTensor and their table."""
-    import _benchmark_gprn
-
-    records = _benchmark_gprn.run(options)
-    return records, _benchmark_gprn.document(where, records)
-
-
-def compare_serving(options: argparse.Namespace, where: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Return the measurements of exported models and their table."""
-    import _benchmark_serving
-
-    records = _benchmark_serving.run(options)
-    return records, _benchmark_serving.document(where, records)
+def compare(
+    model: str, options: argparse.Namespace, where: dict[str, Any]
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the measurements of a model and their tables, by the module of its name."""
+    module = importlib.import_module(f"_benchmark_{model}")
+    records = module.run(options)
+    return records, module.document(where, records)
 
 
 COMPARISONS = {
     "kmm": compare_kmm,
     "sparse_ep": compare_sparse_ep,
-    "robustmax": compare_robustmax,
-    "sgpmc": compare_sgpmc,
-    "gprn": compare_gprn,
-    "serving": compare_serving,
+    **{model: functools.partial(compare, model) for model in ("robustmax", "sgpmc", "gprn", "serving")},
 }
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import consumers
 import gpflow
 import numpy as np
 import pytest
@@ -198,14 +199,9 @@ def test_large_arrays_are_variables_not_constants(cases):
     assert {(N, N), (N, D), (N, 1)} <= shapes
 
 
-TENSORFLOW_ONLY = """
-import importlib.abc, sys
-class Refuse(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("gpflow", "tensorflow_probability", "tf_keras", "gpflow_ext", "check_shapes"):
-            raise ImportError(f"{name} is not installed here")
-sys.meta_path.insert(0, Refuse())
-import numpy as np, tensorflow as tf
+TENSORFLOW_ONLY = (
+    consumers.REFUSE
+    + """import numpy as np, tensorflow as tf
 for folder in sys.argv[1:]:
     served = tf.saved_model.load(folder).signatures["serving_default"]
     example = np.load(f"{folder}/example.npz", allow_pickle=False)
@@ -223,6 +219,7 @@ spec.loader.exec_module(module)
 print([module.verify(folder).files for folder in sys.argv[1:]])
 assert not {"gpflow", "tensorflow_probability", "tf_keras", "gpflow_ext"} & set(sys.modules)
 """
+)
 
 
 def run(*command, cwd=ROOT):

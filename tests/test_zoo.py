@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import consumers
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,20 +98,16 @@ def run(*command, **options):
     return done.stdout
 
 
-TENSORFLOW_ONLY = """
-import importlib.abc, sys
-class Refuse(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("gpflow", "tensorflow_probability", "tf_keras", "gpflow_ext", "check_shapes"):
-            raise ImportError(f"{name} is not installed here")
-sys.meta_path.insert(0, Refuse())
-import numpy as np, tensorflow as tf
+TENSORFLOW_ONLY = (
+    consumers.REFUSE
+    + """import numpy as np, tensorflow as tf
 for folder in sys.argv[1:]:
     served = tf.saved_model.load(folder).signatures["serving_default"]
     example = np.load(f"{folder}/example.npz", allow_pickle=False)
     np.testing.assert_allclose(served(inputs=tf.constant(example["inputs"]))["mean"], example["mean"], rtol=1e-8)
 print(len(sys.argv) - 1)
 """
+)
 
 
 def test_tensorflow_alone_predicts():
