@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _free_graphs() -> Iterator[None]:
+    """Free the graphs that a module compiled: they refer to themselves and wait for the collector."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

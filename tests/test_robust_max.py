@@ -222,7 +222,7 @@ def test_batches() -> None:
     contract.check_batches(RobustMax(3, 1e-3), 3, LABELS)
 
 
-@each_dtype
+@pytest.mark.parametrize("dtype", [tf.float32, pytest.param(tf.float64, marks=pytest.mark.slow)])
 def test_xla(dtype: tf.DType) -> None:
     contract.check_xla(RobustMax(3, 1e-3), 3, LABELS, dtype)
 

@@ -57,7 +57,14 @@ def test_step_sizes_follow_the_signs_of_the_gradient() -> None:
     np.testing.assert_allclose(vector, [-sizes @ [1, 2, -2], -sizes @ [2, -1, 1]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", [methods.SEP, methods.FITC, methods.SVIAdam])
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.SEP,
+        pytest.param(methods.FITC, marks=pytest.mark.slow),
+        pytest.param(methods.SVIAdam, marks=pytest.mark.slow),
+    ],
+)
 def test_a_method_started_again_does_what_it_did(method) -> None:
     contender = method(DATA, Z)
 

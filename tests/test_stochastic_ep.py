@@ -204,7 +204,7 @@ def test_whitening_by_a_known_factor_has_the_gradient_of_the_factorisation() -> 
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+@pytest.mark.parametrize("kind", ["arrays", pytest.param("dataset", marks=pytest.mark.slow)])
 def test_training_resumes_exactly_in_mid_epoch(tmp_path, kind: str) -> None:
     def model() -> SparseEP:
         return probit(True, stream() if kind == "dataset" else (X, Y))
