@@ -34,6 +34,34 @@ def test_the_pattern_has_its_intensity() -> None:
     np.testing.assert_allclose(np.exp(coarse).mean(), np.exp(log_rate).mean(), rtol=1e-12)
 
 
+def recorded(**key) -> list[dict]:
+    lines = (SCRIPTS.parent / "docs/results/sgpmc.jsonl").read_text(encoding="utf-8").splitlines()
+    return [one for one in map(json.loads, lines) if key.items() <= one.items()]
+
+
+def test_the_recorded_coal_experiment_is_the_papers() -> None:
+    splits = recorded(experiment="coal", thin=5)
+    gaussian, free_form = (np.mean([one[name] for one in splits]) for name in ("gaussian", "free_form"))
+    assert len(splits) == 10
+    assert -1.233 < gaussian < -1.224
+    assert -1.230 < free_form < -1.220
+    assert free_form > gaussian
+    assert max(one["rhat"] for one in splits) < 1.01
+    assert min(one["ess_per_1000_gradients"] for one in splits) > 6.0
+
+
+def test_the_recorded_pattern_is_found_and_preconditioning_pays() -> None:
+    coarse, fine, plain = (
+        recorded(experiment="pines", cells=cells, precondition=precondition)[0]
+        for cells, precondition in ((32, "vb"), (64, "vb"), (32, "None"))
+    )
+    for one in (coarse, fine):
+        assert abs(one["expected"] - one["events"]) < 4.0 * np.sqrt(one["events"])
+        assert one["covered"] > 0.9
+    assert coarse["ess_per_1000_gradients"] > 3.0 * plain["ess_per_1000_gradients"]
+    assert fine["ms_per_gradient"] < 2.0 * 4.0 * coarse["ms_per_gradient"]  # four times the cells
+
+
 @needs_data
 @pytest.mark.slow
 def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None:
