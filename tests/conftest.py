@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,11 +31,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _free_graphs() -> Iterator[None]:
-    """Free the graphs that a module compiled: they refer to themselves and wait for the collector."""
-    yield
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Take what the imports made out of the collector's sight, so that a collection is quick."""
     gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _free_graphs() -> Iterator[None]:
+    """Free the graphs that a test compiled: they refer to themselves, and every new one pays for those that live."""
+    begin = time.perf_counter()
+    yield
+    if time.perf_counter() - begin > 1.0:
+        gc.collect()
 
 
 @pytest.fixture

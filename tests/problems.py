@@ -98,3 +98,17 @@ def assert_refitted_gradient(
             variable.assign(middle)
             difference = (ends[0] - ends[1]) / (2 * step)
             np.testing.assert_allclose(gradient[index], difference, rtol=1e-5, atol=atol)
+
+
+def value_and_derivatives(
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], mean: np.ndarray, var: np.ndarray
+) -> list[np.ndarray]:
+    """The function, its derivatives in the mean and the variance, and the second one in the mean."""
+    mean, var = tf.constant(mean), tf.constant(var)
+    with tf.GradientTape() as outer:
+        outer.watch(mean)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch((mean, var))
+            value = function(mean, var)
+        by_mean, by_var = tape.gradient(value, mean), tape.gradient(value, var)
+    return [part.numpy() for part in (value, by_mean, by_var, outer.gradient(by_mean, mean))]

@@ -274,9 +274,8 @@ def test_variational_expectations() -> None:
         value = {k: li.variational_expectations(NO_X, m, v, Y).numpy() for k, li in LIKELIHOODS.items()}
         logit = dense(log_sigmoid, signs * M, V)
         np.testing.assert_allclose(value["quadrature"], logit, rtol=5e-12, atol=1e-15)
-        np.testing.assert_allclose(
-            value["probit"], dense(scipy_log_ndtr, signs * M, V), rtol=5e-12, atol=1e-15
-        )
+        error = np.abs(value["probit"] - dense(scipy_log_ndtr, signs * M, V))
+        assert (error <= 2e-9 * (1.0 + M**2 + V)).all()
         slack = 5e-12 * np.abs(logit) + 1e-14
         assert (value["jaakkola"] <= logit + slack).all()
         assert (value["piecewise"] <= logit + slack).all()

@@ -1,115 +1,47 @@
-"""Simulation-based calibration (Talts et al. 2018) of the density and the sampler, all data sets side by side.
+"""Simulation-based calibration (Talts et al. 2018) and Geweke's joint test (2004) of the density and the sampler.
 
-Each chain has its own data, drawn from the model with parameters from the prior. Two runs leave from these, and
-m draws of one and S − m of the other, m uniform, make them a place at random in one reversible chain: in a right
-sampler their rank is exactly uniform, however slowly it mixes (Gandy & Scott 2020). Z = X, so that the density
-is that of the model.
+Each chain has its own data, drawn from the model with parameters from the prior.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 
-import gpflow
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_probability as tfp
-from scipy import stats
+from joint import LIKELIHOODS, Joint
+from scipy import special, stats
 
-from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
-from gpflow_ext.mcmc import hmc
-from gpflow_ext.mcmc.target import Target
-from gpflow_ext.mcmc.tuning import Setting
-from gpflow_ext.models import SGPMCFreeForm
-
-tfd = tfp.distributions
-SETS, N, DRAWS, THIN, BINS = 160, 8, 31, 6, 8
-X = np.linspace(-2.0, 2.0, N)[:, None]
+SETS, DRAWS, THIN = 64, 31, 6
+SLOW = pytest.mark.slow
 
 
-def noisy() -> gpflow.likelihoods.Gaussian:
-    likelihood = gpflow.likelihoods.Gaussian(0.5)
-    likelihood.variance.prior = tfd.Gamma(np.float64(3.0), np.float64(6.0))
-    return likelihood
+@functools.cache
+def band(sets: int, level: float = 0.99) -> float:
+    """Largest |ECDF − p| / √(p(1 − p)) of uniform ranks 0, …, `DRAWS` of this many sets, at a level."""
+    ranks = np.random.default_rng(0).integers(0, DRAWS + 1, (4000, sets))
+    return float(np.quantile([deviation(each) for each in ranks], level))
 
 
-def normal(f: np.ndarray, noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return f + np.sqrt(noise)[:, None, None] * rng.standard_normal(f.shape)
+def deviation(ranks: np.ndarray) -> float:
+    """Largest standardised deviation of the ECDF of ranks from that of the uniform law."""
+    p = np.arange(1, DRAWS + 1) / (DRAWS + 1)
+    found = (ranks[:, None] < np.arange(1, DRAWS + 1)).mean(axis=0)
+    return float(np.max(np.abs(found - p) * np.sqrt(len(ranks) / (p * (1.0 - p)))))
 
 
-def sign(f: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return (rng.standard_normal(f.shape) < f).astype(float)
+def deviations(joint: Joint) -> dict[str, float]:
+    """Return how far the ranks of some parameters are from uniform.
 
-
-def count(f: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return rng.poisson(np.exp(np.minimum(f, 12.0))).astype(float)
-
-
-def largest(f: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The largest of three functions, and with probability ε = 0.1 one of the other two."""
-    best = f.argmax(axis=-1)
-    wrong = rng.uniform(size=best.shape) < 0.1
-    return np.where(wrong, (best + rng.integers(1, 3, best.shape)) % 3, best)[..., None].astype(float)
-
-
-CASES: dict[str, tuple[Callable[[], gpflow.likelihoods.Likelihood], int, Callable[..., np.ndarray]]] = {
-    "regression": (noisy, 1, normal),
-    "binary": (BernoulliProbit, 1, sign),
-    "poisson": (PoissonLog, 1, count),
-    "classes": (lambda: RobustMax(3, 0.1), 3, largest),
-}
-
-
-def p_values(name: str, jacobian: float = 1.0) -> dict[str, float]:
-    """Return how uniform the ranks of some functions of the parameters are."""
-    build, P, simulate = CASES[name]
+    Two runs leave from the parameters that made the data, and m draws of one and S − m of the other, m
+    uniform, make these a place at random in one reversible chain: in a right sampler their rank is exactly
+    uniform, however slowly it mixes (Gandy & Scott 2020).
+    """
     rng = np.random.default_rng(7)
-    kernel = gpflow.kernels.SquaredExponential()
-    kernel.variance.prior = tfd.Gamma(np.float64(3.0), np.float64(2.0))
-    kernel.lengthscales.prior = tfd.Gamma(np.float64(4.0), np.float64(4.0))
-    likelihood = build()
-    nothing = np.zeros([N, 1])
-    model = SGPMCFreeForm((X, nothing), kernel, likelihood, num_latent_gps=P, inducing_variable=X.copy())
-    Y = tf.Variable(np.zeros([SETS * N, 1]))
-
-    def log_likelihoods(stack):
-        mean, var = (tf.reshape(part, [-1, P]) for part in model.moments(stack, tf.constant(X)))
-        inputs = tf.zeros([SETS * N, 1], tf.float64)
-        if name == "regression":  # its noise is sampled: one for each data set
-            noise = tf.repeat(stack[likelihood.variance], N)[:, None]
-            terms = tfd.Normal(mean, tf.sqrt(noise)).log_prob(Y) - 0.5 * var / noise
-        else:
-            terms = likelihood.variational_expectations(inputs, mean, var, Y)[:, None]
-        return tf.reduce_sum(tf.reshape(terms, [SETS, -1]), axis=1)
-
-    target = Target(model, log_likelihoods)
-    columns = []
-    for c in target.coordinates:
-        shape = (SETS, *c.parameter.shape)
-        if c.name == "V":
-            value = rng.standard_normal(shape)
-        else:
-            prior = c.parameter.prior
-            value = rng.gamma(float(prior.concentration), 1.0 / float(prior.rate), shape)
-        columns.append(c.bijector.inverse(tf.constant(value)).numpy().reshape(SETS, -1))
-    x = np.concatenate(columns, axis=1)
-    truth = target.values(tf.constant(x))
-    f = model.moments(truth, tf.constant(X))[0].numpy()
-    noise = truth[likelihood.variance].numpy() if name == "regression" else np.zeros(SETS)
-    Y.assign(simulate(f, noise, rng).reshape(-1, 1))
-    size = N * P
-
-    def density(z: tf.Tensor) -> tf.Tensor:
-        return target(z) + (jacobian - 1.0) * tf.reduce_sum(z[:, size:], axis=1)
-
-    run = hmc.runner(density)
-    setting = Setting(0.3, 6)
-    runs = [
-        hmc.call(run, tf.constant(x), setting, [5, number], DRAWS, THIN)[1].position.numpy()
-        for number in range(2)
-    ]
-    first = rng.integers(0, DRAWS + 1, SETS)  # m
+    x = joint.draw(rng)
+    joint.observe(x, rng)
+    runs = [joint.advance(x, number, DRAWS, THIN) for number in range(2)]
+    first = rng.integers(0, DRAWS + 1, joint.copies)  # m
     order = np.arange(DRAWS)[:, None]
     taken = [(order < number)[:, :, None] for number in (first, DRAWS - first)]
     below, equal = (
@@ -119,36 +51,86 @@ def p_values(name: str, jacobian: float = 1.0) -> dict[str, float]:
     ranks = below + rng.integers(
         0, equal + 1
     )  # where proposals were rejected the order is a matter of chance
-    watched = {"v": 2, "V": size - 1}
-    offset = size
-    for c in target.coordinates[1:]:
-        watched[c.name] = offset
-        offset += c.size
-    return {
-        key: float(stats.chisquare(np.bincount(ranks[:, j] * BINS // (DRAWS + 1), minlength=BINS)).pvalue)
-        for key, j in watched.items()
-    }
-
-
-SLOW = pytest.mark.slow
+    return {name: deviation(ranks[:, column]) for name, column in joint.columns.items()}
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "sets", "sparse"),
     [
-        pytest.param("regression", marks=SLOW),
-        pytest.param("binary", marks=SLOW),
-        "poisson",
-        pytest.param("classes", marks=SLOW),
+        ("poisson", SETS, False),
+        ("poisson", SETS, True),
+        *(pytest.param(name, 256, sparse, marks=SLOW) for name in LIKELIHOODS for sparse in (False, True)),
     ],
 )
-def test_ranks_are_uniform(name: str) -> None:
-    """False failures: 1e-4 for each of about four functions."""
-    found = p_values(name)
-    assert min(found.values()) > 1e-4, found
+def test_ranks_are_uniform(name: str, sets: int, sparse: bool, record_property) -> None:
+    """Within the band that holds the ECDFs of all parameters with 99 %."""
+    found = deviations(Joint(name, sets, sparse))
+    allowed = band(sets, 1.0 - 0.01 / len(found))
+    record_property("largest deviation / band", max(found.values()) / allowed)
+    assert max(found.values()) < allowed, (found, allowed)
 
 
-@pytest.mark.parametrize("jacobian", [0.0, pytest.param(2.0, marks=SLOW)])
-def test_a_wrong_jacobian_is_found(jacobian: float) -> None:
-    found = p_values("poisson", jacobian)
-    assert min(found.values()) < 1e-4, found
+@pytest.mark.parametrize(
+    "wrong", [{"jacobian": 0.0}, *(pytest.param(w, marks=SLOW) for w in ({"jacobian": 2.0}, {"power": 0.7}))]
+)
+def test_ranks_of_a_wrong_density_are_not(wrong: dict[str, float], record_property) -> None:
+    found = deviations(Joint("poisson", 160, **wrong))
+    record_property("largest deviation / band", max(found.values()) / band(160))
+    assert max(found.values()) > band(160), found
+
+
+def moments(joint: Joint, x: np.ndarray) -> np.ndarray:
+    """Functions of the parameters and the data whose prior expectations `expected` knows, [C, 26]."""
+    f = joint.latent(x)[0][:, :, 0]
+    v = x[:, : joint.columns["kernel.lengthscales"]]
+    length, variance = (x[:, joint.columns[f"kernel.{part}"]] for part in ("lengthscales", "variance"))
+    positive = np.stack([length, length**2, variance, variance**2, np.exp(length), np.exp(variance)], axis=1)
+    data = np.stack([joint.Y[:, 0], joint.Y[:, -1]], axis=1)
+    return np.concatenate([v, v**2, positive, np.stack([f[:, 3], f[:, 3] ** 2], axis=1), data], axis=1)
+
+
+def expected(joint: Joint) -> np.ndarray:
+    (a, b), (c, d) = (4.0, 4.0), (3.0, 2.0)  # Gamma priors of the length scale and the variance
+    logs = [special.digamma(shape) - np.log(rate) for shape, rate in ((a, b), (c, d))]
+    squares = [special.polygamma(1, shape) + log**2 for shape, log in zip((a, c), logs, strict=True)]
+    positive = [logs[0], squares[0], logs[1], squares[1], a / b, c / d]
+    size = joint.columns["kernel.lengthscales"]
+    return np.array([*np.zeros(size), *np.ones(size), *positive, 0.0, c / d, 0.5, 0.5])
+
+
+def scores(joint: Joint, rounds: int) -> np.ndarray:
+    """Return the z-score of each of the moments over chains that alternate parameters given data, data given them.
+
+    Each starts from the joint distribution and stays there, so that their averages are independent.
+    """
+    rng = np.random.default_rng(11)
+    x = joint.draw(rng)
+    total = 0.0
+    for number in range(rounds):
+        joint.observe(x, rng)
+        x = joint.advance(x, number, 1, 4)[-1]
+        total = total + moments(joint, x)
+    means = total / rounds
+    return (means.mean(axis=0) - expected(joint)) / (means.std(axis=0, ddof=1) / np.sqrt(joint.copies))
+
+
+@pytest.mark.parametrize(("chains", "rounds"), [(256, 40), pytest.param(2048, 200, marks=SLOW)])
+def test_geweke(chains: int, rounds: int, record_property) -> None:
+    found = np.abs(scores(Joint("binary", chains), rounds))
+    record_property("functions", len(found))
+    record_property("largest |z|", found.max())
+    assert len(found) >= 20
+    assert found.max() <= 4.0, found
+
+
+@pytest.mark.parametrize("wrong", [{"jacobian": 0.0}, pytest.param({"power": 0.9}, marks=SLOW)])
+def test_geweke_finds_a_wrong_density(wrong: dict[str, float], record_property) -> None:
+    found = np.abs(scores(Joint("binary", 256 if "jacobian" in wrong else 2048, **wrong), 40))
+    record_property("largest |z|", found.max())
+    assert found.max() > 4.0
+
+
+def test_the_band_holds_uniform_ranks() -> None:
+    ranks = np.random.default_rng(1).integers(0, DRAWS + 1, (1000, SETS))
+    inside = np.mean([deviation(each) <= band(SETS) for each in ranks])
+    assert stats.binomtest(int(1000 * inside), 1000, 0.99).pvalue > 1e-3

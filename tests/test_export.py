@@ -463,6 +463,12 @@ def test_a_link_and_a_lost_manifest_are_refused(copy):
     with pytest.raises(ValueError, match="link is a symbolic link"):
         verify(copy)
     (copy / "link").unlink()
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["sha256"]["../outside"] = manifest["sha256"]["example.npz"]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    (copy.parent / "outside").write_bytes((copy / "example.npz").read_bytes())
+    with pytest.raises(ValueError, match=r"\.\./outside is missing"):
+        verify(copy)
     (copy / "manifest.json").write_text("{}")
     with pytest.raises(ValueError, match=r"no readable manifest\.json"):
         verify(copy)

@@ -18,6 +18,7 @@ FLOORS = [
         "special",
         "triangular",
         "logistic",
+        "probit",
         "bounds",
         "bound_tables",
         "sites",

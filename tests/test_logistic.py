@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from problems import value_and_derivatives
 
 from gpflow_ext import logistic
 from gpflow_ext.special import gaussian_expectation
@@ -14,22 +15,11 @@ MEANS = np.array([-12.0, -8.0, -3.0, -0.5, 0.0, 0.4, 2.0, 7.0, 12.0])
 VARIANCES = np.array([0.0, 1e-3, 0.1, 1.0, 5.0, 30.0, 1e3, 1e6])
 
 
-def _with_derivatives(function, mean, var):
-    mean, var = tf.constant(mean), tf.constant(var)
-    with tf.GradientTape() as outer:
-        outer.watch(mean)
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch((mean, var))
-            value = function(mean, var)
-        by_mean, by_var = tape.gradient(value, mean), tape.gradient(value, var)
-    return [part.numpy() for part in (value, by_mean, by_var, outer.gradient(by_mean, mean))]
-
-
 def test_value_and_derivatives_are_those_of_the_integral() -> None:
     """The reference holds 5e-12 relative, which is the tolerance."""
     mean, var = (grid.ravel() for grid in np.meshgrid(MEANS, VARIANCES))
-    ours = _with_derivatives(logistic.expected_llp, mean, var)
-    integral = _with_derivatives(lambda m, v: gaussian_expectation(tf.math.softplus, m, v), mean, var)
+    ours = value_and_derivatives(logistic.expected_llp, mean, var)
+    integral = value_and_derivatives(lambda m, v: gaussian_expectation(tf.math.softplus, m, v), mean, var)
     for got, expected in zip(ours, integral, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-15)
         np.testing.assert_allclose(got, expected, rtol=5e-12, atol=2e-14)
@@ -45,7 +35,7 @@ def test_zero_variance_is_the_function_itself() -> None:
 def test_price_and_reflection_hold_exactly() -> None:
     """∂²/∂m² = 2 ∂/∂v, and log(1 + eˣ) − log(1 + e⁻ˣ) = x."""
     mean, var = (grid.ravel() for grid in np.meshgrid(MEANS, VARIANCES))
-    value, _, by_var, by_mean2 = _with_derivatives(logistic.expected_llp, mean, var)
+    value, _, by_var, by_mean2 = value_and_derivatives(logistic.expected_llp, mean, var)
     np.testing.assert_allclose(by_mean2, 2.0 * by_var, rtol=1e-13, atol=1e-300)
     np.testing.assert_allclose(value - logistic.expected_llp(-mean, var), mean, rtol=0, atol=1e-12)
 

@@ -25,6 +25,22 @@ def minibatches(data: tuple[Any, Any], size: int, seed: int) -> Any:
     return iter(batches.map(lambda rows: (tf.gather(X, rows), tf.gather(Y, rows))))
 
 
+def next_minibatch(batches: Any) -> Any:
+    """Return what an iterator over minibatches gives next.
+
+    Raises
+    ------
+    ValueError
+        Where there is no next one, or it has no rows.
+    """
+    batch = next(batches, None)
+    if batch is None:
+        raise ValueError("The dataset of minibatches has ended: let it go on with `.repeat()`.")
+    if tf.nest.flatten(batch)[0].shape[:1] == [0]:
+        raise ValueError("The dataset gave an empty minibatch: drop those without rows.")
+    return batch
+
+
 def gradient_update(
     loss: Loss,
     variables: Sequence[tf.Variable],
@@ -62,7 +78,7 @@ def gradient_update(
         return value
 
     def update() -> tuple[float, bool]:
-        value = step() if batches is None else step(next(batches))
+        value = step() if batches is None else step(next_minibatch(batches))
         return -float(value), True
 
     return update

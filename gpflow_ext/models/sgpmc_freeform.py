@@ -81,6 +81,7 @@ class SGPMCFreeForm(SGPMC):
                 f"The expectations of {type(likelihood).__name__} are Monte Carlo estimates: a sampler needs "
                 "a density that is the same at each call. Use gpflow_ext.likelihoods.RobustMax for classes."
             )
+        checks.check_inducing(inducing_variable, X)
         if num_latent_gps is None:
             num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
                 (X, Y), kernel, likelihood

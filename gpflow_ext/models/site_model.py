@@ -73,6 +73,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         self.inducing_variable = (
             None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
         )
+        checks.check_inducing(self.inducing_variable, X)
         self.nat1 = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
         self.prec = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
 

@@ -109,8 +109,11 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file that is either whole or as it was before, whenever the process is killed."""
     partial = path.with_name(f"{path.name}.tmp")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def plain(value: Any) -> Any:

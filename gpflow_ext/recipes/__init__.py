@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from gpflow_ext.recipes.local_quadratic import local_quadratic
 from gpflow_ext.recipes.recipe import Recipe
 from gpflow_ext.recipes.regression_network import regression_network
 from gpflow_ext.recipes.sampling import gaussian_approximation, sample
+from gpflow_ext.recipes.scale import scale_failure
 from gpflow_ext.recipes.stochastic_variational import stochastic_variational
 from gpflow_ext.recipes.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.recipes.vi_means import vi_means
@@ -139,6 +141,12 @@ def fit(
         For ``strategy`` with a model that cannot be distributed.
     gpflow_ext.distribute.WorkerLostError
         When another worker died: restart all of them.
+
+    Warns
+    -----
+    UserWarning
+        Where a kernel at the end relates no two inputs, or does not tell them apart: the scale of the inputs
+        and the length scales do not go together.
     """
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
@@ -202,6 +210,9 @@ def fit(
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
     plan.finish()
+    failure = scale_failure(model, data) if chief else None
+    if failure is not None:
+        warnings.warn(failure, stacklevel=2)
     return result
 
 

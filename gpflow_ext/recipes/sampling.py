@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.recipes.sampling_target import gibbs_blocks, target_and_start
+from gpflow_ext.recipes.scale import scale_failure
 
 TUNERS = ("bayesopt", "dual_averaging", "chees", "nuts", "gibbs")
 KERNELS: dict[str, Callable[..., hmc.Counting]] = {
@@ -190,6 +192,8 @@ def sample(
     -----
     ConvergenceWarning
         Where the draws fail a gate.
+    UserWarning
+        Where a kernel that is not sampled and the scale of the inputs do not go together, see `fit`.
     """
     if min(num_samples, num_chains, thin, chunk) < 1 or warm_up < 0:
         raise ValueError(
@@ -226,6 +230,8 @@ def sample(
         chains.resize(num_samples)
     if free_form and not resumed and (approximate or (approximate is None and not model.is_approximated)):
         gaussian_approximation(model, jit_compile=jit_compile)
+    if not model.kernel.trainable_variables and (failure := scale_failure(model)) is not None:
+        warnings.warn(failure, stacklevel=2)
     target, start = target_and_start(model, precondition)
     blocks = gibbs_blocks(model, target) if kind == "gibbs" else None
     run = hmc.runner(blocks or target, KERNELS[kind], jit_compile)

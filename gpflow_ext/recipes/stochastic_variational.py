@@ -15,6 +15,7 @@ from gpflow.models import SVGP
 from gpflow_ext import checks
 from gpflow_ext.distribute import Shards
 from gpflow_ext.inference.early_stopping import EarlyStopping
+from gpflow_ext.inference.gradient import next_minibatch
 from gpflow_ext.inference.loops import Status
 from gpflow_ext.inference.natural_gradient import Minibatch, MinibatchAscent
 from gpflow_ext.models import SVGPRobustMax
@@ -93,6 +94,7 @@ def stochastic_variational(
     arrays, iterator = training_data(model, data, minibatch_size, seed)
     if arrays is not None:
         checks.check_targets(model.likelihood, arrays[1])
+        checks.check_inducing(model.inducing_variable, arrays[0])
     q = [model.q_mu.unconstrained_variable, model.q_sqrt.unconstrained_variable]
     if gamma is not None and not all(variable.trainable for variable in q):
         raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
@@ -191,7 +193,7 @@ def reader(
         return lambda: next(iterator)
 
     def read() -> Minibatch:
-        X, Y = next(iterator)
+        X, Y = next_minibatch(iterator)
         checks.check_targets(model.likelihood, Y.numpy())
         return X, Y
 

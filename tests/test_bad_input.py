@@ -1,0 +1,113 @@
+"""What each model says of data that it cannot use: a ValueError that tells what was seen and what to do."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from builders import BUILD, Data
+
+import gpflow_ext as gpx
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog, RobustMax
+from gpflow_ext.models import SGPMCFreeForm, SparseEP, SVGPRobustMax
+
+X, Y = problems.binary(12)
+REGRESSION = "GPRNTensor"  # any target will do, and a missing one is NaN
+
+
+def start(name: str, data: Data, Z: np.ndarray | None = None) -> None:
+    """Give the data to a model, at the door of its constructor or of `fit`."""
+    kernel, Z = problems.kernel(), problems.inputs(4, seed=5) if Z is None else Z
+    if name == "SVGPRobustMax":
+        gpx.fit(SVGPRobustMax(kernel, 2, Z, num_data=12), data, steps=1, progress=False)
+    else:
+        BUILD[name](data, kernel, Z)
+
+
+def put(value: object, part: np.ndarray = X, dtype: type = float) -> np.ndarray:
+    """A copy with a cell replaced."""
+    changed = part.astype(dtype)
+    changed[3, -1] = value
+    return changed
+
+
+CASES: dict[str, tuple[object, str]] = {
+    "NaN in X": ((put(np.nan), Y), "row 3, column 1.*Drop or fill"),
+    "inf in X": ((put(np.inf), Y), "row 3, column 1.*Drop or fill"),
+    "inf in Y": ((X, put(np.inf, Y)), "finite"),
+    "labels 1 and 2": ((X, Y + 1.0), "0 and 1|numbers 0 to 1"),
+    "labels 0.3 and 0.7": ((X, np.where(Y > 0, 0.7, 0.3)), "0 and 1|numbers 0 to 1"),
+    "strings": ((X, np.where(Y > 0, "yes", "no")), "[Ee]ncode|numbers"),
+    "one axis": ((X, Y[:, 0]), r"reshape\(-1, 1\)|two axes"),
+    "lengths": ((X, Y[:-1]), "12 and Y has 11|11"),
+    "no rows": ((X[:0], Y[:0]), "empty"),
+    "no columns": ((X[:, :0], Y), "empty"),
+    "no pair": (X, "pair"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", BUILD)
+def test_wrong_data_are_refused(name: str, case: str) -> None:
+    if name == REGRESSION and case.startswith("labels"):
+        pytest.skip("any number is a target")
+    data, message = CASES[case]
+    with pytest.raises(ValueError, match=message):
+        start(name, data)
+
+
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_other_numbers_are_cast(name: str, dtype: type) -> None:
+    start(name, ((2 * X).astype(dtype), Y.astype(dtype)))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "message"),
+    [
+        (RobustMax(3), Y + 2.0, "0, 1, 2|0 to 2|classes"),
+        (RobustMax(3), np.eye(3)[np.arange(12) % 3], "one column|one-hot|argmax|columns"),
+        (PoissonLog(), Y - 1.0, "counts"),
+        (PoissonLog(), Y + 0.5, "counts"),
+        (gpflow.likelihoods.Poisson(), Y + 0.5, "counts"),
+        (BernoulliLogit(), np.c_[Y, 1.0 - Y] + 1.0, "0 and 1"),
+    ],
+)
+def test_targets_of_other_likelihoods(likelihood, targets: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SGPMCFreeForm((X, targets), problems.kernel(), likelihood, inducing_variable=X.copy())
+
+
+@pytest.mark.parametrize("model", ["SVGPRobustMax", "SVGP"])
+def test_an_empty_minibatch_is_refused(model: str) -> None:
+    kernel, Z = problems.kernel(), problems.inputs(4, seed=5)
+    if model == "SVGP":
+        built = gpflow.models.SVGP(kernel, gpflow.likelihoods.Bernoulli(), Z, num_data=12)
+    else:
+        built = SVGPRobustMax(kernel, 2, Z, num_data=12)
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(6).map(lambda x, y: (x[:0], y[:0])).repeat()
+    with pytest.raises(ValueError, match="empty"):
+        gpx.fit(built, batches, steps=2, progress=False)
+
+
+def test_deterministic_optimisers_and_minibatches() -> None:
+    model = SparseEP((X, Y), problems.kernel(), BernoulliProbit(), inducing_variable=X[:4].copy())
+    with pytest.raises(ValueError, match="minibatch"):
+        gpx.fit(model, optimizer="lbfgs", minibatch_size=4)
+    svgp = gpflow.models.SVGP(problems.kernel(), gpflow.likelihoods.Bernoulli(), X[:4].copy(), num_data=12)
+    with pytest.raises(ValueError, match="tf_keras optimiser"):
+        gpx.fit(svgp, (X, Y), optimizer=gpflow.optimizers.Scipy(), minibatch_size=4)
+
+
+def test_a_parameter_without_a_prior_is_not_sampled() -> None:
+    model = SGPMCFreeForm((X, Y), problems.kernel(), BernoulliProbit(), inducing_variable=X.copy())
+    with pytest.raises(ValueError, match=r"kernel\.lengthscales.*prior.*set_trainable"):
+        gpx.sample(model, 2, 1, progress=False)
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILD) - {"VGPKMM", "GPLaplace", "GPJaakkola", "GPRNTensor"}))
+def test_inducing_points_of_another_width_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="3 columns and X has 2"):
+        start(name, (X, Y), np.zeros((4, 3)))
