@@ -19,7 +19,27 @@ import tensorflow as tf
 _NUM_NODES = 128
 _REACH = 9.0  # standard deviations covered on each side: the density has fallen by e⁻⁴⁰
 _TAIL = 4.0  # log Φ(x) goes by its continued fraction below -_TAIL
-_TAIL_DEPTH = 24  # enough for full double precision at _TAIL
+# z times the continued fraction, as a rational function of (_TAIL/z)²: least squares, 8e-16 relative.
+_EXCESS = (
+    (
+        1.0,
+        3.8118257803023776,
+        5.0419851255047945,
+        2.8238497133627494,
+        0.6499036512021412,
+        0.04895757675828305,
+        0.0005223724331864799,
+    ),
+    (
+        1.0,
+        3.936825780302337,
+        5.4950258480467165,
+        3.3750120934254486,
+        0.9174823072858049,
+        0.09645541968064231,
+        0.002581305642326698,
+    ),
+)
 _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 Elementwise = Callable[[tf.Tensor], tf.Tensor]
@@ -97,11 +117,10 @@ def _mills(x: tf.Tensor) -> Any:
 
 
 def _mills_excess(z: tf.Tensor) -> tf.Tensor:
-    """Return φ(z)/Φ(-z) - z = 1/(z + 2/(z + 3/(z + …))) for z >= _TAIL: a sum of positive terms only."""
-    rest = 0.5 * (tf.sqrt(tf.square(z) + 4.0 * (_TAIL_DEPTH + 1)) - z)  # the levels left out, to first order
-    for level in range(_TAIL_DEPTH, 0, -1):
-        rest = level / (z + rest)
-    return rest
+    """Return φ(z)/Φ(-z) - z = 1/(z + 2/(z + 3/(z + …))) for z >= _TAIL: a ratio of sums of positive terms."""
+    t = _TAIL**2 / tf.square(z)
+    above, below = (tf.math.polyval([tf.constant(c, t.dtype) for c in part[::-1]], t) for part in _EXCESS)
+    return above / (z * below)
 
 
 # --------------------------------------------------------------------------------- expectations, N(mean, var)

@@ -62,7 +62,10 @@ ROWS = (
         "Leapfrog: reversible, volume preserving, of second order",
         "itself",
         "1e-10; log determinant ≤ 1e-8; slope 2.0 ± 0.2",
-        ("test_mcmc.py::test_leapfrog_is_reversible_and_of_second_order",),
+        (
+            "test_mcmc.py::test_leapfrog_is_reversible_and_of_second_order",
+            "test_mcmc.py::test_leapfrog_preserves_volume",
+        ),
     ),
     Row(
         "Gradients of every objective",

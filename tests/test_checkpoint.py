@@ -336,10 +336,12 @@ def kill_repeatedly(folder, times):
     assert steps[-1] > 0
 
 
-def test_killed_while_saving(tmp_path):
+def test_killed_while_saving(tmp_path, record_property):
     kill_repeatedly(tmp_path, 4)
+    record_property("kills while saving", 4)
 
 
 @pytest.mark.slow
-def test_killed_while_saving_a_hundred_times(tmp_path):
+def test_killed_while_saving_a_hundred_times(tmp_path, record_property):
     kill_repeatedly(tmp_path, 100)
+    record_property("kills while saving", 100)

@@ -127,7 +127,7 @@ def test_affine_coordinates() -> None:
 
 
 @pytest.mark.parametrize("halvings", [3])
-def test_leapfrog_is_reversible_and_of_second_order(halvings: int) -> None:
+def test_leapfrog_is_reversible_and_of_second_order(halvings: int, record_property) -> None:
     """On a quartic target, over a trajectory of length 1: the energy error falls by 4 with half the step."""
 
     def target(z: tf.Tensor) -> tf.Tensor:
@@ -151,8 +151,26 @@ def test_leapfrog_is_reversible_and_of_second_order(halvings: int) -> None:
         np.testing.assert_allclose(back_z, z, atol=1e-10)
         np.testing.assert_allclose(-back_p, p, atol=1e-10)
         errors.append(float(tf.reduce_mean(tf.abs(energy - start))))
+    record_property("error of the way back", np.abs(back_z - z).max())
     slope = -np.polyfit(np.arange(halvings + 1) * math.log(2.0), np.log(errors), 1)[0]
+    record_property("slope", slope)
     assert slope == pytest.approx(2.0, abs=0.2)
+
+
+def test_leapfrog_preserves_volume(record_property) -> None:
+    """The logarithm of the determinant of ∂(p', z')/∂(p, z) over 20 steps."""
+    target = lambda z: -0.5 * tf.reduce_sum(z**2, -1) - 0.1 * tf.reduce_sum(z**4, -1)  # noqa: E731
+    integrate = SimpleLeapfrogIntegrator(target, step_sizes=[tf.constant(0.2, tf.float64)], num_steps=20)
+    start = tf.constant(np.random.default_rng(0).standard_normal(6))
+    with tf.GradientTape() as tape:
+        tape.watch(start)
+        p, z = start[None, :3], start[None, 3:]
+        ([new_p], [new_z], _, _) = integrate([p], [z], target(z))
+        end = tf.concat([new_p, new_z], axis=1)[0]
+    sign, log_det = np.linalg.slogdet(tape.jacobian(end, start, experimental_use_pfor=False))
+    record_property("log determinant", abs(log_det))
+    assert sign == 1.0
+    assert abs(log_det) <= 1e-8
 
 
 def test_random_lengths_are_uniform_and_moments_right() -> None:

@@ -92,10 +92,11 @@ def test_extremely_different_deviations_and_far_means() -> None:
 
 
 @pytest.mark.parametrize("K", [2, 3, 10])
-def test_probabilities_sum_to_one_before_normalising(K: int) -> None:
+def test_probabilities_sum_to_one_before_normalising(K: int, record_property) -> None:
     rng = np.random.default_rng(2)
     mean, var = 1.5 * rng.normal(size=(60, K)), 10.0 ** rng.uniform(-3.0, 0.5, (60, K))
     each = [np.exp(log_p(mean, var, np.full(60, k))) for k in range(K)]
+    record_property("error of the sum of rows", np.abs(np.sum(each, axis=0) - 1.0).max())
     np.testing.assert_allclose(np.sum(each, axis=0), 1.0, rtol=0, atol=1e-9)
     for dtype, tolerance in ((np.float64, 1e-14), (np.float32, 1e-6)):
         p = RobustMax(K).class_probabilities(None, mean.astype(dtype), var.astype(dtype))

@@ -243,7 +243,7 @@ def reference() -> tuple[dict, dict]:
     return json.loads((folder / "data.json").read_text()), np.load(folder / "draws.npz")
 
 
-def test_reference_draws_of_a_poisson_posterior() -> None:
+def test_reference_draws_of_a_poisson_posterior(record_property) -> None:
     """Means within 4 standard errors of 10,000 published draws, R-hat < 1.01, ESS >= 400, <= 150,000 gradients."""
     import arviz
 
@@ -259,6 +259,8 @@ def test_reference_draws_of_a_poisson_posterior() -> None:
         draws = gpx.sample(model, 600, 4, tuning=tuning, progress=False, seed=3)
     found = draws.diagnose()
     spent = 4 * (found.gradients + 10 * 15 * 12 + 100 * 12)  # with the most that tuning and warm-up can take
+    for key, value in (("R-hat", found.worst_rhat), ("gradients", spent), ("ESS, at least", found.min_ess)):
+        record_property(key, value)
     assert spent <= 150_000
     f = model.moments(Stack([(model.V, tf.constant(draws.flat()["V"])), *(
         (p, tf.constant(draws.flat()[name])) for name, p in (("kernel.variance", prior.variance), ("kernel.lengthscales", prior.lengthscales))
@@ -270,6 +272,7 @@ def test_reference_draws_of_a_poisson_posterior() -> None:
         error = np.hypot(
             chains.std() / np.sqrt(float(arviz.ess(chains))), theirs.std() / np.sqrt(float(arviz.ess(theirs)))
         )
+        record_property("largest |z|", abs(chains.mean() - theirs.mean()) / error)
         assert abs(chains.mean() - theirs.mean()) <= 4.0 * error, name
         assert 0.9 < chains.std() / theirs.std() < 1.1, name
 

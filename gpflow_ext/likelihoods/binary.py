@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
     def _log_expected_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         """Return log E[link(f)], f ~ N(Fmu, Fvar), elementwise."""
 
+    def _expected_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+        """Return E[link(f)], f ~ N(Fmu, Fvar), elementwise."""
+        return tf.exp(self._log_expected_link(Fmu, Fvar))
+
     @abc.abstractmethod
     def _expected_log_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         """Return E[log link(f)], f ~ N(Fmu, Fvar), or a lower bound on it, elementwise."""
@@ -86,7 +91,7 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
     def _probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return E[link(-f)] and E[link(f)], kept strictly inside (0, 1) where they would round to an end."""
         limits = np.finfo(Fmu.dtype.as_numpy_dtype)
-        negative, positive = (tf.exp(self._log_expected_link(sign * Fmu, Fvar)) for sign in (-1.0, 1.0))
+        negative, positive = (self._expected_link(sign * Fmu, Fvar) for sign in (-1.0, 1.0))
         total = negative + positive
         lowest, highest = limits.tiny, 1.0 - limits.epsneg
         return (
@@ -179,6 +184,9 @@ class BernoulliProbit(BinaryLikelihood):
 
     def _log_expected_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         return log_ndtr(Fmu / tf.sqrt(1.0 + Fvar))
+
+    def _expected_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+        return 0.5 * tf.math.erfc(-math.sqrt(0.5) * Fmu / tf.sqrt(1.0 + Fvar))
 
     def _expected_log_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         return expected_log_ndtr(Fmu, Fvar)
