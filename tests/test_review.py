@@ -40,6 +40,9 @@ def _best() -> SGPR:
     return model
 
 
+SLOW = pytest.mark.slow
+
+
 # ------------------------------------------------------------------------------------------------ one optimum
 
 OPTIONS = {
@@ -241,17 +244,19 @@ def test_the_full_gradient_never_raises_the_loss_and_sag_minimises_a_plain_funct
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    ("recipe", "options"),
     [
-        "vi_means",
-        "svi_natural",
-        "svi_sag",
-        pytest.param("svi_classification", marks=pytest.mark.slow),  # the steps of `gradient_descent`
+        ("vi_means", {"tolerance": 0.0, "iterations": 2}),
+        ("svi_natural", {"minibatch_size": 6, "seed": 3}),
+        ("svi_sag", {"minibatch_size": 6, "seed": 3}),
+        pytest.param("vi_means", {"tolerance": 0.0, "optimizer": "projected_newton"}, marks=SLOW),
+        pytest.param("svi_lbfgsb", {"tolerance": 0.0, "iterations": 2}, marks=SLOW),
+        pytest.param("svi_fg", {}, marks=SLOW),
+        pytest.param("svi_classification", {"minibatch_size": 6, "seed": 3}, marks=SLOW),
     ],
 )
-def test_resumes_exactly(recipe: str, tmp_path) -> None:
+def test_resumes_exactly(recipe: str, options: dict, tmp_path) -> None:
     data = None if recipe == "vi_means" else problems.binary(20)
-    options = {"tolerance": 0.0, "iterations": 2} if data is None else {"minibatch_size": 6, "seed": 3}
 
     def build():
         if data is None:
