@@ -13,7 +13,7 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint bench docs pictures reproduce reproduce-quick zoo clean
+.PHONY: demo test lint audit bench docs pictures reproduce reproduce-quick zoo clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
@@ -42,6 +42,12 @@ lint: $(SETUP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known vulnerabilities of the exact versions that the tests run with; needs the network.
+audit: $(SETUP)
+	$(BIN)/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 $(SETUP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "No Python 3.10, 3.11 or 3.12 was found. Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }
