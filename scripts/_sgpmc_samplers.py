@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,9 @@ def shrinkage(draws: gpx.Draws) -> list[list[float]]:
     return found
 
 
-def run(journal: Journal, folder: Path, num_draws: int, quick: bool) -> None:
-    """Measure what the journal lacks."""
-    for problem in ("coal",) if quick else PROBLEMS:
+def run(journal: Journal, folder: Path, num_draws: int, quick: bool, problems: Sequence[str]) -> None:
+    """Measure what the journal lacks of some of the problems."""
+    for problem in problems:
         model = None
         for sampler in SAMPLERS:
             key = {"experiment": "samplers", "problem": problem, "sampler": sampler}
@@ -106,7 +106,7 @@ def run(journal: Journal, folder: Path, num_draws: int, quick: bool) -> None:
                 gpx.gaussian_approximation(model, steps=200, free_inducing=False)
             journal.once(key, lambda model=model, key=key: measure(model, key["sampler"], num_draws, quick))
             print(f"{problem}, {sampler}: done", flush=True)
-    draw(folder / "sgpmc_shrinkage.png", journal.find(experiment="samplers"))
+        draw(folder / "sgpmc_shrinkage.png", journal.find(experiment="samplers"))
 
 
 def draw(path: Path, records: list[Record]) -> None:

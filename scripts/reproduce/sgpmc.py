@@ -38,6 +38,7 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument("--quick", action="store_true", help="one split, three trials, few draws")
     new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10; binary 5)")
     new.add_argument("--draws", type=int, metavar="N", help="of each chain (default: 1000; binary 500)")
+    new.add_argument("--problems", nargs="+", metavar="NAME", help="of samplers (default: all)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_sgpmc with --quick"
@@ -78,8 +79,12 @@ def main() -> None:
         "binary": lambda: binary.run(
             journal, folder, number(options.draws, 500, 20), number(options.splits, binary.SPLITS, 1), quick
         ),
-        "samplers": lambda: samplers.run(journal, folder, draws, quick),
+        "samplers": lambda: samplers.run(journal, folder, draws, quick, options.problems or problems),
     }
+    problems = ["coal"] if quick else list(samplers.PROBLEMS)
+    unknown = set(options.problems or ()) - set(samplers.PROBLEMS)
+    if unknown:
+        raise ValueError(f"--problems: no {', '.join(unknown)}; there are {', '.join(samplers.PROBLEMS)}.")
     for name in options.experiment:
         runs[name]()
     write(journal)
