@@ -33,7 +33,7 @@ def patterns(Y: np.ndarray) -> network.Patterns:
     filled = np.nan_to_num(Y).T
     return network.Patterns(
         tf.constant(known),
-        tf.constant(filled[:, :, None] * filled[:, None, :]),
+        tf.constant(filled[:, :, None]),
         tf.ones(Y.shape[1], tf.float64),
     )
 
@@ -42,7 +42,7 @@ def together(Y: np.ndarray) -> network.Patterns:
     """All outputs, without gaps, in one pattern."""
     return network.Patterns(
         tf.ones([1, len(Y)], tf.float64),
-        tf.constant((Y @ Y.T)[None]),
+        tf.constant(Y[None]),
         tf.constant([float(Y.shape[1])], tf.float64),
     )
 

@@ -37,7 +37,7 @@ class CollapsedPosterior(tf.Module):
         super().__init__()
         patterns, pattern = summarise(outputs)
         self._outputs, self._pattern = outputs, tf.constant(pattern)
-        self._observed, self._gram, self._count = patterns
+        self._observed, self._root, self._count = patterns
         self._draws = draws
         N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
         self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
@@ -47,13 +47,17 @@ class CollapsedPosterior(tf.Module):
     @property
     def patterns(self) -> network.Patterns:
         """What the bound needs of the targets."""
-        return network.Patterns(self._observed, self._gram, self._count)
+        return network.Patterns(self._observed, self._root, self._count)
 
     @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
         """The natural parameters of the sites, nat1 [N, K] and prec [N, K, K]."""
         prec = tf.convert_to_tensor(self.prec)
         return tf.linalg.matvec(prec, self.location), prec
+
+    def mean(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return the mean of the whitened nodes, [N, K]. O((NK)³)."""
+        return network.node_factor(prior.nodes, *self.sites).mean
 
     def nodes(self, prior: NetworkPrior) -> network.Nodes:
         """Return q(F). O((NK)³)."""
@@ -108,9 +112,9 @@ class CollapsedPosterior(tf.Module):
         T = tf.reshape(smoother, [-1, N, K, N])
         return CollapsedView(
             tf.matmul(f.A, mean, transpose_a=True),
-            _cov(network.half(node_chol, f.A), f.residual),
+            covariance(network.half(node_chol, f.A), f.residual),
             tf.einsum("nx,pnki->pxki", w.A, T),
-            _cov(network.half(weight_chol, w.A), w.residual),
+            covariance(network.half(weight_chol, w.A), w.residual),
         )
 
 
@@ -156,7 +160,7 @@ def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
     return tf.linalg.cholesky_solve(tf.linalg.cholesky(safe), nat1[:, :, None])[:, :, 0]
 
 
-def _cov(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+def covariance(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
     """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, at all pairs."""
     K = half.shape[-1]
     eye = tf.eye(K, dtype=half.dtype)

@@ -74,10 +74,14 @@ def condition(
     return Conditional(A, tf.nn.relu(kernel(Xnew, full_cov=False) - tf.reduce_sum(A**2, axis=0)) + nugget)
 
 
-def block_size(view: View, draws: int = 1) -> int:
-    """Return the number of outputs in a block."""
-    rows = view.cov.shape[0] or 64
-    return max(1, _CELLS // max(1, rows * max(int(view.mean.shape[-1]), draws)))
+def block_size(rows: int | None, num_latent: int, draws: int = 1) -> int:
+    """Return the number of outputs in a block for R rows of a view, ``None`` where they are not known."""
+    return max(1, _CELLS // max(1, (rows or 64) * max(num_latent, draws)))
+
+
+def normal(seed: tf.Tensor, number: int, like: tf.Tensor) -> tf.Tensor:
+    """Return standard normal numbers [S, *shape] for the shape of a tensor."""
+    return tf.random.stateless_normal(tf.concat([[number], tf.shape(like)], axis=0), seed, dtype=like.dtype)
 
 
 def second_moment(view: View) -> tf.Tensor:
