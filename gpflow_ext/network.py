@@ -15,8 +15,12 @@ R = I where F is known: CᵀC = K_w ∘ FFᵀ, the exact marginal likelihood giv
 numbers occurs, so the bound keeps its digits for small σ² and in single precision. The optimal q(F) given
 q(W) has Gaussian sites: q(F) ∝ p(F) Πₙ exp(nat1ₙᵀfₙ − ½ fₙᵀprecₙfₙ).
 
+With M inducing inputs gₙ = lₙᵀg̃ + rₙ for both kinds of functions, lₙ a row of (L⁻¹K_zx)ᵀ [N, M] and rₙ
+independent with the variances that remain: all matrices are of size MK, and `sparse_bound` is linear in N.
+
 Where targets are missing, outputs with the same missing rows form a pattern, and each pattern has its own B:
-the leading axis P. O(P(NK)³) time and O(P(NK)²) memory, nothing in D.
+the leading axis P. O(P(NK)³) time and O(P(NK)²) memory, nothing in D; with inducing inputs O(PN(MK)²) and
+O(PNMK²).
 """
 
 from __future__ import annotations
@@ -128,6 +132,36 @@ def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf
     explained = tf.matmul(Z, Z, transpose_a=True)
     penalty = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
     return log_marginal(patterns, explained, noise) - tf.reduce_sum(patterns.count * penalty) - q.kl
+
+
+def sparse_bound(
+    patterns: Patterns, rows: tf.Tensor, residual: tf.Tensor, noise: tf.Tensor, q: Nodes
+) -> tf.Tensor:
+    """Return the lower bound with inducing inputs, a scalar. O(PN(MK)² + PNMKR).
+
+        −½ Σ_d [N log 2πσ² + log|B| + σ⁻²‖y_d‖² − σ⁻⁴‖L_B⁻¹Cy_d‖² + σ⁻² Σₙ sₙ tr E[fₙfₙᵀ]] − KL[q(F) || p(F)]
+
+    Parameters
+    ----------
+    patterns, noise
+        As for `bound`.
+    rows, residual
+        (L⁻¹K_zx)ᵀ [N, M] of the weights, and s, the variances that remain, [N].
+    q
+        Any q(F), with what remains of the nodes in its covariances.
+    """
+    R, C = _uncertain(patterns, rows, noise, q)
+    factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / noise)
+    pulled = tf.linalg.triangular_solve(factor, tf.matmul(C, patterns.root)) / noise
+    fit = tf.reduce_sum(tf.square(patterns.root), axis=[-2, -1]) / noise
+    fit -= tf.reduce_sum(tf.square(pulled), axis=[-2, -1])
+    log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
+    second = tf.linalg.trace(q.cov) + tf.reduce_sum(tf.square(q.mean), axis=-1)  # tr E[fₙfₙᵀ]
+    each = tf.math.log(2.0 * np.pi * noise) + residual * second / noise
+    return (
+        -0.5 * tf.reduce_sum(fit + patterns.count * (log_det + tf.linalg.matvec(patterns.observed, each)))
+        - q.kl
+    )
 
 
 def log_marginal(patterns: Patterns, cov: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ import tensorflow as tf
 from gpflow_ext.network import Patterns
 
 Array = npt.NDArray[Any]
+Product = Callable[[Array], Array]
 BLOCK = 65_536  # outputs read at a time
 
 
@@ -146,7 +147,8 @@ def known(block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 class _Root:
     """A root of Σ y_d y_dᵀ, summed in double precision: the columns themselves while there are at most N."""
 
-    def __init__(self) -> None:
+    def __init__(self, product: Product) -> None:
+        self._product = product
         self._columns: list[Array] = []
         self._gram: Array | None = None
 
@@ -155,7 +157,7 @@ class _Root:
         self._columns.append(Y)
         if self._gram is not None or sum(part.shape[1] for part in self._columns) > len(Y):
             for part in self._columns:
-                own = part @ part.T
+                own = self._product(part)
                 self._gram = own if self._gram is None else self._gram + own
             self._columns = []
 
@@ -167,10 +169,17 @@ class _Root:
         return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def summarise(outputs: Outputs) -> tuple[Patterns, Array]:
+def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[Patterns, Array]:
     """Read all targets once; return what the bound needs of them, and the pattern of each output [D].
 
     Sums are in double precision. O(N²D + PN³) time, O(PN² + D) memory.
+
+    Parameters
+    ----------
+    outputs
+        The targets.
+    product
+        Makes YYᵀ of an array [N, B].
 
     Raises
     ------
@@ -195,7 +204,7 @@ def summarise(outputs: Outputs) -> tuple[Patterns, Array]:
             own[kind] = numbers.setdefault(kinds[:, kind].tobytes(), len(numbers))
             if own[kind] == len(roots):
                 observed.append(there[:, columns[0]].astype(np.float64))
-                roots.append(_Root())
+                roots.append(_Root(product))
             roots[own[kind]].add(part)
         members.append(own[member])
     pattern = np.concatenate(members)

@@ -135,7 +135,7 @@ def test_the_information_is_that_of_a_gaussian(missing) -> None:
 
 
 def test_rotated_nodes_have_the_same_density_and_are_turned_back() -> None:
-    """Acceptance check C8: F → FR, W → WR."""
+    """Acceptance check C8, the nodes: F → FR, W → WR."""
     new = model()
     sampled = new.sampled()
     target, _ = sampling_target.target_and_start(sampled, None)

@@ -11,7 +11,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance
+from gpflow.inducing_variables import InducingPoints
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
+from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext import checks, network, outputs
@@ -19,7 +21,7 @@ from gpflow_ext.models import network_prediction as prediction
 from gpflow_ext.models.collapsed_posterior import CollapsedPosterior
 from gpflow_ext.models.network_draws import DrawsPosterior
 from gpflow_ext.models.network_posterior import ApproximatePosterior, NetworkPosterior
-from gpflow_ext.models.network_prediction import NetworkPrior, View
+from gpflow_ext.models.network_prediction import Inducing, NetworkPrior, View
 from gpflow_ext.models.sampled_network import SampledNetwork
 from gpflow_ext.models.tensor_posterior import TensorPosterior
 from gpflow_ext.stacked import Stack
@@ -67,13 +69,20 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         The same of the nodes' white noise.
     seed
         Of the start.
+    inducing_variable
+        Inputs Z [M, Q] on which weights and nodes are conditioned, for N up to 10,000: the bound, which is
+        then lower, costs O(N(MK)²) and at most O(NMKD) in place of O((NK)³). Best for D ≤ N: there are N²
+        numbers to keep otherwise.
+    strategy
+        A ``tf.distribute`` strategy among whose devices the outputs are dealt for the pass over them, where
+        there are more than N; see `gpflow_ext.distribute`.
 
     Raises
     ------
     ValueError
         For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
     NotImplementedError
-        For a multi-output kernel, or the tensor posterior on a stream.
+        For a multi-output kernel, or the tensor posterior on a stream, with inducing inputs or a strategy.
     """
 
     likelihood: gpflow.likelihoods.Gaussian
@@ -92,6 +101,8 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         nugget: float = 1e-4,
         nugget_bounds: tuple[float, float] = (1e-6, 1.0),
         seed: int = 0,
+        inducing_variable: InducingVariablesLike | None = None,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         X, Y = self._hold(data)
         for part in (kernel, weight_kernel):
@@ -112,6 +123,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         self.nugget = _bounded("nugget", nugget, nugget_bounds)
         self._outputs = Y
         self._X = tf.constant(X)
+        self.inducing_variable = self._points(inducing_variable, posterior)
         self.draw_names: tuple[str, ...] = ()
         self.draw_values: list[tf.Variable] = []
         prior = self.prior()
@@ -121,9 +133,11 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
                 raise ValueError(
                     'output_shape is for posterior="tensor": the collapsed posterior needs none.'
                 )
-            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior)
+            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior, strategy)
             self.data: tuple[tf.Tensor, ...] = (self._X, *self.q.patterns)
         else:
+            if strategy is not None:
+                raise NotImplementedError('`strategy` is for posterior="collapsed".')
             if isinstance(Y, outputs.StreamOutputs):
                 raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
             shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
@@ -137,21 +151,38 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         Y = outputs.hold(data[1])
         return checks.check_data((data[0], np.zeros([Y.num_data, 1])))[0], Y
 
+    def _points(self, inducing_variable: Any, posterior: str) -> InducingPoints | None:
+        if inducing_variable is None:
+            return None
+        points = inducingpoint_wrapper(inducing_variable)
+        if posterior == "tensor" or not isinstance(points, InducingPoints):
+            raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")
+        return points
+
     def _draws(self, prior: NetworkPrior, seed: int) -> tf.Tensor:
         """Return draws of the prior of the nodes but the first, [N, K − 1]."""
-        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[0], self.num_latent - 1])
+        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[1], self.num_latent - 1])
         return tf.matmul(prior.nodes, tf.constant(noise, prior.nodes.dtype))
 
+    @property
+    def _base(self) -> tf.Tensor:
+        """The inputs on which all others are conditioned: Z or X."""
+        return self._X if self.inducing_variable is None else tf.convert_to_tensor(self.inducing_variable.Z)
+
     def prior(self) -> NetworkPrior:
-        """Return the factors of both kernels, with GPflow's default jitter, and the noise. O(N³)."""
-        noise = tf.convert_to_tensor(self.likelihood.variance)
-        grams = self.weight_kernel(self._X), self.kernel(self._X)
-        jitters = gpflow.default_jitter(), gpflow.default_jitter() + tf.convert_to_tensor(self.nugget)
-        weights, nodes = (
-            tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
-            for gram, jitter in zip(grams, jitters, strict=True)
-        )
-        return NetworkPrior(weights, nodes, noise)
+        """Return the factors of both kernels, with GPflow's default jitter, and the noise.
+
+        O(N³), or O(NM²) with inducing inputs, whose residuals hold the nugget then.
+        """
+        noise, nugget = tf.convert_to_tensor(self.likelihood.variance), tf.convert_to_tensor(self.nugget)
+        if self.inducing_variable is None:
+            nodes = _factor(self.kernel(self._X), nugget)
+            return NetworkPrior(_factor(self.weight_kernel(self._X)), nodes, noise)
+        chols = _factor(self.weight_kernel(self._base)), _factor(self.kernel(self._base))
+        w = prediction.condition(self.weight_kernel, self._base, chols[0], self._X, False)
+        f = prediction.condition(self.kernel, self._base, chols[1], self._X, False, nugget)
+        inducing = Inducing(*chols, w.residual, f.residual)
+        return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing)
 
     @property
     def outputs(self) -> outputs.Outputs:
@@ -179,20 +210,23 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     def independent_log_likelihood(self) -> tf.Tensor:
         """Return log p(Y | X) of independent regressions with the kernel k_w and noise σ², where F₁ = 1.
 
-        From the sums of the collapsed posterior alone. O(PN³).
+        From the sums of the collapsed posterior alone; with inducing inputs the bound of it. O(PN³).
         """
         if not isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
         prior = self.prior()
+        if prior.inducing is not None:
+            one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
+            return self.q.bound(prior, network.Nodes(one, 0.0 * one[..., None], 0.0 * prior.noise))
         cov = tf.matmul(prior.weights, prior.weights, transpose_b=True)
         return network.log_marginal(self.q.patterns, cov, prior.noise)
 
     def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
         """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
         Xnew = tf.cast(Xnew, self._X.dtype)
-        w = prediction.condition(self.weight_kernel, self._X, parts[0], Xnew, pairs)
+        w = prediction.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
         f = prediction.condition(
-            self.kernel, self._X, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
+            self.kernel, self._base, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
         )
         return self.q.view(parts, w, f)
 
@@ -205,8 +239,10 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
 
     def sampled(self) -> SampledNetwork:
         """Return what `gpflow_ext.sample` draws from: the nodes, from their present means, and all else."""
-        if not isinstance(self.q, CollapsedPosterior):
-            raise NotImplementedError('Sampling is for GPRNTensor(posterior="collapsed").')
+        if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
+            raise NotImplementedError(
+                'Sampling is for GPRNTensor(posterior="collapsed") without inducing inputs.'
+            )
         return SampledNetwork(self, self.q.patterns, self.q.mean(self.prior()))
 
     def assign_draws(self, draws: Any, most: int | None = 200) -> None:
@@ -291,6 +327,11 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
             raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
         samples = self.posterior(None).samples(tf.cast(Xnew, self._X.dtype), num_samples or 1, seed)
         return samples[0] if num_samples is None else samples
+
+
+def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
+    jitter = gpflow.default_jitter() + nugget
+    return tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
 
 
 def _bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:
