@@ -10,7 +10,6 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 from _gprn_mean_field import MeanField
 
 import gpflow_ext as gpx
@@ -20,7 +19,6 @@ Array = np.ndarray[Any, Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"
 MEAN_FIELD = "GPRN, mean field"
 COLLAPSED, JOINT, TENSOR = "GPRN, collapsed", "GPRN, collapsed, joint", "GPRN, tensor, Adam"
-SAMPLED = "GPRN, sampled"
 
 
 @dataclass(frozen=True)
@@ -98,36 +96,6 @@ def _collapsed(
     gpx.fit(model, steps=task.steps, joint=joint, progress=False)
     seconds = time.perf_counter() - begin
     return *_scores(model, task), seconds
-
-
-def _sampled(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
-    """Four chains of 250 draws, started at the collapsed posterior; log-normal priors, the nugget held."""
-    model = network(task, num_latent)
-    begin = time.perf_counter()
-    gpx.fit(model, steps=task.steps, progress=False)
-    gpflow.set_trainable(model.nugget, False)
-    for parameter, middle in (
-        (model.kernel.lengthscales, 1.0),
-        (model.weight_kernel.lengthscales, 1.0),
-        (model.weight_kernel.variance, 1.0),
-        (model.likelihood.variance, 0.01),
-    ):
-        parameter.prior = tfp.distributions.LogNormal(np.log(middle), np.float64(1.5))
-    draws = gpx.sample(
-        model,
-        250,
-        4,
-        tuner="dual_averaging",
-        tuning={"iterations": 300},
-        warm_up=300,
-        thin=4,
-        progress=False,
-        check=False,
-        seed=task.seed,
-    )
-    print(draws.diagnose())
-    mean, density, _ = _scores(model, task)
-    return mean, density, float("nan"), time.perf_counter() - begin
 
 
 def _tensor(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
@@ -253,7 +221,6 @@ _METHODS = {
     COLLAPSED: _collapsed,
     JOINT: functools.partial(_collapsed, joint=True),
     TENSOR: _tensor,
-    SAMPLED: _sampled,
 }
 BY_FLAG = {
     "independent": INDEPENDENT,
@@ -262,7 +229,6 @@ BY_FLAG = {
     "collapsed": COLLAPSED,
     "joint": JOINT,
     "tensor": TENSOR,
-    "sampled": SAMPLED,
     "mean_field": MEAN_FIELD,
 }
 COMPLETE_ONLY = (PCA, LMC, MEAN_FIELD)

@@ -134,6 +134,29 @@ def test_the_information_is_that_of_a_gaussian(missing) -> None:
     np.testing.assert_allclose(network.information(new.q.patterns, gram, F, noise), expected, rtol=1e-9)
 
 
+def test_the_coordinates_make_the_expected_curvature_of_a_node_that_of_a_standard_normal() -> None:
+    """Mean over the nodes of I + L_fᵀJ_kL_f, seen in z."""
+    new = model()
+    sampled, size = new.sampled(), N * K
+    target, _ = sampling_target.target_and_start(sampled, "fisher")
+    origin = target.position(tf.zeros([1, target.num_dimensions], tf.float64))
+    A = (target.position(tf.eye(target.num_dimensions, dtype=tf.float64)) - origin).numpy().T
+    np.testing.assert_allclose(origin[0, :size], tf.reshape(new.q.mean(new.prior()), [-1]), rtol=1e-12)
+    prior = new.prior()
+    gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+    J = network.information(new.q.patterns, gram, prior.nodes @ sampled.V, prior.noise).numpy()
+    curvature = np.kron(np.eye(N) + prior.nodes.numpy().T @ J @ prior.nodes.numpy(), np.eye(K))
+    found = A[:size, :size].T @ curvature @ A[:size, :size]
+    np.testing.assert_allclose(found, np.eye(size), rtol=0, atol=1e-9)
+
+
+def test_training_forgets_the_draws() -> None:
+    new, draws = sampled()
+    new.assign_draws(draws)
+    gpx.recipes.regression_network(new)
+    assert not new.draw_names
+
+
 def test_rotated_nodes_have_the_same_density_and_are_turned_back() -> None:
     """Acceptance check C8, the nodes: F → FR, W → WR."""
     new = model()
