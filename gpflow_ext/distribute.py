@@ -76,6 +76,24 @@ def total(values: Any) -> Any:
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, same)
 
 
+def gram(strategy: tf.distribute.Strategy, Y: Any) -> tf.Tensor:
+    """Return YYᵀ [N, N] of an array [N, B], its columns dealt to the replicas. O(N²B) over their number.
+
+    Raises
+    ------
+    ValueError
+        For another kind of strategy than `Shards` takes.
+    """
+    missing = max(int(strategy.num_replicas_in_sync) - Y.shape[1], 0)
+    shards = Shards(strategy, Y.shape[1] + missing)
+    rows = shards.deal(np.pad(Y.T, [(0, missing), (0, 0)]))
+
+    def part(own: tf.Tensor) -> tf.Tensor:
+        return total(tf.matmul(own, own, transpose_a=True))
+
+    return shards.equal(shards.call(part, rows))
+
+
 class Shards:
     """Rows 0 … N − 1 dealt to the replicas in order, as evenly as possible.
 
@@ -167,7 +185,7 @@ class Shards:
         def part(rows: tf.Tensor) -> tf.Tensor:
             return total(tf.scatter_nd(rows[:, None], tf.gather(values, rows), tf.shape(values, rows.dtype)))
 
-        return self.equal(self._call(part, self.rows))
+        return self.equal(self.call(part, self.rows))
 
     def from_chief(self, variables: Sequence[tf.Variable]) -> None:
         """Give variables, equal in shape on all workers, the values that they have on the chief."""
@@ -184,7 +202,7 @@ class Shards:
         if self.num_processes == 1:
             return condition
         counted = tf.constant(int(condition), tf.int64)
-        return int(self.equal(self._call(lambda: total(counted)))) > 0
+        return int(self.equal(self.call(lambda: total(counted)))) > 0
 
     def _chief_values(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         if not values:
@@ -194,9 +212,9 @@ class Shards:
             first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
             return total([tf.where(first, value, tf.zeros_like(value)) for value in values])
 
-        return self.equal(self._call(part))
+        return self.equal(self.call(part))
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run in a graph: outside of one the collectives of several replicas of a process wait in turn."""
         return tf.function(lambda: self.run(function, *args), autograph=False)()
 

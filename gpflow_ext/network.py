@@ -6,7 +6,8 @@ covariances Sₙ the optimal q(W) has independent outputs with one common covari
 
     B = I + σ⁻² Σₙ (lₙlₙᵀ ⊗ E[fₙfₙᵀ]) = R + σ⁻² CCᵀ,    R = I + σ⁻² Σₙ (lₙlₙᵀ ⊗ Sₙ),    C[:, n] = lₙ ⊗ mₙ,
 
-lₙ the n-th row of L_w, and the bound sees the targets only through the Gram matrix G = YYᵀ:
+lₙ the n-th row of L_w, and the bound sees the targets only through their Gram matrix YYᵀ = QQᵀ, of which any
+root Q [N, R] is kept, R ≤ N:
 
     bound = Σ_d log N(y_d; 0, CᵀR⁻¹C + σ²I) − D/2 log|R| − KL[q(F) || p(F)]
 
@@ -14,8 +15,12 @@ R = I where F is known: CᵀC = K_w ∘ FFᵀ, the exact marginal likelihood giv
 numbers occurs, so the bound keeps its digits for small σ² and in single precision. The optimal q(F) given
 q(W) has Gaussian sites: q(F) ∝ p(F) Πₙ exp(nat1ₙᵀfₙ − ½ fₙᵀprecₙfₙ).
 
+With M inducing inputs gₙ = lₙᵀg̃ + rₙ for both kinds of functions, lₙ a row of (L⁻¹K_zx)ᵀ [N, M] and rₙ
+independent with the variances that remain: all matrices are of size MK, and `sparse_bound` is linear in N.
+
 Where targets are missing, outputs with the same missing rows form a pattern, and each pattern has its own B:
-the leading axis P. O(P(NK)³) time and O(P(NK)²) memory, nothing in D.
+the leading axis P. O(P(NK)³) time and O(P(NK)²) memory, nothing in D; with inducing inputs O(PN(MK)²) and
+O(PNMK²).
 """
 
 from __future__ import annotations
@@ -31,12 +36,12 @@ _START_DEVIATION = 0.1  # of the further nodes at the start, at most
 class Patterns(NamedTuple):
     """What the bound needs of the targets, by pattern of missing rows.
 
-    ``observed`` [P, N] is 1 where the outputs of the pattern are known, else 0; ``gram`` [P, N, N] is the sum
-    of y_d y_dᵀ over these outputs, missing targets as zero; ``count`` [P] is their number.
+    ``observed`` [P, N] is 1 where the outputs of the pattern are known, else 0; ``root`` [P, N, R] is a root
+    of the sum of y_d y_dᵀ over these outputs, missing targets as zero; ``count`` [P] is their number.
     """
 
     observed: tf.Tensor
-    gram: tf.Tensor
+    root: tf.Tensor
     count: tf.Tensor
 
 
@@ -82,26 +87,29 @@ def start(draws: tf.Tensor, chol: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.ones([draws.shape[0], 1], draws.dtype), scale * draws], axis=1)
 
 
-def node_factor(chol: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:
-    """Return q(F̃) for the factor L_f [N, N] of the prior and sites [N, K], [N, K, K]. O((NK)³)."""
-    num_data, K = nat1.shape
-    H = _gram(chol, prec)
-    factor = tf.linalg.cholesky(H + tf.eye(num_data * K, dtype=H.dtype))
-    pulled = tf.reshape(tf.matmul(chol, nat1, transpose_a=True), [-1, 1])
-    return NodeFactor(tf.reshape(tf.linalg.cholesky_solve(factor, pulled), [num_data, K]), factor)
+def node_factor(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:
+    """Return q(F̃) for the rows lₙ of L_f [N, N or M] and sites [N, K], [N, K, K]. O((NK)³)."""
+    H = _gram(rows, prec)
+    factor = tf.linalg.cholesky(H + tf.eye(H.shape[-1], dtype=H.dtype))
+    pulled = tf.reshape(tf.matmul(rows, nat1, transpose_a=True), [-1, 1])
+    return NodeFactor(tf.reshape(tf.linalg.cholesky_solve(factor, pulled), [-1, nat1.shape[-1]]), factor)
 
 
-def nodes(chol: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> Nodes:
-    """Return q(F) for the factor L_f [N, N] of the prior and sites [N, K], [N, K, K]. O((NK)³).
+def nodes(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor, residual: tf.Tensor | float = 0.0) -> Nodes:
+    """Return q(F) for the rows lₙ of L_f [N, N or M] and sites [N, K], [N, K, K]. O((NK)³).
 
-    tr S̃ = NK − Σₙ tr(precₙSₙ) saves the trace of an inverse in the KL divergence.
+    tr S̃ = MK − Σₙ tr(precₙSₙ) saves the trace of an inverse in the KL divergence. ``residual`` are the
+    variances [N] that inducing inputs leave.
     """
-    q = node_factor(chol, nat1, prec)
-    cov = _blocks(q.chol, chol)
-    trace = -tf.reduce_sum(prec * cov)  # tr S̃ − NK
+    q = node_factor(rows, nat1, prec)
+    cov = _blocks(q.chol, rows)
+    trace = -tf.reduce_sum(prec * cov)  # tr S̃ − MK
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(q.chol)))
     kl = 0.5 * (trace + tf.reduce_sum(tf.square(q.mean)) + log_det)
-    return Nodes(tf.matmul(chol, q.mean), cov, kl)
+    own = residual * tf.ones([nat1.shape[0]], cov.dtype)
+    return Nodes(
+        tf.matmul(rows, q.mean), cov + own[:, None, None] * tf.eye(nat1.shape[1], dtype=cov.dtype), kl
+    )
 
 
 def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf.Tensor:
@@ -126,48 +134,128 @@ def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf
     return log_marginal(patterns, explained, noise) - tf.reduce_sum(patterns.count * penalty) - q.kl
 
 
+def sparse_bound(
+    patterns: Patterns, rows: tf.Tensor, residual: tf.Tensor, noise: tf.Tensor, q: Nodes
+) -> tf.Tensor:
+    """Return the lower bound with inducing inputs, a scalar. O(PN(MK)² + PNMKR).
+
+        −½ Σ_d [N log 2πσ² + log|B| + σ⁻²‖y_d‖² − σ⁻⁴‖L_B⁻¹Cy_d‖² + σ⁻² Σₙ sₙ tr E[fₙfₙᵀ]] − KL[q(F) || p(F)]
+
+    Parameters
+    ----------
+    patterns, noise
+        As for `bound`.
+    rows, residual
+        (L⁻¹K_zx)ᵀ [N, M] of the weights, and s, the variances that remain, [N].
+    q
+        Any q(F), with what remains of the nodes in its covariances.
+    """
+    R, C = _uncertain(patterns, rows, noise, q)
+    factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / noise)
+    pulled = tf.linalg.triangular_solve(factor, tf.matmul(C, patterns.root)) / noise
+    fit = tf.reduce_sum(tf.square(patterns.root), axis=[-2, -1]) / noise
+    fit -= tf.reduce_sum(tf.square(pulled), axis=[-2, -1])
+    log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
+    second = tf.linalg.trace(q.cov) + tf.reduce_sum(tf.square(q.mean), axis=-1)  # tr E[fₙfₙᵀ]
+    each = tf.math.log(2.0 * np.pi * noise) + residual * second / noise
+    return (
+        -0.5 * tf.reduce_sum(fit + patterns.count * (log_det + tf.linalg.matvec(patterns.observed, each)))
+        - q.kl
+    )
+
+
 def log_marginal(patterns: Patterns, cov: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Return Σ_d log N(y_d; 0, cov + σ²I) over the targets that are known, a scalar. O(PN³).
+    """Return Σ_d log N(y_d; 0, cov + σ²I) over the targets that are known, [...]. O(PN³).
 
     Parameters
     ----------
     cov
-        Covariance [P, N, N] or [N, N] of the signal; rows and columns of missing targets are not read.
+        Covariance [..., P or 1, N, N] or [N, N] of the signal; rows and columns of missing targets are not
+        read.
+    noise
+        σ², [...].
     """
     observed = patterns.observed
-    seen = observed[:, :, None] * observed[:, None, :]
-    diagonal = noise * observed + (1.0 - observed)
-    factor = tf.linalg.cholesky(tf.linalg.diag(diagonal) + seen * cov)
-    half = tf.linalg.triangular_solve(factor, patterns.gram)
-    fit = tf.linalg.trace(tf.linalg.triangular_solve(factor, tf.linalg.matrix_transpose(half)))
+    factor = tf.linalg.cholesky(noisy(observed, cov, noise))
+    lead = tf.shape(factor)[:-2]
+    root = tf.broadcast_to(patterns.root, tf.concat([lead, tf.shape(patterns.root)[1:]], axis=0))
+    fit = tf.reduce_sum(tf.square(tf.linalg.triangular_solve(factor, root)), axis=[-2, -1])
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
     constant = tf.reduce_sum(observed, axis=-1) * np.log(2.0 * np.pi)
-    return -0.5 * tf.reduce_sum(fit + patterns.count * (log_det + constant))
+    return -0.5 * tf.reduce_sum(fit + patterns.count * (log_det + constant), axis=-1)
 
 
-def weights(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> Weights:
+def noisy(observed: tf.Tensor, cov: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Return the covariances of the targets of each pattern, [..., P, N, N], the identity where missing."""
+    seen = observed[:, :, None] * observed[:, None, :]
+    return tf.linalg.diag(noise[..., None, None] * observed + (1.0 - observed)) + seen * cov
+
+
+def log_likelihood(patterns: Patterns, gram: tf.Tensor, F: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Return log p(Y | F) with the weights integrated out exactly, [...]. O(PN³).
+
+        Σ_d log N(y_d; 0, K_w ∘ FFᵀ + σ²I)
+
+    Parameters
+    ----------
+    gram
+        K_w, [..., N, N].
+    F
+        Nodes [..., N, K]; only FFᵀ enters, so that a rotation of them changes nothing.
+    noise
+        σ², [...].
+    """
+    cov = gram * tf.matmul(F, F, transpose_b=True)
+    return log_marginal(patterns, cov[..., None, :, :], noise)
+
+
+def information(patterns: Patterns, gram: tf.Tensor, F: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Return the Fisher information of `log_likelihood` about a column of F, mean of the K, [N, N]. O(PKN³).
+
+        Σ_d ½ tr(S⁻¹ ∂S S⁻¹ ∂S) = Σ_d [H ∘ Hᵀ + S⁻¹ ∘ (ΓᵀS⁻¹Γ)],    S = K_w ∘ FFᵀ + σ²I
+
+    with Γ = diag(f_k)K_w and H = ΓᵀS⁻¹. Arguments as for `log_likelihood`, without leading axes.
+    """
+    cov = gram * tf.matmul(F, F, transpose_b=True)
+    factor = tf.linalg.cholesky(noisy(patterns.observed, cov, noise))
+    seen = patterns.observed[:, :, None] * patterns.observed[:, None, :]
+    inverse = seen * tf.linalg.cholesky_solve(factor, tf.eye(F.shape[0], batch_shape=[1], dtype=F.dtype))
+    gamma = tf.transpose(F)[:, None, :, None] * gram  # [K, 1, N, N]
+    H = tf.matmul(gamma, inverse, transpose_a=True)
+    each = H * tf.linalg.matrix_transpose(H) + inverse * tf.matmul(H, gamma)
+    return tf.reduce_sum(patterns.count[:, None, None] * tf.reduce_mean(each, axis=0), axis=0)
+
+
+def rotation(F: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Return the orthogonal R [..., K, K] for which FR is nearest to ``like``, both [..., N, K]."""
+    _, left, right = tf.linalg.svd(tf.matmul(F, like, transpose_a=True))
+    return tf.matmul(left, right, transpose_b=True)
+
+
+def weights(patterns: Patterns, rows: tf.Tensor, noise: tf.Tensor, q: Nodes) -> Weights:
     """Return the optimal q(W) given q(F). O(P(NK)³)."""
-    R, C = _uncertain(patterns, chol, noise, q)
+    R, C = _uncertain(patterns, rows, noise, q)
     factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / noise)
     return Weights(tf.linalg.cholesky_solve(factor, C / noise), factor)
 
 
 def node_sites(
-    patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, w: Weights
+    patterns: Patterns, rows: tf.Tensor, noise: tf.Tensor, w: Weights, residual: tf.Tensor | float = 0.0
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the sites nat1 [N, K] and prec [N, K, K] of the optimal q(F) given q(W). O(P(NK)³).
 
     precₙ = σ⁻² E[WₙᵀWₙ],    nat1ₙ = σ⁻² E[Wₙ]ᵀyₙ,    both sums over the outputs known at n
+
+    ``residual`` are the variances [N] of a weight that inducing inputs leave.
     """
-    P, num_data = patterns.observed.shape
-    size = w.chol.shape[-1]
-    K = size // num_data
-    T = tf.matmul(chol, tf.reshape(w.smoother, [P, num_data, K * num_data]))
-    T = tf.reshape(T, [P, num_data, K, num_data])
-    by_gram = tf.matmul(T, patterns.gram[:, None])  # [P, N, K, N]
-    second = tf.matmul(by_gram, T, transpose_b=True)
-    second += patterns.count[:, None, None, None] * _blocks(w.chol, chol)
-    first = tf.reduce_sum(T * patterns.gram[:, :, None, :], axis=-1)  # [P, N, K]
+    P, (num_data, M) = patterns.observed.shape[0], rows.shape
+    K = w.chol.shape[-1] // M
+    by_root = tf.reshape(tf.matmul(w.smoother, patterns.root), [P, M, -1])
+    U = tf.reshape(tf.matmul(rows, by_root), [P, num_data, K, -1])  # means of the weights times a rotation
+    second = tf.matmul(U, U, transpose_b=True)
+    cov = _blocks(w.chol, rows)
+    second += patterns.count[:, None, None, None] * (cov + _diagonal(residual, cov))
+    first = tf.linalg.matvec(U, patterns.root)  # [P, N, K]
     observed = patterns.observed
     prec = tf.reduce_sum(second * observed[:, :, None, None], axis=0) / noise
     nat1 = tf.reduce_sum(first * observed[:, :, None], axis=0) / noise
@@ -175,29 +263,34 @@ def node_sites(
 
 
 def _uncertain(
-    patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes
+    patterns: Patterns, rows: tf.Tensor, noise: tf.Tensor, q: Nodes
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return R [P, NK, NK] and C [P, NK, N]."""
-    num_data, K = q.mean.shape
+    """Return R [P, MK, MK] and C [P, MK, N]; M = N without inducing inputs."""
     observed = patterns.observed
-    R = _gram(chol, observed[:, :, None, None] * q.cov) / noise
-    C = tf.transpose(chol)[:, None, :] * tf.transpose(q.mean)[None, :, :]  # [N, K, N]
-    C = tf.reshape(C, [num_data * K, num_data]) * observed[:, None, :]
-    return R + tf.eye(num_data * K, dtype=R.dtype), C
+    R = _gram(rows, observed[:, :, None, None] * q.cov) / noise
+    C = tf.transpose(rows)[:, None, :] * tf.transpose(q.mean)[None, :, :]  # [M, K, N]
+    C = tf.reshape(C, [R.shape[-1], rows.shape[0]]) * observed[:, None, :]
+    return R + tf.eye(R.shape[-1], dtype=R.dtype), C
 
 
-def _gram(chol: tf.Tensor, inner: tf.Tensor) -> tf.Tensor:
-    """Return Σᵢ lᵢlᵢᵀ ⊗ Aᵢ for the rows lᵢ of L [N, N] and A [..., N, K, K], as [..., NK, NK]. O(N³K²)."""
-    num_data, K = inner.shape[-3], inner.shape[-1]
+def _diagonal(residual: tf.Tensor | float, like: tf.Tensor) -> tf.Tensor:
+    """Return variances [N] times the identity, for blocks [..., N, K, K]."""
+    own = residual * tf.ones([like.shape[-3]], like.dtype)
+    return own[:, None, None] * tf.eye(like.shape[-1], dtype=like.dtype)
+
+
+def _gram(rows: tf.Tensor, inner: tf.Tensor) -> tf.Tensor:
+    """Return Σᵢ lᵢlᵢᵀ ⊗ Aᵢ for rows lᵢ [N, M] and A [..., N, K, K], as [..., MK, MK]. O(NM²K²)."""
+    (num_data, M), K = rows.shape, inner.shape[-1]
     lead = inner.shape[:-3]
-    right = inner[..., None] * chol[:, None, None, :]  # [..., i, k, l, m]
-    full = tf.matmul(chol, tf.reshape(right, [*lead, num_data, -1]), transpose_a=True)
-    full = tf.linalg.matrix_transpose(tf.reshape(full, [*lead, num_data, K, K, num_data]))
-    return tf.reshape(full, [*lead, num_data * K, num_data * K])
+    right = inner[..., None] * rows[:, None, None, :]  # [..., i, k, l, m]
+    full = tf.matmul(rows, tf.reshape(right, [*lead, num_data, -1]), transpose_a=True)
+    full = tf.linalg.matrix_transpose(tf.reshape(full, [*lead, M, K, K, M]))
+    return tf.reshape(full, [*lead, M * K, M * K])
 
 
 def half(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
-    """Return F⁻¹(A ⊗ I) for F [..., NK, NK] and A [N, X], as [..., NK, X, K]. O((NK)² XK)."""
+    """Return F⁻¹(A ⊗ I) for F [..., MK, MK] and A [M, X], as [..., MK, X, K]. O((MK)² XK)."""
     size, (num_data, columns) = factor.shape[-1], A.shape
     K = size // num_data
     rhs = A[:, None, :, None] * tf.eye(K, dtype=A.dtype)[None, :, None, :]
@@ -207,7 +300,7 @@ def half(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
     return tf.reshape(solved, [*factor.shape[:-2], size, -1 if columns is None else columns, K])
 
 
-def _blocks(factor: tf.Tensor, chol: tf.Tensor) -> tf.Tensor:
-    """Return the K × K blocks on the diagonal of (L ⊗ I)(FFᵀ)⁻¹(L ⊗ I)ᵀ, [..., N, K, K]. O((NK)³)."""
-    solved = half(factor, tf.transpose(chol))
+def _blocks(factor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Return the K × K blocks on the diagonal of (L ⊗ I)(FFᵀ)⁻¹(L ⊗ I)ᵀ, [..., N, K, K]. O(N(MK)²K)."""
+    solved = half(factor, tf.transpose(rows))
     return tf.einsum("...rnk,...rnl->...nkl", solved, solved)

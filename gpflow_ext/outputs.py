@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ import tensorflow as tf
 from gpflow_ext.network import Patterns
 
 Array = npt.NDArray[Any]
+Product = Callable[[Array], Array]
 BLOCK = 65_536  # outputs read at a time
 
 
@@ -143,10 +144,42 @@ def known(block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.where(there, block, tf.zeros_like(block)), tf.cast(there, block.dtype)
 
 
-def summarise(outputs: Outputs) -> tuple[Patterns, Array]:
+class _Root:
+    """A root of Σ y_d y_dᵀ, summed in double precision: the columns themselves while there are at most N."""
+
+    def __init__(self, product: Product) -> None:
+        self._product = product
+        self._columns: list[Array] = []
+        self._gram: Array | None = None
+
+    def add(self, Y: Array) -> None:
+        """Add columns y_d, [N, B]."""
+        self._columns.append(Y)
+        if self._gram is not None or sum(part.shape[1] for part in self._columns) > len(Y):
+            for part in self._columns:
+                own = self._product(part)
+                self._gram = own if self._gram is None else self._gram + own
+            self._columns = []
+
+    def value(self) -> Array:
+        """Return the root, [N, R] with R ≤ N."""
+        if self._gram is None:
+            return np.concatenate(self._columns, axis=1)
+        values, vectors = np.linalg.eigh(self._gram)
+        return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[Patterns, Array]:
     """Read all targets once; return what the bound needs of them, and the pattern of each output [D].
 
-    The Gram matrices are summed in double precision. O(N²D) time, O(PN² + D) memory.
+    Sums are in double precision. O(N²D + PN³) time, O(PN² + D) memory.
+
+    Parameters
+    ----------
+    outputs
+        The targets.
+    product
+        Makes YYᵀ of an array [N, B].
 
     Raises
     ------
@@ -155,7 +188,7 @@ def summarise(outputs: Outputs) -> tuple[Patterns, Array]:
     """
     numbers: dict[bytes, int] = {}
     observed: list[Array] = []
-    grams: list[Array] = []
+    roots: list[_Root] = []
     members: list[Array] = []
     for block in outputs.blocks(BLOCK):
         Y = np.asarray(block, np.float64)
@@ -169,15 +202,21 @@ def summarise(outputs: Outputs) -> tuple[Patterns, Array]:
             columns = np.flatnonzero(member == kind)
             part = np.nan_to_num(Y[:, columns]) if len(columns) < Y.shape[1] else np.nan_to_num(Y)
             own[kind] = numbers.setdefault(kinds[:, kind].tobytes(), len(numbers))
-            if own[kind] == len(grams):
+            if own[kind] == len(roots):
                 observed.append(there[:, columns[0]].astype(np.float64))
-                grams.append(np.zeros([len(Y), len(Y)]))
-            grams[own[kind]] += part @ part.T
+                roots.append(_Root(product))
+            roots[own[kind]].add(part)
         members.append(own[member])
     pattern = np.concatenate(members)
     if not np.stack(observed).any():
         raise ValueError("Y holds no target: all of them are NaN.")
-    counts = np.bincount(pattern, minlength=len(grams))
+    counts = np.bincount(pattern, minlength=len(roots))
     dtype = gpflow.default_float()
-    parts = np.stack(observed), np.stack(grams), counts
+    parts = np.stack(observed), _joined([root.value() for root in roots]), counts
     return Patterns(*(tf.constant(part, dtype) for part in parts)), pattern
+
+
+def _joined(roots: list[Array]) -> Array:
+    """Return roots [N, R] in one array, those with fewer columns filled up by zeros."""
+    width = max(root.shape[1] for root in roots)
+    return np.stack([np.pad(root, [(0, 0), (0, width - root.shape[1])]) for root in roots])

@@ -56,10 +56,12 @@ def germany(seed: int) -> Task:
     return _standardised(task, each=True)
 
 
-def generated(seed: int, stationary: bool = False, outputs: int = 200, rows: int = 60) -> Task:
+def generated(
+    seed: int, stationary: bool = False, outputs: int = 200, rows: int = 60, width: int = 2
+) -> Task:
     """Draws of a network with two nodes, or of independent GPs with one kernel; as many test rows."""
     rng = np.random.default_rng(seed)
-    X = rng.uniform(-2.0, 2.0, (2 * rows, 2))
+    X = rng.uniform(-2.0, 2.0, (2 * rows, width))
     factors = [
         np.linalg.cholesky(
             gpflow.kernels.SquaredExponential(lengthscales=length)(X).numpy() + 1e-8 * np.eye(2 * rows)

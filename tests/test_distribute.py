@@ -136,6 +136,16 @@ def test_two_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
     assert_same_run(read(mirrored / "lbfgs"), model, result.objective)
 
 
+def test_two_devices_sum_the_outputs_of_a_network_as_one_does(mirrored: Path) -> None:
+    saved, one = np.load(mirrored / "network.npz"), worker.network(None)
+    _, observed, root, count = one.data
+    np.testing.assert_array_equal(saved["observed"], observed)
+    np.testing.assert_array_equal(saved["count"], count)
+    grams = [part @ np.swapaxes(part, 1, 2) for part in (saved["root"], root.numpy())]
+    np.testing.assert_allclose(*grams, rtol=0, atol=1e-12)  # of numbers near 40
+    np.testing.assert_allclose(saved["elbo"], one.elbo(), rtol=1e-10)
+
+
 def test_two_devices_tell_classes_apart_as_one_does(mirrored: Path) -> None:
     model = worker.classifier()
     result = gpx.fit(model, steps=4)

@@ -70,7 +70,7 @@ def trained(missing: bool = False) -> tuple[GPRNTensor, gpx.FitResult]:
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
 def test_moments_and_density_are_those_of_draws(posterior, missing) -> None:
-    """Means and standard errors of 40,000 draws: five of them, with a fixed seed."""
+    """Acceptance check C3: within five standard errors of 40,000 draws, with a fixed seed."""
     new = scatter(model(posterior, missing))
     mean, cov = new.predict_f(XNEW, full_cov=True)
     draws = new.predict_f_samples(XNEW, 40_000).numpy()
@@ -95,6 +95,7 @@ def test_moments_and_density_are_those_of_draws(posterior, missing) -> None:
 
 
 def test_outputs_of_the_tensor_posterior_are_correlated_as_dense_algebra_says() -> None:
+    """Acceptance check C3, between outputs."""
     new = scatter(model("tensor", output_shape=(3, 2)))
     prior, (x, *_) = new.prior(), XNEW
     mean, cov = new.predict_f(XNEW[:1], full_output_cov=True)
@@ -121,6 +122,7 @@ def test_outputs_of_the_tensor_posterior_are_correlated_as_dense_algebra_says() 
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 2, 2)])
 def test_the_collapsed_bound_is_never_below_the_tensor_bound(shape, missing) -> None:
+    """Acceptance check C6, the bounds."""
     new, collapsed = model("tensor", missing, output_shape=shape), model(missing=missing)
     for seed in range(2):
         scatter(new, seed)
@@ -130,7 +132,7 @@ def test_the_collapsed_bound_is_never_below_the_tensor_bound(shape, missing) -> 
 
 
 def test_the_best_factors_of_the_outputs_are_multiples_of_the_identity() -> None:
-    """L-BFGS over q(W) alone, from random factors."""
+    """Acceptance check C6, the factors: L-BFGS over q(W) alone, from random ones."""
     new = scatter(model("tensor", output_shape=(3, 2)), seed=3)
     variables = [new.q.weight_mean, *new.q.weight_factors]
     variables = [part.unconstrained_variable for part in variables]
@@ -153,6 +155,7 @@ def test_padding_is_valid_and_looser() -> None:
 
 
 def test_the_order_of_outputs_and_their_shape_do_not_matter() -> None:
+    """Acceptance check C8, the outputs; rotated nodes in `test_sampled_network.py`."""
     order, Y = [3, 0, 5, 1, 4, 2], targets(missing=True)
     a, b = model(Y=Y), model(Y=Y[:, order])
     for new in (a, b):
@@ -166,6 +169,7 @@ def test_the_order_of_outputs_and_their_shape_do_not_matter() -> None:
 
 
 def test_minibatches_of_outputs_give_an_unbiased_bound_and_gradient() -> None:
+    """Acceptance check C9, the tensor posterior."""
     new = scatter(model("tensor", missing=True))
     values, slopes = [], []
     variable = new.q.weight_factors[0].unconstrained_variable
@@ -180,6 +184,7 @@ def test_minibatches_of_outputs_give_an_unbiased_bound_and_gradient() -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_one_node_of_one_starts_as_independent_regression(missing) -> None:
+    """Acceptance check C4, through the model."""
     new = model(missing=missing)
     expected = 0.0
     for y in targets(missing).T:
@@ -192,6 +197,7 @@ def test_one_node_of_one_starts_as_independent_regression(missing) -> None:
 
 @pytest.mark.parametrize("missing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_coordinate_ascent_never_lowers_the_bound_and_beats_independent_regression(missing) -> None:
+    """Acceptance check C7, through the model."""
     new, result = trained(missing)
     assert (np.diff(result.objective) >= -1e-9 * np.abs(result.objective[1:])).all()
     alone = model(Y=targets(missing, outputs=60))

@@ -33,7 +33,7 @@ def patterns(Y: np.ndarray) -> network.Patterns:
     filled = np.nan_to_num(Y).T
     return network.Patterns(
         tf.constant(known),
-        tf.constant(filled[:, :, None] * filled[:, None, :]),
+        tf.constant(filled[:, :, None]),
         tf.ones(Y.shape[1], tf.float64),
     )
 
@@ -42,7 +42,7 @@ def together(Y: np.ndarray) -> network.Patterns:
     """All outputs, without gaps, in one pattern."""
     return network.Patterns(
         tf.ones([1, len(Y)], tf.float64),
-        tf.constant((Y @ Y.T)[None]),
+        tf.constant(Y[None]),
         tf.constant([float(Y.shape[1])], tf.float64),
     )
 
@@ -94,6 +94,7 @@ def test_the_nodes_have_the_moments_of_the_dense_gaussian() -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_one_constant_node_is_independent_regression(missing) -> None:
+    """Acceptance check C4, the likelihood by SciPy; by GPflow in `test_gprn_tensor.py`."""
     Y, chol, _ = problem(missing)
     one = network.Nodes(
         tf.ones([N, 1], tf.float64), tf.zeros([N, 1, 1], tf.float64), tf.zeros([], tf.float64)
@@ -106,6 +107,7 @@ def test_one_constant_node_is_independent_regression(missing) -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_known_nodes_give_the_exact_marginal_likelihood(missing) -> None:
+    """Acceptance check C5."""
     Y, chol, _ = problem(missing)
     F = np.random.default_rng(5).normal(size=(N, K))
     known = network.Nodes(tf.constant(F), tf.zeros([N, K, K], tf.float64), tf.zeros([], tf.float64))
@@ -171,6 +173,7 @@ def test_bound_weights_and_sites_are_those_of_dense_algebra(missing) -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_alternating_never_lowers_the_bound(missing) -> None:
+    """Acceptance check C7."""
     Y, chol_w, chol_f = problem(missing)
     noise, w_factor, f_factor = tf.constant(NOISE, tf.float64), tf.constant(chol_w), tf.constant(chol_f)
     seen, (nat1, prec), values = patterns(Y), sites(), []

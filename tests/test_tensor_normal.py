@@ -31,6 +31,7 @@ def dense(factors: list[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_divergence_is_that_of_the_dense_gaussian(shape) -> None:
+    """Acceptance check C1."""
     mean, factors, chol = draw(shape)
     S = dense(factors)
     P = np.kron(chol @ chol.T, np.eye(mean.size // shape[0]))
@@ -61,7 +62,10 @@ def test_samples_are_the_mean_plus_the_dense_factor_times_noise(shape) -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_the_closed_form_of_the_squares_is_what_samples_say(missing) -> None:
-    """Four standard errors of 100,000 draws: one in 16,000 sound runs would fail; the seed is fixed."""
+    """Acceptance check C2.
+
+    Four standard errors of 100,000 draws: one in 16,000 sound runs would fail; the seed is fixed.
+    """
     U, factors, _ = draw((4, 3, 2, 2), seed=2)
     M, node_factors, _ = draw((4, 2), seed=3)
     rng = np.random.default_rng(4)

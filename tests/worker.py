@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliProbit, RobustMax
-from gpflow_ext.models import SparseEP, SVGPRobustMax
+from gpflow_ext.models import GPRNTensor, SparseEP, SVGPRobustMax
 
 STEPS = 8
 KILLED_AFTER = 5
@@ -40,17 +40,27 @@ def robust_max() -> SVGPRobustMax:
     return SVGPRobustMax(problems.kernel(), 3, problems.inputs(8, seed=5), num_data=31)
 
 
+def network(strategy: tf.distribute.Strategy | None) -> GPRNTensor:
+    """41 outputs on 6 inputs, one of them with a gap; not a multiple of 2 replicas."""
+    Y = np.random.default_rng(2).normal(size=(6, 41))
+    Y[1, 3] = np.nan
+    return GPRNTensor((problems.inputs(6), Y), problems.kernel(), problems.kernel(), 2, strategy=strategy)
+
+
 def save(path: Path, trained: gpflow.models.GPModel, result: gpx.FitResult) -> None:
     arrays = {f"v{i}": variable.numpy() for i, variable in enumerate(trained.variables)}
     np.savez(path, objective=result.objective, first_step=result.first_step, **arrays)
 
 
 def mirrored(folder: Path) -> None:
-    """Go on with all 3 devices from the checkpoint of one; L-BFGS, and 3 classes, on 2 devices."""
+    """Go on with all 3 devices from the checkpoint of one; L-BFGS, 3 classes and many outputs on 2 devices."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
 
     two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+    summed = network(two)
+    _, observed, root, count = summed.data
+    np.savez(folder / "network", observed=observed, root=root, count=count, elbo=summed.elbo())
     trained = robust_max()
     options = {"steps": 4, "minibatch_size": 11, "gamma": 0.5}
     save(folder / "minibatches", trained, gpx.fit(trained, problems.classes(31), strategy=two, **options))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext import network
+from gpflow_ext import distribute, network
 from gpflow_ext.models import network_prediction as prediction
 from gpflow_ext.models.network_prediction import Conditional, NetworkPrior
 from gpflow_ext.outputs import BLOCK, Outputs, known, summarise
@@ -25,6 +25,8 @@ class CollapsedPosterior(tf.Module):
         Of the nodes but the first, [N, K − 1], see `network.start`.
     prior
         The prior at the start.
+    strategy
+        Among whose devices the outputs are dealt for the sums over them.
 
     Attributes
     ----------
@@ -33,11 +35,18 @@ class CollapsedPosterior(tf.Module):
         The locations can also be trained by gradients.
     """
 
-    def __init__(self, outputs: Outputs, draws: tf.Tensor, prior: NetworkPrior) -> None:
+    def __init__(
+        self,
+        outputs: Outputs,
+        draws: tf.Tensor,
+        prior: NetworkPrior,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
         super().__init__()
-        patterns, pattern = summarise(outputs)
+        dealt = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
+        patterns, pattern = summarise(outputs, **dealt)
         self._outputs, self._pattern = outputs, tf.constant(pattern)
-        self._observed, self._gram, self._count = patterns
+        self._observed, self._root, self._count = patterns
         self._draws = draws
         N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
         self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
@@ -47,7 +56,7 @@ class CollapsedPosterior(tf.Module):
     @property
     def patterns(self) -> network.Patterns:
         """What the bound needs of the targets."""
-        return network.Patterns(self._observed, self._gram, self._count)
+        return network.Patterns(self._observed, self._root, self._count)
 
     @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -55,13 +64,24 @@ class CollapsedPosterior(tf.Module):
         prec = tf.convert_to_tensor(self.prec)
         return tf.linalg.matvec(prec, self.location), prec
 
+    def mean(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return the mean of the whitened nodes, [N, K]. O((NK)³)."""
+        return network.node_factor(prior.nodes, *self.sites).mean
+
     def nodes(self, prior: NetworkPrior) -> network.Nodes:
         """Return q(F). O((NK)³)."""
-        return network.nodes(prior.nodes, *self.sites)
+        return network.nodes(prior.nodes, *self.sites, prior.residuals[1])
 
     def elbo(self, prior: NetworkPrior) -> tf.Tensor:
         """Return the bound of log p(Y | X). O(P(NK)³)."""
-        return network.bound(self.patterns, prior.weights, prior.noise, self.nodes(prior))
+        return self.bound(prior, self.nodes(prior))
+
+    def bound(self, prior: NetworkPrior, nodes: network.Nodes) -> tf.Tensor:
+        """Return the bound for any q(F)."""
+        if prior.inducing is None:
+            return network.bound(self.patterns, prior.weights, prior.noise, nodes)
+        residual, _ = prior.residuals
+        return network.sparse_bound(self.patterns, prior.weights, residual, prior.noise, nodes)
 
     def restart(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the q(W) that is optimal where F is known to be at the start."""
@@ -75,7 +95,7 @@ class CollapsedPosterior(tf.Module):
 
     def _follow(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
         w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
-        nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w)
+        nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w, prior.residuals[0])
         self.location.assign(_solve(prec, nat1))
         self.prec.assign(prec)
 
@@ -83,7 +103,7 @@ class CollapsedPosterior(tf.Module):
         """Return what prediction needs besides the targets. O(P(NK)³)."""
         q = network.node_factor(prior.nodes, *self.sites)
         w = network.weights(self.patterns, prior.weights, prior.noise, self.nodes(prior))
-        return prior.weights, prior.nodes, q.mean, q.chol, w.smoother, w.chol
+        return *prior.chols, q.mean, q.chol, w.smoother, w.chol
 
     def payload(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return all targets [N, D], zero where missing, and the pattern of each output [D]."""
@@ -104,13 +124,12 @@ class CollapsedPosterior(tf.Module):
     def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> CollapsedView:
         """Return the posterior as seen from new inputs, or pairs of them. O(P(NK)²XK)."""
         _, _, mean, node_chol, smoother, weight_chol = parts
-        N, K = mean.shape
-        T = tf.reshape(smoother, [-1, N, K, N])
+        T = tf.reshape(smoother, [-1, *mean.shape, smoother.shape[-1]])
         return CollapsedView(
             tf.matmul(f.A, mean, transpose_a=True),
-            _cov(network.half(node_chol, f.A), f.residual),
+            covariance(network.half(node_chol, f.A), f.residual),
             tf.einsum("nx,pnki->pxki", w.A, T),
-            _cov(network.half(weight_chol, w.A), w.residual),
+            covariance(network.half(weight_chol, w.A), w.residual),
         )
 
 
@@ -156,7 +175,7 @@ def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
     return tf.linalg.cholesky_solve(tf.linalg.cholesky(safe), nat1[:, :, None])[:, :, 0]
 
 
-def _cov(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+def covariance(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
     """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, at all pairs."""
     K = half.shape[-1]
     eye = tf.eye(K, dtype=half.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import gpflow
@@ -10,16 +10,21 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
-from gpflow import posteriors
 from gpflow.base import MeanAndVariance
+from gpflow.inducing_variables import InducingPoints
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
+from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext import checks, network, outputs
 from gpflow_ext.models import network_prediction as prediction
 from gpflow_ext.models.collapsed_posterior import CollapsedPosterior
-from gpflow_ext.models.network_prediction import NetworkPrior, View
+from gpflow_ext.models.network_draws import DrawsPosterior
+from gpflow_ext.models.network_posterior import ApproximatePosterior, NetworkPosterior
+from gpflow_ext.models.network_prediction import Inducing, NetworkPrior, View
+from gpflow_ext.models.sampled_network import SampledNetwork
 from gpflow_ext.models.tensor_posterior import TensorPosterior
+from gpflow_ext.stacked import Stack
 from gpflow_ext.tensor_normal import output_shape as chosen_shape
 
 
@@ -64,13 +69,20 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         The same of the nodes' white noise.
     seed
         Of the start.
+    inducing_variable
+        Inputs Z [M, Q] on which weights and nodes are conditioned, for N up to 10,000: the bound, which is
+        then lower, costs O(N(MK)²) and at most O(NMKD) in place of O((NK)³). Best for D ≤ N: there are N²
+        numbers to keep otherwise.
+    strategy
+        A ``tf.distribute`` strategy among whose devices the outputs are dealt for the pass over them, where
+        there are more than N; see `gpflow_ext.distribute`.
 
     Raises
     ------
     ValueError
         For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
     NotImplementedError
-        For a multi-output kernel, or the tensor posterior on a stream.
+        For a multi-output kernel, or the tensor posterior on a stream, with inducing inputs or a strategy.
     """
 
     likelihood: gpflow.likelihoods.Gaussian
@@ -89,6 +101,8 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         nugget: float = 1e-4,
         nugget_bounds: tuple[float, float] = (1e-6, 1.0),
         seed: int = 0,
+        inducing_variable: InducingVariablesLike | None = None,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         X, Y = self._hold(data)
         for part in (kernel, weight_kernel):
@@ -109,6 +123,9 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         self.nugget = _bounded("nugget", nugget, nugget_bounds)
         self._outputs = Y
         self._X = tf.constant(X)
+        self.inducing_variable = self._points(inducing_variable, posterior)
+        self.draw_names: tuple[str, ...] = ()
+        self.draw_values: list[tf.Variable] = []
         prior = self.prior()
         draws = self._draws(prior, seed)
         if posterior == "collapsed":
@@ -116,9 +133,11 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
                 raise ValueError(
                     'output_shape is for posterior="tensor": the collapsed posterior needs none.'
                 )
-            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior)
+            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior, strategy)
             self.data: tuple[tf.Tensor, ...] = (self._X, *self.q.patterns)
         else:
+            if strategy is not None:
+                raise NotImplementedError('`strategy` is for posterior="collapsed".')
             if isinstance(Y, outputs.StreamOutputs):
                 raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
             shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
@@ -132,21 +151,38 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         Y = outputs.hold(data[1])
         return checks.check_data((data[0], np.zeros([Y.num_data, 1])))[0], Y
 
+    def _points(self, inducing_variable: Any, posterior: str) -> InducingPoints | None:
+        if inducing_variable is None:
+            return None
+        points = inducingpoint_wrapper(inducing_variable)
+        if posterior == "tensor" or not isinstance(points, InducingPoints):
+            raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")
+        return points
+
     def _draws(self, prior: NetworkPrior, seed: int) -> tf.Tensor:
         """Return draws of the prior of the nodes but the first, [N, K − 1]."""
-        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[0], self.num_latent - 1])
+        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[1], self.num_latent - 1])
         return tf.matmul(prior.nodes, tf.constant(noise, prior.nodes.dtype))
 
+    @property
+    def _base(self) -> tf.Tensor:
+        """The inputs on which all others are conditioned: Z or X."""
+        return self._X if self.inducing_variable is None else tf.convert_to_tensor(self.inducing_variable.Z)
+
     def prior(self) -> NetworkPrior:
-        """Return the factors of both kernels, with GPflow's default jitter, and the noise. O(N³)."""
-        noise = tf.convert_to_tensor(self.likelihood.variance)
-        grams = self.weight_kernel(self._X), self.kernel(self._X)
-        jitters = gpflow.default_jitter(), gpflow.default_jitter() + tf.convert_to_tensor(self.nugget)
-        weights, nodes = (
-            tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
-            for gram, jitter in zip(grams, jitters, strict=True)
-        )
-        return NetworkPrior(weights, nodes, noise)
+        """Return the factors of both kernels, with GPflow's default jitter, and the noise.
+
+        O(N³), or O(NM²) with inducing inputs, whose residuals hold the nugget then.
+        """
+        noise, nugget = tf.convert_to_tensor(self.likelihood.variance), tf.convert_to_tensor(self.nugget)
+        if self.inducing_variable is None:
+            nodes = _factor(self.kernel(self._X), nugget)
+            return NetworkPrior(_factor(self.weight_kernel(self._X)), nodes, noise)
+        chols = _factor(self.weight_kernel(self._base)), _factor(self.kernel(self._base))
+        w = prediction.condition(self.weight_kernel, self._base, chols[0], self._X, False)
+        f = prediction.condition(self.kernel, self._base, chols[1], self._X, False, nugget)
+        inducing = Inducing(*chols, w.residual, f.residual)
+        return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing)
 
     @property
     def outputs(self) -> outputs.Outputs:
@@ -174,20 +210,23 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     def independent_log_likelihood(self) -> tf.Tensor:
         """Return log p(Y | X) of independent regressions with the kernel k_w and noise σ², where F₁ = 1.
 
-        From the sums of the collapsed posterior alone. O(PN³).
+        From the sums of the collapsed posterior alone; with inducing inputs the bound of it. O(PN³).
         """
         if not isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
         prior = self.prior()
+        if prior.inducing is not None:
+            one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
+            return self.q.bound(prior, network.Nodes(one, 0.0 * one[..., None], 0.0 * prior.noise))
         cov = tf.matmul(prior.weights, prior.weights, transpose_b=True)
         return network.log_marginal(self.q.patterns, cov, prior.noise)
 
     def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
         """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
         Xnew = tf.cast(Xnew, self._X.dtype)
-        w = prediction.condition(self.weight_kernel, self._X, parts[0], Xnew, pairs)
+        w = prediction.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
         f = prediction.condition(
-            self.kernel, self._X, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
+            self.kernel, self._base, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
         )
         return self.q.view(parts, w, f)
 
@@ -195,18 +234,60 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> NetworkPosterior:
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
-        return NetworkPosterior(self, precompute_cache)
+        kind = DrawsPosterior if self.draw_names else ApproximatePosterior
+        return kind(self, precompute_cache)
+
+    def sampled(self) -> SampledNetwork:
+        """Return what `gpflow_ext.sample` draws from: the nodes, from their present means, and all else."""
+        if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
+            raise NotImplementedError(
+                'Sampling is for GPRNTensor(posterior="collapsed") without inducing inputs.'
+            )
+        return SampledNetwork(self, self.q.patterns, self.q.mean(self.prior()))
+
+    def assign_draws(self, draws: Any, most: int | None = 200) -> None:
+        """Hold draws: from now on predictions average over them.
+
+        Parameters
+        ----------
+        draws
+            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
+        most
+            Evenly spaced draws of all chains to hold; ``None`` holds all.
+        """
+        held = {} if draws is None else draws.flat(most)
+        known = {"V", *(name.lstrip(".") for name in gpflow.utilities.parameter_dict(self))}
+        if set(held) - known or (held and held.get("V", np.empty(0)).shape[1:] != self.q.location.shape):
+            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
+        self.draw_names = tuple(held)
+        self.draw_values = [
+            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
+        ]
+
+    def held(self) -> tuple[tf.Tensor, Stack]:
+        """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
+        parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
+        values = dict(zip(self.draw_names, self.draw_values, strict=True))
+        V = tf.convert_to_tensor(values.pop("V"))
+        return V, Stack((parameters[name], value) for name, value in values.items())
 
     @inherit_check_shapes
     def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
         """Return mean [X, D] and (co)variance of W(x)f(x), as GPflow's models do. O((NK)³ + XNDK)."""
-        return self._moments(self.q.parts(self.prior()), None, Xnew, full_cov, full_output_cov)
+        return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def predict_y(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
+        """Return mean and variance of y, each [X, D]."""
+        if full_cov or full_output_cov:
+            raise NotImplementedError("predict_y gives variances: leave out full_cov and full_output_cov.")
+        posterior = self.posterior(None)
+        mean, var = posterior.fused_predict_f(Xnew)
+        return mean, var + posterior.noise()
 
     def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
         """Return mean and variance of y for some outputs [B], each [X, B]."""
-        view = self.view(self.q.parts(self.prior()), Xnew)
-        mean, var = prediction.moments(view, *self.q.gather(tf.convert_to_tensor(indices)))
-        return mean, var + self.likelihood.variance
+        return self.posterior(None).gathered(Xnew, tf.convert_to_tensor(indices))
 
     @inherit_check_shapes
     def predict_log_density(
@@ -220,23 +301,13 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     ) -> tf.Tensor:
         """Return Σ_d log p(y_nd | x_n) of data (X [X, Q], Y [X, D]), the marginal of each output, [X].
 
-        A mixture over ``draws`` draws of the nodes, the weights integrated out. Missing targets count zero.
+        A mixture over ``draws`` draws of the nodes at least, the weights integrated out; where draws of a
+        sampler are held, over these too. Missing targets count zero.
         """
         if full_cov or full_output_cov:
             raise NotImplementedError("The log density is that of each output at each input alone.")
         Xnew, Y = (tf.cast(part, self._X.dtype) for part in data)
-        view = self.view(self.q.parts(self.prior()), Xnew)
-        noise = tf.random.stateless_normal([draws, *view.mean.shape], [seed, 0], dtype=Y.dtype)
-        variance, begin = tf.convert_to_tensor(self.likelihood.variance), 0
-        total = tf.zeros([Y.shape[0]], Y.dtype)
-        for payload, trait in self.q.blocks(prediction.block_size(view, draws)):
-            end = begin + int(trait.shape[0])
-            part, there = outputs.known(Y[:, begin:end])
-            total += tf.reduce_sum(
-                there * prediction.log_density(view, payload, trait, part, variance, noise), axis=1
-            )
-            begin = end
-        return total
+        return self.posterior(None).log_density(Xnew, Y, draws, seed)
 
     @inherit_check_shapes
     def predict_f_samples(
@@ -254,85 +325,13 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         """
         if full_output_cov or not full_cov:
             raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
-        view = self.view(self.q.parts(self.prior()), Xnew, pairs=True)
-        f = prediction.draw_nodes(view, [seed, 0], num_samples or 1)
-        found = [
-            prediction.draw(view, payload, trait, f, [seed, number + 1])
-            for number, (payload, trait) in enumerate(self.q.blocks(prediction.block_size(view, f.shape[0])))
-        ]
-        samples = tf.concat(found, axis=-1)
+        samples = self.posterior(None).samples(tf.cast(Xnew, self._X.dtype), num_samples or 1, seed)
         return samples[0] if num_samples is None else samples
 
-    def _moments(
-        self,
-        parts: tuple[tf.Tensor, ...],
-        payload: tuple[tf.Tensor, tf.Tensor] | None,
-        Xnew: Any,
-        full_cov: bool,
-        full_output_cov: bool,
-    ) -> MeanAndVariance:
-        """Return mean and (co)variance, from a cached payload or by reading the targets block by block."""
-        if full_cov and full_output_cov:
-            raise NotImplementedError("full_cov and full_output_cov together are not supported.")
-        view = self.view(parts, Xnew, pairs=full_cov)
-        if full_output_cov:
-            return prediction.output_moments(view, *(payload or self.q.payload()))
-        size = prediction.block_size(view)
-        blocks = self.q.blocks(size) if payload is None else _blocks(payload, size)
-        function: Callable[..., MeanAndVariance] = (
-            prediction.joint_moments if full_cov else prediction.moments
-        )
-        means, covs = zip(*(function(view, *block) for block in blocks), strict=True)
-        return tf.concat(means, axis=1), tf.concat(covs, axis=0 if full_cov else 1)
 
-
-class NetworkPosterior(posteriors.AbstractPosterior):
-    """GPflow's cached posterior of a `GPRNTensor`: its factors, and the targets or the means of the weights.
-
-    ``update_cache`` reads the model again, so the object follows a model that is trained further.
-    """
-
-    def __init__(self, model: GPRNTensor, precompute_cache: PrecomputeCacheType | str | None) -> None:
-        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
-        self._model = model
-        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
-
-    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._cached())
-
-    def _cached(self) -> tuple[tf.Tensor, ...]:
-        """Return what each output needs, and what all share."""
-        return *self._model.q.payload(), *self._model.q.parts(self._model.prior())
-
-    def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
-        """Return mean and variance of y for some outputs [B], each [X, B], from the cache."""
-        payload, trait, *parts = self.cache or self._cached()
-        view = self._model.view(tuple(parts), Xnew)
-        payload, trait = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)  # no lookup in a variable
-        chosen = tf.gather(payload, indices, axis=1), tf.gather(trait, indices)
-        mean, var = prediction.moments(view, *chosen)
-        return mean, var + self._model.likelihood.variance
-
-    @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        return self._model.predict_f(Xnew, full_cov, full_output_cov)
-
-    @inherit_check_shapes
-    def _conditional_with_precompute(
-        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        payload, trait, *parts = cache
-        return self._model._moments(tuple(parts), (payload, trait), Xnew, full_cov, full_output_cov)
-
-
-def _blocks(payload: tuple[tf.Tensor, tf.Tensor], size: int) -> Any:
-    for begin in range(0, payload[1].shape[0], size):
-        yield tuple(
-            part[:, begin : begin + size] if part.shape.rank > 1 else part[begin : begin + size]
-            for part in payload
-        )
+def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
+    jitter = gpflow.default_jitter() + nugget
+    return tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
 
 
 def _bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:

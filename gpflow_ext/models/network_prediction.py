@@ -11,12 +11,37 @@ import tensorflow as tf
 _CELLS = 2**23  # numbers in the largest tensor of a block of outputs
 
 
+class Inducing(NamedTuple):
+    """L_w and L_f [M, M] at the inducing inputs, and the variances at the data that these leave, [N]."""
+
+    weight_chol: tf.Tensor
+    node_chol: tf.Tensor
+    weight_residual: tf.Tensor
+    node_residual: tf.Tensor
+
+
 class NetworkPrior(NamedTuple):
-    """L_w and L_f [N, N], the Cholesky factors of both kernels at the training inputs, and σ²."""
+    """L_w and L_f [N, N], the Cholesky factors of both kernels at the training inputs, and σ².
+
+    With inducing inputs both are (L⁻¹K_zx)ᵀ [N, M], L of their own.
+    """
 
     weights: tf.Tensor
     nodes: tf.Tensor
     noise: tf.Tensor
+    inducing: Inducing | None = None
+
+    @property
+    def chols(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The factors at the inputs on which all others are conditioned."""
+        own = self.inducing
+        return (self.weights, self.nodes) if own is None else (own.weight_chol, own.node_chol)
+
+    @property
+    def residuals(self) -> tuple[tf.Tensor | float, tf.Tensor | float]:
+        """The variances of the weights and the nodes that inducing inputs leave."""
+        own = self.inducing
+        return (0.0, 0.0) if own is None else (own.weight_residual, own.node_residual)
 
 
 class Conditional(NamedTuple):
@@ -74,10 +99,14 @@ def condition(
     return Conditional(A, tf.nn.relu(kernel(Xnew, full_cov=False) - tf.reduce_sum(A**2, axis=0)) + nugget)
 
 
-def block_size(view: View, draws: int = 1) -> int:
-    """Return the number of outputs in a block."""
-    rows = view.cov.shape[0] or 64
-    return max(1, _CELLS // max(1, rows * max(int(view.mean.shape[-1]), draws)))
+def block_size(rows: int | None, num_latent: int, draws: int = 1) -> int:
+    """Return the number of outputs in a block for R rows of a view, ``None`` where they are not known."""
+    return max(1, _CELLS // max(1, (rows or 64) * max(num_latent, draws)))
+
+
+def normal(seed: tf.Tensor, number: int, like: tf.Tensor) -> tf.Tensor:
+    """Return standard normal numbers [S, *shape] for the shape of a tensor."""
+    return tf.random.stateless_normal(tf.concat([[number], tf.shape(like)], axis=0), seed, dtype=like.dtype)
 
 
 def second_moment(view: View) -> tf.Tensor:

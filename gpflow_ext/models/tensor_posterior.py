@@ -208,7 +208,7 @@ def _smoother(start: tf.Tensor, prior: NetworkPrior) -> tf.Tensor:
     N, K = start.shape
     dtype = start.dtype
     known_nodes = network.Nodes(start, tf.zeros([N, K, K], dtype), tf.zeros([], dtype))
-    complete = network.Patterns(tf.ones([1, N], dtype), tf.zeros([1, N, N], dtype), tf.ones([1], dtype))
+    complete = network.Patterns(tf.ones([1, N], dtype), tf.zeros([1, N, 1], dtype), tf.ones([1], dtype))
     return network.weights(complete, prior.weights, prior.noise, known_nodes).smoother[0]
 
 

@@ -195,10 +195,10 @@ def _predictor(
     if not fused:
         posterior.update_cache(PrecomputeCacheType.TENSOR)
     _to_variables(posterior, {})
-    if hasattr(posterior, "predictions"):
-        return posterior.predictions, None
-    latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
     per_output = getattr(posterior, "predict_outputs", None)
+    if hasattr(posterior, "predictions"):
+        return posterior.predictions, per_output
+    latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
     return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output
 
 

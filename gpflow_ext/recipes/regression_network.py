@@ -67,6 +67,7 @@ def regression_network(
     """
     if data is not None:
         raise ValueError("GPRNTensor holds its data: call `fit(model)` without `data`.")
+    model.assign_draws(None)
     if sweeps < 0 or hyper_updates < 1:
         raise ValueError(
             f"`sweeps` must not be negative and `hyper_updates` at least 1; got {sweeps} and {hyper_updates}."

@@ -29,7 +29,8 @@ from gpflow_ext.mcmc.draws import Draws
 from gpflow_ext.mcmc.gibbs import MetropolisWithinGibbs
 from gpflow_ext.mcmc.target import Target, coordinates
 from gpflow_ext.mcmc.tuning import Setting
-from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.models import GPRNTensor, SGPMCFreeForm
+from gpflow_ext.models.sampled_network import SampledNetwork
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.recipes.sampling_target import gibbs_blocks, target_and_start
 from gpflow_ext.recipes.scale import scale_failure
@@ -47,7 +48,7 @@ ADAPTATIONS: dict[str, tuple[Callable[..., Tuned], str, int]] = {  # with the op
     "gibbs": (adaptation.gibbs, "rounds", 25),
 }
 _SCALED_STEPS = (0.02, 1.0)  # where bayesopt looks in coordinates in which the posterior is nearly N(0, I)
-PRECONDITIONS = ("auto", "conditional", "vb", None)
+PRECONDITIONS = ("auto", "conditional", "vb", "fisher", None)
 
 
 def gaussian_approximation(
@@ -134,9 +135,11 @@ def sample(
     """Draw from the posterior of a model's trainable parameters by Hamiltonian Monte Carlo.
 
     Positive parameters are sampled as their logarithms. A `SGPMCFreeForm` is first approximated by a Gaussian
-    and afterwards predicts by its draws. Any other GPflow model with a deterministic
-    ``maximum_log_likelihood_objective`` and priors on its trainable parameters can be sampled too, such as
-    ``GPMC``, ``SGPMC`` or ``GPR``; its chains start near its present parameters.
+    and afterwards predicts by its draws. So does a collapsed `GPRNTensor`, whose whitened nodes V [N, K] are
+    drawn, the weights integrated out exactly; its chains start at its present nodes, best after `fit`. Any
+    other GPflow model with a deterministic ``maximum_log_likelihood_objective`` and priors on its trainable
+    parameters can be sampled too, such as ``GPMC``, ``SGPMC`` or ``GPR``; its chains start near its present
+    parameters.
 
     Parameters
     ----------
@@ -156,9 +159,10 @@ def sample(
     precondition
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
         normal, its mean moving with θ to first order. ``"conditional"``: what its sites say of v at each θ
-        is; an evaluation costs about twice as much, and the hyperparameters move freely. ``None``: the
-        whitened ones, as in the paper. ``"auto"`` is conditional for one latent function that is not on a
-        grid, else vb, and none for Gibbs.
+        is; an evaluation costs about twice as much, and the hyperparameters move freely. ``"fisher"``, of a
+        `GPRNTensor`: scaled by the information about a node where the chains start. ``None``: the whitened
+        ones, as in the paper. ``"auto"`` is conditional for one latent function that is not on a grid, else
+        vb, fisher for a `GPRNTensor`, and none for Gibbs.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -186,7 +190,10 @@ def sample(
     Raises
     ------
     ValueError
-        For a trainable parameter without a prior, an unknown tuner, or a checkpoint of another run.
+        For a trainable parameter without a prior, an unknown tuner, options that do not fit the model, or a
+        checkpoint of another run.
+    NotImplementedError
+        For a `GPRNTensor` with the tensor posterior.
 
     Warns
     -----
@@ -205,17 +212,14 @@ def sample(
         raise ValueError(f"Unknown precondition {precondition!r}: give one of {PRECONDITIONS}.")
     free_form = isinstance(model, SGPMCFreeForm)
     kind = _kind(tuner)
-    if free_form:
-        model.assign_draws(None)
-        if precondition == "auto":
-            dense = model.num_latent_gps == 1 and model.structure is None
-            precondition = None if kind == "gibbs" else "conditional" if dense else "vb"
-    if kind == "gibbs" and (not free_form or precondition == "conditional"):
-        raise ValueError("Gibbs sampling is for SGPMCFreeForm, with `precondition` None or 'vb'.")
+    precondition = _coordinates(model, kind, precondition)
     tuning = dict(tuning or {})
-    if tuner == "bayesopt" and free_form and precondition is not None:
-        tuning.setdefault("step_sizes", _SCALED_STEPS)
-    dimensions = sum(each.size for each in coordinates(model))
+    predicts = isinstance(model, SGPMCFreeForm | GPRNTensor)
+    if predicts:
+        model.assign_draws(None)
+        if tuner == "bayesopt" and precondition is not None:
+            tuning.setdefault("step_sizes", _SCALED_STEPS)
+    dimensions = sum(each.size for each in coordinates(_sampled(model)))
     chains = Chains(num_samples, num_chains, dimensions, gpflow.default_float())
     settings = {
         "sampler": str(tuner), "tuning": json.dumps(tuning, sort_keys=True), "seed": seed,
@@ -232,7 +236,7 @@ def sample(
         gaussian_approximation(model, jit_compile=jit_compile)
     if not model.kernel.trainable_variables and (failure := scale_failure(model)) is not None:
         warnings.warn(failure, stacklevel=2)
-    target, start = target_and_start(model, precondition)
+    target, start = target_and_start(_sampled(model), precondition)
     blocks = gibbs_blocks(model, target) if kind == "gibbs" else None
     run = hmc.runner(blocks or target, KERNELS[kind], jit_compile)
     if not resumed:
@@ -257,11 +261,31 @@ def sample(
         chains.recalled(),
         {**settings, "gpflow_ext": __version__},
     )
-    if free_form:
+    if predicts:
         model.assign_draws(draws)
     if check:
         draws.check()
     return draws
+
+
+def _sampled(model: BayesianModel) -> BayesianModel | SampledNetwork:
+    """Return what holds the parameters that are sampled."""
+    return model.sampled() if isinstance(model, GPRNTensor) else model
+
+
+def _coordinates(model: BayesianModel, kind: str, precondition: str | None) -> str | None:
+    """Return the coordinates for a model and a kind of sampler."""
+    free_form, network = isinstance(model, SGPMCFreeForm), isinstance(model, GPRNTensor)
+    if free_form and precondition == "auto":
+        dense = model.num_latent_gps == 1 and model.structure is None
+        precondition = None if kind == "gibbs" else "conditional" if dense else "vb"
+    if network and precondition == "auto":
+        precondition = "fisher"
+    if kind == "gibbs" and (not free_form or precondition == "conditional"):
+        raise ValueError("Gibbs sampling is for SGPMCFreeForm, with `precondition` None or 'vb'.")
+    if (precondition == "fisher") != (network and precondition is not None):
+        raise ValueError("`precondition` must be 'fisher' or None for GPRNTensor, 'fisher' for it alone.")
+    return precondition
 
 
 def _kind(tuner: str | Setting) -> str:

@@ -14,14 +14,17 @@ from gpflow_ext import stacked
 from gpflow_ext.mcmc.gibbs import Blocks
 from gpflow_ext.mcmc.target import Affine, Target
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.models.sampled_network import SampledNetwork
 
 _HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
 
 
 def target_and_start(
-    model: BayesianModel, precondition: str | None
+    model: BayesianModel | SampledNetwork, precondition: str | None
 ) -> tuple[Target, Callable[[tf.Tensor], tf.Tensor]]:
     """Return the density in the coordinates z of the chains, and where standard normals [C, d] start them."""
+    if isinstance(model, SampledNetwork):
+        return _network_target(model, precondition)
     if not isinstance(model, SGPMCFreeForm):
         objective = getattr(model, "maximum_log_likelihood_objective", None)
         if objective is None:
@@ -43,6 +46,17 @@ def target_and_start(
     centred = Affine(loc, eye, affine.scale, tf.zeros_like(affine.tilt))
     density = model.conditional_log_likelihoods
     return Target(model, density, centred, model.from_conditional), lambda z: z
+
+
+def _network_target(
+    network: SampledNetwork, precondition: str | None
+) -> tuple[Target, Callable[[tf.Tensor], tf.Tensor]]:
+    target = Target(network, network.log_likelihoods, recover=network.aligned)
+    blocks = tf.repeat(network.spread()[None], network.V.shape[1], axis=0)
+    affine = _spread(target, blocks)
+    if precondition is None:
+        return target, affine.forward
+    return Target(network, network.log_likelihoods, affine, network.aligned), lambda z: z
 
 
 def gibbs_blocks(model: SGPMCFreeForm, target: Target) -> Blocks:
