@@ -162,7 +162,7 @@ def test_leapfrog_preserves_volume(record_property) -> None:
     target = lambda z: -0.5 * tf.reduce_sum(z**2, -1) - 0.1 * tf.reduce_sum(z**4, -1)  # noqa: E731
     integrate = SimpleLeapfrogIntegrator(target, step_sizes=[tf.constant(0.2, tf.float64)], num_steps=20)
     start = tf.constant(np.random.default_rng(0).standard_normal(6))
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         tape.watch(start)
         p, z = start[None, :3], start[None, 3:]
         ([new_p], [new_z], _, _) = integrate([p], [z], target(z))

@@ -18,7 +18,7 @@ X, Y = problems.binary(200, variance=9.0, lengthscale=1.5)
 DATA = {"train": (X[:60], Y[:60]), "few": (X[:16], Y[:16])}
 TEST = (X[60:], Y[60:])
 SLOW = pytest.mark.slow
-FAST = ("VGPKMM", "SparseEP")
+FAST = ("SparseEP",)
 NAMES = [name if name in FAST else pytest.param(name, marks=SLOW) for name in BUILD]
 STOCHASTIC = [
     name if name == "SVGPRobustMax" else pytest.param(name, marks=SLOW)
