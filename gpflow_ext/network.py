@@ -106,10 +106,7 @@ def nodes(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor, residual: tf.Tensor
     trace = -tf.reduce_sum(prec * cov)  # tr S̃ − MK
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(q.chol)))
     kl = 0.5 * (trace + tf.reduce_sum(tf.square(q.mean)) + log_det)
-    own = residual * tf.ones([nat1.shape[0]], cov.dtype)
-    return Nodes(
-        tf.matmul(rows, q.mean), cov + own[:, None, None] * tf.eye(nat1.shape[1], dtype=cov.dtype), kl
-    )
+    return Nodes(tf.matmul(rows, q.mean), cov + _diagonal(residual, prec), kl)
 
 
 def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf.Tensor:

@@ -154,3 +154,22 @@ def test_what_inducing_inputs_are_not_for_is_refused() -> None:
     ):
         with pytest.raises(NotImplementedError, match="nducing"):
             call()
+
+
+def test_the_nodes_have_the_moments_of_the_dense_gaussian() -> None:
+    new = model(X[:5], missing=True, nugget=0.3)
+    prior, (nat1, prec) = new.prior(), (part.numpy() for part in new.q.sites)
+    rows, left = prior.nodes.numpy(), prior.inducing.node_residual.numpy()
+    np.testing.assert_allclose(left, 1.3 - (rows**2).sum(axis=1), rtol=1e-10)
+    B, h = np.eye(rows.shape[1] * K), np.zeros(rows.shape[1] * K)
+    for n in range(N):
+        B += np.kron(np.outer(rows[n], rows[n]), prec[n])
+        h += np.kron(rows[n], nat1[n])
+    S, m = np.linalg.inv(B), np.linalg.solve(B, h)
+    q = new.q.nodes(prior)
+    for n in range(N):
+        A = np.kron(rows[n], np.eye(K))
+        np.testing.assert_allclose(q.mean[n], A @ m, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(q.cov[n], A @ S @ A.T + left[n] * np.eye(K), rtol=0, atol=1e-10)
+    kl = 0.5 * (np.trace(S) + m @ m - len(m) + np.linalg.slogdet(B)[1])
+    np.testing.assert_allclose(q.kl, kl, rtol=1e-10)
