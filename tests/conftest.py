@@ -47,6 +47,12 @@ def _free_graphs() -> Iterator[None]:
 
 
 @pytest.fixture
+def record_property(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
+    """Record a figure as a plain number, which every process can read."""
+    return lambda name, value: record_property(name, float(value))
+
+
+@pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Write a text file, compressed where its name ends in .gz."""
 

@@ -60,7 +60,8 @@ def test_a_network_predicts_its_own_draws_better_than_independent_regression() -
     assert _ratio(*LARGE, stationary=False) < 1.0
 
 
-@pytest.mark.parametrize("sizes", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [SMALL, LARGE])
 def test_a_network_loses_little_where_there_is_nothing_to_gain(sizes) -> None:
     """Acceptance check C10, independent draws of one kernel: at most 5 % worse."""
     assert _ratio(*sizes, stationary=True) < 1.05

@@ -303,6 +303,7 @@ def test_a_run_that_resumes_has_the_same_draws_bit_by_bit(tmp_path) -> None:
     np.testing.assert_array_equal(resumed.stats["energy"], whole.stats["energy"])
 
 
+@pytest.mark.slow
 def test_an_exported_network_serves_the_mixture(tmp_path) -> None:
     new, draws = sampled()
     new.assign_draws(draws)
