@@ -10,11 +10,10 @@ Writes docs/results/reliability.md and the measurements beside it as reliability
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from _journal import Journal, Record
 from _reliability import ROWS, Row
 
 ROOT = Path(__file__).resolve().parents[1]
-PARAMETERS = re.compile(r"\[.*\]$")
 
 
 class Recorder:
@@ -35,8 +33,16 @@ class Recorder:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Keep a test's own outcome, or that of a set-up that skipped or failed it."""
         if report.when == "call" or (report.when == "setup" and not report.passed):
-            values = {name: float(value) for name, value in report.user_properties}
+            values = worst(report.user_properties)
             self.found.append({"test": report.nodeid, "outcome": report.outcome, "values": values})
+
+
+def worst(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the largest figure of each name."""
+    found: dict[str, float] = {}
+    for name, value in figures:
+        found[name] = max(value, found.get(name, value))
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,11 +121,8 @@ def _cells(record: Record) -> tuple[str, ...]:
     row = ROWS[record["row"] - 1]
     outcomes = Counter(test["outcome"] for test in record["tests"])
     ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    worst: dict[str, float] = {}
-    for test in record["tests"]:
-        for name, value in test["values"].items():
-            worst[name] = max(value, worst.get(name, value))
-    values = "; ".join(f"{name}: {value:.3g}" for name, value in worst.items())
+    figures = worst(figure for test in record["tests"] for figure in test["values"].items())
+    values = "; ".join(f"{name}: {value:.4g}" for name, value in figures.items())
     long = ", the long ones too" if record["slow"] else ""
     cells = (str(record["row"]), row.what, row.against, row.target, values, ended + long)
     return tuple(cell.replace("|", "\\|") for cell in cells)
