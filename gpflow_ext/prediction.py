@@ -57,7 +57,7 @@ class ClassPredictor:
         def predict(X: tf.Tensor) -> tf.Tensor:
             return class_probabilities(likelihood, X, *posterior.predict_f(X))
 
-        self._predict = tf.function(predict, jit_compile=jit_compile)
+        self._predict = tf.function(predict, jit_compile=jit_compile, autograph=False)
         dtype = gpflow.default_float()
         moments: tuple[Array, Array] = (
             np.zeros([1, model.num_latent_gps], dtype),

@@ -6,6 +6,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import resuming
 import tensorflow as tf
 from gpflow.keras import tf_keras
 
@@ -32,17 +33,9 @@ def _values(model: tf.Module) -> list[np.ndarray]:
 @pytest.mark.parametrize("method", ["parallel", "algorithm1"])
 @pytest.mark.parametrize("learn", [False, True], ids=["sites", "hyperparameters"])
 def test_kmm_resumes_exactly(tmp_path, method: str, learn: bool) -> None:
-    steps, options = (4, {"hyper_updates": 2}) if learn else (8, {})
-    options |= {"tolerance": 0.0, "method": method}
-    whole = _kmm(learn)
-    trace = gpx.fit(whole, steps=steps, **options).objective
-    gpx.fit(_kmm(learn), steps=steps // 2, checkpoint_dir=tmp_path, **options)
-    resumed = _kmm(learn)
-    result = gpx.fit(resumed, steps=steps, checkpoint_dir=tmp_path, **options)
-    assert (result.first_step, result.steps) == (steps // 2, steps)
-    np.testing.assert_array_equal(result.objective, trace[steps // 2 :])
-    for a, b in zip(_values(resumed), _values(whole), strict=True):
-        np.testing.assert_array_equal(a, b)
+    steps, own = (4, {"hyper_updates": 2}) if learn else (8, {})
+    options = {"tolerance": 0.0, "method": method} | own
+    resuming.check(lambda: _kmm(learn), tmp_path, steps=steps, cut=steps // 2, options=lambda: options)
 
 
 def test_a_restarted_run_converges_at_the_same_step(tmp_path) -> None:
@@ -56,14 +49,8 @@ def test_a_restarted_run_converges_at_the_same_step(tmp_path) -> None:
 
 
 def test_minibatch_training_resumes_exactly(tmp_path) -> None:
-    data = problems.binary()
-    whole, resumed = _svgp(), _svgp()
-    gpx.fit(whole, data, steps=40, minibatch_size=7, seed=3)
-    gpx.fit(_svgp(), data, steps=20, minibatch_size=7, seed=3, checkpoint_dir=tmp_path)
-    result = gpx.fit(resumed, data, steps=40, minibatch_size=7, seed=3, checkpoint_dir=tmp_path)
-    assert result.first_step == 20
-    for a, b in zip(_values(resumed), _values(whole), strict=True):
-        np.testing.assert_array_equal(a, b)
+    options = {"minibatch_size": 7, "seed": 3}
+    resuming.check(_svgp, tmp_path, problems.binary(), steps=40, cut=20, options=lambda: options)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path) -> None:

@@ -6,6 +6,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import resuming
 import scipy.optimize
 import tensorflow as tf
 from gpflow.keras import tf_keras
@@ -263,14 +264,8 @@ def test_resumes_exactly(recipe: str, options: dict, tmp_path) -> None:
             return _sgpr()
         return SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=20)
 
-    whole, resumed = build(), build()
-    trace = gpx.fit(whole, data, recipe=recipe, steps=8, **options).objective
-    gpx.fit(build(), data, recipe=recipe, steps=4, checkpoint_dir=tmp_path, **options)
-    result = gpx.fit(resumed, data, recipe=recipe, steps=8, checkpoint_dir=tmp_path, **options)
-    assert result.first_step == 4
-    np.testing.assert_array_equal(result.objective, trace[4:])
-    for a, b in zip(resumed.variables, whole.variables, strict=True):
-        np.testing.assert_array_equal(a, b)
+    own = {"recipe": recipe} | options
+    resuming.check(build, tmp_path, data, steps=8, cut=4, options=lambda: own)
 
 
 def test_a_wrong_call_names_the_fix() -> None:

@@ -6,6 +6,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import resuming
 import tensorflow as tf
 from gpflow.keras import tf_keras
 
@@ -53,15 +54,7 @@ def test_training_resumes_exactly(tmp_path, name: str) -> None:
         few = {"hyper_updates": 2} if name == "lbfgs" else {}
         return {"tolerance": 0.0, "optimizer": OPTIMIZERS[name]()} | few
 
-    learn = name != "sites"
-    whole, resumed = probit(learn), probit(learn)
-    trace = gpx.fit(whole, steps=4, **options()).objective
-    gpx.fit(probit(learn), steps=2, checkpoint_dir=tmp_path, **options())
-    result = gpx.fit(resumed, steps=4, checkpoint_dir=tmp_path, **options())
-    assert result.first_step == 2
-    np.testing.assert_array_equal(result.objective, trace[2:])
-    for a, b in zip(values(resumed), values(whole), strict=True):
-        np.testing.assert_array_equal(a, b)
+    resuming.check(lambda: probit(name != "sites"), tmp_path, steps=4, cut=2, options=options)
 
 
 def test_inner_and_outer_training_reach_one_optimum() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-
 import gpflow
 import numpy as np
 import problems
 import pytest
+import resuming
 import tensorflow as tf
 from gpflow.keras import tf_keras
 
@@ -210,15 +209,7 @@ def test_training_resumes_exactly_in_mid_epoch(tmp_path, kind: str) -> None:
         return probit(True, stream() if kind == "dataset" else (X, Y))
 
     options = {"minibatch_size": 10, "seed": 3}  # three steps to an epoch
-    whole, resumed = model(), model()
-    saved = {"checkpoint_dir": tmp_path / "whole", "checkpoint_every": 5}
-    trace = gpx.fit(whole, steps=7, **saved, **options).objective
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("ckpt-7.*"))
-    result = gpx.fit(resumed, steps=7, checkpoint_dir=tmp_path / "cut", **options)
-    assert result.first_step == 5
-    np.testing.assert_array_equal(result.objective, trace[5:])
-    for a, b in zip(values(resumed), values(whole), strict=True):
-        np.testing.assert_array_equal(a, b)
+    resuming.check(model, tmp_path, steps=7, cut=5, options=lambda: options)
 
 
 def test_training_raises_the_evidence(settled: SparseEP) -> None:

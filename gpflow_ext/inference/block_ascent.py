@@ -51,7 +51,7 @@ class BlockAscent(tf.Module):
     ) -> None:
         super().__init__()
         jit = resolve_jit(jit_compile)
-        self._objective, self._sweep = (tf.function(f, jit_compile=jit) for f in (objective, sweep))
+        self._objective, self._sweep = (tf.function(f, jit_compile=jit, autograph=False) for f in (objective, sweep))
         self._sweeps, self._hyper_updates = sweeps, hyper_updates
         climbs: _Climbs = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
         # A list among the attributes would be part of every checkpoint.
@@ -67,7 +67,7 @@ class BlockAscent(tf.Module):
             objective, variables, move = self._start
             if variables:
                 lbfgs.climb(variables, gradients(objective, variables, self._jit), _START_UPDATES)
-            tf.function(move, jit_compile=self._jit)()
+            tf.function(move, jit_compile=self._jit, autograph=False)()
         self.started.assign(True)
         for _ in range(self._sweeps):
             self._sweep()
@@ -92,7 +92,7 @@ def gradients(
 ) -> lbfgs.Objective:
     """Return the function that evaluates an objective and its gradient, compiled."""
 
-    @tf.function(jit_compile=jit)
+    @tf.function(jit_compile=jit, autograph=False)
     def evaluate() -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)

@@ -176,15 +176,15 @@ class MomentMatcher(tf.Module):
         self._moved = [*self._moving, *([] if optimizer is None else optimizer.variables)]
         jit = resolve_jit(jit_compile)
         factors = WholeFactors(target) if factors is None else factors
-        self._prior = tf.function(factors.prior)
+        self._prior = tf.function(factors.prior, autograph=False)
         self._sum = factors.sum
         self._fixed: Any = None
 
         def with_gradient(sites: Sites) -> Point:
             return factors.with_gradient(variables, sites)
 
-        self._at = tf.function(factors.at, jit_compile=jit)
-        self._with_gradient = tf.function(with_gradient, jit_compile=jit)
+        self._at = tf.function(factors.at, jit_compile=jit, autograph=False)
+        self._with_gradient = tf.function(with_gradient, jit_compile=jit, autograph=False)
         self._step = tf.function(self._take, autograph=False)
         nat1 = target.sites.nat1
         self._longest = 1.0 if nat1.shape.rank == 2 else LARGEST_RELAXATION

@@ -64,14 +64,14 @@ def gradient_update(
         XLA; ``None`` means on GPU and TPU only.
     """
 
-    @tf.function(jit_compile=resolve_jit(jit_compile))
+    @tf.function(jit_compile=resolve_jit(jit_compile), autograph=False)
     def gradients(*batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             value = loss(*batch)
         return value, tape.gradient(value, variables, unconnected_gradients="zero")
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(*batch: Any) -> tf.Tensor:
         value, grads = gradients(*batch)
         optimizer.apply_gradients(zip(grads, variables, strict=True))

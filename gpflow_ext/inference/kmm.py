@@ -72,7 +72,7 @@ class SiteAscent(tf.Module):
         if method not in ("parallel", "algorithm1"):
             raise ValueError(f'`method` must be "parallel" or "algorithm1"; got {method!r}.')
         self._target = target
-        self._prior = tf.function(target.prior)
+        self._prior = tf.function(target.prior, autograph=False)
         self.prior = self._prior()
         if method == "algorithm1" and not isinstance(self.prior, Dense):
             raise ValueError(
@@ -109,8 +109,8 @@ class SiteAscent(tf.Module):
             target.assign_sites(state.sites)
             return tf.stack([state.objective, coordinate_ascent.stationarity(state)])
 
-        self._restart = tf.function(restart, jit_compile=jit)
-        self._step = tf.function(step, jit_compile=jit)
+        self._restart = tf.function(restart, jit_compile=jit, autograph=False)
+        self._step = tf.function(step, jit_compile=jit, autograph=False)
         mean = self.prior.mean
         vector, scalar = tf.zeros_like(mean), tf.zeros([], mean.dtype)
         parts: list[tf.Tensor] = [*[vector] * 6, scalar, scalar, vector, vector]  # the fields of `State`
@@ -184,7 +184,7 @@ def alternating_update(
     """
     assign = gpflow.optimizers.Scipy.assign_tensors
 
-    @tf.function(jit_compile=resolve_jit(jit_compile))
+    @tf.function(jit_compile=resolve_jit(jit_compile), autograph=False)
     def gradient_at(mean: tf.Tensor, var: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)

@@ -116,7 +116,7 @@ class SiteIteration:
     def __init__(self, target: Target, step: Update, start: Update | None, jit_compile: bool | None) -> None:
         self.update = step
         jit = resolve_jit(jit_compile)
-        self._prior = tf.function(target.prior)
+        self._prior = tf.function(target.prior, autograph=False)
 
         def compiled(update: Update) -> Callable[[Prior], tf.Tensor]:
             def assign(prior: Prior) -> tf.Tensor:
@@ -128,7 +128,7 @@ class SiteIteration:
                 target.assign_sites(Sites(*kept))
                 return tf.where(finite, new.violation, float("nan"))
 
-            return tf.function(assign, jit_compile=jit)
+            return tf.function(assign, jit_compile=jit, autograph=False)
 
         self._step, self._start = compiled(step), None if start is None else compiled(start)
         self.restart()
@@ -158,7 +158,7 @@ def site_update(
     iteration: SiteIteration, target: Target, stationarity: float, jit_compile: bool | None
 ) -> Callable[[], tuple[float, bool]]:
     """Return the update that moves the sites alone, the hyperparameters being fixed."""
-    loss = tf.function(target.training_loss, jit_compile=resolve_jit(jit_compile))
+    loss = tf.function(target.training_loss, jit_compile=resolve_jit(jit_compile), autograph=False)
 
     def update() -> tuple[float, bool]:
         violation = iteration.step()
