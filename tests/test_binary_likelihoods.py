@@ -360,7 +360,9 @@ def test_xla(name: str, dtype: tf.DType) -> None:
         )
 
     tolerance = 1e-11 if dtype == tf.float64 else 2e-4
-    for a, b in zip(tf.function(everything, jit_compile=True)(m, v), everything(m, v), strict=True):
+    for a, b in zip(
+        tf.function(everything, jit_compile=True, autograph=False)(m, v), everything(m, v), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 

@@ -342,8 +342,15 @@ def test_batches(likelihood) -> None:
     contract.check_batches(likelihood, 3, LABELS)
 
 
-@each_dtype
-@pytest.mark.parametrize("likelihood", [MultinomialLogit(3, "best"), StickBreaking(4)])
+@pytest.mark.parametrize(
+    ("likelihood", "dtype"),
+    [
+        (MultinomialLogit(3, "best"), tf.float32),
+        (StickBreaking(4), tf.float64),
+        pytest.param(MultinomialLogit(3, "best"), tf.float64, marks=pytest.mark.slow),
+        pytest.param(StickBreaking(4), tf.float32, marks=pytest.mark.slow),
+    ],
+)
 def test_xla(likelihood, dtype: tf.DType) -> None:
     contract.check_xla(likelihood, 3, LABELS, dtype)
 
@@ -358,7 +365,7 @@ def test_inside_gpflow_models(make, dtype: type) -> None:
     "make",
     [
         StickBreaking,
-        MultinomialLogit,
+        pytest.param(MultinomialLogit, marks=pytest.mark.slow),
         lambda k: MultinomialLogit(k, "bouchard"),
     ],
     ids=["stick", "log", "bouchard"],
@@ -367,6 +374,7 @@ def test_optimum_is_that_of_gpflow_vgp(make) -> None:
     contract.check_optimum(lambda: make(3), problems.classes(20))
 
 
+@pytest.mark.slow
 def test_the_best_bound_is_at_least_as_good_as_the_log_bound() -> None:
     """It has a kink where they cross, so L-BFGS may stop short of what the fixed point finds."""
     data = problems.classes(12)
@@ -376,12 +384,17 @@ def test_the_best_bound_is_at_least_as_good_as_the_log_bound() -> None:
     assert elbo[1] >= elbo[0] - 1e-6
 
 
-@pytest.mark.parametrize("likelihood", [StickBreaking(3), MultinomialLogit(3, "bouchard")])
+@pytest.mark.parametrize(
+    "likelihood",
+    [StickBreaking(3), pytest.param(MultinomialLogit(3, "bouchard"), marks=pytest.mark.slow)],
+)
 def test_large_prior_variance(likelihood) -> None:
     contract.fixed_optimum(problems.classes(20), likelihood, 1e3, stationarity=1e-6)
 
 
-@pytest.mark.parametrize("likelihood", [MultinomialLogit(3), StickBreaking(3)])
+@pytest.mark.parametrize(
+    "likelihood", [MultinomialLogit(3), pytest.param(StickBreaking(3), marks=pytest.mark.slow)]
+)
 def test_in_the_model(likelihood) -> None:
     data = problems.classes(20)
     model = contract.fixed_optimum(data, likelihood, stationarity=1e-5)

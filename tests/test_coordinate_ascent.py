@@ -48,7 +48,9 @@ def _run(model, step, iterations: int) -> list[coordinate_ascent.State]:
 
 def _parallel(model, jit_compile: bool = False):
     return tf.function(
-        lambda p, s: coordinate_ascent.parallel_step(p, model.expectation, s), jit_compile=jit_compile
+        lambda p, s: coordinate_ascent.parallel_step(p, model.expectation, s),
+        jit_compile=jit_compile,
+        autograph=False,
     )
 
 
@@ -58,6 +60,7 @@ def _sweep(model, block: int = 16, jit_compile: bool = False):
             p, model.expectation, _at_rows(model), s, algorithm1.covariance(p, s.prec), block
         )[0],
         jit_compile=jit_compile,
+        autograph=False,
     )
 
 
@@ -223,7 +226,7 @@ def test_steps_are_traced_once() -> None:
     model = _model("piecewise", num_data=12)
     traces = []
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(prior, state):
         traces.append(1)
         return coordinate_ascent.parallel_step(prior, model.expectation, state)

@@ -36,7 +36,9 @@ def _optimum(model):
 def _optimised_vgp(data, likelihood):
     model = _fixed(VGP(data, problems.kernel(), likelihood))
     options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-9}
-    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables, options=options)
+    gpflow.optimizers.Scipy().minimize(
+        model.training_loss, model.trainable_variables, options=options, tf_fun_args={"autograph": False}
+    )
     return model
 
 

@@ -137,7 +137,12 @@ def test_the_best_factors_of_the_outputs_are_multiples_of_the_identity() -> None
     new = scatter(model("tensor", output_shape=(3, 2)), seed=3)
     variables = [new.q.weight_mean, *new.q.weight_factors]
     variables = [part.unconstrained_variable for part in variables]
-    gpflow.optimizers.Scipy().minimize(new.training_loss, variables, options={"maxiter": 3000, "ftol": 1e-13})
+    gpflow.optimizers.Scipy().minimize(
+        new.training_loss,
+        variables,
+        options={"maxiter": 3000, "ftol": 1e-13},
+        tf_fun_args={"autograph": False},
+    )
     for factor in new.q.weight_factors[1:-1]:
         Gamma = factor.numpy() @ factor.numpy().T
         np.testing.assert_allclose(
@@ -203,7 +208,9 @@ def test_coordinate_ascent_never_lowers_the_bound_and_beats_independent_regressi
     assert (np.diff(result.objective) >= -1e-9 * np.abs(result.objective[1:])).all()
     alone = model(Y=targets(missing, outputs=60))
     variables = [*alone.weight_kernel.trainable_variables, *alone.likelihood.trainable_variables]
-    gpflow.optimizers.Scipy().minimize(lambda: -alone.independent_log_likelihood(), variables)
+    gpflow.optimizers.Scipy().minimize(
+        lambda: -alone.independent_log_likelihood(), variables, tf_fun_args={"autograph": False}
+    )
     assert new.elbo() > alone.independent_log_likelihood()
     copy = gpflow.utilities.deepcopy(new)
     previous = copy.elbo()
@@ -327,7 +334,7 @@ def test_training_and_prediction_compile_under_xla(posterior, dtype) -> None:
             return [loss, *tape.gradient(loss, variables), *new.predict_f(X)]
 
         tolerance = 1e-8 if dtype == np.float64 else 5e-3
-        compiled = tf.function(everything, jit_compile=True)(tf.constant(XNEW, dtype))
+        compiled = tf.function(everything, jit_compile=True, autograph=False)(tf.constant(XNEW, dtype))
         for a, b in zip(compiled, everything(tf.constant(XNEW, dtype)), strict=True):
             assert a.dtype == dtype
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)

@@ -207,7 +207,7 @@ def test_loss_and_prediction_compile_under_xla(request, dtype) -> None:
         lambda: tf.concat(model.predict_f(X), 0),
         lambda: model.predict_y(X)[0],
     ):
-        compiled = tf.function(call, jit_compile=True)()
+        compiled = tf.function(call, jit_compile=True, autograph=False)()
         assert compiled.dtype == dtype
         np.testing.assert_allclose(compiled, call(), **tolerance)
 

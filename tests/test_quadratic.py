@@ -90,7 +90,7 @@ def test_gradient_is_that_of_the_optimised_objective(name: str) -> None:
     model = MODELS[name]()
     iteration = _iteration(model, None)
     variables = model.trainable_variables
-    loss = tf.function(model.training_loss)
+    loss = tf.function(model.training_loss, autograph=False)
 
     def refit() -> float:
         assert iteration.settle(2000, 1e-11) <= 1e-11
@@ -159,7 +159,7 @@ def test_newton_is_safeguarded_under_counts() -> None:
     current = engine.newton_start(prior, model.log_density, current).sites
     whole = expansion.locate(prior, model.log_density, current)[0]
     trace = [float(whole.log_joint(prior))]
-    step = tf.function(lambda current: engine.newton_step(prior, model.log_density, current))
+    step = tf.function(lambda current: engine.newton_step(prior, model.log_density, current), autograph=False)
     for _ in range(60):
         current, violation = step(current)
         trace.append(float(expansion.locate(prior, model.log_density, current)[0].log_joint(prior)))
@@ -257,7 +257,7 @@ def test_jaakkolas_bound_is_below_the_exact_elbo_in_500_random_cases() -> None:
     exact = BernoulliLogit(bound=None)
     X, Y = model.data
 
-    @tf.function
+    @tf.function(autograph=False)
     def both() -> tuple[tf.Tensor, tf.Tensor]:
         q = sites.condition(model.prior(), model.sites)
         return model.elbo(), tf.reduce_sum(exact.variational_expectations(X, q.mean, q.var, Y)) - q.kl
@@ -288,8 +288,15 @@ def test_jaakkolas_optimum_is_that_of_the_same_bound_under_vgp_kmm() -> None:
 # ------------------------------------------------------------------------------------------------------ all
 
 
-@pytest.mark.parametrize("learn", [False, True], ids=["sites", "hyperparameters"])
-@pytest.mark.parametrize("name", ["laplace", "jaakkola-inducing"])
+@pytest.mark.parametrize(
+    ("name", "learn"),
+    [
+        ("laplace", True),
+        ("jaakkola-inducing", True),
+        pytest.param("laplace", False, marks=pytest.mark.slow),
+        pytest.param("jaakkola-inducing", False, marks=pytest.mark.slow),
+    ],
+)
 def test_resumes_exactly(name: str, learn: bool, tmp_path) -> None:
     def build():
         return MODELS[name]() if learn else _fixed(MODELS[name]())
@@ -300,7 +307,7 @@ def test_resumes_exactly(name: str, learn: bool, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("laplace", np.float64), ("taylor-inducing", np.float32)],
+    [pytest.param("laplace", np.float64, marks=pytest.mark.slow), ("taylor-inducing", np.float32)],
 )
 def test_a_step_and_its_gradient_compile_under_xla(name: str, dtype, request) -> None:
     gpflow.config.set_default_float(dtype)
@@ -317,7 +324,7 @@ def test_a_step_and_its_gradient_compile_under_xla(name: str, dtype, request) ->
     start, found = model.sites, []
     for jit in (False, True):
         model.assign_sites(start)
-        found.append(tf.function(step, jit_compile=jit)())
+        found.append(tf.function(step, jit_compile=jit, autograph=False)())
     tolerance = 1e-9 if dtype == np.float64 else 1e-3
     for plain, compiled in zip(*found, strict=True):
         assert compiled.dtype == dtype

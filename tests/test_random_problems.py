@@ -50,7 +50,9 @@ def _check(name: str, cases: int) -> None:
     def expectation(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         return likelihood.variational_expectations(X, mean, var, Y)
 
-    step = tf.function(lambda prior, state: coordinate_ascent.parallel_step(prior, expectation, state))
+    step = tf.function(
+        lambda prior, state: coordinate_ascent.parallel_step(prior, expectation, state), autograph=False
+    )
     rng = np.random.default_rng(0)
     zeros = tf.zeros([NUM_DATA, num_latent], tf.float64)
     for case in range(cases):

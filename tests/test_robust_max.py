@@ -223,7 +223,8 @@ def test_batches() -> None:
     contract.check_batches(RobustMax(3, 1e-3), 3, LABELS)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, pytest.param(tf.float64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 def test_xla(dtype: tf.DType) -> None:
     contract.check_xla(RobustMax(3, 1e-3), 3, LABELS, dtype)
 

@@ -78,6 +78,7 @@ def test_the_marginal_of_a_length_scale_is_that_of_quadrature(name: str) -> None
     assert stats.kstest(independent, lambda at: np.interp(at, logs, cumulative)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_single_precision_draws_the_same() -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32, jitter=1e-5)):
         draws = gpx.sample(regression(), 800, 4, tuner=Setting(0.5, 6), progress=False, check=False, seed=5)

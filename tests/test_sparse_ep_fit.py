@@ -48,7 +48,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["sites", "lbfgs", "adam", pytest.param("adadelta", marks=pytest.mark.slow)])
 def test_training_resumes_exactly(tmp_path, name: str) -> None:
     def options() -> dict:
         few = {"hyper_updates": 2} if name == "lbfgs" else {}
@@ -57,6 +57,7 @@ def test_training_resumes_exactly(tmp_path, name: str) -> None:
     resuming.check(lambda: probit(name != "sites"), tmp_path, steps=4, cut=2, options=options)
 
 
+@pytest.mark.slow
 def test_inner_and_outer_training_reach_one_optimum() -> None:
     """A well-conditioned problem: two hyperparameters, fixed inducing inputs."""
     inner, outer = probit(), probit()

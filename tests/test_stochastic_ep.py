@@ -66,7 +66,14 @@ def values(model: tf.Module) -> list[np.ndarray]:
     return [variable.numpy() for variable in model.variables]
 
 
-@pytest.mark.parametrize(("size", "seed", "data"), [(7, 0, "arrays"), (1, 1, "arrays"), (7, 2, "dataset")])
+@pytest.mark.parametrize(
+    ("size", "seed", "data"),
+    [
+        (7, 0, "arrays"),
+        pytest.param(1, 1, "arrays", marks=pytest.mark.slow),
+        pytest.param(7, 2, "dataset", marks=pytest.mark.slow),
+    ],
+)
 def test_the_fixed_point_is_that_of_batch_mode(settled: SparseEP, size: int, seed: int, data: str) -> None:
     model = probit(data=stream() if data == "dataset" else (X, Y))
     epoch = -(-30 // size)
