@@ -111,6 +111,20 @@ class Kronecker(NamedTuple):
             value, [-1, P, math.prod(sizes), math.prod(sizes)]
         )
 
+    def basis(self) -> Kronecker:
+        """Return Uᵀ for the eigenvectors U of AAᵀ of the first member, from those of the factors."""
+        factors = tuple(_eigenvectors(factor[:1]) for factor in self.factors)
+        return Kronecker(factors, tf.ones_like(self.scale[:1]))
+
+    def turned(self, basis: Kronecker) -> Kronecker:
+        """Return UᵀA. O(C ∑_d M_d²N_d)."""
+        pairs = zip(basis.factors, self.factors, strict=True)
+        return Kronecker(tuple(tf.matmul(rows, factor) for rows, factor in pairs), self.scale)
+
+    def squared(self) -> Kronecker:
+        """Return the matrix of the squared elements."""
+        return Kronecker(tuple(factor**2 for factor in self.factors), self.scale**2)
+
     def _sizes(self) -> list[int]:
         """Return M_d for each d."""
         return [int(factor.shape[1]) for factor in self.factors]
@@ -144,6 +158,27 @@ class Structure(NamedTuple):
             for gram, cross in zip(grams, crosses, strict=True)
         )
         return Kronecker(factors, _scale(kernel, stack))
+
+    def project_symmetrically(self, kernel: Kernel, stack: Stack) -> Kronecker:
+        """Return K_uu^(−½)K_uf between the grids, OA for an orthogonal O(θ). O(C ∑_d (M_d³ + M_d²N_d))."""
+        roots = self._inverse_roots(kernel, stack)
+        crosses = self._between(kernel, stack, self.axes)
+        factors = tuple(tf.matmul(root, cross) for root, cross in zip(roots, crosses, strict=True))
+        return Kronecker(factors, _scale(kernel, stack))
+
+    def rotation(self, kernel: Kernel, stack: Stack) -> Kronecker:
+        """Return O = K_uu^(−½)L."""
+        roots = self._inverse_roots(kernel, stack)
+        grams = self._between(kernel, stack, self.inducing_axes)
+        factors = tuple(
+            tf.matmul(root, tf.linalg.cholesky(_jittered(gram)))
+            for root, gram in zip(roots, grams, strict=True)
+        )
+        return Kronecker(factors, tf.ones([1], factors[0].dtype))
+
+    def _inverse_roots(self, kernel: Kernel, stack: Stack) -> list[tf.Tensor]:
+        grams = self._between(kernel, stack, self.inducing_axes)
+        return [linalg.inverse_root(_jittered(gram)) for gram in grams]
 
     def _between(self, kernel: Kernel, stack: Stack, axes: Sequence[Array]) -> list[tf.Tensor]:
         """Return k_d(Z_d, axes_d) for each d, [C or 1, M_d, ·]."""
@@ -214,6 +249,11 @@ def _scale(kernel: Kernel, stack: Stack) -> tf.Tensor:
     if type(kernel) is SquaredExponential:
         return stack[kernel.variance]
     return tf.ones([1], gpflow.default_float())
+
+
+def _eigenvectors(A: tf.Tensor) -> tf.Tensor:
+    """Return the eigenvectors of AAᵀ as rows, [1, M, M]."""
+    return tf.linalg.matrix_transpose(tf.linalg.eigh(tf.matmul(A, A, transpose_b=True))[1])
 
 
 def _jittered(gram: tf.Tensor) -> tf.Tensor:

@@ -79,6 +79,31 @@ def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
     return value(gram, chol, cross)
 
 
+def inverse_root(gram: tf.Tensor) -> tf.Tensor:
+    """Return the symmetric K^(−½) of positive definite matrices [..., M, M], differentiable. O(M³).
+
+    In the basis of the eigenvectors the derivative is elementwise, −1/(√λᵢ√λⱼ(√λᵢ + √λⱼ)): no difference of
+    eigenvalues is divided by, so that close ones do no harm. What rounding leaves below ε·max λ is raised.
+    """
+
+    @tf.custom_gradient
+    def value(gram: tf.Tensor) -> Any:
+        eigenvalues, vectors = tf.linalg.eigh(gram)
+        least = np.finfo(gram.dtype.as_numpy_dtype).eps * eigenvalues[..., -1:]
+        roots = tf.sqrt(tf.maximum(eigenvalues, least))
+
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            rows, columns = roots[..., :, None], roots[..., None, :]
+            turned = tf.matmul(tf.matmul(vectors, upstream, transpose_a=True), vectors)
+            turned = -turned / (rows * columns * (rows + columns))
+            found = tf.matmul(tf.matmul(vectors, turned), vectors, transpose_b=True)
+            return 0.5 * (found + tf.linalg.matrix_transpose(found))
+
+        return tf.matmul(vectors / roots[..., None, :], vectors, transpose_b=True), gradient
+
+    return value(gram)
+
+
 def half_log_det(factor: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
     """Return ½ log|F Fᵀ| = Σ log Fᵢᵢ summed over all leading axes of Cholesky factors [..., M, M].
 

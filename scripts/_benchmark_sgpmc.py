@@ -42,7 +42,7 @@ GRADIENTS = """\
 
 Medians of {repeats} interleaved rounds of {calls} calls, in milliseconds of a call for all its chains, compiled. `grid`: Poisson
 counts in {side} × {side} cells, inducing points on a grid of {axis} × {axis}: its Kronecker structure is used. Preconditioned
-as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `vb`.
+as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `rescaled`.
 """
 
 
@@ -124,7 +124,7 @@ def grid(side: int, axis: int) -> SGPMCFreeForm:
 
 def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
     """Return makers of what evaluates each density a number of times."""
-    precondition = "conditional" if model.structure is None else "vb"
+    precondition = "conditional" if model.structure is None else "rescaled"
     target, start = sampling_target.target_and_start(model, precondition)
     found = {}
     for chains in (1, CHAINS):

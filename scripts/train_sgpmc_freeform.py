@@ -51,7 +51,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     sampler.add_argument(
         "--precondition",
-        choices=["auto", "conditional", "vb", "none"],
+        choices=["auto", "conditional", "rescaled", "vb", "none"],
         default="auto",
         help="coordinates of the chains, see gpflow_ext.sample (default: %(default)s)",
     )

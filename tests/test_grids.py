@@ -10,9 +10,11 @@ import tensorflow_probability as tfp
 from gpflow import kernels
 
 import gpflow_ext as gpx
-from gpflow_ext import grids
+from gpflow_ext import grids, linalg
+from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.mcmc.target import Target
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.recipes import sampling_target
 
 X = grids.grid(np.linspace(0.0, 4.0, 6), np.linspace(0.0, 3.0, 5))
 Z = grids.grid(np.linspace(0.2, 3.9, 4), np.linspace(0.1, 2.8, 3))
@@ -114,6 +116,76 @@ def test_the_conditional_density_is_that_of_the_dense_model() -> None:
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-7)
 
 
+def rescaled(P: int) -> tuple[SGPMCFreeForm, Target]:
+    kernel = KERNELS["one length scale each"]()
+    for parameter in kernel.trainable_parameters:
+        parameter.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(2.0))
+    mean = gpflow.functions.Constant(0.3)
+    mean.c.prior = tfp.distributions.Normal(np.float64(0.0), np.float64(1.0))
+    if P == 1:
+        data, likelihood = (X, Y), gpflow.likelihoods.Poisson(binsize=0.5)
+    else:
+        data, likelihood = (X, np.minimum(Y, P - 1.0)), RobustMax(P, 1e-2)
+    model = SGPMCFreeForm(data, kernel, likelihood, mean, inducing_variable=Z)
+    gpx.gaussian_approximation(model, steps=60)
+    return model, sampling_target.target_and_start(model, "rescaled")[0]
+
+
+@pytest.mark.parametrize("P", [1, 3])
+def test_rescaled_coordinates_are_a_change_of_variables(P: int) -> None:
+    """log π(z, θ) − log π(v(z, θ), θ) = log |∂v/∂z| but for a constant; and the gradient is that of the value."""
+    model, here = rescaled(P)
+    plain = Target(model, model.log_likelihoods)
+    z = 0.7 * tf.constant(np.random.default_rng(0).standard_normal((3, here.num_dimensions)))
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        v = tf.reshape(here.values(here.position(z))[model.V], [len(z), -1])
+    jacobian = tape.batch_jacobian(v, z)[:, :, : v.shape[1]]
+    x = tf.concat([v, here.position(z)[:, v.shape[1] :]], axis=1)
+    gap = here(z) - plain(x) - tf.linalg.slogdet(jacobian)[1]
+    np.testing.assert_allclose(gap, np.full(len(z), gap[0]), rtol=0, atol=1e-8)
+    value, gradient = value_and_gradient(here, z)
+    assert np.ptp(value) > 1.0
+    for direction in np.random.default_rng(1).standard_normal((3, *z.shape)):
+        ends = [here(z + sign * 1e-5 * direction) for sign in (1.0, -1.0)]
+        numeric = (ends[0] - ends[1]) / 2e-5
+        np.testing.assert_allclose((gradient * direction).numpy().sum(1), numeric, rtol=1e-6, atol=1e-6)
+
+
+def test_rescaled_coordinates_start_as_the_gaussian_approximation_and_follow_it() -> None:
+    """At θ they are those of q(v); away from it z stays nearly a standard normal, which v does not."""
+    model, here = rescaled(1)
+    M = len(Z)
+    z = tf.constant(np.random.default_rng(0).standard_normal((2, here.num_dimensions)))
+    first = tf.concat([z[:, :M], tf.zeros_like(z[:, M:])], axis=1)
+    expected = model.q_mu + tf.matmul(model.q_sqrt[0], tf.transpose(z[:, :M]))
+    v = here.values(here.position(first))[model.V][:, :, 0]
+    np.testing.assert_allclose(v, tf.transpose(expected), rtol=0, atol=1e-4)  # L-BFGS leaves r ≠ 0
+
+    away = tf.concat([tf.zeros([1, M], tf.float64), tf.constant([[2.0, 2.0, 2.0, 2.0]], tf.float64)], axis=1)
+
+    def map_at(precondition: str) -> tuple[np.ndarray, np.ndarray]:
+        """v at z = 0 and ∂v/∂z, where length scales, variance and mean have moved by a half."""
+        target = sampling_target.target_and_start(model, precondition)[0]
+        with tf.GradientTape() as tape:
+            tape.watch(away)
+            v = target.values(target.position(away))[model.V][:, :, 0]
+        return v[0].numpy(), tape.batch_jacobian(v, away)[0, :, :M].numpy()
+
+    exact, root = map_at("conditional")  # the mean, and R⁻ᵀ
+
+    def deviations(precondition: str) -> tuple[float, float]:
+        """How far the mean is off, and the largest |log| of a standard deviation of z."""
+        mean, jacobian = map_at(precondition)
+        whitened = np.linalg.solve(root, jacobian)
+        logs = np.log(np.linalg.svd(whitened, compute_uv=False))
+        return np.linalg.norm(np.linalg.solve(root, mean - exact)), np.abs(logs).max()
+
+    ours, vb = deviations("rescaled"), deviations("vb")
+    assert ours[0] < 0.4 * vb[0]
+    assert ours[1] < 0.2 * vb[1]
+
+
 def test_what_has_no_structure() -> None:
     iso = kernels.SquaredExponential()
     shuffled = np.random.default_rng(0).permutation(X)
@@ -163,3 +235,28 @@ def test_counts_are_in_the_order_of_the_grid() -> None:
 def test_events_that_cannot_be_counted(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gpx.datasets.grid_counts(*arguments)
+
+
+def test_the_inverse_root_and_its_gradient() -> None:
+    """Also where eigenvalues are equal, where a derivative of eigenvectors has none."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    gram = tf.constant(turn @ np.diag([1e-6, 1e-6, 1.0, 1.0, 2.0, 5.0]) @ turn.T)[None]
+    root = linalg.inverse_root(gram)[0]
+    np.testing.assert_allclose(root @ gram[0] @ root, np.eye(6), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(root, tf.transpose(root), rtol=1e-9)
+    wide = gram + tf.eye(6, dtype=tf.float64)
+    weights = tf.constant(rng.standard_normal((6, 6)))
+    with tf.GradientTape() as tape:
+        tape.watch(wide)
+        value = tf.reduce_sum(weights * linalg.inverse_root(wide))
+    gradient = tape.gradient(value, wide)
+    for _ in range(3):
+        direction = rng.standard_normal((6, 6))
+        direction = tf.constant(direction + direction.T)
+        ends = [
+            tf.reduce_sum(weights * linalg.inverse_root(wide + sign * 1e-5 * direction)) for sign in (1, -1)
+        ]
+        np.testing.assert_allclose(
+            tf.reduce_sum(gradient * direction), (ends[0] - ends[1]) / 2e-5, rtol=0, atol=1e-8
+        )

@@ -51,7 +51,9 @@ class BlockAscent(tf.Module):
     ) -> None:
         super().__init__()
         jit = resolve_jit(jit_compile)
-        self._objective, self._sweep = (tf.function(f, jit_compile=jit, autograph=False) for f in (objective, sweep))
+        self._objective, self._sweep = (
+            tf.function(f, jit_compile=jit, autograph=False) for f in (objective, sweep)
+        )
         self._sweeps, self._hyper_updates = sweeps, hyper_updates
         climbs: _Climbs = [(list(block), gradients(objective, block, jit)) for block in blocks if block]
         # A list among the attributes would be part of every checkpoint.

@@ -48,7 +48,7 @@ ADAPTATIONS: dict[str, tuple[Callable[..., Tuned], str, int]] = {  # with the op
     "gibbs": (adaptation.gibbs, "rounds", 25),
 }
 _SCALED_STEPS = (0.02, 1.0)  # where bayesopt looks in coordinates in which the posterior is nearly N(0, I)
-PRECONDITIONS = ("auto", "conditional", "vb", "fisher", None)
+PRECONDITIONS = ("auto", "conditional", "rescaled", "vb", "fisher", None)
 
 
 def gaussian_approximation(
@@ -159,10 +159,11 @@ def sample(
     precondition
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
         normal, its mean moving with θ to first order. ``"conditional"``: what its sites say of v at each θ
-        is; an evaluation costs about twice as much, and the hyperparameters move freely. ``"fisher"``, of a
+        is; an evaluation costs about twice as much, and the hyperparameters move freely. ``"rescaled"``: on
+        a grid nearly that, for little more than vb, see `gpflow_ext.models.rescaled`. ``"fisher"``, of a
         `GPRNTensor`: scaled by the information about a node where the chains start. ``None``: the whitened
-        ones, as in the paper. ``"auto"`` is conditional for one latent function that is not on a grid, else
-        vb, fisher for a `GPRNTensor`, and none for Gibbs.
+        ones, as in the paper. ``"auto"`` is rescaled on a grid, elsewhere conditional for one latent function
+        and vb for several; fisher for a `GPRNTensor`, and none for Gibbs.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -277,11 +278,11 @@ def _coordinates(model: BayesianModel, kind: str, precondition: str | None) -> s
     """Return the coordinates for a model and a kind of sampler."""
     free_form, network = isinstance(model, SGPMCFreeForm), isinstance(model, GPRNTensor)
     if free_form and precondition == "auto":
-        dense = model.num_latent_gps == 1 and model.structure is None
-        precondition = None if kind == "gibbs" else "conditional" if dense else "vb"
+        single = "conditional" if model.num_latent_gps == 1 else "vb"
+        precondition = None if kind == "gibbs" else single if model.structure is None else "rescaled"
     if network and precondition == "auto":
         precondition = "fisher"
-    if kind == "gibbs" and (not free_form or precondition == "conditional"):
+    if kind == "gibbs" and (not free_form or precondition not in (None, "vb")):
         raise ValueError("Gibbs sampling is for SGPMCFreeForm, with `precondition` None or 'vb'.")
     if (precondition == "fisher") != (network and precondition is not None):
         raise ValueError("`precondition` must be 'fisher' or None for GPRNTensor, 'fisher' for it alone.")

@@ -14,6 +14,7 @@ from gpflow_ext import stacked
 from gpflow_ext.mcmc.gibbs import Blocks
 from gpflow_ext.mcmc.target import Affine, Target
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.models.rescaled import Rescaled
 from gpflow_ext.models.sampled_network import SampledNetwork
 
 _HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
@@ -44,6 +45,9 @@ def target_and_start(
     none = tf.zeros([model.V.shape[0] * model.num_latent_gps], affine.loc.dtype)
     loc = tf.concat([none, affine.loc[len(none) :]], axis=0)
     centred = Affine(loc, eye, affine.scale, tf.zeros_like(affine.tilt))
+    if precondition == "rescaled":
+        rescaled = Rescaled(model)
+        return Target(model, rescaled.log_likelihoods, centred, rescaled.recover), lambda z: z
     density = model.conditional_log_likelihoods
     return Target(model, density, centred, model.from_conditional), lambda z: z
 
