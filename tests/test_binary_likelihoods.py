@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import others_slow
 from scipy.special import log_ndtr as scipy_log_ndtr
 from scipy.special import logsumexp
 
@@ -23,6 +25,13 @@ LIKELIHOODS = {
 }
 each_likelihood = pytest.mark.parametrize("name", list(LIKELIHOODS))
 each_dtype = pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
+each_likelihood_and_some_dtypes = pytest.mark.parametrize(
+    ("name", "dtype"),
+    others_slow(
+        itertools.product(LIKELIHOODS, (tf.float64, tf.float32)),
+        *(("piecewise", tf.float32), ("quadrature", tf.float64), ("probit", tf.float64)),
+    ),
+)
 MEANS = np.array([0.0, 0.4, -1.7, 3.0, -8.0, 25.0, -60.0])
 VARIANCES = np.array([1e-6, 1e-3, 0.1, 1.0, 7.0, 60.0, 1e3, 1e4, 1e6])
 M, V = (g.ravel() for g in np.meshgrid(MEANS, VARIANCES))
@@ -319,8 +328,7 @@ def test_leading_batch_dimensions(name: str) -> None:
     assert likelihood.class_probabilities(X, F, V_).shape == (3, 4, 6, 2)
 
 
-@each_likelihood
-@each_dtype
+@each_likelihood_and_some_dtypes
 def test_inside_gpflow_models(name: str, dtype: tf.DType) -> None:
     rng = np.random.default_rng(0)
     with gpflow.config.as_context(gpflow.config.Config(float=dtype.as_numpy_dtype, jitter=1e-4)):
@@ -341,8 +349,7 @@ def test_inside_gpflow_models(name: str, dtype: tf.DType) -> None:
         assert np.mean((vgp.predict_y(X)[0] > 0.5) == (Y > 0.5)) == 1.0
 
 
-@each_likelihood
-@each_dtype
+@each_likelihood_and_some_dtypes
 def test_xla(name: str, dtype: tf.DType) -> None:
     likelihood = LIKELIHOODS[name]
     m, v, Y = columns(M[:24], V[:24], np.arange(24) % 2, dtype=dtype)

@@ -365,8 +365,8 @@ def test_inside_gpflow_models(make, dtype: type) -> None:
     "make",
     [
         StickBreaking,
-        pytest.param(MultinomialLogit, marks=pytest.mark.slow),
-        lambda k: MultinomialLogit(k, "bouchard"),
+        MultinomialLogit,
+        pytest.param(lambda k: MultinomialLogit(k, "bouchard"), marks=pytest.mark.slow),
     ],
     ids=["stick", "log", "bouchard"],
 )

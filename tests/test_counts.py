@@ -8,6 +8,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from marks import others_slow
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
@@ -189,7 +190,7 @@ def test_several_columns_are_summed() -> None:
         np.testing.assert_allclose(both, single[0] + single[1], rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
+@pytest.mark.parametrize("dtype", others_slow([tf.float64, tf.float32], tf.float64))
 def test_xla(dtype: tf.DType) -> None:
     Y = np.stack([COUNTS[[0, 1, 2, 3, 4, 4]], EXPOSURES[[0, 1, 2, 3, 3, 3]]], 1)
     contract.check_xla(PoissonLog(exposure=True), 1, Y, dtype)
@@ -201,7 +202,8 @@ def test_inside_gpflow_models(dtype: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exposure", "data"), [(False, problems.counts(20)), (True, problems.exposed_counts(20))]
+    ("exposure", "data"),
+    [pytest.param(False, problems.counts(20), marks=pytest.mark.slow), (True, problems.exposed_counts(20))],
 )
 def test_optimum_is_that_of_gpflow_vgp(exposure: bool, data) -> None:
     contract.check_optimum(lambda: PoissonLog(exposure), data)

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.models import ExternalDataTrainingLossMixin, GPModel
 from gpflow.posteriors import PrecomputeCacheType
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
@@ -55,6 +56,10 @@ MODELS = {
         DATA, problems.kernel(), problems.kernel(), 2, posterior="tensor"
     ),
 }
+
+
+# One of each way to infer.
+SOME = others_slow(MODELS, "VGPKMM", "SparseEP", "GPTaylor-inducing", "SVGPRobustMax", "GPRNTensor")
 
 
 @pytest.fixture(params=MODELS)
@@ -165,6 +170,7 @@ def test_a_deep_copy_is_independent(model) -> None:
     assert np.abs(copy.predict_f(XNEW)[0] - kept).max() > 0.1
 
 
+@pytest.mark.parametrize("model", SOME, indirect=True)
 def test_gpflow_optimisers_lower_the_loss(model) -> None:
     before = _loss(model)
     gpflow.optimizers.Scipy().minimize(
@@ -194,7 +200,8 @@ def test_loss_gradient_equals_central_differences(model) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loss_and_prediction_compile_under_xla(request, dtype) -> None:
     gpflow.config.set_default_float(dtype)
     request.addfinalizer(lambda: gpflow.config.set_default_float(np.float64))
@@ -212,6 +219,7 @@ def test_loss_and_prediction_compile_under_xla(request, dtype) -> None:
         np.testing.assert_allclose(compiled, call(), **tolerance)
 
 
+@pytest.mark.parametrize("model", SOME, indirect=True)
 def test_checkpoint_and_export_round_trips(model, request, tmp_path) -> None:
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
     fresh = MODELS[request.node.callspec.params["model"]]()

@@ -8,6 +8,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from marks import others_slow
 from scipy.special import log_expit, logsumexp
 
 import gpflow_ext as gpx
@@ -204,7 +205,10 @@ def test_batches() -> None:
     contract.check_batches(ordinal(), 1, np.arange(6.0)[:, None])
 
 
-@pytest.mark.parametrize(("bound", "dtype"), [("piecewise", tf.float64), ("piecewise", tf.float32)])
+@pytest.mark.parametrize(
+    ("bound", "dtype"),
+    [("piecewise", tf.float64), pytest.param("piecewise", tf.float32, marks=pytest.mark.slow)],
+)
 def test_xla(bound: str | None, dtype: tf.DType) -> None:
     contract.check_xla(ordinal(bound), 1, np.arange(6.0)[:, None], dtype)
 
@@ -214,11 +218,12 @@ def test_inside_gpflow_models(dtype: type) -> None:
     contract.check_in_gpflow_models(lambda: CumulativeLogit(4), problems.ordinal(12), 1, dtype)
 
 
-@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("bound", others_slow(BOUNDS, BOUNDS[0]))
 def test_optimum_is_that_of_gpflow_vgp(bound: str | None) -> None:
     contract.check_optimum(lambda: CumulativeLogit(4, bound), problems.ordinal(20))
 
 
+@pytest.mark.slow
 def test_large_prior_variance() -> None:
     contract.fixed_optimum(problems.ordinal(20), CumulativeLogit(4), 1e3, stationarity=1e-6)
 

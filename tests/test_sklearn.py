@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
+from marks import others_slow
 
 pytest.importorskip("sklearn")
 
@@ -80,7 +81,7 @@ def test_pipelines_and_cross_validation_work() -> None:
 @pytest.mark.parametrize(
     "parameters", [{}, {"num_inducing": 30, "minibatch_size": 8}], ids=["points", "steps"]
 )
-@pytest.mark.parametrize("state", [int, np.random.RandomState])
+@pytest.mark.parametrize("state", others_slow([int, np.random.RandomState], np.random.RandomState))
 def test_random_state_decides_the_fit(state: type, parameters: dict[str, int]) -> None:
     """It chooses the inducing points, and where all rows are such points the minibatches."""
     X, y = (part[::5] for part in _iris())
