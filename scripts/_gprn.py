@@ -127,7 +127,9 @@ def compare(
             task = Task(task.X, task.Y[:, keep], task.X_test, task.Y_test[:, keep], task.floor, 2, seed)
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1])]
         jobs += [(methods.COLLAPSED, K) for K in numbers]
-        jobs += [(m, numbers[-1]) for m in (methods.JOINT, methods.TENSOR, methods.MEAN_FIELD)]
+        jobs += [
+            (m, numbers[-1]) for m in (methods.JOINT, methods.TENSOR, methods.MEAN_FIELD, methods.MIXTURE)
+        ]
         for method, K in jobs:
             if method not in wanted or (not task.complete and method in methods.COMPLETE_ONLY):
                 continue

@@ -11,13 +11,14 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 from _gprn_mean_field import MeanField
+from _gprn_mixture import Mixture
 
 import gpflow_ext as gpx
 from gpflow_ext.network import start as start_nodes
 
 Array = np.ndarray[Any, Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"
-MEAN_FIELD = "GPRN, mean field"
+MEAN_FIELD, MIXTURE = "GPRN, mean field", "GPRN, mixture"
 COLLAPSED, JOINT, TENSOR = "GPRN, collapsed", "GPRN, collapsed, joint", "GPRN, tensor, Adam"
 
 
@@ -114,16 +115,31 @@ def _mean_field(task: Task, num_latent: int, budget: float) -> tuple[Array, floa
     """Sweeps for ``budget`` seconds from the start of the collapsed posterior."""
     model = network(task, num_latent)
     begin = time.perf_counter()
-    _fit_independent(model)
-    prior = model.prior()
-    draws = np.random.default_rng(task.seed).standard_normal((len(task.X), num_latent - 1))
-    start = start_nodes(tf.matmul(prior.nodes, draws), prior.weights, prior.noise)
-    fitted = MeanField(model, task.X, task.Y, start.numpy())
+    fitted = MeanField(model, task.X, task.Y, _start(model, task, num_latent))
     while time.perf_counter() - begin < budget:
         fitted.sweep()
     seconds = time.perf_counter() - begin
     mean, var = fitted.predict(task.X_test)
     return mean, _gaussian(task.Y_test, mean, var), fitted.elbo(), seconds
+
+
+def _mixture(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
+    """L-BFGS for ``budget`` seconds from the start of the collapsed posterior, two components."""
+    model = network(task, num_latent)
+    begin = time.perf_counter()
+    fitted = Mixture(model, task.X, task.Y, _start(model, task, num_latent), 2, task.seed)
+    fitted.train(budget - (time.perf_counter() - begin))
+    seconds = time.perf_counter() - begin
+    mean, var = fitted.predict(task.X_test)
+    return mean, _gaussian(task.Y_test, mean, var), float(fitted.elbo()), seconds
+
+
+def _start(model: gpx.models.GPRNTensor, task: Task, num_latent: int) -> Array:
+    """Fit independent regressions and return the nodes where the collapsed posterior starts, [N, K]."""
+    _fit_independent(model)
+    prior = model.prior()
+    draws = np.random.default_rng(task.seed).standard_normal((len(task.X), num_latent - 1))
+    return start_nodes(tf.matmul(prior.nodes, draws), prior.weights, prior.noise).numpy()
 
 
 def _fit_independent(model: gpx.models.GPRNTensor) -> float:
@@ -218,6 +234,7 @@ _METHODS = {
     PCA: _pca,
     LMC: _lmc,
     MEAN_FIELD: _mean_field,
+    MIXTURE: _mixture,
     COLLAPSED: _collapsed,
     JOINT: functools.partial(_collapsed, joint=True),
     TENSOR: _tensor,
@@ -230,5 +247,6 @@ BY_FLAG = {
     "joint": JOINT,
     "tensor": TENSOR,
     "mean_field": MEAN_FIELD,
+    "mixture": MIXTURE,
 }
-COMPLETE_ONLY = (PCA, LMC, MEAN_FIELD)
+COMPLETE_ONLY = (PCA, LMC, MEAN_FIELD, MIXTURE)

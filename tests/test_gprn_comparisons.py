@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "scripts")]
 
 import _gprn  # noqa: E402
 import _gprn_methods as methods  # noqa: E402
+from _gprn_mixture import Mixture  # noqa: E402
 
 from gpflow_ext.models import GPRNTensor  # noqa: E402
 
@@ -49,6 +50,65 @@ def _ratio(rows: int, outputs: int, width: int, steps: int, stationary: bool) ->
     task = methods.Task(task.X, task.Y, task.X_test, task.Y_test, steps=steps)
     own, alone = (methods.run(name, task, 2)["nrmse"] for name in (methods.COLLAPSED, methods.INDEPENDENT))
     return float((own / alone) ** 2)
+
+
+def test_the_mixture_is_that_of_its_definition() -> None:
+    """Expected log densities, the bound and predictions against draws; five standard errors, a fixed seed."""
+    task = _gprn.generated(0, outputs=3, rows=5, width=1)
+    model = methods.network(task, 2)
+    rng = np.random.default_rng(0)
+    mixture = Mixture(model, task.X, task.Y, rng.standard_normal((5, 2)), 2, 0)
+    mixture.log_scales.assign(np.log([0.3, 0.2]))
+    prior, size = model.prior(), 100_000
+    chols, noise = [part.numpy() for part in prior[:2]], float(prior.noise)
+
+    def log_normal(chol: np.ndarray, values: np.ndarray) -> np.ndarray:
+        solved = np.linalg.solve(chol, values.reshape(size, 5, -1))
+        count = solved.shape[2]
+        return -0.5 * (solved**2).sum((1, 2)) - count * (
+            np.log(np.diag(chol)).sum() + 2.5 * np.log(2 * np.pi)
+        )
+
+    drawn, log_q, expected = [], [], mixture._expected().numpy()
+    for q, scale in enumerate((0.3, 0.2)):
+        F = mixture.nodes[q].numpy() + scale * rng.standard_normal((size, 5, 2))
+        W = mixture.weights[q].numpy() + scale * rng.standard_normal((size, 5, 3, 2))
+        error = task.Y - np.einsum("sndk,snk->snd", W, F)
+        logs = log_normal(chols[0], W) + log_normal(chols[1], F)
+        logs += -0.5 * ((error**2).sum((1, 2)) / noise + 15 * np.log(2 * np.pi * noise))
+        assert abs(logs.mean() - expected[q]) < 5.0 * logs.std() / np.sqrt(size)
+        parts = []
+        for r, other in enumerate((0.3, 0.2)):
+            apart = ((F - mixture.nodes[r].numpy()) ** 2).sum((1, 2)) + (
+                (W - mixture.weights[r].numpy()) ** 2
+            ).sum((1, 2, 3))
+            parts.append(-0.5 * apart / other**2 - 20 * np.log(2 * np.pi * other**2))
+        log_q.append(np.logaddexp(*parts) - np.log(2.0))
+        drawn.append((F, W))
+    entropy = -np.mean(log_q)
+    assert (
+        entropy - 20.0 < mixture._entropy() < entropy
+    )  # of 40 coordinates, each up to (1 − log 2)/2 too low
+    np.testing.assert_allclose(mixture.elbo(), expected.mean() + mixture._entropy(), rtol=1e-12)
+    new = task.X_test[:2]
+    mean, var = mixture.predict(new)
+    F, W = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    seen = []
+    nugget = float(model.nugget.numpy())
+    for kernel, chol, values, extra in (
+        (model.weight_kernel, chols[0], W, 0.0),
+        (model.kernel, chols[1], F, nugget),
+    ):
+        columns = values.reshape(2 * size, 5, -1).transpose(1, 0, 2).reshape(5, -1)
+        m, v = gpflow.conditionals.base_conditional(
+            kernel(task.X, new), tf.constant(chol @ chol.T), kernel(new, full_cov=False) + extra, columns
+        )
+        m = m.numpy().reshape(2, 2 * size, *values.shape[2:]).swapaxes(0, 1)
+        wide = np.sqrt(v.numpy()[:, 0]).reshape(2, *[1] * (values.ndim - 2))
+        seen.append(m + wide * rng.standard_normal(m.shape))
+    y = np.einsum("sndk,snk->snd", *seen)
+    assert (np.abs(mean - y.mean(0)) < 5.0 * y.std(0) / np.sqrt(2 * size)).all()
+    np.testing.assert_allclose(var, y.var(0) + noise, rtol=0.03)
 
 
 SMALL, LARGE = (25, 40, 1, 4), (60, 200, 2, 20)
