@@ -36,20 +36,20 @@ def target_and_start(
         nothing = tf.zeros([1, 0, 0], target.start().dtype)
         return target, _spread(target, nothing).forward
     target = Target(model, model.log_likelihoods)
-    affine = _spread(target, tf.convert_to_tensor(model.q_sqrt), _tilt(model, target))
-    if precondition is None:
-        return target, affine.forward
-    if precondition == "vb":
+    if precondition in (None, "vb"):
+        affine = _spread(target, tf.convert_to_tensor(model.q_sqrt), _tilt(model, target))
+        if precondition is None:
+            return target, affine.forward
         return Target(model, model.log_likelihoods, affine), lambda z: z
-    eye = tf.eye(model.V.shape[0], batch_shape=[model.num_latent_gps], dtype=affine.loc.dtype)
-    none = tf.zeros([model.V.shape[0] * model.num_latent_gps], affine.loc.dtype)
-    loc = tf.concat([none, affine.loc[len(none) :]], axis=0)
-    centred = Affine(loc, eye, affine.scale, tf.zeros_like(affine.tilt))
+    eye = tf.eye(model.V.shape[0], batch_shape=[model.num_latent_gps], dtype=target.start().dtype)
+    affine = _spread(target, eye)
+    own = tf.range(target.num_dimensions) < tf.size(model.V)  # z is centred by the density
+    affine = affine._replace(loc=tf.where(own, tf.zeros_like(affine.loc), affine.loc))
     if precondition == "rescaled":
         rescaled = Rescaled(model)
-        return Target(model, rescaled.log_likelihoods, centred, rescaled.recover), lambda z: z
+        return Target(model, rescaled.log_likelihoods, affine, rescaled.recover), lambda z: z
     density = model.conditional_log_likelihoods
-    return Target(model, density, centred, model.from_conditional), lambda z: z
+    return Target(model, density, affine, model.from_conditional), lambda z: z
 
 
 def _network_target(
@@ -91,13 +91,15 @@ def _tilt(model: SGPMCFreeForm, target: Target) -> tf.Tensor:
     start, size = target.start(), int(tf.size(model.V))
     step = tf.constant(float(np.finfo(start.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0), start.dtype)
 
-    def mean(coordinate: int, sign: float) -> tf.Tensor:
-        moved = start + sign * step * tf.one_hot(coordinate, target.num_dimensions, dtype=start.dtype)
-        moved = tf.concat([tf.zeros([size], start.dtype), moved[size:]], axis=0)
-        return tf.reshape(model.from_conditional(target.values(moved[None]))[model.V], [-1])
+    rest = target.num_dimensions - size
 
-    slopes = [
-        (mean(coordinate, 1.0) - mean(coordinate, -1.0)) / (2.0 * step)
-        for coordinate in range(size, target.num_dimensions)
-    ]
-    return tf.stack(slopes, axis=1) if slopes else tf.zeros([size, 0], start.dtype)
+    @tf.function(autograph=False)
+    def slope(unit: tf.Tensor) -> tf.Tensor:
+        """Return the slope of m(θ), [M·P], along a direction [rest]; few members at a time, for memory."""
+        moved = start[size:] + step * tf.stack([unit, -unit])
+        at = tf.concat([tf.zeros([2, size], start.dtype), moved], axis=1)
+        ahead, back = tf.unstack(tf.reshape(model.from_conditional(target.values(at))[model.V], [2, size]))
+        return (ahead - back) / (2.0 * step)
+
+    units = tf.unstack(tf.eye(rest, dtype=start.dtype))
+    return tf.stack([slope(unit) for unit in units], axis=1) if units else tf.zeros([size, 0], start.dtype)
