@@ -83,12 +83,17 @@ def inverse_root(gram: tf.Tensor) -> tf.Tensor:
     """Return the symmetric K^(−½) of positive definite matrices [..., M, M], differentiable. O(M³).
 
     In the basis of the eigenvectors the derivative is elementwise, −1/(√λᵢ√λⱼ(√λᵢ + √λⱼ)): no difference of
-    eigenvalues is divided by, so that close ones do no harm. What rounding leaves below ε·max λ is raised.
+    eigenvalues is divided by, so that close ones do no harm. What rounding leaves below ε·max λ is raised. A
+    matrix that is not finite gives NaN, as in a Cholesky factorisation, not an error.
     """
 
     @tf.custom_gradient
     def value(gram: tf.Tensor) -> Any:
-        eigenvalues, vectors = tf.linalg.eigh(gram)
+        finite = tf.reduce_all(tf.math.is_finite(gram), axis=[-2, -1], keepdims=True)
+        eigenvalues, vectors = tf.linalg.eigh(
+            tf.where(finite, gram, tf.eye(gram.shape[-1], dtype=gram.dtype))
+        )
+        vectors = tf.where(finite, vectors, tf.constant(np.nan, gram.dtype))
         least = np.finfo(gram.dtype.as_numpy_dtype).eps * eigenvalues[..., -1:]
         roots = tf.sqrt(tf.maximum(eigenvalues, least))
 

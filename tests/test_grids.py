@@ -245,6 +245,9 @@ def test_the_inverse_root_and_its_gradient() -> None:
     root = linalg.inverse_root(gram)[0]
     np.testing.assert_allclose(root @ gram[0] @ root, np.eye(6), rtol=0, atol=1e-8)
     np.testing.assert_allclose(root, tf.transpose(root), rtol=1e-9)
+    spoilt = tf.concat([gram, np.nan * gram, np.inf * gram], axis=0)
+    np.testing.assert_allclose(linalg.inverse_root(spoilt)[0], root, rtol=1e-12)
+    assert np.isnan(linalg.inverse_root(spoilt)[1:]).all()
     wide = gram + tf.eye(6, dtype=tf.float64)
     weights = tf.constant(rng.standard_normal((6, 6)))
     with tf.GradientTape() as tape:
