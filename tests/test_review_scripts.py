@@ -115,3 +115,30 @@ def test_generated_data_are_one_function_with_noise() -> None:
     # Points within a twentieth of the length scale differ by the noise and little more.
     near = np.argwhere(np.triu(np.linalg.norm(X[:, None] - X, axis=-1) < 0.05, 1))
     assert np.sqrt(np.mean((Y[near[:, 0]] - Y[near[:, 1]]) ** 2)) < 0.2
+
+
+@pytest.mark.slow
+def test_the_comparisons_write_their_page_and_are_not_run_again(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["review.py", "--quick", "--out", str(tmp_path)])
+    review.main()
+    page = (tmp_path / "review.md").read_text(encoding="utf-8")
+    for name, (title, methods, _) in shown.FIGURES.items():
+        if name != "review_large":  # the quick form has no large set
+            assert title in page
+        assert all(f" | {method} | " in page for method in methods)
+    before = (tmp_path / "review.jsonl").read_text(encoding="utf-8")
+    review.main()
+    assert (tmp_path / "review.jsonl").read_text(encoding="utf-8") == before
+
+
+def test_the_recorded_comparison_finds_what_the_review_says() -> None:
+    """ "vi-means beats its opponent in all the experiments": its score is there sooner on every set."""
+    journal = Journal(SCRIPTS.parent / "docs/results/review.jsonl")
+    runs = shown.chosen(journal, "review_vi_svi")
+    assert len(runs) == 7
+    for of in runs.values():
+        curves = {run["method"]: run["curve"] for run in of}
+        near = shown.best_score(of) - shown.NEAR
+        ours, theirs = (shown.within(curves[name], near) for name in ("means-L-BFGS-B", "svi-L-BFGS-B"))
+        assert ours is not None
+        assert theirs is None or ours < theirs
