@@ -148,10 +148,10 @@ def run(journal: Journal, folder: Path, num_draws: int, trials: int, quick: bool
 
 def document(journal: Journal) -> list[str]:
     """Return the table of what the journal holds, as Markdown."""
-    best = [precondition for _, _, precondition in GRIDS]
+    order = [str(precondition) for _, _, precondition in GRIDS]
     records = sorted(
         journal.find(experiment="pines"),
-        key=lambda one: (one["cells"], [str(name) for name in best].index(one["precondition"])),
+        key=lambda one: (one["cells"], order.index(one["precondition"])),
     )
     if not records:
         return []
