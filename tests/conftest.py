@@ -37,6 +37,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _leave_survivors() -> Iterator[None]:
+    """Do the same with what TensorFlow keeps after a module's tests: collections would go through it each time."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _free_graphs() -> Iterator[None]:
     """Free the graphs that a test compiled: they refer to themselves, and every new one pays for those that live."""

@@ -11,6 +11,7 @@ import problems
 import pytest
 import scipy.optimize
 import tensorflow as tf
+from marks import others_slow
 
 from gpflow_ext import sites
 from gpflow_ext.inference import algorithm1, coordinate_ascent
@@ -64,7 +65,7 @@ def _sweep(model, block: int = 16, jit_compile: bool = False):
     )
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", others_slow(LIKELIHOODS, "piecewise", "poisson"))
 def test_parallel_step_never_lowers_the_bound_and_reaches_the_fixed_point(likelihood: str) -> None:
     model = _model(likelihood)
     step = _parallel(model)
@@ -205,7 +206,9 @@ def test_a_newton_step_that_would_lower_the_bound_is_damped() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", [_parallel, _sweep], ids=["parallel", "algorithm1"])
+@pytest.mark.parametrize(
+    "make", [_parallel, pytest.param(_sweep, marks=pytest.mark.slow)], ids=["parallel", "algorithm1"]
+)
 def test_steps_compile_under_xla(make, dtype) -> None:
     previous = gpflow.default_float()
     gpflow.config.set_default_float(dtype)
@@ -295,7 +298,7 @@ def test_algorithm1_carries_its_covariance_without_drift() -> None:
 # ------------------------------------------------------------------------------------------ single precision
 
 
-@pytest.mark.parametrize("likelihood", ["piecewise", "poisson"])
+@pytest.mark.parametrize("likelihood", others_slow(["piecewise", "poisson"], "piecewise"))
 def test_single_precision_comes_near_and_double_ends_at_the_same_optimum(likelihood: str) -> None:
     model = _model(likelihood, variance=50.0)
     ends = []
