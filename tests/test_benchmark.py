@@ -102,6 +102,7 @@ def test_missing_data_are_named(monkeypatch) -> None:
     assert len(kmm.arguments().format_help().splitlines()) > 20
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_and_writes(monkeypatch, tmp_path) -> None:
     kept = ("gpflow_ext, parallel fixed point", "GPflow VGP, natural gradient", "scikit-learn, Laplace")
     monkeypatch.setattr(_peers, "METHODS", tuple(method for method in _peers.METHODS if method.name in kept))

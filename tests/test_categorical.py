@@ -317,6 +317,7 @@ def test_a_stick_that_a_datum_does_not_see_has_no_gradient(bound: str | None) ->
         assert (slope[:, 0] != 0.0).numpy().all()
 
 
+@pytest.mark.slow
 def test_masked_sticks_are_the_problems_of_the_subsets() -> None:
     """Stick j of the whole is the binary problem of the data with y >= j; the others have no site there."""
     X, Y = problems.classes(24, 3)

@@ -349,6 +349,7 @@ IONOSPHERE_BOUNDS = {  # −ELBO at (log s, log σ), s the squared length scale;
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ionosphere_bounds_and_sweeps() -> None:
     """The nine settings of the paper's table, each by both algorithms."""
     folder = os.environ.get("GPFLOW_EXT_DATA")

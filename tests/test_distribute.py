@@ -124,18 +124,21 @@ def _mirrored(tmp_path_factory, run: Path, single) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_three_devices_go_on_as_one_would(mirrored: Path, single) -> None:
     saved = read(mirrored / "adam")
     assert int(saved["first_step"]) == 3
     assert_same_run(saved, *single)
 
 
+@pytest.mark.slow
 def test_two_devices_do_what_one_does_by_lbfgs(mirrored: Path) -> None:
     model = worker.model()
     result = gpx.fit(model, steps=1, optimizer="lbfgs", hyper_updates=2)
     assert_same_run(read(mirrored / "lbfgs"), model, result.objective)
 
 
+@pytest.mark.slow
 def test_two_devices_sum_the_outputs_of_a_network_as_one_does(mirrored: Path) -> None:
     saved, one = np.load(mirrored / "network.npz"), worker.network(None)
     _, observed, root, count = one.data
@@ -146,6 +149,7 @@ def test_two_devices_sum_the_outputs_of_a_network_as_one_does(mirrored: Path) ->
     np.testing.assert_allclose(saved["elbo"], one.elbo(), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_two_devices_tell_classes_apart_as_one_does(mirrored: Path) -> None:
     model = worker.classifier()
     result = gpx.fit(model, steps=4)
@@ -153,6 +157,7 @@ def test_two_devices_tell_classes_apart_as_one_does(mirrored: Path) -> None:
     assert_same_run(read(mirrored / "classes"), model, result.objective)
 
 
+@pytest.mark.slow
 def test_two_devices_share_a_minibatch_as_one_has_it(mirrored: Path) -> None:
     """11 rows: 6 for one, 5 for the other."""
     model = worker.robust_max()

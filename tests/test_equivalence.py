@@ -161,6 +161,7 @@ def test_mean_function_shifts_the_latent_function() -> None:
     assert tf.reduce_all(q.var > 0)
 
 
+@pytest.mark.slow
 def test_dual_gradient_is_that_of_the_optimised_bound() -> None:
     """The envelope theorem: at the fixed point the sites may be held still while the kernel moves."""
     model = _optimum(VGPKMM(problems.binary(), problems.kernel(), BernoulliLogit()))
@@ -211,6 +212,7 @@ TOY_BOUNDS = {  # 60 inputs, variance 4, length scale 0.7, jitter 1e-6: computed
 }
 
 
+@pytest.mark.slow
 def test_bounds_bracket_the_exact_elbo() -> None:
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (60, 2))

@@ -45,6 +45,7 @@ def test_kmm_resumes_exactly(tmp_path, method: str, learn: bool) -> None:
     resuming.check(lambda: _kmm(learn), tmp_path, steps=steps, cut=steps // 2, options=lambda: options)
 
 
+@pytest.mark.slow
 def test_a_restarted_run_converges_at_the_same_step(tmp_path) -> None:
     whole = gpx.fit(_kmm(False))
     assert whole.status is gpx.Status.CONVERGED
@@ -98,6 +99,7 @@ def test_learning_raises_the_bound_to_its_maximum_over_hyperparameters() -> None
     np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_more_starts_find_a_better_optimum_and_resume_exactly(tmp_path) -> None:
     """From a length scale of 15 the data look like noise: L-BFGS alone ends at the constant, −N log 2."""
     data = problems.binary(40, variance=40.0, lengthscale=1.0)

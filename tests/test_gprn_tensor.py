@@ -325,7 +325,7 @@ def test_blocks_of_outputs_change_nothing(monkeypatch) -> None:
     ("posterior", "dtype"),
     [
         ("collapsed", np.float64),
-        ("tensor", np.float32),
+        pytest.param("tensor", np.float32, marks=pytest.mark.slow),
         pytest.param("collapsed", np.float32, marks=pytest.mark.slow),
         pytest.param("tensor", np.float64, marks=pytest.mark.slow),
     ],

@@ -131,7 +131,7 @@ def rescaled(P: int) -> tuple[SGPMCFreeForm, Target]:
     return model, sampling_target.target_and_start(model, "rescaled")[0]
 
 
-@pytest.mark.parametrize("P", [1, 3])
+@pytest.mark.parametrize("P", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_rescaled_coordinates_are_a_change_of_variables(P: int) -> None:
     """log π(z, θ) − log π(v(z, θ), θ) = log |∂v/∂z| but for a constant; and the gradient is that of the value."""
     model, here = rescaled(P)

@@ -307,7 +307,10 @@ def test_resumes_exactly(name: str, learn: bool, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [pytest.param("laplace", np.float64, marks=pytest.mark.slow), ("taylor-inducing", np.float32)],
+    [
+        pytest.param("laplace", np.float64, marks=pytest.mark.slow),
+        pytest.param("taylor-inducing", np.float32, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_and_its_gradient_compile_under_xla(name: str, dtype, request) -> None:
     gpflow.config.set_default_float(dtype)

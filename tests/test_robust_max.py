@@ -115,7 +115,7 @@ def test_identities() -> None:
         np.testing.assert_allclose(log_p(*equal, [K - 1]), -np.log(K), rtol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["mixed", "tails"])
+@pytest.mark.parametrize("name", [pytest.param("mixed", marks=pytest.mark.slow), "tails"])
 def test_derivatives_are_those_of_the_exact_value(name: str) -> None:
     """First derivatives against differences of the dense quadrature; second ones against the first."""
     mean, var, y, _ = cases(name, 3)

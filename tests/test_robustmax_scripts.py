@@ -54,6 +54,7 @@ def test_the_benchmarks_reference_is_exact_and_shows_what_nodes_cost() -> None:
     assert 1e-2 < found["GPflow, 100 nodes"] < found["GPflow, 20 nodes"]
 
 
+@pytest.mark.slow
 def test_the_toy_problem_is_learnt_recorded_and_drawn(tmp_path) -> None:
     where = {"date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": "", "versions": {}}
     _robustmax.toy(tmp_path, where, steps=25)

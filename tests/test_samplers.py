@@ -59,7 +59,7 @@ def exact() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     "name",
-    ["hmc", "gibbs", pytest.param("chees", marks=SLOW), pytest.param("nuts", marks=SLOW), pytest.param("xla", marks=SLOW)],
+    [pytest.param("hmc", marks=SLOW), "gibbs", pytest.param("chees", marks=SLOW), pytest.param("nuts", marks=SLOW), pytest.param("xla", marks=SLOW)],
 )  # fmt: skip
 def test_the_marginal_of_a_length_scale_is_that_of_quadrature(name: str) -> None:
     """Mean within 4 standard errors; KS of draws thinned to independence: false failures below 1e-3."""
@@ -136,6 +136,7 @@ def test_where_gibbs_does_not_apply(options: dict) -> None:
         gpx.sample(model, 10, 2, tuner="gibbs", **options)
 
 
+@pytest.mark.slow
 def test_tuning_looks_where_the_coordinates_are_scaled() -> None:
     options = {"tuning": {"trials": 3, "samples": 2}, "warm_up": 0, "progress": False, "check": False}
     draws = gpx.sample(regression(), 5, 2, **options)

@@ -184,6 +184,7 @@ def test_the_gradient_is_that_of_the_refitted_evidence() -> None:
     problems.assert_refitted_gradient(variables, gradients, lambda: matcher.settle(1000, 1e-12)[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_over_relaxation_reaches_in_hundreds_of_sweeps_what_damping_does_not() -> None:
     data = problems.classes(300)
     model, damped = (robust(data, inducing_variable=problems.inputs(30, seed=5)) for _ in range(2))
@@ -194,6 +195,7 @@ def test_over_relaxation_reaches_in_hundreds_of_sweeps_what_damping_does_not() -
     np.testing.assert_allclose(slow, objective, rtol=0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_training_resumes_exactly_and_raises_the_evidence(tmp_path) -> None:
     def options() -> dict:
         return {"optimizer": tf_keras.optimizers.Adam(0.05)}
@@ -206,6 +208,7 @@ def test_training_resumes_exactly_and_raises_the_evidence(tmp_path) -> None:
     assert not whole.prec.numpy()[own].any()
 
 
+@pytest.mark.slow
 def test_an_exported_classifier_predicts_as_the_live_one(tmp_path) -> None:
     model = settled(robust())
     gpx.export(model, tmp_path / "model", example=X[:3], labels=["a", "b", "c"])

@@ -82,6 +82,7 @@ def test_a_method_started_again_does_what_it_did(method) -> None:
     assert fresh.run(4) == pytest.approx(other[0], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_uci_experiment_is_written_and_not_repeated(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(uci, "METHODS", {"SEP": methods.SEP})
     load = lambda name, seed, **_: (problems.binary(40, seed=seed), problems.binary(20, seed=seed + 50))  # noqa: E731

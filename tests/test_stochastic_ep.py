@@ -246,6 +246,7 @@ def test_without_any_sound_step_nothing_changes(monkeypatch) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_sums_over_chunks_do_not_depend_on_their_size(settled: SparseEP, monkeypatch) -> None:
     models = [settled, start(False, settled, data=stream())]
     gradients, results = [], []

@@ -147,6 +147,7 @@ def test_the_gradient_is_that_of_explicit_cavities(settled: SparseEP, learner: S
     assert_same_gradient(visit.gradient, exact)
 
 
+@pytest.mark.slow
 def test_sums_over_chunks_and_datasets_are_those_over_arrays(settled: SparseEP, monkeypatch) -> None:
     models = [settled, start(False, settled, data=stream())]
     exact = MomentMatcher(settled, (), None, None, None).restart()[0]

@@ -142,6 +142,7 @@ def test_one_step_of_length_one_is_the_natural_gradient_of_gpflow() -> None:
     np.testing.assert_allclose(ours_cov, cov, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_large_factorisations_by_halves_do_what_one_operation_does(monkeypatch) -> None:
     ends = []
     for leaf in (linalg.LEAF, 5):
@@ -197,6 +198,7 @@ def test_minibatches_raise_the_bound_and_resume_exactly(options, tmp_path) -> No
     assert len(set(lengthscales[7:16])) == 9
 
 
+@pytest.mark.slow
 def test_early_stopping_returns_to_the_best_parameters(tmp_path) -> None:
     held_out = problems.classes(40, lengthscale=1.0, seed=9)
     options = {"minibatch_size": 20, "rate": 0.3, "validation": held_out, "validate_every": 2, "patience": 3}
@@ -250,7 +252,8 @@ def test_a_dataset_of_minibatches_trains_and_its_labels_are_checked() -> None:
         gpx.fit(model(), bad, steps=10)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_training_step_compiles_under_xla(dtype) -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=dtype, jitter=1e-4)):
         data = tuple(part.astype(dtype) for part in DATA)
