@@ -33,7 +33,7 @@ so a run can be stopped at any time; to measure again, remove the lines.
 """
 EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "scaling")
 QUICK = ("generated", "scaling")
-METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field")
+METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field", "mixture")
 
 
 def arguments() -> argparse.ArgumentParser:
