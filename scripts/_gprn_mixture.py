@@ -107,4 +107,4 @@ class Mixture:
         total = var[:, None] + var
         apart = tf.reduce_sum((centres[:, None] - centres) ** 2, axis=2)
         logs = -0.5 * (size * (LOG_2PI + tf.math.log(total)) + apart / total)
-        return -tf.reduce_mean(tf.reduce_logsumexp(logs, axis=1) - np.log(float(len(parts[0]))))
+        return -tf.reduce_mean(tf.reduce_logsumexp(logs, axis=1) - np.log(float(centres.shape[0])))
