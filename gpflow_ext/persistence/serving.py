@@ -73,7 +73,10 @@ def build(
     sources = list(_arrays(signatures.values()))
     if profile != "exact":
         store = Store()
-        signatures = {key: _fold(signature, store) for key, signature in signatures.items()}
+        # ONNX Runtime joins a division by a constant to a product once no shape is computed between them,
+        # and holds the factor in single precision.
+        reshape = profile != "portable"
+        signatures = {key: _fold(signature, store, reshape) for key, signature in signatures.items()}
     module = tf.Module(name="served")
     # A signature may read only what the saved module owns, and whatever else it owned would be saved for
     # nothing.
@@ -82,8 +85,8 @@ def build(
     return Served(module, signatures, sources)
 
 
-def _fold(signature: Any, store: Store) -> Any:
-    folded = fold(signature, store)
+def _fold(signature: Any, store: Store, reshape: bool) -> Any:
+    folded = fold(signature, store, reshape=reshape)
     return signature if folded is None else _trace(folded, *signature.structured_input_signature[0])
 
 
@@ -131,7 +134,7 @@ class _Graph:
         if probabilities is not None:
             index = tf.argmax(probabilities, axis=-1)
             outputs["probabilities"] = _keep(probabilities, ok)
-            outputs["class"] = tf.where(ok, index, -tf.ones_like(index))
+            outputs["class"] = tf.where(ok, index, tf.constant(-1, index.dtype))
             if self._labels is not None:
                 outputs["label"] = tf.where(ok, tf.gather(tf.constant(list(self._labels)), index), "")
         return outputs
@@ -163,7 +166,7 @@ class _Graph:
         )  # broadcasting would accept other widths
         X = (inputs - self._mean) / self._scale  # [N, D]
         ok = _finite_rows(X)
-        return tf.where(ok[:, None], X, tf.zeros_like(X)), ok
+        return tf.where(ok[:, None], X, tf.constant(0.0, X.dtype)), ok
 
 
 def _finite_rows(*parts: tf.Tensor) -> tf.Tensor:
