@@ -36,6 +36,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Draw and save."""
+    options = arguments().parse_args()
     import matplotlib
 
     matplotlib.use("Agg")
@@ -43,7 +44,6 @@ def main() -> None:
     import _panels
     import matplotlib.pyplot as plt
 
-    options = arguments().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = [name for name in MODELS if options.only is None or name in options.only]
 

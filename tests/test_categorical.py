@@ -347,7 +347,7 @@ def test_batches(likelihood) -> None:
     ("likelihood", "dtype"),
     [
         (MultinomialLogit(3, "best"), tf.float32),
-        (StickBreaking(4), tf.float64),
+        pytest.param(StickBreaking(4), tf.float64, marks=pytest.mark.slow),
         pytest.param(MultinomialLogit(3, "best"), tf.float64, marks=pytest.mark.slow),
         pytest.param(StickBreaking(4), tf.float32, marks=pytest.mark.slow),
     ],
@@ -366,7 +366,7 @@ def test_inside_gpflow_models(make, dtype: type) -> None:
     "make",
     [
         StickBreaking,
-        MultinomialLogit,
+        pytest.param(MultinomialLogit, marks=pytest.mark.slow),
         pytest.param(lambda k: MultinomialLogit(k, "bouchard"), marks=pytest.mark.slow),
     ],
     ids=["stick", "log", "bouchard"],

@@ -337,8 +337,8 @@ def kill_repeatedly(folder, times):
 
 
 def test_killed_while_saving(tmp_path, record_property):
-    kill_repeatedly(tmp_path, 4)
-    record_property("kills while saving", 4)
+    kill_repeatedly(tmp_path, 2)
+    record_property("kills while saving", 2)
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_gaussian_likelihood_with_inducing_points_gives_sgpr() -> None:
     ("data", "likelihood"),
     [
         (problems.counts(), gpflow.likelihoods.Poisson),
-        (problems.binary(), BernoulliLogit),
+        pytest.param(problems.binary(), BernoulliLogit, marks=pytest.mark.slow),
         (problems.binary(), lambda: BernoulliLogit(bound="jaakkola")),
     ],
     ids=["poisson", "logit-piecewise", "logit-jaakkola"],

@@ -34,7 +34,7 @@ def _values(model: tf.Module) -> list[np.ndarray]:
     ("method", "learn"),
     [
         ("parallel", True),
-        ("algorithm1", False),
+        pytest.param("algorithm1", False, marks=pytest.mark.slow),
         pytest.param("parallel", False, marks=pytest.mark.slow),
         pytest.param("algorithm1", True, marks=pytest.mark.slow),
     ],

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow import kernels
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext import grids, linalg
@@ -77,7 +78,7 @@ def test_the_gram_matrix_has_the_jitter_of_its_factors() -> None:
     np.testing.assert_allclose(model.gram(grids.Stack([]))[0], np.kron(*parts), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", others_slow(KERNELS, "one length scale each"))
 def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> None:
     with gpflow.config.as_context(gpflow.config.Config(jitter=1e-10)):
         model = model_of(KERNELS[name]())

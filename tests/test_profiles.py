@@ -95,7 +95,7 @@ MODELS = {
 }
 
 
-LONG = {"SVGPRobustMax", "SparseEP", "GPTaylor"}  # branches and loops, which are traced and converted slowly
+LONG = {"SVGPRobustMax", "SparseEP", "GPTaylor", "GPLaplace", "GPJaakkola", "GPRNTensor tensor"}
 EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in MODELS]
 
 

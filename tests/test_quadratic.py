@@ -292,7 +292,7 @@ def test_jaakkolas_optimum_is_that_of_the_same_bound_under_vgp_kmm() -> None:
     ("name", "learn"),
     [
         ("laplace", True),
-        ("jaakkola-inducing", True),
+        pytest.param("jaakkola-inducing", True, marks=pytest.mark.slow),
         pytest.param("laplace", False, marks=pytest.mark.slow),
         pytest.param("jaakkola-inducing", False, marks=pytest.mark.slow),
     ],

@@ -9,6 +9,7 @@ import pytest
 import resuming
 import tensorflow as tf
 from gpflow.keras import tf_keras
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliProbit
@@ -48,7 +49,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", ["sites", "lbfgs", "adam", pytest.param("adadelta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", others_slow(OPTIMIZERS, "adam", "lbfgs"))
 def test_training_resumes_exactly(tmp_path, name: str) -> None:
     def options() -> dict:
         few = {"hyper_updates": 2} if name == "lbfgs" else {}

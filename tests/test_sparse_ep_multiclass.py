@@ -9,6 +9,7 @@ import pytest
 import resuming
 import tensorflow as tf
 from gpflow.keras import tf_keras
+from marks import others_slow
 from scipy.special import log_ndtr
 from scipy.stats import multivariate_normal, norm
 
@@ -123,7 +124,8 @@ def exact_evidence(inputs: np.ndarray, labels: np.ndarray, K: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("K", "num_data", "error"), [(2, 1, 1e-12), (2, 3, 0.003), (3, 1, 0.02), (3, 2, 0.04)]
+    ("K", "num_data", "error"),
+    others_slow([(2, 1, 1e-12), (2, 3, 0.003), (3, 1, 0.02), (3, 2, 0.04)], (2, 1, 1e-12), (3, 2, 0.04)),
 )
 def test_the_evidence_is_close_to_that_of_orthants(K: int, num_data: int, error: float) -> None:
     """Exact for one comparison; beyond that, the covariances that pairwise factors drop cost so much."""

@@ -7,6 +7,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext import network
@@ -42,7 +43,9 @@ def model(Z: np.ndarray | None, missing: bool = False, outputs: int = D, **optio
     return new
 
 
-@pytest.mark.parametrize(("missing", "outputs"), [(False, D), (True, D), (False, 2 * N)])
+@pytest.mark.parametrize(
+    ("missing", "outputs"), others_slow([(False, D), (True, D), (False, 2 * N)], (True, D), (False, 2 * N))
+)
 def test_inducing_inputs_at_the_data_change_nothing(missing, outputs) -> None:
     """The jitter and the nugget, 1e-12 each, count differently."""
     with gpflow.config.as_context(gpflow.config.Config(jitter=1e-12)):

@@ -8,6 +8,7 @@ import problems
 import pytest
 import tensorflow as tf
 from gpflow.keras import tf_keras
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext import rows
@@ -75,7 +76,7 @@ def test_a_minibatch_of_all_data_is_a_sweep_of_batch_mode(settled: SparseEP) -> 
     assert np.abs(ours.prec - 0.8 * settled.prec).max() > 1e-2
 
 
-@pytest.mark.parametrize("data", ["arrays", "dataset"])
+@pytest.mark.parametrize("data", others_slow(["arrays", "dataset"], "arrays"))
 def test_minibatches_reach_the_fixed_point_of_batch_mode(settled: SparseEP, data: str) -> None:
     """Sites within some 1e-5: log Z, stationary there, within the square of that times N."""
     model = robust(data=stream() if data == "dataset" else (X, Y))
