@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT / "scripts")]
 import _gprn  # noqa: E402
 import _gprn_methods as methods  # noqa: E402
 from _gprn_mixture import Mixture  # noqa: E402
+from _gprn_others import OtherOutputs  # noqa: E402
 
 from gpflow_ext.models import GPRNTensor  # noqa: E402
 
@@ -109,6 +110,27 @@ def test_the_mixture_is_that_of_its_definition() -> None:
     y = np.einsum("sndk,snk->snd", *seen)
     assert (np.abs(mean - y.mean(0)) < 5.0 * y.std(0) / np.sqrt(2 * size)).all()
     np.testing.assert_allclose(var, y.var(0) + noise, rtol=0.03)
+
+
+def test_regression_on_the_other_outputs_is_gpflows() -> None:
+    """On the rows where the output is known; the others enter with zero where they are missing."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(12, 1)), rng.normal(size=(12, 3)) @ rng.normal(size=(3, 3))
+    Y[2:5, 1], Y[7, 0] = np.nan, np.nan
+    ours = OtherOutputs(X, Y, 1e-6)
+    ours.fit(0)  # what it leaves must not matter
+    evidence = ours.fit(1)
+    features = np.hstack([X, np.nan_to_num(Y[:, [0, 2]])])
+    kernel = gpflow.kernels.SquaredExponential(active_dims=[0])
+    kernel *= gpflow.kernels.SquaredExponential(lengthscales=np.sqrt(3.0), active_dims=[1, 2])
+    gpflow.set_trainable(kernel.kernels[1].variance, False)
+    known = ~np.isnan(Y[:, 1])
+    likelihood = gpflow.likelihoods.Gaussian(0.1, variance_lower_bound=1e-6)
+    theirs = gpflow.models.GPR((features[known], Y[known][:, [1]]), kernel, likelihood=likelihood)
+    gpflow.optimizers.Scipy().minimize(theirs.training_loss, theirs.trainable_variables)
+    np.testing.assert_allclose(evidence, theirs.log_marginal_likelihood(), rtol=1e-8)
+    for mine, gpflows in zip(ours.predict(), theirs.predict_y(features), strict=True):
+        np.testing.assert_allclose(mine, gpflows[:, 0], rtol=0, atol=1e-4)
 
 
 SMALL, LARGE = (25, 40, 1, 4), (60, 200, 2, 20)
