@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import gpflow
 import numpy as np
 import tensorflow as tf
 
@@ -41,6 +42,18 @@ def _factor(matrix: tf.Tensor) -> tf.Tensor:
     last = _factor(matrix[..., half:, half:] - tf.matmul(across, across, transpose_a=True))
     upper = tf.concat([first, tf.zeros_like(across)], axis=-1)
     return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)
+
+
+def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
+    """Return K + (j + nugget)I for matrices [..., N, N], a nugget [...], and GPflow's default jitter j.
+
+    Where rounding may take more than that from an eigenvalue, as in single precision, j is Nε·max Kₙₙ.
+    """
+    own = tf.linalg.diag_part(gram)
+    rounding = gram.shape[-1] * np.finfo(gram.dtype.as_numpy_dtype).eps
+    least = tf.cast(gpflow.default_jitter(), gram.dtype)
+    jitter = tf.maximum(least, rounding * tf.reduce_max(own, axis=-1, keepdims=True))
+    return tf.linalg.set_diag(gram, own + jitter + tf.convert_to_tensor(nugget, gram.dtype)[..., None])
 
 
 def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:

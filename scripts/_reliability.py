@@ -161,6 +161,7 @@ ROWS = (
         "double precision",
         "error within 0.2 points, NLPD within 0.01 for M ≤ 200",
         ("test_precision.py::test_single_precision_predicts_as_double",),
+        remark="Where a model is sampled, on the test rows whose class its 1,200 draws can decide.",
     ),
     Row(
         "The same seed twice; with XLA and without",
@@ -169,7 +170,9 @@ ROWS = (
         (
             "test_precision.py::test_the_same_seed_gives_the_same_bits",
             "test_precision.py::test_xla_trains_the_same_model",
+            "test_precision.py::test_xla_samples_the_same_density",
         ),
+        remark="The random numbers of XLA are others: of a sampled model the density and its gradient are compared.",
     ),
     Row(
         "Resuming: Adam, natural gradients, EP sites, chains",

@@ -8,11 +8,14 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
 from builders import BUILD
 
 import gpflow_ext as gpx
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm, SVGPRobustMax
+from gpflow_ext.recipes.sampling_target import target_and_start
 
 X, Y = problems.binary(200, variance=9.0, lengthscale=1.5)
 DATA = {"train": (X[:60], Y[:60]), "few": (X[:16], Y[:16])}
@@ -20,6 +23,7 @@ TEST = (X[60:], Y[60:])
 SLOW = pytest.mark.slow
 FAST = ("SparseEP",)
 NAMES = [name if name in FAST else pytest.param(name, marks=SLOW) for name in BUILD]
+MONTE_CARLO = 0.03  # of a probability, three times the error
 STOCHASTIC = [
     name if name == "SVGPRobustMax" else pytest.param(name, marks=SLOW)
     for name in ("SVGPRobustMax", "SGPMCFreeForm", "SparseEP")
@@ -28,7 +32,12 @@ STOCHASTIC = [
 
 @functools.cache
 def predicted(
-    name: str, dtype: type = np.float64, data: str = "train", jit: bool = False, repeat: int = 0
+    name: str,
+    dtype: type = np.float64,
+    data: str = "train",
+    jit: bool = False,
+    repeat: int = 0,
+    steps: int = 30,
 ) -> np.ndarray:
     """Train a model and return its mean and variance of y at the test inputs, [R, 2 or more]."""
     with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
@@ -41,7 +50,7 @@ def predicted(
             gpx.sample(model, 300, 4, progress=False, seed=1, jit_compile=jit, **options)
         else:
             external = pair if isinstance(model, SVGPRobustMax) else None
-            gpx.fit(model, external, steps=30, progress=False, seed=1, jit_compile=jit)
+            gpx.fit(model, external, steps=steps, progress=False, seed=1, jit_compile=jit)
         mean, var = model.predict_y(TEST[0].astype(dtype))
         assert mean.dtype == dtype
         return np.concatenate([mean.numpy(), var.numpy()], axis=1).astype(np.float64)
@@ -54,10 +63,15 @@ def probability(found: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_single_precision_predicts_as_double(name: str, record_property) -> None:
-    scores = []
-    for dtype in (np.float32, np.float64):
-        p, y = probability(predicted(name, dtype)), TEST[1][:, 0]
-        scores.append((100.0 * np.mean((p > 0.5) != y), -np.mean(np.log(np.where(y, p, 1.0 - p)))))
+    """Where the model is sampled, on the rows whose class 1200 draws can decide."""
+    single, double = (probability(predicted(name, dtype)) for dtype in (np.float32, np.float64))
+    decided = np.abs(double - 0.5) > (MONTE_CARLO if name == "SGPMCFreeForm" else 0.0)
+    assert decided.mean() > 0.8
+    y = TEST[1][decided, 0]
+    scores = [
+        (100.0 * np.mean((p > 0.5) != y), -np.mean(np.log(np.where(y, p, 1.0 - p))))
+        for p in (single[decided], double[decided])
+    ]
     error, nlpd = np.abs(np.subtract(*scores))
     record_property("difference of error, points", error)
     record_property("difference of NLPD", nlpd)
@@ -71,8 +85,29 @@ def test_the_same_seed_gives_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize("name", [name for name in BUILD if name != "SGPMCFreeForm"])
 def test_xla_trains_the_same_model(name: str, record_property) -> None:
-    difference = np.abs(predicted(name, data="few", jit=True) - predicted(name, data="few")).max()
+    """After few steps: further on rounding is amplified."""
+    few = {"data": "few", "steps": 3}
+    difference = np.abs(predicted(name, jit=True, **few) - predicted(name, **few)).max()
+    record_property("largest difference", difference)
+    assert difference <= 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precondition", ["conditional", "vb", None])
+def test_xla_samples_the_same_density(precondition: str | None, record_property) -> None:
+    """And its gradient; the random numbers of XLA are others, so that chains differ."""
+    model = BUILD["SGPMCFreeForm"](DATA["few"], problems.kernel(), X[:12].copy())
+    for parameter in (model.kernel.variance, model.kernel.lengthscales):
+        gpflow.set_trainable(parameter, False)
+    gpx.gaussian_approximation(model, steps=30, free_inducing=False)
+    target, start = target_and_start(model, precondition)
+    x = start(tf.random.stateless_normal([4, target.num_dimensions], [0, 1], dtype=tf.float64))
+    plain, compiled = (
+        tf.function(lambda at: tfp.math.value_and_gradient(target, at), jit_compile=jit, autograph=False)(x)
+        for jit in (False, True)
+    )
+    difference = max(np.abs(a - b).max() for a, b in zip(plain, compiled, strict=True))
     record_property("largest difference", difference)
     assert difference <= 1e-8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpflow
 import numpy as np
 import problems
 import pytest
@@ -176,3 +177,14 @@ def test_quadratic_forms_by_parts(size: int) -> None:
     np.testing.assert_allclose(forms, np.diagonal(expected, axis1=1, axis2=2), rtol=0, atol=1e-13 * size)
     if size == 30:
         assert sum(part.shape[-1] * part.shape[-2] for part in parts) < 0.78 * size**2
+
+
+def test_jitter_is_the_default_or_what_rounding_needs() -> None:
+    gram = tf.constant(4.0 * np.ones([3, 50, 50]))
+    default, nugget = gpflow.default_jitter(), tf.constant([0.0, 0.1, 2.0], tf.float64)
+    added = linalg.with_jitter(gram, nugget) - gram
+    np.testing.assert_allclose(added, (default + nugget.numpy())[:, None, None] * np.eye(50), atol=1e-15)
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        single = linalg.with_jitter(tf.cast(gram, tf.float32))
+    np.testing.assert_allclose(np.diag(single[0]) - 4.0, 50 * 4.0 * np.finfo(np.float32).eps, rtol=0.03)
+    assert np.isfinite(tf.linalg.cholesky(single)).all()

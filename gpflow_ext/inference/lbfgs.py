@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from gpflow_ext.inference.loops import resolve_jit
 
-REJECTED = 1e25  # the loss that tells a line search to come back from where the objective is not finite
-
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
 """Evaluate at the present values of the variables; return the objective and its gradient in each of them."""
+Vector: TypeAlias = npt.NDArray[np.float64]
 
 
 def evaluation(
@@ -51,28 +50,56 @@ def climb(
     """
     pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
     assign = gpflow.optimizers.Scipy.assign_tensors
-    losses: list[float] = []
 
-    def loss(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+    def loss(x: Vector) -> tuple[float, Vector]:
         assign(variables, unpack(variables, tf.constant(x)))
         value, parts = objective()
-        gradient = pack(parts).numpy().astype(np.float64)
-        sound = np.isfinite(value) and np.isfinite(gradient).all()
-        losses.append(-value if sound else REJECTED)
-        return losses[-1], -gradient if sound else np.zeros_like(x)
+        return -value, -pack(parts).numpy().astype(np.float64)
 
     kept = [variable.read_value() for variable in variables]
+    guarded = _Guarded(loss)
     outcome = scipy.optimize.minimize(
-        loss,
+        guarded,
         pack(variables).numpy(),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
+        callback=guarded.arrive,
         options={"maxiter": iterations},
     )
-    raised = bool(outcome.fun <= losses[0])
+    raised = bool(outcome.fun <= guarded.first)
     assign(variables, unpack(variables, tf.constant(outcome.x)) if raised else kept)
     return raised
+
+
+class _Guarded:
+    """A loss for L-BFGS whose line search comes back by steps from where the loss is not finite.
+
+    There it is as far above the present iterate as the tangent is below, with the opposite gradient: cubic
+    interpolation then tries a seventh of the step. From a huge value it would come all the way back, where
+    the search ends as if it had converged. ``first`` is the loss at the start, where it ends if that is not
+    finite.
+    """
+
+    def __init__(self, loss: Callable[[Vector], tuple[float, Vector]]) -> None:
+        self._loss = loss
+        self._iterate: tuple[Vector, float, Vector] | None = None
+
+    def __call__(self, x: Vector) -> tuple[float, Vector]:
+        value, gradient = self._loss(x)
+        sound = np.isfinite(value) and np.isfinite(gradient).all()
+        if self._iterate is None:
+            self.first = value if sound else np.nan
+            self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
+        if sound:
+            self._last = x.copy(), value, gradient
+            return value, gradient
+        at, base, slope = self._iterate
+        return base + abs(float(slope @ (x - at))), -slope
+
+    def arrive(self, x: Vector) -> None:
+        """Take the last evaluation for the iterate, as L-BFGS-B has accepted it."""
+        self._iterate = self._last
 
 
 def minimize(

@@ -16,7 +16,7 @@ from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext import checks, network, outputs
+from gpflow_ext import checks, linalg, network, outputs
 from gpflow_ext.models import network_prediction as prediction
 from gpflow_ext.models.collapsed_posterior import CollapsedPosterior
 from gpflow_ext.models.network_draws import DrawsPosterior
@@ -330,8 +330,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
 
 
 def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
-    jitter = gpflow.default_jitter() + nugget
-    return tf.linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + jitter))
+    return tf.linalg.cholesky(linalg.with_jitter(gram, nugget))
 
 
 def _bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:

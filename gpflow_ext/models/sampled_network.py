@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from gpflow_ext import network, stacked
+from gpflow_ext import linalg, network, stacked
 from gpflow_ext.network import Patterns
 from gpflow_ext.stacked import Stack
 
@@ -25,15 +25,13 @@ class Parts(Protocol):
 
 def weight_gram(network: Parts, stack: Stack) -> tf.Tensor:
     """Return K_w with GPflow's default jitter for each member, [C or 1, N, N]."""
-    gram = stacked.gram(network.weight_kernel, stack, network.data[0])
-    return tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + gpflow.default_jitter())
+    return linalg.with_jitter(stacked.gram(network.weight_kernel, stack, network.data[0]))
 
 
 def node_chol(network: Parts, stack: Stack) -> tf.Tensor:
     """Return L_f, the factor of K_f with the nugget and GPflow's default jitter, [C or 1, N, N]."""
     gram = stacked.gram(network.kernel, stack, network.data[0])
-    own = (stack[network.nugget] + gpflow.default_jitter())[:, None]
-    return tf.linalg.cholesky(gram + tf.linalg.diag(own * tf.ones([gram.shape[-1]], own.dtype)))
+    return tf.linalg.cholesky(linalg.with_jitter(gram, stack[network.nugget]))
 
 
 class SampledNetwork(tf.Module):

@@ -180,7 +180,7 @@ def sample(
     seed
         Seed of all random numbers.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        XLA, which draws other random numbers from a seed; ``None`` means on GPU and TPU only.
     check
         Diagnose the draws and warn loudly where a gate is failed; see `Draws.check`.
 
