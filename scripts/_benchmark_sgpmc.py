@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import _report
@@ -32,7 +35,8 @@ The smallest bulk ESS of all coordinates (ArviZ) over the seconds of sampling, w
 which stand in their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws a
 chain, tuned by {trials} trials with at most 20 leapfrog steps, on the grid 50. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
 `HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps, the step size adapted to an acceptance of {target} in a burn-in of
-{burn} iterations, then {theirs} draws of the one chain that it can run.
+{burn} iterations, then {theirs} draws of the one chain that it can run. NumPyro, where installed: the same density in JAX, sampled by its
+NUTS with a diagonal mass matrix, adapted in as many iterations; compilation and a first run are in its `before`.
 
 `coal`: the coal-mining dates, Poisson counts in {coal_n} bins, M = {coal_m}. `binary`: {binary_n} rows of {inputs} inputs drawn from the model itself, a
 probit likelihood, a length scale for each input, M = {binary_m}.
@@ -67,27 +71,54 @@ INPUTS = 18
 
 
 def run(options: argparse.Namespace) -> Records:
-    """Measure."""
+    """Measure the problems of the options; what --out holds of the others is kept."""
     sizes = QUICK if options.quick else FULL
     problems = {
         "coal": coal,
         "binary": lambda: binary(sizes.rows, sizes.binary),
         "grid": lambda: grid(sizes.side, sizes.axis),
     }
-    records = []
+    wanted = options.problems or list(problems)
+    records, found = [], before(options.out) if options.problems else {}
     for name, build in problems.items():
+        if name not in wanted:
+            records += found.get(name, [])
+            continue
         model = build()
         gpx.gaussian_approximation(model, free_inducing=False)
+        date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        own: Records = []
         for record in interleaved(gradients(model, sizes.calls), options.repeats, ()):
             per_call = [second / sizes.calls for second in record["seconds"]]
-            records.append({**record, "table": "gradient", "problem": name, "seconds": per_call})
+            own.append({**record, "table": "gradient", "seconds": per_call})
         print(f"{name}: gradients done", flush=True)
-        for chains in (CHAINS, 1):
-            records.append({"table": "ess", "problem": name, **ours(model, sizes, chains)})
+        own += [{"table": "ess", **ours(model, sizes, chains)} for chains in (CHAINS, 1)]
         if name != "grid":  # its dense matrices would take an hour
-            records.append({"table": "ess", "problem": name, **gpflows(model, sizes)})
+            own += [{"table": "ess", **theirs(model, sizes)} for theirs in (gpflows, *others())]
         print(f"{name}: sampling done", flush=True)
-    return [{**record, "sizes": sizes._asdict(), "repeats": options.repeats} for record in records]
+        facts = {"problem": name, "date": date, "sizes": sizes._asdict(), "repeats": options.repeats}
+        records += [{**record, **facts} for record in own]
+    return records
+
+
+def before(path: Path) -> dict[str, Records]:
+    """Return what a page holds already, by problem."""
+    lines = path.with_suffix(".jsonl").read_text("utf-8").splitlines()
+    where, *records = map(json.loads, lines)
+    found: dict[str, Records] = {}
+    for record in records:
+        dated = {"date": where["environment"]["date"], **record}
+        found.setdefault(record["problem"], []).append(dated)
+    return found
+
+
+def others() -> list[Callable[[SGPMCFreeForm, Sizes], dict[str, Any]]]:
+    """Return how other libraries sample, those that are installed."""
+    if importlib.util.find_spec("numpyro") is None:
+        return []
+    import _peer_numpyro
+
+    return [lambda model, sizes: _peer_numpyro.sample(model, BURN_IN, sizes.theirs // 4)]
 
 
 def coal() -> SGPMCFreeForm:
@@ -249,13 +280,21 @@ def document(where: dict[str, Any], records: Records) -> str:
     return "\n".join(
         [
             "# SGPMCFreeForm: speed\n",
-            f"{_report.describe(where)} Written by `scripts/benchmark.py sgpmc`.\n",
+            f"{_report.describe(where)} Written by `scripts/benchmark.py sgpmc`.{_dates(records)}\n",
             TEXT.format(**filled),
             draws_table([record for record in records if record["table"] == "ess"]),
             lines,
             gradient_table([record for record in records if record["table"] == "gradient"]),
         ]
     )
+
+
+def _dates(records: Records) -> str:
+    """Say when each problem was begun, where they are of several runs."""
+    dates = {record["problem"]: record["date"] for record in records}
+    if len({date[:10] for date in dates.values()}) == 1:
+        return ""
+    return " Begun: " + ", ".join(f"{problem} {date}" for problem, date in dates.items()) + "."
 
 
 def draws_table(records: Records) -> str:

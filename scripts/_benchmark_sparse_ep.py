@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,7 +47,7 @@ STOCHASTIC = """\
 ## A minibatch step
 
 M = {inducing}, minibatches of {minibatch}, {inputs} inputs, drawn at random, hyperparameters and inducing inputs learnt by ADADELTA in both.
-SVGP is GPflow's, with the same probit. Milliseconds are medians over {steps} interleaved steps; the first one, with compilation, is
+SVGP is GPflow's, with the same probit, and GPyTorch's where it is installed. Milliseconds are medians over {steps} interleaved steps; the first one, with compilation, is
 a column of its own. The share is that of the operations per second of a {product} × {product} matrix product in the same rounds.
 """
 
@@ -199,7 +200,14 @@ def stochastic(size: int) -> Records:
         model = gpflow.models.SVGP(kernel(), probit(), Z.copy(), num_data=size)
         return gpx.recipes.gradient_descent(model, (X, Y), **options()).update
 
+    def gpytorch() -> _timing.Step:
+        import _peer_gpytorch
+
+        return _peer_gpytorch.step((X, Y), Z, 2.0, batch, 0)
+
     builders = {"SparseEP": sparse_ep, "GPflow SVGP": svgp}
+    if importlib.util.find_spec("gpytorch") is not None:
+        builders["GPyTorch SVGP"] = gpytorch
     shape = {"rows": size, "inducing": count, "minibatch": batch}
     return [
         {"table": "stochastic", **shape, **record}

@@ -171,14 +171,12 @@ def _sgpmc(records: list[Record]) -> Iterator[Row]:
         chosen = [r for r in records if r.get("table") == "gradient" and r["problem"] == problem]
         yield from _steps(chosen, f"gradient, {problem}", "ours, 1 chain")
         runs = {r["method"]: r for r in records if r.get("table") == "ess" and r["problem"] == problem}
-        theirs = runs.get("GPflow, 1 chain")
-        if theirs is not None:
+        names = {"GPflow, 1 chain": "GPflow's SGPMC, TFP's HMC", "NumPyro's NUTS, 1 chain": "NumPyro's NUTS"}
+        for theirs, name in ((runs[key], name) for key, name in names.items() if key in runs):
             ours = runs["ours, 10 chains"]
             seconds = [run["seconds"] / run["ess"] for run in (ours, theirs)]
             calls = ours["before"], theirs["before"]
-            yield Row(
-                f"effective draw, {problem}", "GPflow's SGPMC, TFP's HMC", *seconds, False, *calls, None
-            )
+            yield Row(f"effective draw, {problem}", name, *seconds, False, *calls, None)
 
 
 def _gprn(records: list[Record]) -> Iterator[Row]:

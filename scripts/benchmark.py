@@ -86,6 +86,12 @@ def arguments() -> argparse.ArgumentParser:
         metavar="N",
         help="numbers of data (default: 351 1000 2000; sparse_ep 10000 100000 1000000; serving 100 1000); of outputs for gprn",
     )
+    new.add_argument(
+        "--problems",
+        choices=("coal", "binary", "grid"),
+        nargs="+",
+        help="of sgpmc, measured again; the page keeps the others (default: all)",
+    )
     new.add_argument("--repeats", type=int, metavar="R", help="timed rounds (default: 5)")
     new.add_argument(
         "--cap",
@@ -317,6 +323,8 @@ def main() -> None:
     given = arguments().parse_args()
     if given.model == "all" and (given.out or given.sizes):
         raise ValueError("--out and --sizes are for one model: leave them out with all.")
+    if given.problems and given.model != "sgpmc":
+        raise ValueError("--problems is for sgpmc.")
     _report.set_threads(given.threads)
     for model in SIZES if given.model == "all" else [given.model]:
         options = defaults(given, model)

@@ -7,8 +7,14 @@ import os
 import sys
 from pathlib import Path
 
+import gpflow
 import numpy as np
+import problems
 import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.mcmc.target import Target
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
@@ -88,3 +94,33 @@ def test_the_benchmark_measures_and_writes(tmp_path, monkeypatch, capsys) -> Non
     assert {one["problem"] for one in lines[1:]} == {"coal", "binary", "grid"}
     assert all(np.isfinite(one["ess"]) for one in lines[1:] if one["table"] == "ess")
     assert "times GPflow" in out.read_text(encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--problems", "grid"])
+    benchmark.main()
+    again = [json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines()]
+    kept = [[one for one in run[1:] if one["problem"] != "grid"] for run in (lines, again)]
+    assert kept[0] == kept[1]
+    assert [one["seconds"] for one in again[1:]] != [one["seconds"] for one in lines[1:]]
+
+
+def test_the_density_in_jax_is_ours() -> None:
+    """Up to a constant: what NumPyro samples in the benchmark."""
+    pytest.importorskip(
+        "numpyro", reason="needs NumPyro, with which the benchmark compares where it is installed"
+    )
+    import _benchmark_sgpmc
+    import _peer_numpyro
+
+    counts = gpx.models.SGPMCFreeForm(
+        (problems.inputs(12), problems.counts(12)[1]),
+        _benchmark_sgpmc._sgpmc.kernel(1.3, (1.75, 1.0), (1.2, 1.0)),
+        gpflow.likelihoods.Poisson(binsize=0.3),
+        inducing_variable=problems.inputs(5, seed=1),
+    )
+    for model in (counts, _benchmark_sgpmc.binary(15, 5)):
+        target, (theirs, start) = Target(model, model.log_likelihoods), _peer_numpyro.log_density(model)
+        assert [each.name for each in target.coordinates] == ["V", "kernel.lengthscales", "kernel.variance"]
+        points = np.asarray(start) + 0.3 * np.random.default_rng(0).standard_normal((4, len(start)))
+        difference = target(tf.constant(points)).numpy() - [float(theirs(point)) for point in points]
+        np.testing.assert_allclose(
+            difference, difference[0], rtol=0, atol=1e-6
+        )  # their quadrature has 20 nodes
