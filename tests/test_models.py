@@ -220,7 +220,7 @@ def test_loss_and_prediction_compile_under_xla(request, dtype) -> None:
         np.testing.assert_allclose(compiled, call(), **tolerance)
 
 
-@pytest.mark.parametrize("model", SOME, indirect=True)
+@pytest.mark.parametrize("model", FEW, indirect=True)
 def test_checkpoint_and_export_round_trips(model, request, tmp_path) -> None:
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
     fresh = MODELS[request.node.callspec.params["model"]]()

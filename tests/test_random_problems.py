@@ -6,6 +6,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from marks import others_slow
 
 from gpflow_ext import sites
 from gpflow_ext.inference import coordinate_ascent
@@ -75,7 +76,7 @@ def _check(name: str, cases: int) -> None:
         assert np.isfinite(state.objective)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", others_slow(LIKELIHOODS, "poisson", "multinomial"))
 def test_a_few_random_problems(name: str) -> None:
     _check(name, 6)
 

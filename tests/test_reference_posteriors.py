@@ -39,7 +39,7 @@ def process(data: dict) -> SGPMCFreeForm:
     return SGPMCFreeForm((X, Y), kernel, PoissonLog(exposure=True), mean, inducing_variable=X.copy())
 
 
-@pytest.mark.parametrize("number", [150, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [pytest.param(number, marks=pytest.mark.slow) for number in (150, 1500)])
 def test_moments_of_a_cox_process(number: int, record_property) -> None:
     """Both hyperparameters within 4 standard errors; the long run has the log intensities within 0.01, too."""
     data, truth = reference()

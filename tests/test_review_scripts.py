@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import problems
 import pytest
+from marks import others_slow
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
@@ -28,7 +29,7 @@ def _table(folder: Path, labels: bool) -> str:
     return str(folder / "table.csv")
 
 
-@pytest.mark.parametrize("method", train_review.METHODS)
+@pytest.mark.parametrize("method", others_slow(train_review.METHODS, "laplace", "vi-means", "svi-sag"))
 def test_every_method_trains_from_its_flags(method: str, tmp_path) -> None:
     labels = method in (*train_review.QUADRATIC, "svi-classification")
     flags = ["--method", method, "--data", _table(tmp_path, labels), "--inducing", "5"]

@@ -134,7 +134,7 @@ def test_gradients_are_central_differences(name: str, precondition: str) -> None
         np.testing.assert_allclose((ours * direction).sum(1), numeric, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["poisson", "classes", "mean"])
+@pytest.mark.parametrize("name", others_slow(["poisson", "classes", "mean"], "poisson", "mean"))
 def test_the_conditional_coordinates_are_a_change_of_variables(name: str) -> None:
     """log π(z, θ) − log π(v(z, θ), θ) = log |∂v/∂z|, for each of P latent functions."""
     model = MODELS[name]()
@@ -151,7 +151,7 @@ def test_the_conditional_coordinates_are_a_change_of_variables(name: str) -> Non
     np.testing.assert_allclose(difference, tf.linalg.slogdet(jacobian)[1], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "mean"])
+@pytest.mark.parametrize("name", others_slow(["gaussian", "mean"], "mean"))
 def test_vb_coordinates_move_with_the_conditional_mean(name: str) -> None:
     """A first-order step of θ moves v as the approximation's mean does: the rest is of second order."""
     model = MODELS[name]()
@@ -173,7 +173,7 @@ def test_vb_coordinates_move_with_the_conditional_mean(name: str) -> None:
     assert gap(0.1) < 0.3 * gap(0.2)
 
 
-@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("whiten", others_slow([True, False], False))
 def test_the_gaussian_approximation_is_followed(whiten: bool) -> None:
     """With Gaussian noise q is exact, and so are the sites that it gives: m(θ) and B(θ) are its mean and precision."""
     data = problems.continuous(N)
