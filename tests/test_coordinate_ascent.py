@@ -298,7 +298,8 @@ def test_algorithm1_carries_its_covariance_without_drift() -> None:
 # ------------------------------------------------------------------------------------------ single precision
 
 
-@pytest.mark.parametrize("likelihood", others_slow(["piecewise", "poisson"], "piecewise"))
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["piecewise", "poisson"])
 def test_single_precision_comes_near_and_double_ends_at_the_same_optimum(likelihood: str) -> None:
     model = _model(likelihood, variance=50.0)
     ends = []

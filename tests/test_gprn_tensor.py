@@ -259,7 +259,7 @@ OPTIMISERS = {
     "name",
     [
         "lbfgs",
-        "tensor adam on minibatches",
+        pytest.param("tensor adam on minibatches", marks=pytest.mark.slow),
         pytest.param("adam", marks=pytest.mark.slow),
         pytest.param("tensor lbfgs", marks=pytest.mark.slow),
     ],

@@ -62,7 +62,7 @@ def test_the_best_bound_is_gpflows(best: SGPR) -> None:
     np.testing.assert_allclose(best.elbo(), reference.elbo(), rtol=1e-7)
 
 
-@pytest.mark.parametrize("recipe", others_slow(OPTIONS, "svi_natural", "svi_sag"))
+@pytest.mark.parametrize("recipe", others_slow(OPTIONS, "svi_natural"))
 def test_every_svi_method_reaches_the_optimum_of_vi_means(recipe: str, best: SGPR) -> None:
     model, options = _svgp(), dict(OPTIONS[recipe])
     if "optimizer" in options:

@@ -154,6 +154,7 @@ def test_large_factorisations_by_halves_do_what_one_operation_does(monkeypatch) 
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_natural_gradients_and_lbfgs_find_the_same_maximum() -> None:
     ours, reference = model(learn=False), model(learn=False)
     result = gpx.fit(ours, DATA, steps=400, gamma=0.5)
