@@ -31,6 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 _START_DEVIATION = 0.1  # of the further nodes at the start, at most
+_SHRINKING = 0.1  # of the largest element of K_w: smaller ones say little of the nodes
 
 
 class Patterns(NamedTuple):
@@ -85,6 +86,35 @@ def start(draws: tf.Tensor, chol: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     variance = tf.reduce_sum(tf.square(chol)) / float(chol.shape[0])
     scale = tf.minimum(tf.sqrt(noise / variance), tf.constant(_START_DEVIATION, noise.dtype))
     return tf.concat([tf.ones([draws.shape[0], 1], draws.dtype), scale * draws], axis=1)
+
+
+def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_nodes: int) -> tf.Tensor:
+    """Return nodes by the method of moments, [N, K]; they are determined up to a rotation. O(N³).
+
+    E[YYᵀ]/D = K_w ∘ FFᵀ + σ²I gives FFᵀ elementwise, and its K largest eigenvalues F: principal components
+    where K_w is one. Each product is divided by the number of outputs that are known in both rows; where K_w
+    is small, what it says of FFᵀ is shrunk to zero.
+
+    Parameters
+    ----------
+    patterns
+        The targets.
+    gram
+        K_w [N, N].
+    noise
+        σ², [].
+    num_nodes
+        K.
+    """
+    products = tf.einsum("pnr,pmr->nm", patterns.root, patterns.root)
+    pairs = tf.einsum("p,pn,pm->nm", patterns.count, patterns.observed, patterns.observed)
+    moment = products / tf.maximum(pairs, 1.0)
+    moment -= noise * tf.eye(gram.shape[0], dtype=gram.dtype)
+    least = _SHRINKING * tf.reduce_max(tf.abs(gram))
+    eigenvalues, vectors = tf.linalg.eigh(moment * gram / (tf.square(gram) + tf.square(least)))
+    roots = tf.sqrt(tf.maximum(eigenvalues[-num_nodes:], 0.0))
+    F = tf.reverse(vectors[:, -num_nodes:] * roots, [1])
+    return F * tf.where(tf.reduce_sum(F, axis=0) < 0.0, -1.0, tf.ones([], F.dtype))
 
 
 def node_factor(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:

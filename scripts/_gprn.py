@@ -105,12 +105,6 @@ READING = {
         "of about ten fields, but the network takes 4,096 outputs for as many independent pieces of evidence about its "
         "nodes: a likely reason for the NLPD, since errors of the nodes multiply all outputs."
     ),
-    "generated": (
-        "By sweeps the nodes stay near their start and the scores near those of independent GPs. Joint ascent reaches a far "
-        "higher bound and predicts far worse; a likely reason, not yet confirmed, is that the true nodes change sign and "
-        "those found have consistent signs within regions only. PCA-GP, with a kernel for each component, errs least. "
-        "The mixture of isotropic components had not converged when its seconds were over."
-    ),
     "stationary": "Nothing to gain, and nothing lost: further nodes fade away.",
 }
 

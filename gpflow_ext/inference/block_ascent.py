@@ -30,9 +30,8 @@ class BlockAscent(tf.Module):
         Iterations of L-BFGS for each block in an update.
     optimizer
         A tf_keras optimiser that takes one step in place of L-BFGS.
-    start
-        What the first update does before anything else: another objective, the variables that it is raised
-        in, and a move of the first block after that.
+    begin
+        What the first update does before anything else.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     """
@@ -46,7 +45,7 @@ class BlockAscent(tf.Module):
         sweeps: int,
         hyper_updates: int,
         optimizer: Any | None = None,
-        start: tuple[Callable[[], tf.Tensor], Sequence[tf.Variable], Callable[[], None]] | None = None,
+        begin: Callable[[], None] | None = None,
         jit_compile: bool | None = None,
     ) -> None:
         super().__init__()
@@ -59,17 +58,13 @@ class BlockAscent(tf.Module):
         # A list among the attributes would be part of every checkpoint.
         self._climbs: Callable[[], _Climbs] = lambda: climbs
         self._optimizer = optimizer
-        self._start = start
-        self._jit = jit
-        self.started = tf.Variable(start is None, trainable=False)
+        self._begin = begin
+        self.started = tf.Variable(begin is None, trainable=False)
 
     def update(self) -> tuple[float, bool]:
         """Do one update; return the objective after it."""
-        if self._start is not None and not bool(self.started):
-            objective, variables, move = self._start
-            if variables:
-                lbfgs.climb(variables, gradients(objective, variables, self._jit), _START_UPDATES)
-            tf.function(move, jit_compile=self._jit, autograph=False)()
+        if self._begin is not None and not bool(self.started):
+            self._begin()
         self.started.assign(True)
         for _ in range(self._sweeps):
             self._sweep()
@@ -86,7 +81,6 @@ class BlockAscent(tf.Module):
 
 
 _Climbs: TypeAlias = list[tuple[list[tf.Variable], lbfgs.Objective]]
-_START_UPDATES = 200  # iterations of L-BFGS on the starting objective, at most
 
 
 def gradients(

@@ -85,9 +85,12 @@ class CollapsedPosterior(tf.Module):
 
     def restart(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the q(W) that is optimal where F is known to be at the start."""
-        start = network.start(self._draws, prior.weights, prior.noise)
-        N, K = start.shape
-        self._follow(prior, network.Nodes(start, tf.zeros([N, K, K], start.dtype), tf.zeros([], start.dtype)))
+        self.follow(prior, network.start(self._draws, prior.weights, prior.noise))
+
+    def follow(self, prior: NetworkPrior, F: tf.Tensor) -> None:
+        """Replace q(F) by the optimum given the q(W) that is optimal for known nodes [N, K]. O(P(NK)³)."""
+        N, K = F.shape
+        self._follow(prior, network.Nodes(F, tf.zeros([N, K, K], F.dtype), tf.zeros([], F.dtype)))
 
     def sweep(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the optimal q(W); never lowers the bound. O(P(NK)³)."""

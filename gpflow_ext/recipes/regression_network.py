@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext import network
 from gpflow_ext.inference import lbfgs
 from gpflow_ext.inference.block_ascent import BlockAscent, gradients
 from gpflow_ext.inference.gradient import gradient_update
@@ -17,6 +19,15 @@ from gpflow_ext.models.collapsed_posterior import CollapsedPosterior
 from gpflow_ext.outputs import Outputs
 from gpflow_ext.recipes.optimizers import built
 from gpflow_ext.recipes.recipe import Recipe
+
+_START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
+_STRETCHES = (
+    1.0,
+    1.5,
+    2.5,
+    5.0,
+    10.0,
+)  # of the length scales of k_w, which are those of the targets at first
 
 
 def regression_network(
@@ -30,6 +41,7 @@ def regression_network(
     hyper_updates: int = 20,
     joint: bool = False,
     independent_start: bool = True,
+    moment_start: bool = True,
     minibatch_size: int | None = None,
 ) -> Recipe:
     """Return the recipe of `GPRNTensor`.
@@ -62,6 +74,10 @@ def regression_network(
         the nodes near their start. At new inputs it has predicted worse: compare on held-out rows.
     independent_start
         Let the first step of the collapsed posterior fit k_w and σ² as those of independent regressions.
+    moment_start
+        Let it then also try nodes that explain the second moments of the targets, with k_w of the length
+        scale that suits them best (`network.moment_nodes`), and go on from them where, after as many
+        iterations of L-BFGS on everything, the bound is higher. Without inducing inputs.
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
     """
@@ -78,7 +94,8 @@ def regression_network(
             raise ValueError(
                 "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
             )
-        settings |= {"sweeps": sweeps, "joint": joint, "independent_start": independent_start}
+        settings |= {"sweeps": sweeps, "joint": joint}
+        settings |= {"independent_start": independent_start, "moment_start": moment_start}
         return _collapsed(model, optimizer, settings, jit_compile)
     D = model.num_latent_gps
     if minibatch_size is not None and not 1 <= minibatch_size <= D:
@@ -97,11 +114,6 @@ def _collapsed(
     hypers = [variable for variable in everything if variable is not location]
     climbs = optimizer is None or optimizer == "lbfgs"
     optimizer = None if climbs else built(optimizer, everything if settings["joint"] else hypers)
-    start = None
-    own = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
-    if settings["independent_start"]:
-        independent = lambda: model.independent_log_likelihood() + model.log_prior_density()  # noqa: E731
-        start = (independent, own, lambda: model.q.restart(model.prior()))
     ascent = BlockAscent(
         lambda: model.elbo() + model.log_prior_density(),
         lambda: model.q.sweep(model.prior()),
@@ -109,7 +121,7 @@ def _collapsed(
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
         optimizer=optimizer,
-        start=start,
+        begin=lambda: _begin(model, everything, settings, jit_compile),
         jit_compile=jit_compile,
     )
     double = gpflow.default_float() == np.float64
@@ -122,6 +134,60 @@ def _collapsed(
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
         settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
     )
+
+
+def _begin(
+    model: GPRNTensor, everything: Sequence[tf.Variable], settings: dict[str, Any], jit_compile: bool | None
+) -> None:
+    """Find where the ascent of the collapsed posterior starts."""
+    jit = resolve_jit(jit_compile)
+    if settings["independent_start"]:
+        own = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+        if own:
+            objective = lambda: model.independent_log_likelihood() + model.log_prior_density()  # noqa: E731
+            lbfgs.climb(own, gradients(objective, own, jit), _START_UPDATES)
+        tf.function(lambda: model.q.restart(model.prior()), jit_compile=jit, autograph=False)()
+    if settings["moment_start"] and model.inducing_variable is None:
+        bound = gradients(lambda: model.elbo() + model.log_prior_density(), everything, jit)
+        _moment_start(model, everything, bound, settings["hyper_updates"])
+
+
+def _moment_start(
+    model: GPRNTensor, everything: Sequence[tf.Variable], bound: lbfgs.Objective, iterations: int
+) -> None:
+    """Move the model to nodes by the method of moments, where that leads to a higher bound."""
+    lengths = [
+        parameter
+        for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
+        if name.endswith("lengthscales") and parameter.trainable
+    ]
+    before = [length.numpy() for length in lengths]
+
+    def kept() -> list[tf.Tensor]:
+        return [variable.read_value() for variable in model.variables]
+
+    def back(values: list[tf.Tensor]) -> None:
+        for variable, value in zip(model.variables, values, strict=True):
+            variable.assign(value)
+
+    def stretched(factor: float) -> tuple[float, list[tf.Tensor]]:
+        for length, value in zip(lengths, before, strict=True):
+            length.assign(factor * value)
+        prior = model.prior()
+        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        model.q.follow(prior, network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        found = bound()[0]
+        return found if np.isfinite(found) else -np.inf, kept()
+
+    here = kept()
+    lbfgs.climb(everything, bound, iterations)
+    reached = bound()[0]
+    back(here)
+    starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
+    back(max(starts, key=lambda start: start[0])[1])
+    lbfgs.climb(everything, bound, iterations)
+    if not bound()[0] > reached:
+        back(here)
 
 
 def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Recipe:
