@@ -19,6 +19,7 @@ import _gprn_methods as methods  # noqa: E402
 from _gprn_mixture import Mixture  # noqa: E402
 from _gprn_others import OtherOutputs  # noqa: E402
 
+import gpflow_ext as gpx  # noqa: E402
 from gpflow_ext.models import GPRNTensor  # noqa: E402
 
 
@@ -134,6 +135,19 @@ def test_regression_on_the_other_outputs_is_gpflows() -> None:
 
 
 SMALL, LARGE = (25, 40, 1, 4), (60, 200, 2, 20)
+
+
+def test_the_start_by_moments_finds_a_higher_bound_and_predicts_better() -> None:
+    """Draws of a network with two nodes: fit keeps it; on independent draws it is left."""
+    task = _gprn.generated(1, outputs=60, rows=30, width=1)
+    found = {}
+    for moments in (True, False):
+        model = methods.network(task, 2)
+        gpx.fit(model, steps=2, moment_start=moments, progress=False)
+        error = np.mean((model.predict_f(task.X_test)[0] - task.Y_test) ** 2)
+        found[moments] = float(model.elbo()), float(error)
+    assert found[True][0] > found[False][0] + 50.0
+    assert found[True][1] < found[False][1]
 
 
 @pytest.mark.slow
