@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import gpflow
@@ -121,35 +120,6 @@ def inverse_root(gram: tf.Tensor) -> tf.Tensor:
         return tf.matmul(vectors / roots[..., None, :], vectors, transpose_b=True), gradient
 
     return value(gram)
-
-
-def halve(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what products cᵀQc with symmetric Q [..., N, N] need of it, in two parts of as many elements.
-
-    With Q = [[A, B], [Bᵀ, D]] and c = (a, d) the parts are [A, 2B] and D: aᵀ[A, 2B]c + dᵀDd has 3/4 of the
-    operations, and the two products of one column, for each of which TensorFlow uses one core, run side by
-    side. A has (3 − √5)/2 of the rows.
-    """
-    rows = (matrix.shape[-1] or tf.shape(matrix)[-1]) * 382 // 1000
-    wide = tf.concat([matrix[..., :rows, :rows], 2.0 * matrix[..., :rows, rows:]], axis=-1)
-    return wide, matrix[..., rows:, rows:]
-
-
-def quadratic_form(halves: Sequence[tf.Tensor], columns: tf.Tensor) -> tf.Tensor:
-    """Return cᵀQc for each column c of [N, R] and the `halve` parts of Q [L, N, N], as [L, R]."""
-    wide, rest = halves
-    above, below = columns[: wide.shape[-2]], columns[wide.shape[-2] :]
-    first = tf.reduce_sum(above * (wide @ columns), axis=-2)
-    return first + tf.reduce_sum(below * (rest @ below), axis=-2)
-
-
-def congruence(halves: Sequence[tf.Tensor], columns: tf.Tensor) -> tf.Tensor:
-    """Return CᵀQC for columns C [N, R] and the `halve` parts of Q [L, N, N], as [L, R, R]."""
-    wide, rest = halves
-    above, below = columns[: wide.shape[-2]], columns[wide.shape[-2] :]
-    first = tf.matmul(above, wide @ columns, transpose_a=True)
-    second = tf.matmul(below, rest @ below, transpose_a=True)
-    return 0.5 * (first + tf.linalg.matrix_transpose(first)) + second
 
 
 def half_log_det(factor: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext import likelihoods, models
-from gpflow_ext.persistence import folding, portable
+from gpflow_ext.persistence import portable
 from gpflow_ext.persistence.serving import build
 
 N, D = 24, 2
@@ -155,27 +155,6 @@ def test_cached_gives_the_numbers_of_exact_without_factorising(built, name):
         part = cached(inputs=inputs[:few])
         for key, value in expected.items():
             np.testing.assert_allclose(part[key], value[:few], rtol=1e-10, atol=1e-10, err_msg=key)
-
-
-def test_shapes_are_folded_where_one_length_is_open(built):
-    shapes = {"GatherV2", "Prod", "Pack"}  # what a product of arrays with an open length does at every call
-    exact, cached = (built("VGPKMM", profile).signatures["predict_f"] for profile in ("exact", "cached"))
-    assert operations(exact) >= shapes
-    assert not operations(cached) & shapes
-
-
-def test_a_shape_with_two_open_lengths_is_computed_at_every_call():
-    def product(inputs):
-        weights = tf.reshape(tf.range(24.0), [2, 3, 4])[:, : tf.shape(inputs)[0]]
-        return {"product": tf.reshape(tf.tensordot(inputs, weights, [[1], [0]]), [-1, 1])}
-
-    function = tf.function(product).get_concrete_function(tf.TensorSpec([None, 2], tf.float32, "inputs"))
-    folded = tf.function(folding.fold(function, folding.Store())).get_concrete_function(
-        tf.TensorSpec([None, 2], tf.float32, "inputs")
-    )
-    for n in (0, 1, 3):
-        inputs = tf.reshape(tf.range(2.0 * n), [n, 2])
-        np.testing.assert_array_equal(folded(inputs)["product"], function(inputs)["product"])
 
 
 @pytest.mark.parametrize("name", EACH)

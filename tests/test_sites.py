@@ -163,22 +163,6 @@ def test_large_matrices_are_factorised_by_halves(size: int, monkeypatch) -> None
     assert not linalg.cholesky(broken)[1]
 
 
-@pytest.mark.parametrize("size", [1, 2, 30])
-def test_quadratic_forms_by_parts(size: int) -> None:
-    """Three quarters of a symmetric matrix give its quadratic forms and congruences."""
-    rng = np.random.default_rng(size)
-    half, columns = rng.standard_normal((2, size, size)), rng.standard_normal((size, 5))
-    matrix = half + half.transpose(0, 2, 1)
-    parts = linalg.halve(tf.constant(matrix))
-    expected = columns.T @ matrix @ columns
-    found = linalg.congruence(parts, tf.constant(columns))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * size)
-    forms = linalg.quadratic_form(parts, tf.constant(columns))
-    np.testing.assert_allclose(forms, np.diagonal(expected, axis1=1, axis2=2), rtol=0, atol=1e-13 * size)
-    if size == 30:
-        assert sum(part.shape[-1] * part.shape[-2] for part in parts) < 0.78 * size**2
-
-
 def test_jitter_is_the_default_or_what_rounding_needs() -> None:
     gram = tf.constant(4.0 * np.ones([3, 50, 50]))
     default, nugget = gpflow.default_jitter(), tf.constant([0.0, 0.1, 2.0], tf.float64)

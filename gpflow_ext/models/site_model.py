@@ -14,7 +14,7 @@ from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext import checks, linalg
+from gpflow_ext import checks
 from gpflow_ext.models import projection
 from gpflow_ext.models.whitened_posterior import SparseSitePosterior
 from gpflow_ext.sites import Dense, Prior, Sites, Whitened
@@ -145,11 +145,10 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
 
 
 class DenseSitePosterior(posteriors.AbstractPosterior):
-    """GPflow's cached posterior: α and Q, in two parts, computed from the sites without factorising K.
+    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
 
-    The mean is μ* + K_*f α and the covariance K_** − K_*f Q K_f*, f at the training inputs; `linalg.halve`
-    gives the parts. ``update_cache`` reads the model again, so the object follows a model that is trained
-    further.
+    The mean is μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs.
+    ``update_cache`` reads the model again, so the object follows a model that is trained further.
     """
 
     def __init__(self, model: SiteModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
@@ -157,12 +156,12 @@ class DenseSitePosterior(posteriors.AbstractPosterior):
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
-    def _parts(self) -> tuple[tf.Tensor, ...]:
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
         prior, current = self._model.prior(), self._model.latent_sites
         assert isinstance(prior, Dense)
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean)
-        return alpha, *linalg.halve(factor.reduction())
+        return alpha, factor.reduction()
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
         return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
@@ -177,12 +176,12 @@ class DenseSitePosterior(posteriors.AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, *halves = cache  # [N, L], of [L, N, N]
+        alpha, Qinv = cache  # [N, L], [L, N, N]
         cross = self.kernel(self.X_data, Xnew)  # [N, R]
         K = self.kernel(Xnew, full_cov=full_cov)
         if full_cov:
-            cov = K - linalg.congruence(halves, cross)  # [L, R, R]
+            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
         else:
-            cov = K[:, None] - tf.transpose(linalg.quadratic_form(halves, cross))  # [R, L]
+            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [R, L]
         mean = tf.matmul(cross, alpha, transpose_a=True)  # [R, L]
         return mean, expand_independent_outputs(cov, full_cov, full_output_cov)

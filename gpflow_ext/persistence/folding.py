@@ -7,9 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-
-from .shape_values import constant_shapes
 
 _SMALL = 16  # tensors up to this size stay constants of the graph, from which static shapes are inferred
 _SAME_AT_EVERY_CALL = frozenset(("Placeholder", "ReadVariableOp"))  # although TensorFlow calls them stateful
@@ -33,7 +32,7 @@ class Store:
         return self._held[key]
 
 
-def fold(function: Any, store: Store, *, reshape: bool = True) -> Callable[..., dict[str, tf.Tensor]] | None:
+def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | None:
     """Return what does the same as a concrete function, cut where its arguments come in.
 
     The tensors that cross the cut are evaluated now, by the operations of the function itself, so the results
@@ -46,8 +45,6 @@ def fold(function: Any, store: Store, *, reshape: bool = True) -> Callable[..., 
         A concrete function that returns a dictionary of tensors.
     store
         Where the variables go.
-    reshape
-        Also take out the shapes of which only the number of rows is open, -1 in their place.
 
     Returns
     -------
@@ -57,7 +54,7 @@ def fold(function: Any, store: Store, *, reshape: bool = True) -> Callable[..., 
     graph, outputs = function.graph, {k: _source(t) for k, t in function.structured_outputs.items()}
     count = len(function.inputs) - len(function.captured_inputs)
     arguments, captures = function.inputs[:count], function.inputs[count:]
-    shapes = constant_shapes(graph, reshape)
+    shapes = _known_shapes(graph)
     moving = _moving(graph, {t.op.name for t in arguments}, shapes)
     kept = _needed([t.op for t in outputs.values()], moving, shapes)
     used = [t for op in kept for t in _inputs(op)] + list(outputs.values())
@@ -96,6 +93,16 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 def _inputs(op: tf.Operation) -> list[tf.Tensor]:
     return [_source(t) for t in op.inputs]
+
+
+def _known_shapes(graph: tf.Graph) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the tensors that say to what shape something is broadcast, where it is one at every call."""
+    found = {}
+    for op in graph.get_operations():
+        if op.type == "BroadcastTo" and op.outputs[0].shape.is_fully_defined():
+            shape = _inputs(op)[1]
+            found[shape.name] = np.array(op.outputs[0].shape, shape.dtype.as_numpy_dtype)
+    return found
 
 
 def _moving(graph: tf.Graph, arguments: Iterable[str], shapes: Mapping[str, Any]) -> set[str]:

@@ -73,10 +73,7 @@ def build(
     sources = list(_arrays(signatures.values()))
     if profile != "exact":
         store = Store()
-        # ONNX Runtime joins a division by a constant to a product once no shape is computed between them,
-        # and holds the factor in single precision.
-        reshape = profile != "portable"
-        signatures = {key: _fold(signature, store, reshape) for key, signature in signatures.items()}
+        signatures = {key: _fold(signature, store) for key, signature in signatures.items()}
     module = tf.Module(name="served")
     # A signature may read only what the saved module owns, and whatever else it owned would be saved for
     # nothing.
@@ -85,8 +82,8 @@ def build(
     return Served(module, signatures, sources)
 
 
-def _fold(signature: Any, store: Store, reshape: bool) -> Any:
-    folded = fold(signature, store, reshape=reshape)
+def _fold(signature: Any, store: Store) -> Any:
+    folded = fold(signature, store)
     return signature if folded is None else _trace(folded, *signature.structured_input_signature[0])
 
 
