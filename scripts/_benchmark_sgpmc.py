@@ -205,15 +205,9 @@ def ours(model: SGPMCFreeForm, sizes: Sizes, chains: int) -> dict[str, Any]:
         check=False,
     )
     whole, found = time.perf_counter() - begin, draws.diagnose()
-    return {
-        "method": f"ours, {chains} chain{'s' if chains > 1 else ''}",
-        "ess": found.min_ess,
-        "seconds": draws.seconds,
-        "before": whole - draws.seconds,
-        "gradients": found.gradients * chains,
-        "acceptance": found.acceptance,
-        "rhat": found.worst_rhat,
-    }
+    name = f"ours, {chains} chain{'s' if chains > 1 else ''}"
+    record = _sgpmc.timed(name, found, whole - draws.seconds)
+    return {**record, "gradients": found.gradients * chains}
 
 
 def gpflows(model: SGPMCFreeForm, sizes: Sizes) -> dict[str, Any]:
@@ -255,15 +249,7 @@ def gpflows(model: SGPMCFreeForm, sizes: Sizes) -> dict[str, Any]:
     }
     coordinates = {str(j): column[None] for j, column in enumerate(flat.T)}
     found = diagnostics.diagnose(coordinates, stats, seconds)
-    return {
-        "method": "GPflow, 1 chain",
-        "ess": found.min_ess,
-        "seconds": seconds,
-        "before": middle - begin,
-        "gradients": found.gradients,
-        "acceptance": found.acceptance,
-        "rhat": found.worst_rhat,
-    }
+    return _sgpmc.timed("GPflow, 1 chain", found, middle - begin)
 
 
 def document(where: dict[str, Any], records: Records) -> str:

@@ -11,6 +11,7 @@ import tensorflow_probability as tfp
 from _journal import Record
 
 import gpflow_ext as gpx
+from gpflow_ext.mcmc.diagnostics import Diagnosis
 
 COLUMNS = ("R-hat", "min ESS", "ESS / 1000 gradients", "ESS / s", "acceptance", "ε, L_max", "divergences")
 
@@ -51,6 +52,19 @@ def free_form_log_density(model: gpx.models.SGPMCFreeForm, draws: gpx.Draws, tes
     """Return the mean log density of test data, averaged over at most 2,000 draws."""
     model.assign_draws(draws, most=2000)
     return float(np.mean(model.predict_log_density(test)))
+
+
+def timed(method: str, found: Diagnosis, before: float) -> Record:
+    """Return what the benchmark keeps of a chain, ``before`` the seconds until it ran compiled and tuned."""
+    return {
+        "method": method,
+        "ess": found.min_ess,
+        "seconds": found.seconds,
+        "before": before,
+        "gradients": found.gradients,
+        "acceptance": found.acceptance,
+        "rhat": found.worst_rhat,
+    }
 
 
 def record(draws: gpx.Draws) -> Record:

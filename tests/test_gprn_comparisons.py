@@ -138,7 +138,7 @@ SMALL, LARGE = (25, 40, 1, 4), (60, 200, 2, 20)
 
 
 def test_the_start_by_moments_finds_a_higher_bound_and_predicts_better() -> None:
-    """Draws of a network with two nodes: fit keeps it; on independent draws it is left."""
+    """Draws of a network with two nodes, on which two steps of fit keep it."""
     task = _gprn.generated(1, outputs=60, rows=30, width=1)
     found = {}
     for moments in (True, False):

@@ -21,13 +21,8 @@ from gpflow_ext.recipes.optimizers import built
 from gpflow_ext.recipes.recipe import Recipe
 
 _START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
-_STRETCHES = (
-    1.0,
-    1.5,
-    2.5,
-    5.0,
-    10.0,
-)  # of the length scales of k_w, which are those of the targets at first
+# Of the length scales of k_w, which are those of the targets at first.
+_STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
 
 
 def regression_network(
