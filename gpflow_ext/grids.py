@@ -43,7 +43,7 @@ class Dense(NamedTuple):
 
     def explained(self) -> tf.Tensor:
         """Return ‖aₙ‖², [C or 1, N]."""
-        return tf.reduce_sum(self.A**2, axis=1)
+        return tf.reduce_sum(tf.square(self.A), axis=1)
 
     def spread(self, q_sqrt: tf.Tensor) -> tf.Tensor:
         """Return ‖Sₚᵀaₙ‖² for factors S [P, M, M] and one member, [N, P]. O(PNM²)."""
@@ -51,9 +51,8 @@ class Dense(NamedTuple):
         return tf.transpose(tf.reduce_sum(tf.matmul(q_sqrt, A, transpose_a=True) ** 2, axis=1))
 
     def weighted(self, prec: tf.Tensor) -> tf.Tensor:
-        """Return AΛₚAᵀ for diagonals Λ [P, N], [C or 1, P, M, M]. O(CPNM²)."""
-        A = self.A[:, None]
-        return tf.matmul(A * prec[:, None, :], A, transpose_b=True)
+        """Return AΛₚAᵀ for diagonals Λ ≥ 0 [P, N], [C or 1, P, M, M]. O(CPNM²)."""
+        return linalg.outer(self.A[:, None] * tf.sqrt(prec)[:, None, :])
 
 
 class Kronecker(NamedTuple):

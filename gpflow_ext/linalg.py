@@ -92,6 +92,19 @@ def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
     return value(gram, chol, cross)
 
 
+def outer(matrix: tf.Tensor) -> tf.Tensor:
+    """Return BBᵀ of matrices [..., M, N]; its gradient takes one product, (S + Sᵀ)B, not two. O(M²N)."""
+
+    @tf.custom_gradient
+    def value(matrix: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.matmul(upstream + tf.linalg.matrix_transpose(upstream), matrix)
+
+        return tf.matmul(matrix, matrix, transpose_b=True), gradient
+
+    return value(matrix)
+
+
 def inverse_root(gram: tf.Tensor) -> tf.Tensor:
     """Return the symmetric K^(−½) of positive definite matrices [..., M, M], differentiable. O(M³).
 

@@ -14,7 +14,7 @@ import gpflow_ext as gpx
 from gpflow_ext import grids, linalg
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.mcmc.target import Target
-from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.models import SGPMCFreeForm, sgpmc_freeform
 from gpflow_ext.recipes import sampling_target
 
 X = grids.grid(np.linspace(0.0, 4.0, 6), np.linspace(0.0, 3.0, 5))
@@ -264,3 +264,42 @@ def test_the_inverse_root_and_its_gradient() -> None:
         np.testing.assert_allclose(
             tf.reduce_sum(gradient * direction), (ends[0] - ends[1]) / 2e-5, rtol=0, atol=1e-8
         )
+
+
+def test_predictions_on_a_grid_use_its_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are those at the same points in another order, which are no grid, a few rows at a time."""
+    model = model_of(KERNELS["one length scale each"]())
+    rng = np.random.default_rng(5)
+    values = {"V": rng.standard_normal((3, *model.V.shape)), "kernel.variance": rng.uniform(1.0, 2.0, 3)}
+    members = grids.Stack([(model.V, tf.constant(values["V"])), (model.kernel.variance, tf.constant(values["kernel.variance"]))])  # fmt: skip
+    points = grids.grid(np.linspace(0.1, 3.0, 7), np.linspace(0.0, 2.0, 4))
+    order = rng.permutation(len(points))
+    dense, sizes = SGPMCFreeForm.project, []
+
+    def project(self, stack, X, chol=None):
+        sizes.append(X.shape[0])
+        return dense(self, stack, X, chol)
+
+    monkeypatch.setattr(SGPMCFreeForm, "project", project)
+    on_grid = model.moments(members, tf.constant(points))
+    assert not sizes
+    one_piece = model.moments(members, tf.constant(points[order]))
+    monkeypatch.setattr(sgpmc_freeform, "_ELEMENTS", 3 * len(Z) * 10)
+    pieces = model.moments(members, tf.constant(points[order]))
+    assert sizes == [28, 10, 10, 8]
+    for ours, whole, some in zip(on_grid, one_piece, pieces, strict=True):
+        np.testing.assert_allclose(ours.numpy()[:, order], whole, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(some, whole, rtol=0, atol=1e-10)
+
+
+def test_an_outer_product_and_its_gradient() -> None:
+    rng = np.random.default_rng(0)
+    B, weights = (tf.constant(rng.standard_normal(shape)) for shape in ((2, 3, 7), (2, 3, 3)))
+    found = []
+    for product in (linalg.outer, lambda B: tf.matmul(B, B, transpose_b=True)):
+        with tf.GradientTape() as tape:
+            tape.watch(B)
+            value = tf.reduce_sum(weights * product(B))
+        found.append((value, tape.gradient(value, B)))
+    for ours, plain in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-12)
