@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import _gprn_field as images
 import _gprn_methods as methods
 import _report
 import gpflow
@@ -95,7 +97,10 @@ TASKS: dict[str, tuple[Callable[[int], Task], Sequence[int]]] = {  # task, numbe
     "arabidopsis": (arabidopsis, (1, 2, 4)),
     "germany": (germany, (1, 2)),
     "sarcos": (sarcos, (1, 2)),
+    "field": (images.field, (2,)),
 }
+MILLION = (methods.INDEPENDENT, methods.PCA, methods.COLLAPSED)  # methods that a million outputs allow
+PICTURED = {"heat": "one simulated run each row", "field": "one test input each row"}
 
 
 READING = {
@@ -121,9 +126,17 @@ READING = {
 
 
 def compare(
-    journal: Journal, name: str, seeds: int, chosen: Sequence[str] | None = None, quick: bool = False
+    journal: Journal,
+    name: str,
+    seeds: int,
+    chosen: Sequence[str] | None = None,
+    quick: bool = False,
+    folder: Path = Path(),
 ) -> None:
-    """Measure the chosen methods, or all, on one task, as far as the journal lacks them."""
+    """Measure the chosen methods, or all, on one task, as far as the journal lacks them.
+
+    What the network with two nodes predicts of images goes as a picture into ``folder``, for the first seed.
+    """
     wanted = [methods.BY_FLAG[flag] for flag in chosen or methods.BY_FLAG]
     make, numbers = TASKS[name]
     for seed in range(seeds):
@@ -138,12 +151,18 @@ def compare(
             (m, numbers[-1]) for m in (methods.JOINT, methods.TENSOR, methods.MEAN_FIELD, methods.MIXTURE)
         ]
         for method, K in jobs:
-            if method not in wanted or method in impossible:
+            if method not in wanted or method in impossible or (name == "field" and method not in MILLION):
                 continue
             key = {"of": name, "method": method, "nodes": K, "seed": seed}
             found = journal.find(of=name, method=methods.COLLAPSED, nodes=K, seed=seed)
             budget = found[0]["seconds"] if found else 0.0
-            journal.once(key, lambda m=method, k=K, b=budget, t=task: _finite(methods.run(m, t, k, b)))
+            pictured = not quick and name in PICTURED and (method, K, seed) == (methods.COLLAPSED, 2, 0)
+            show = (
+                functools.partial(images.draw, folder / f"gprn_{name}.png", task.Y_test) if pictured else None
+            )
+            journal.once(
+                key, lambda m=method, k=K, b=budget, t=task, s=show: _finite(methods.run(m, t, k, b, s))
+            )
 
 
 def scaling(
@@ -247,7 +266,11 @@ def _table(journal: Journal, name: str, title: str) -> list[str]:
         return []
     columns = ["method", "nRMSE", "nMAE", "NLPD", "bound or evidence", "seconds", "seeds"]
     reading = [f"{READING[name]}\n"] if name in READING else []
-    return [f"## {name}\n", f"{title}\n", _report.table(columns, rows), *reading]
+    drawn = name in PICTURED and journal.find(of=name, method=methods.COLLAPSED, nodes=2, seed=0)
+    picture = (
+        [f"![Predicted by a network with two nodes, {PICTURED[name]}](gprn_{name}.png)\n"] if drawn else []
+    )
+    return [f"## {name}\n", f"{title}\n", _report.table(columns, rows), *reading, *picture]
 
 
 def _scaling_text(journal: Journal) -> list[str]:

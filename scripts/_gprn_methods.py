@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +43,14 @@ class Task:
         return not np.isnan(self.Y).any()
 
 
-def run(method: str, task: Task, num_latent: int, budget: float = 0.0) -> dict[str, float]:
-    """Train a method and return its scores on the test targets, its seconds and its bound.
+def run(
+    method: str,
+    task: Task,
+    num_latent: int,
+    budget: float = 0.0,
+    show: Callable[[Array], None] | None = None,
+) -> dict[str, float]:
+    """Train a method and return its scores on the test targets, its seconds and its bound; show its means.
 
     ``nrmse`` and ``nmae`` are the root mean squared and the mean absolute error over all test targets, divided
     by their standard deviation; ``nlpd`` is the mean of −log p(y) over them.
@@ -55,6 +62,8 @@ def run(method: str, task: Task, num_latent: int, budget: float = 0.0) -> dict[s
         mean, log_density, bound, seconds = _METHODS[method](task, num_latent, budget)
     finally:
         gpflow.config.set_default_jitter(jitter)
+    if show is not None:
+        show(mean)
     known = ~np.isnan(task.Y_test)
     error, scale = (mean - task.Y_test)[known], task.Y_test[known].std()
     return {
@@ -199,7 +208,7 @@ def _pca(task: Task, num_latent: int, budget: float) -> tuple[Array, float, floa
     rest = task.Y - middle - (left[:, :number] * scales[:number]) @ right[:number]
     var = np.full_like(mean, max(float(np.mean(rest**2)), task.floor))
     for k in range(number):
-        y = left[:, k] * np.sqrt(len(left))  # of variance near 1
+        y = left[:, k].astype(np.float64) * np.sqrt(len(left))  # of variance near 1
         kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(task.X.shape[1]))
         gpr = gpflow.models.GPR(
             (task.X, y[:, None]),

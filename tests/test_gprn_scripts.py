@@ -1,4 +1,4 @@
-"""What the comparisons of the regression networks rest on: the fully factorised baseline is a bound that rises."""
+"""What the comparisons of the regression networks rest on: the fully factorised baseline, and tasks of images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "scripts")]
 
+import _gprn_field as images  # noqa: E402
 import _gprn_methods as methods  # noqa: E402
 from _gprn_mean_field import MeanField  # noqa: E402
 
@@ -37,3 +38,16 @@ def test_the_factorised_bound_rises_and_stays_below_the_collapsed_one() -> None:
     cov = tf.linalg.diag(tf.constant([S.diagonal() for S in fitted._node_cov]).numpy().T)
     q = network.Nodes(tf.constant(fitted.means), cov, tf.constant(kl))
     assert network.bound(model.q.patterns, prior.weights, prior.noise, q) > values[-1]
+
+
+def test_images_are_smooth_and_what_is_predicted_of_them_is_drawn(tmp_path: Path) -> None:
+    task = images.field(0, side=40)
+    assert task.Y.shape == (images.ROWS, 1600)
+    assert task.Y_test.shape == (images.TEST, 1600)
+    image = images.smooth(np.random.default_rng(0), 40)
+    np.testing.assert_allclose(image.std(), 1.0, rtol=1e-6)
+    # White noise through a Gaussian filter of one pixel: correlation exp(-d² / 4) at d pixels.
+    beside, apart = (np.mean([image * np.roll(image, d, axis) for axis in (0, 1)]) for d in (1, 4))
+    np.testing.assert_allclose([beside, apart], np.exp([-0.25, -4.0]), rtol=0, atol=0.05)
+    images.draw(tmp_path / "new" / "images.png", task.Y_test, task.Y_test + 0.1)
+    assert (tmp_path / "new" / "images.png").stat().st_size > 1000

@@ -26,12 +26,13 @@ experiments
   arabidopsis  800 genes over a day
   germany      air quality at 70 stations, half of the readings missing
   sarcos       seven torques of a robot arm
+  field        images of a million pixels, generated
   scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs
 
 Results are written after each measurement: gprn.md, and single measurements to gprn.jsonl. A rerun skips what is there,
 so a run can be stopped at any time; to measure again, remove the lines.
 """
-EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "scaling")
+EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "field", "scaling")
 QUICK = ("generated", "scaling")
 METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field", "mixture")
 
@@ -54,7 +55,7 @@ def arguments() -> argparse.ArgumentParser:
     return new
 
 
-def measure(experiment: str, options: argparse.Namespace, journal: Any) -> None:
+def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: Path) -> None:
     """Run one experiment, as far as the journal lacks it."""
     import _gprn
 
@@ -65,7 +66,7 @@ def measure(experiment: str, options: argparse.Namespace, journal: Any) -> None:
             _gprn.scaling(journal, _gprn.SIZES, _gprn.TENSOR_SIZES, rows=100, nodes=5)
     else:
         seeds = options.seeds or (1 if options.quick else 3)
-        _gprn.compare(journal, experiment, seeds, options.methods, options.quick)
+        _gprn.compare(journal, experiment, seeds, options.methods, options.quick, folder)
 
 
 def main() -> None:
@@ -87,7 +88,7 @@ def main() -> None:
     journal = Journal(path.with_suffix(".jsonl"), written)
     for experiment in options.experiment or (QUICK if options.quick else EXPERIMENTS):
         journal.heading = {"environment": _report.environment(options.threads), "of": experiment}
-        measure(experiment, options, journal)
+        measure(experiment, options, journal, folder)
     written(journal)
     print(f"written to {path}; {time.perf_counter() - begin:.0f} seconds")
 
