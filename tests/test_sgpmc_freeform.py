@@ -22,7 +22,7 @@ from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
 from gpflow_ext.mcmc.target import Target
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.recipes import sampling_target
+from gpflow_ext.recipes import sampling, sampling_target
 from gpflow_ext.stacked import Stack
 
 tfd, tfb = tfp.distributions, tfp.bijectors
@@ -229,6 +229,18 @@ def test_draws_of_a_gaussian_posterior_are_those_of_exact_regression() -> None:
         for function, expected in ((chain, mean[n, 0]), ((chain - mean[n, 0]) ** 2, var[n, 0])):
             error = function.std() / np.sqrt(float(arviz.ess(function)))
             assert abs(function.mean() - float(expected)) <= 4.0 * error + 1e-4
+
+
+def test_a_kernel_that_is_held_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean and the likelihood may still be sampled; three latent functions and a constant mean."""
+    model = SGPMCFreeForm(classes(), kernel(), RobustMax(3, 1e-3), constant(), inducing_variable=Z)
+    gpflow.set_trainable(model.kernel, False)
+    gpx.gaussian_approximation(model, steps=5, free_inducing=False)
+    target, _ = sampling_target.target_and_start(model, sampling._coordinates(model, "hmc", "auto"))
+    z = tf.constant(np.random.default_rng(0).standard_normal((2, target.num_dimensions)))
+    expected = target.density(z, model.log_likelihoods)
+    monkeypatch.delattr(SGPMCFreeForm, "projection")
+    np.testing.assert_allclose(target(z), expected, rtol=1e-12)
 
 
 def test_without_data_the_prior_comes_back() -> None:

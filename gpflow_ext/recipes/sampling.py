@@ -163,7 +163,7 @@ def sample(
         a grid nearly that, for little more than vb, see `gpflow_ext.models.rescaled`. ``"fisher"``, of a
         `GPRNTensor`: scaled by the information about a node where the chains start. ``None``: the whitened
         ones, as in the paper. ``"auto"`` is rescaled on a grid, elsewhere conditional for one latent function
-        and vb for several; fisher for a `GPRNTensor`, and none for Gibbs.
+        with a kernel that is sampled and vb for others; fisher for a `GPRNTensor`, and none for Gibbs.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -278,7 +278,8 @@ def _coordinates(model: BayesianModel, kind: str, precondition: str | None) -> s
     """Return the coordinates for a model and a kind of sampler."""
     free_form, network = isinstance(model, SGPMCFreeForm), isinstance(model, GPRNTensor)
     if free_form and precondition == "auto":
-        single = "conditional" if model.num_latent_gps == 1 else "vb"
+        moves = model.num_latent_gps == 1 and model.kernel.trainable_parameters
+        single = "conditional" if moves else "vb"
         precondition = None if kind == "gibbs" else single if model.structure is None else "rescaled"
     if network and precondition == "auto":
         precondition = "fisher"

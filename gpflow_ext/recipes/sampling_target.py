@@ -12,10 +12,11 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext import stacked
 from gpflow_ext.mcmc.gibbs import Blocks
-from gpflow_ext.mcmc.target import Affine, Target
+from gpflow_ext.mcmc.target import Affine, LogLikelihood, Target
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.models.rescaled import Rescaled
 from gpflow_ext.models.sampled_network import SampledNetwork
+from gpflow_ext.stacked import Stack
 
 _HYPER_SCALE = 0.25  # of the other parameters beside the Gaussian approximation of v, on the log scale
 
@@ -35,12 +36,13 @@ def target_and_start(
         target = Target(model, functools.partial(stacked.each, objective))
         nothing = tf.zeros([1, 0, 0], target.start().dtype)
         return target, _spread(target, nothing).forward
-    target = Target(model, model.log_likelihoods)
+    density = _density(model)
+    target = Target(model, density)
     if precondition in (None, "vb"):
         affine = _spread(target, tf.convert_to_tensor(model.q_sqrt), _tilt(model, target))
         if precondition is None:
             return target, affine.forward
-        return Target(model, model.log_likelihoods, affine), lambda z: z
+        return Target(model, density, affine), lambda z: z
     eye = tf.eye(model.V.shape[0], batch_shape=[model.num_latent_gps], dtype=target.start().dtype)
     affine = _spread(target, eye)
     own = tf.range(target.num_dimensions) < tf.size(model.V)  # z is centred by the density
@@ -48,8 +50,16 @@ def target_and_start(
     if precondition == "rescaled":
         rescaled = Rescaled(model)
         return Target(model, rescaled.log_likelihoods, affine, rescaled.recover), lambda z: z
-    density = model.conditional_log_likelihoods
-    return Target(model, density, affine, model.from_conditional), lambda z: z
+    conditional = model.conditional_log_likelihoods
+    return Target(model, conditional, affine, model.from_conditional), lambda z: z
+
+
+def _density(model: SGPMCFreeForm) -> LogLikelihood:
+    """Return the log likelihood of v and θ; with the kernel held the data are projected here, once."""
+    if model.kernel.trainable_parameters:
+        return model.log_likelihoods
+    A = model.projection(Stack([]))
+    return lambda stack: model.expected(stack, A, stack[model.V])
 
 
 def _network_target(
