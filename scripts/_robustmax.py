@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import _report
 import gpflow
@@ -20,6 +20,7 @@ PHASES_TEXT = (
 TOY_SIZE, TOY_INDUCING = 750, 50
 MNIST_INDUCING, MNIST_BATCH, SHOWN_DIGITS = 500, 1000, 3
 PHASES = ((0.8, 0.01, 0.1), (0.2, 0.005, 0.05))  # share of the steps, rate of Adam, γ; each ends in a cosine
+SINGLE = gpflow.config.Config(float=np.float32, jitter=1e-4)
 PAPER = {"error": 1.96, "nlpd": 0.068}  # MNIST, per cent and nats, the variational posterior of the paper
 
 
@@ -77,22 +78,34 @@ def _draw_toy(path: Path, model: Any, train: Any, start: np.ndarray) -> None:
     plt.close(figure)
 
 
-def mnist(folder: Path, where: Mapping[str, Any], run_dir: Path, steps: int, every: int) -> None:
-    """Train on MNIST, or go on with it, record the scores on the way and draw them and the inducing digits."""
-    gpflow.config.set_default_float(np.float32)
-    gpflow.config.set_default_jitter(1e-4)
+class Digits(NamedTuple):
+    """MNIST: a model to train, where its inducing images start, and the data."""
+
+    model: gpx.models.SVGPRobustMax
+    Z: np.ndarray
+    train: Any
+    test: Any
+
+
+def digits() -> Digits:
+    """Return the untrained model; to be used in `SINGLE` precision throughout."""
     train, test = gpx.datasets.load("mnist", standardise="common")
     width = train[0].shape[1]
     kernel = gpflow.kernels.SquaredExponential(variance=5.0, lengthscales=np.full(width, np.sqrt(width) / 2))
     Z = gpx.inducing.kmeans(train[0], MNIST_INDUCING)
     model = gpx.models.SVGPRobustMax(kernel + gpflow.kernels.White(1e-3), 10, Z, num_data=len(train[0]))
+    return Digits(model, Z, train, test)
+
+
+def train_on(found: Digits, run_dir: Path, steps: int, every: int) -> list[dict[str, float]]:
+    """Train, or go on with what the folder holds; return the scores on the way."""
     lines: list[dict[str, float]] = []
     for number, (share, rate, gamma) in enumerate(PHASES, 1):
         phase, own_steps = run_dir / f"phase{number}", round(share * steps)
-        curve = Curve(phase / "curve.jsonl", model, test, every)
+        curve = Curve(phase / "curve.jsonl", found.model, found.test, every)
         gpx.fit(
-            model,
-            train,
+            found.model,
+            found.train,
             steps=own_steps,
             minibatch_size=MNIST_BATCH,
             rate=rate,
@@ -107,10 +120,18 @@ def mnist(folder: Path, where: Mapping[str, Any], run_dir: Path, steps: int, eve
         done, spent = (lines[-1]["step"], lines[-1]["seconds"]) if lines else (0, 0.0)
         for line in curve.lines():
             lines.append({**line, "step": line["step"] + done, "seconds": line["seconds"] + spent})
+    return lines
+
+
+def mnist(folder: Path, where: Mapping[str, Any], run_dir: Path, steps: int, every: int) -> None:
+    """Train on MNIST, or go on with it, record the scores on the way and draw them and the inducing digits."""
+    with gpflow.config.as_context(SINGLE):
+        found = digits()
+        lines = train_on(found, run_dir, steps, every)
     heading = {"where": dict(where), "steps": steps}
     _report.write_lines(folder / "robustmax_mnist.jsonl", [heading, *lines])
     _draw_curve(folder / "robustmax_mnist.png", lines)
-    _draw_digits(folder / "robustmax_digits.png", Z, model.inducing_variable.Z.numpy())
+    _draw_digits(folder / "robustmax_digits.png", found.Z, found.model.inducing_variable.Z.numpy())
 
 
 def _draw_curve(path: Path, lines: list[dict[str, float]]) -> None:

@@ -23,10 +23,12 @@ experiments
   pines     a point pattern with a known intensity, counted in grids from 32 x 32 to 512 x 512 cells
   binary    18 inputs, 5 to 100 inducing points, by k-means and optimised (Figure 1)
   samplers  HMC and Gibbs sampling on three likelihoods: effective draws, R-hat against time
+  mnist     60,000 images, trained as by reproduce/robustmax.py in its run folder, then sampled: hours
 
 A run that is stopped goes on where it was. Results go to sgpmc.md, sgpmc.jsonl and pictures.
 """
-EXPERIMENTS = ("coal", "pines", "binary", "samplers")
+EXPERIMENTS = ("coal", "pines", "binary", "samplers", "mnist")
+QUICK = EXPERIMENTS[:-1]
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -34,11 +36,18 @@ def arguments() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    new.add_argument("--experiment", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="default: all")
+    new.add_argument(
+        "--experiment", nargs="+", choices=EXPERIMENTS, help="default: all; without mnist with --quick"
+    )
     new.add_argument("--quick", action="store_true", help="one split, three trials, few draws")
     new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10; binary 5)")
-    new.add_argument("--draws", type=int, metavar="N", help="of each chain (default: 1000; binary 500)")
+    new.add_argument(
+        "--draws", type=int, metavar="N", help="of each chain (default: 1000; binary 500, mnist 200)"
+    )
     new.add_argument("--problems", nargs="+", metavar="NAME", help="of samplers (default: all)")
+    new.add_argument(
+        "--steps", type=int, default=20000, metavar="N", help="of training on MNIST (default: 20000)"
+    )
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_sgpmc with --quick"
@@ -52,6 +61,7 @@ def main() -> None:
     _report.set_threads(options.threads)
     import _sgpmc_binary as binary
     import _sgpmc_coal as coal
+    import _sgpmc_mnist as mnist
     import _sgpmc_pines as pines
     import _sgpmc_samplers as samplers
     from _journal import Journal
@@ -62,7 +72,9 @@ def main() -> None:
 
     def write(journal: Journal) -> None:
         where = [record for record in journal.records if "cpu" in record][-1]
-        parts = [part for module in (coal, pines, binary, samplers) for part in module.document(journal)]
+        parts = [
+            part for module in (coal, pines, binary, samplers, mnist) for part in module.document(journal)
+        ]
         _report.write(folder / "sgpmc.md", "\n".join([header(where), *parts]))
 
     journal = Journal(folder / "sgpmc.jsonl", write)
@@ -80,12 +92,13 @@ def main() -> None:
             journal, folder, number(options.draws, 500, 20), number(options.splits, binary.SPLITS, 1), quick
         ),
         "samplers": lambda: samplers.run(journal, folder, draws, quick, options.problems or problems),
+        "mnist": lambda: mnist.run(journal, options.steps, number(options.draws, 200, 20)),
     }
     problems = ["coal"] if quick else list(samplers.PROBLEMS)
     unknown = set(options.problems or ()) - set(samplers.PROBLEMS)
     if unknown:
         raise ValueError(f"--problems: no {', '.join(unknown)}; there are {', '.join(samplers.PROBLEMS)}.")
-    for name in options.experiment:
+    for name in options.experiment or (QUICK if quick else EXPERIMENTS):
         runs[name]()
     write(journal)
     print((folder / "sgpmc.md").read_text(encoding="utf-8"))
