@@ -12,7 +12,7 @@ from _journal import Journal, Record
 
 import gpflow_ext as gpx
 
-CHAINS, WARM_UP, SETTING = 2, 20, gpx.Setting(0.1, 12)
+CHAINS, WARM_UP, SETTING = 2, 20, gpx.Setting(0.15, 12)
 RUNS, FULL = Path("runs/reproduce_robustmax"), 20_000
 PAPER = {"gaussian": 0.068, "free_form": 0.064}
 TEXT = """\
