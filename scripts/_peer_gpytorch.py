@@ -53,6 +53,6 @@ def step(
         loss = -bound(model(X[rows]), y[rows])
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     return move
