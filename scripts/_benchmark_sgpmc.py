@@ -26,6 +26,7 @@ from gpflow_ext.recipes import sampling_target
 
 Records = list[dict[str, Any]]
 CHAINS = 10
+OURS = ("ours, 1 chain", f"ours, {CHAINS} chains")
 BURN_IN, LEAPFROGS, TARGET = 300, 10, 0.75  # of GPflow's documented recipe
 
 TEXT = """\
@@ -46,7 +47,9 @@ GRADIENTS = """\
 
 Medians of {repeats} interleaved rounds of {calls} calls, in milliseconds of a call for all its chains, compiled. `grid`: Poisson
 counts in {side} × {side} cells, inducing points on a grid of {axis} × {axis}: its Kronecker structure is used. Preconditioned
-as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `rescaled`.
+as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `rescaled`. The share is that of the operations
+per second of a 1,000 × 1,000 matrix product in the same rounds: where one chain reaches a good part of it, ten take ten times
+as long; where it waits for the calls of small operations, ten cost little more.
 """
 
 
@@ -88,9 +91,10 @@ def run(options: argparse.Namespace) -> Records:
         gpx.gaussian_approximation(model, free_inducing=False)
         date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         own: Records = []
-        for record in interleaved(gradients(model, sizes.calls), options.repeats, ()):
-            per_call = [second / sizes.calls for second in record["seconds"]]
-            own.append({**record, "table": "gradient", "seconds": per_call})
+        for record in interleaved(gradients(model, sizes.calls), options.repeats, OURS):
+            record["seconds"] = [second / sizes.calls for second in record["seconds"]]
+            record["flops"] = record["flops"] and record["flops"] / sizes.calls
+            own.append({**record, "table": "gradient"})
         print(f"{name}: gradients done", flush=True)
         own += [{"table": "ess", **ours(model, sizes, chains)} for chains in (CHAINS, 1)]
         if name != "grid":  # its dense matrices would take an hour
@@ -160,7 +164,7 @@ def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
     found = {}
     for chains in (1, CHAINS):
         z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], dtype=tf.float64))
-        found[f"ours, {chains} chain{'s' if chains > 1 else ''}"] = repeated(target, [z], calls)
+        found[OURS[chains > 1]] = repeated(target, [z], calls)
     helper = helper_of(sgpmc(model))
     found["GPflow, 1 chain"] = repeated(helper.target_log_prob_fn, helper.current_state, calls)
     return found
@@ -168,15 +172,19 @@ def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
 
 def repeated(function: Callable[..., tf.Tensor], at: Any, calls: int) -> Builder:
     """Return a maker of what evaluates a log density and its gradient, compiled."""
-    compiled = tf.function(lambda *x: tfp.math.value_and_gradient(function, x), autograph=False)
     points = [tf.convert_to_tensor(part) for part in at]
 
-    def go() -> None:
-        for _ in range(calls):
-            value, _ = compiled(*points)
-        np.asarray(value)
+    def build() -> Callable[[], None]:
+        compiled = tf.function(lambda *x: tfp.math.value_and_gradient(function, x), autograph=False)
 
-    return lambda: go
+        def go() -> None:
+            for _ in range(calls):
+                value, _ = compiled(*points)
+            np.asarray(value)
+
+        return go
+
+    return build
 
 
 def sgpmc(model: SGPMCFreeForm) -> gpflow.models.SGPMC:
@@ -304,13 +312,22 @@ def draws_table(records: Records) -> str:
     return _report.table(columns, rows)
 
 
+def _share(record: dict[str, Any]) -> str:
+    """Return what share of the rate of a matrix product a gradient reaches."""
+    flops = record.get("flops")
+    return f"{flops / median(record['seconds']) / record['rate']:.0%}" if flops else ""
+
+
 def gradient_table(records: Records) -> str:
     """Return the table of gradients."""
     rows = []
     for problem in dict.fromkeys(record["problem"] for record in records):
         of = {r["method"]: 1e3 * median(r["seconds"]) for r in records if r["problem"] == problem}
-        one, many, theirs = of["ours, 1 chain"], of[f"ours, {CHAINS} chains"], of["GPflow, 1 chain"]
+        (one, many), theirs = (of[name] for name in OURS), of["GPflow, 1 chain"]
         cells = (one, many, many / one, theirs, theirs / one, CHAINS * theirs / many)
-        rows.append([problem, *(_report.number(cell) for cell in cells)])
-    columns = ("", "1 chain", f"{CHAINS} chains", f"{CHAINS} over 1", "GPflow, 1 chain", "over 1", f"{CHAINS} of it over {CHAINS}")  # fmt: skip
+        shares = (
+            _share(r) for name in OURS for r in records if (r["problem"], r["method"]) == (problem, name)
+        )
+        rows.append([problem, *(_report.number(cell) for cell in cells), *shares])
+    columns = ("", "1 chain", f"{CHAINS} chains", f"{CHAINS} over 1", "GPflow, 1 chain", "over 1", f"{CHAINS} of it over {CHAINS}", "share, 1", f"share, {CHAINS}")  # fmt: skip
     return _report.table(columns, rows)
