@@ -137,7 +137,7 @@ def document(journal: Journal) -> list[str]:
     ]
     text = TEXT.format(
         chains=CHAINS,
-        draws=records[0]["draws"],
+        draws=" or ".join(map(str, sorted({one["draws"] for one in records}))),
         coal=_sgpmc_coal.INDUCING,
         binary=BINARY_INDUCING,
         toy=_robustmax.TOY_SIZE,
