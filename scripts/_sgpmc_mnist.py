@@ -21,7 +21,8 @@ TEXT = """\
 {steps:,} steps of variational training as in [`robustmax.md`](robustmax.md), with {inducing} inducing points, in single precision; then {chains}
 chains of the {dimensions:,} whitened values v, {draws} draws of each after {warm_up} that were discarded, in the coordinates of the
 Gaussian approximation, with a setting that was not tuned. The paper samples v and θ; here θ is held, so that the 60,000
-images are projected on the inducing points once: with 784 length scales free a gradient would cost some 25 times as much.
+images are projected on the inducing points once, not at each gradient. R-hat and ESS are those of the worst coordinate:
+these are few draws of many coordinates.
 """
 
 
