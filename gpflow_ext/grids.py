@@ -142,6 +142,12 @@ class Structure(NamedTuple):
     inducing_axes: tuple[Array, ...]  # Z_d, [M_d]
     axes: tuple[Array, ...]  # X_d, [N_d]
 
+    def at(self, X: tf.Tensor) -> Structure | None:
+        """Return that of the same inducing points and other inputs, where these are known and a grid."""
+        known = tf.get_static_value(X)
+        axes = None if known is None or not len(known) else axes_of(known)
+        return None if axes is None else Structure(self.inducing_axes, axes)
+
     def gram(self, kernel: Kernel, stack: Stack) -> tf.Tensor:
         """Return K_uu as a matrix, for inputs that are no grid, [C or 1, M, M]. O(CM²)."""
         grams = [_jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]

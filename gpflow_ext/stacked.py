@@ -17,6 +17,10 @@ import gpflow
 import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 
+ELEMENTS = (
+    2**25
+)  # of the matrices of all members that are held at a time where many rows are predicted, 256 MiB
+
 
 class Stack:
     """Constrained values [C, *shape] of some parameters; all others keep their own value."""
@@ -150,6 +154,12 @@ def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) ->
     """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked."""
     own = stack.within(function)
     return each(lambda: function(X), own) if own.values else function(X)[None]
+
+
+def pieces(X: tf.Tensor, width: int) -> list[tf.Tensor]:
+    """Return inputs [N, D] by as many rows as hold `ELEMENTS`, ``width`` each; whole where N is unknown."""
+    N, size = X.shape[0], max(ELEMENTS // width, 1)
+    return [X] if N is None or size >= N else [X[begin : begin + size] for begin in range(0, N, size)]
 
 
 def per_datum(

@@ -132,9 +132,9 @@ READING = {
         "costs more of the bound than it explains. The mean field errs least here."
     ),
     "field": (
-        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products and takes no longer "
-        "than on two hundred; most of the seconds of the others go into passes over all pixels. The evidence counts "
-        "neighbouring pixels as independent."
+        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what "
+        "they do for a thousand outputs (see below); most of the seconds of the others go into passes over all pixels. The "
+        "evidence counts neighbouring pixels as independent."
     ),
     "stationary": "Nothing to gain, and nothing lost: further nodes fade away.",
 }

@@ -11,10 +11,10 @@ from gpflow import kernels
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext import grids, linalg
+from gpflow_ext import grids, linalg, stacked
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.mcmc.target import Target
-from gpflow_ext.models import SGPMCFreeForm, sgpmc_freeform
+from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.recipes import sampling_target
 
 X = grids.grid(np.linspace(0.0, 4.0, 6), np.linspace(0.0, 3.0, 5))
@@ -284,7 +284,7 @@ def test_predictions_on_a_grid_use_its_structure(monkeypatch: pytest.MonkeyPatch
     on_grid = model.moments(members, tf.constant(points))
     assert not sizes
     one_piece = model.moments(members, tf.constant(points[order]))
-    monkeypatch.setattr(sgpmc_freeform, "_ELEMENTS", 3 * len(Z) * 10)
+    monkeypatch.setattr(stacked, "ELEMENTS", 3 * len(Z) * 10)
     pieces = model.moments(members, tf.constant(points[order]))
     assert sizes == [28, 10, 10, 8]
     for ours, whole, some in zip(on_grid, one_piece, pieces, strict=True):

@@ -20,8 +20,6 @@ from gpflow_ext.models.draws_posterior import DrawsPosterior
 from gpflow_ext.predictive import Predictions
 from gpflow_ext.stacked import Stack
 
-_ELEMENTS = 2**25  # of all members' A at a time where rows are predicted, 256 MiB
-
 
 class SGPMCFreeForm(SGPMC):
     """The posterior of the inducing variables and of the hyperparameters together, in free form.
@@ -191,26 +189,15 @@ class SGPMCFreeForm(SGPMC):
         O(CNM²), some rows at a time; by `grids.Structure.project` where the model has a structure and X is
         a grid as well.
         """
-        on_grid = self._structure_at(X)
+        on_grid = None if self._structure is None else self._structure.at(X)
         if on_grid is not None:
             return self._moments(stack, X, on_grid.project(self.kernel, stack), stack[self.V])
         C, M = stack[self.V].shape[:2]
-        size = max(_ELEMENTS // (C * M), 1) if C else None
-        if X.shape[0] is None or size is None or X.shape[0] <= size:
-            return self._moments(stack, X, self.project(stack, X, chol), stack[self.V])
         chol = tf.linalg.cholesky(self.gram(stack)) if chol is None else chol
-        pieces = (X[begin : begin + size] for begin in range(0, X.shape[0], size))
+        pieces = stacked.pieces(X, (C or 1) * M)
         parts = [self._moments(stack, x, self.project(stack, x, chol), stack[self.V]) for x in pieces]
         mean, var = (tf.concat(part, axis=1) for part in zip(*parts, strict=True))
         return mean, var
-
-    def _structure_at(self, X: tf.Tensor) -> grids.Structure | None:
-        """Return the structure between the inducing points and inputs that are known and a grid."""
-        known = tf.get_static_value(X)
-        if self._structure is None or known is None or not len(known):
-            return None
-        axes = grids.axes_of(known)
-        return None if axes is None else grids.Structure(self._structure.inducing_axes, axes)
 
     def _moments(
         self, stack: Stack, X: tf.Tensor, A: grids.Dense | grids.Kronecker, V: tf.Tensor
