@@ -17,9 +17,7 @@ import gpflow
 import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 
-ELEMENTS = (
-    2**25
-)  # of the matrices of all members that are held at a time where many rows are predicted, 256 MiB
+ELEMENTS = 2**25  # of matrices held at a time where many rows are predicted, 256 MiB
 
 
 class Stack:

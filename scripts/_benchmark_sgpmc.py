@@ -213,8 +213,7 @@ def ours(model: SGPMCFreeForm, sizes: Sizes, chains: int) -> dict[str, Any]:
         check=False,
     )
     whole, found = time.perf_counter() - begin, draws.diagnose()
-    name = f"ours, {chains} chain{'s' if chains > 1 else ''}"
-    record = _sgpmc.timed(name, found, whole - draws.seconds)
+    record = _sgpmc.timed(OURS[chains > 1], found, whole - draws.seconds)
     return {**record, "gradients": found.gradients * chains}
 
 

@@ -64,12 +64,7 @@ def generated(
     """Draws of a network with two nodes, or of independent GPs with one kernel; as many test rows."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2.0, 2.0, (2 * rows, width))
-    factors = [
-        np.linalg.cholesky(
-            gpflow.kernels.SquaredExponential(lengthscales=length)(X).numpy() + 1e-8 * np.eye(2 * rows)
-        )
-        for length in (3.0, 1.2)
-    ]
+    factors = [images.root(X, length) for length in (3.0, 1.2)]
     W = np.einsum("nm,mdk->ndk", factors[0], rng.standard_normal((2 * rows, outputs, 2)))
     F = factors[1] @ rng.standard_normal((2 * rows, 2))
     Y = W[:, :, 0] if stationary else np.einsum("ndk,nk->nd", W, F)

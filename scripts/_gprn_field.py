@@ -19,7 +19,7 @@ def field(seed: int, side: int = SIDE) -> Task:
     """Images of 1000 × 1000 pixels, draws of a network with two nodes whose weights change smoothly from pixel to pixel; 100 training and 10 test inputs."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2.0, 2.0, (ROWS + TEST, 2))
-    across_weights, across_nodes = (_root(X, length) for length in (3.0, 1.2))
+    across_weights, across_nodes = (root(X, length) for length in (3.0, 1.2))
     Y = NOISE * rng.standard_normal((len(X), side**2), np.float32)
     for node in (across_nodes @ rng.standard_normal((len(X), 2))).T:
         images = np.stack([smooth(rng, side).ravel() for _ in X])
@@ -27,7 +27,8 @@ def field(seed: int, side: int = SIDE) -> Task:
     return Task(X[:ROWS], Y[:ROWS], X[ROWS:], Y[ROWS:], seed=seed)
 
 
-def _root(X: Array, length: float) -> Array:
+def root(X: Array, length: float) -> Array:
+    """Return the Cholesky factor of a squared exponential's Gram matrix, with which draws of it are made."""
     gram = gpflow.kernels.SquaredExponential(lengthscales=length)(X).numpy()
     return np.linalg.cholesky(gram + 1e-8 * np.eye(len(X)))
 
