@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import _report
-import _robustmax
 import _sgpmc
 import _sgpmc_binary
 import _sgpmc_coal
+import _sgpmc_toy
 import numpy as np
 from _journal import Journal, Record
 
@@ -33,10 +33,9 @@ Metropolis–Hastings in turn, its steps tuned by what is accepted; a gradient o
 effective draws in a second. `vb`: v in the coordinates of the Gaussian approximation. The smallest ESS of all coordinates.
 
 `coal`: Poisson, M = {coal}. `binary`: the silhouettes above, M = {binary}, one length scale or one for each input (ARD).
-`classes`: {toy} points of the unit square in three classes, robust-max, M = {toy_inducing}, Gamma(3, rate 2) on length scales and
-Gamma(3, rate 3) on the variance.
+`classes`: the three classes above, inducing points by k-means; tuned by {trials} trials of {samples} iterations with L_max up to {most}.
 """
-BINARY_INDUCING = 50
+BINARY_INDUCING, TUNING = 50, _sgpmc_binary.TUNING  # of classes, whose gradients are dear
 
 
 def coal() -> Model:
@@ -54,30 +53,23 @@ def binary(ard: bool) -> Model:
     return Model(train, kernel, gpx.likelihoods.BernoulliProbit(), inducing_variable=Z)
 
 
-def classes(ard: bool) -> Model:
-    """Return the model of three classes on the unit square."""
-    X, Y = (part[: _robustmax.TOY_SIZE] for part in _robustmax.toy_data(seed=1))
-    kernel = _sgpmc.kernel(np.full(2, 0.3) if ard else 0.3, (3.0, 2.0), (3.0, 3.0))
-    Z = gpx.inducing.kmeans(X, _robustmax.TOY_INDUCING, seed=0)
-    return Model((X, Y), kernel, gpx.likelihoods.RobustMax(3, 1e-3), num_latent_gps=3, inducing_variable=Z)
-
-
 PROBLEMS: dict[str, Callable[[], Model]] = {
     "coal": coal,
     "binary": lambda: binary(False),
     "binary, ARD": lambda: binary(True),
-    "classes": lambda: classes(False),
-    "classes, ARD": lambda: classes(True),
+    "classes": lambda: _sgpmc_toy.build(False),
+    "classes, ARD": lambda: _sgpmc_toy.build(True),
 }
 
 
 def measure(model: Model, sampler: str, num_draws: int, quick: bool) -> Record:
     """Sample by one sampler from the Gaussian approximation on."""
     options: dict[str, Any] = dict(SAMPLERS[sampler])
+    gibbs = "Gibbs" in sampler
     if quick:
-        options["tuning"] = (
-            {"rounds": 2, "iterations": 3} if "Gibbs" in sampler else {"trials": 3, "samples": 3}
-        )
+        options["tuning"] = {"rounds": 2, "iterations": 3} if gibbs else {"trials": 3, "samples": 3}
+    elif model.num_latent_gps > 1 and not gibbs:
+        options["tuning"] = TUNING
     draws = gpx.sample(model, num_draws, CHAINS, progress=False, check=False, seed=1, **options)
     return {**_sgpmc.record(draws), "seconds": draws.seconds, "shrinkage": shrinkage(draws)}
 
@@ -140,8 +132,9 @@ def document(journal: Journal) -> list[str]:
         draws=" or ".join(map(str, sorted({one["draws"] for one in records}))),
         coal=_sgpmc_coal.INDUCING,
         binary=BINARY_INDUCING,
-        toy=_robustmax.TOY_SIZE,
-        toy_inducing=_robustmax.TOY_INDUCING,
+        trials=TUNING["trials"],
+        samples=TUNING["samples"],
+        most=TUNING["max_leapfrogs"][1],
     )
     columns = ("", f"ms per gradient of {CHAINS} chains", *_sgpmc.COLUMNS)
     return [

@@ -22,12 +22,13 @@ experiments
   coal      counts of 191 mining disasters: held-out log density of the Gaussian and of the free-form posterior
   pines     a point pattern with a known intensity, counted in grids from 32 x 32 to 512 x 512 cells
   binary    18 inputs, 5 to 100 inducing points, by k-means and optimised (Figure 1)
+  toy       three classes on the plane: contours of the Gaussian and of the free form (Figure 4)
   samplers  HMC and Gibbs sampling on three likelihoods: effective draws, R-hat against time
   mnist     60,000 images, trained as by reproduce/robustmax.py in its run folder, then sampled: hours
 
 A run that is stopped goes on where it was. Results go to sgpmc.md, sgpmc.jsonl and pictures.
 """
-EXPERIMENTS = ("coal", "pines", "binary", "samplers", "mnist")
+EXPERIMENTS = ("coal", "pines", "binary", "toy", "samplers", "mnist")
 QUICK = EXPERIMENTS[:-1]
 
 
@@ -42,7 +43,7 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument("--quick", action="store_true", help="one split, three trials, few draws")
     new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10; binary 5)")
     new.add_argument(
-        "--draws", type=int, metavar="N", help="of each chain (default: 1000; binary 500, mnist 200)"
+        "--draws", type=int, metavar="N", help="of each chain (default: 1000; binary and toy 500, mnist 200)"
     )
     new.add_argument("--problems", nargs="+", metavar="NAME", help="of samplers (default: all)")
     new.add_argument(
@@ -64,6 +65,7 @@ def main() -> None:
     import _sgpmc_mnist as mnist
     import _sgpmc_pines as pines
     import _sgpmc_samplers as samplers
+    import _sgpmc_toy as toy
     from _journal import Journal
 
     quick = options.quick
@@ -72,9 +74,8 @@ def main() -> None:
 
     def write(journal: Journal) -> None:
         where = [record for record in journal.records if "cpu" in record][-1]
-        parts = [
-            part for module in (coal, pines, binary, samplers, mnist) for part in module.document(journal)
-        ]
+        modules = (coal, pines, binary, toy, samplers, mnist)
+        parts = [part for module in modules for part in module.document(journal)]
         _report.write(folder / "sgpmc.md", "\n".join([header(where), *parts]))
 
     journal = Journal(folder / "sgpmc.jsonl", write)
@@ -91,6 +92,7 @@ def main() -> None:
         "binary": lambda: binary.run(
             journal, folder, number(options.draws, 500, 20), number(options.splits, binary.SPLITS, 1), quick
         ),
+        "toy": lambda: toy.run(journal, folder, number(options.draws, 500, 20), quick),
         "samplers": lambda: samplers.run(journal, folder, draws, quick, options.problems or problems),
         "mnist": lambda: mnist.run(journal, options.steps, number(options.draws, 200, 20)),
     }
