@@ -13,6 +13,8 @@ from gpflow_ext import stacked
 from gpflow_ext.classes import class_probabilities
 from gpflow_ext.stacked import Stack
 
+NODES = 128  # numbers that the quadrature of a likelihood may hold for each latent function of a row
+
 
 class Predictions(Protocol):
     """Predictions at inputs [N, D]; what is not asked for is not computed."""
@@ -104,7 +106,29 @@ class MixturePredictions:
         return tf.reduce_logsumexp(found, axis=0) - math.log(found.shape[0])
 
     def _each(self, function: Any, *targets: tf.Tensor) -> Any:
-        return stacked.per_datum(function, self._likelihood, self._stack, self._X, *self._f, *targets)
+        """Return function(X, mean_s, var_s, *targets), [S, N, ...], by blocks of draws and of rows."""
+        X, (mean, var) = self._X, self._f
+        S, N, P = mean.shape
+        if N is None:
+            return stacked.per_datum(function, self._likelihood, self._stack, X, mean, var, *targets)
+        size = stacked.ELEMENTS // (P * NODES + X.shape[-1])
+        draws, rows = max(size // max(N, 1), 1), max(size, 1)
+
+        def block(s: slice, n: slice) -> Any:
+            stack = Stack((parameter, value[s]) for parameter, value in self._stack.values)
+            some = X[n], mean[s, n], var[s, n], *(part[n] for part in targets)
+            return stacked.per_datum(function, self._likelihood, stack, *some)
+
+        along = [_joined([block(s, n) for n in _slices(N, rows)], axis=1) for s in _slices(S, draws)]
+        return _joined(along, axis=0)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(begin, begin + size) for begin in range(0, max(count, 1), size)]
+
+
+def _joined(parts: list[Any], axis: int) -> Any:
+    return tf.nest.map_structure(lambda *each: tf.concat(each, axis), *parts)
 
 
 def _of_indicators(likelihood: gpflow.likelihoods.Likelihood) -> bool:

@@ -18,10 +18,12 @@ from marks import others_slow
 from scipy import stats
 
 import gpflow_ext as gpx
+from gpflow_ext import stacked
 from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
 from gpflow_ext.mcmc.target import Target
 from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.predictive import NODES
 from gpflow_ext.recipes import sampling, sampling_target
 from gpflow_ext.stacked import Stack
 
@@ -323,7 +325,7 @@ def test_a_resumed_run_has_the_same_draws_bit_by_bit(tmp_path) -> None:
 @pytest.fixture(scope="module")
 def drawn() -> tuple[SGPMCFreeForm, gpx.Draws]:
     model = MODELS["classes"]()
-    return model, quick(model, num_samples=25, num_chains=2)
+    return model, quick(model, num_samples=8, num_chains=2)
 
 
 def test_predictions_average_densities_over_the_draws(drawn) -> None:
@@ -338,7 +340,7 @@ def test_predictions_average_densities_over_the_draws(drawn) -> None:
         )
     ]
     single = [
-        model.moments(Stack((p, tf.constant(value[s : s + 1])) for p, value in values), X) for s in range(50)
+        model.moments(Stack((p, tf.constant(value[s : s + 1])) for p, value in values), X) for s in range(16)
     ]
     means, variances = (np.concatenate([pair[k] for pair in single]) for k in range(2))
     mean, var = model.predict_f(X)
@@ -360,6 +362,22 @@ def test_predictions_average_densities_over_the_draws(drawn) -> None:
     )
     _, cov = model.predict_f(X, full_cov=True)
     np.testing.assert_allclose(tf.transpose(tf.linalg.diag_part(cov)), var, atol=1e-9)
+
+
+@pytest.mark.parametrize("elements", [11, 40], ids=["some rows of a draw", "some draws"])
+def test_predictions_of_many_rows_are_made_in_blocks(elements, drawn, monkeypatch) -> None:
+    model, _ = drawn
+    data = tuple(np.asarray(part) for part in model.data)
+    whole = *model.predict_y(data[0]), model.predict_log_density(data)
+    sizes, one = [], model.likelihood.predict_log_density
+    monkeypatch.setattr(stacked, "ELEMENTS", elements * (3 * NODES + 2))
+    monkeypatch.setattr(
+        model.likelihood, "predict_log_density", lambda X, *rest: sizes.append(len(X)) or one(X, *rest)
+    )
+    for a, b in zip(whole, (*model.predict_y(data[0]), model.predict_log_density(data)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert max(sizes) == (2 * N if elements > N else elements)
+    assert sum(sizes) == 16 * N
 
 
 def test_draws_are_kept_forgotten_and_refused(drawn) -> None:

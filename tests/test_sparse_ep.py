@@ -95,8 +95,8 @@ def test_parallel_sweeps_reach_the_fixed_point_of_sequential_ones(damping: float
 
 def test_the_evidence_is_that_of_orthants(record_property) -> None:
     """At N <= 3 p(y) is an orthant probability of N(0, K + I), known in closed form."""
-    for num_data in (1, 2, 3):
-        for seed in range(3):
+    for num_data, seeds in ((1, 1), (2, 1), (3, 3)):
+        for seed in range(seeds):
             inputs = problems.inputs(num_data, seed)
             labels = np.random.default_rng(seed).integers(0, 2, (num_data, 1)).astype(float)
             model = settled(probit((inputs, labels), inducing_variable=inputs.copy()))
