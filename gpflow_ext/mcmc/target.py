@@ -47,7 +47,7 @@ class Affine(NamedTuple):
     """
 
     loc: tf.Tensor  # [d]
-    blocks: tf.Tensor  # F, [P, M, M]: of the first M·P coordinates, in the order [M, P]
+    blocks: tf.Tensor  # F, [P, M, M]: of the first M·P coordinates, in the order [M, P]; or [1, M·P, M·P]
     scale: tf.Tensor  # s, [d − M·P]: of the others
     tilt: tf.Tensor  # J, [M·P, d − M·P]: how the approximation's mean moves with the others
 

@@ -48,6 +48,7 @@ ADAPTATIONS: dict[str, tuple[Callable[..., Tuned], str, int]] = {  # with the op
     "gibbs": (adaptation.gibbs, "rounds", 25),
 }
 _SCALED_STEPS = (0.02, 1.0)  # where bayesopt looks in coordinates in which the posterior is nearly N(0, I)
+_JOINTLY_CONDITIONAL = 1024  # entries of V whose joint precision is factorised at each θ
 PRECONDITIONS = ("auto", "conditional", "rescaled", "vb", "fisher", None)
 
 
@@ -159,11 +160,13 @@ def sample(
     precondition
         Coordinates in which the chains move. ``"vb"``: the Gaussian approximation of v is their standard
         normal, its mean moving with θ to first order. ``"conditional"``: what its sites say of v at each θ
-        is; an evaluation costs about twice as much, and the hyperparameters move freely. ``"rescaled"``: on
+        is; an evaluation costs about twice as much, and the hyperparameters move freely. Of several latent
+        functions both take the sites together, see `gpflow_ext.models.joint_sites`. ``"rescaled"``: on
         a grid nearly that, for little more than vb, see `gpflow_ext.models.rescaled`. ``"fisher"``, of a
         `GPRNTensor`: scaled by the information about a node where the chains start. ``None``: the whitened
-        ones, as in the paper. ``"auto"`` is rescaled on a grid, elsewhere conditional for one latent function
-        with a kernel that is sampled and vb for others; fisher for a `GPRNTensor`, and none for Gibbs.
+        ones, as in the paper. ``"auto"`` is rescaled on a grid, elsewhere conditional where the kernel is
+        sampled and V has at most 1024 entries or one column, else vb; fisher for a `GPRNTensor`, and none for
+        Gibbs.
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
@@ -278,9 +281,9 @@ def _coordinates(model: BayesianModel, kind: str, precondition: str | None) -> s
     """Return the coordinates for a model and a kind of sampler."""
     free_form, network = isinstance(model, SGPMCFreeForm), isinstance(model, GPRNTensor)
     if free_form and precondition == "auto":
-        moves = model.num_latent_gps == 1 and model.kernel.trainable_parameters
-        single = "conditional" if moves else "vb"
-        precondition = None if kind == "gibbs" else single if model.structure is None else "rescaled"
+        few = model.num_latent_gps == 1 or tf.size(model.V) <= _JOINTLY_CONDITIONAL
+        dense = "conditional" if few and model.kernel.trainable_parameters else "vb"
+        precondition = None if kind == "gibbs" else dense if model.structure is None else "rescaled"
     if network and precondition == "auto":
         precondition = "fisher"
     if kind == "gibbs" and (not free_form or precondition not in (None, "vb")):

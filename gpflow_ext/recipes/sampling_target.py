@@ -14,6 +14,7 @@ from gpflow_ext import stacked
 from gpflow_ext.mcmc.gibbs import Blocks
 from gpflow_ext.mcmc.target import Affine, LogLikelihood, Target
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.models.joint_sites import joint_sites
 from gpflow_ext.models.rescaled import Rescaled
 from gpflow_ext.models.sampled_network import SampledNetwork
 from gpflow_ext.stacked import Stack
@@ -39,7 +40,7 @@ def target_and_start(
     density = _density(model)
     target = Target(model, density)
     if precondition in (None, "vb"):
-        affine = _spread(target, tf.convert_to_tensor(model.q_sqrt), _tilt(model, target))
+        affine = _spread(target, *_approximation(model, target))
         if precondition is None:
             return target, affine.forward
         return Target(model, density, affine), lambda z: z
@@ -50,6 +51,9 @@ def target_and_start(
     if precondition == "rescaled":
         rescaled = Rescaled(model)
         return Target(model, rescaled.log_likelihoods, affine, rescaled.recover), lambda z: z
+    joint = joint_sites(model)
+    if joint is not None:
+        return Target(model, joint.log_likelihoods, affine, joint.recover), lambda z: z
     conditional = model.conditional_log_likelihoods
     return Target(model, conditional, affine, model.from_conditional), lambda z: z
 
@@ -96,8 +100,17 @@ def _spread(target: Target, blocks: tf.Tensor, tilt: tf.Tensor | None = None) ->
     return Affine(loc, blocks, scale, tf.zeros([first, rest], loc.dtype) if tilt is None else tilt)
 
 
-def _tilt(model: SGPMCFreeForm, target: Target) -> tf.Tensor:
-    """Return dm/dθ of the mean m(θ) that the approximation's sites give v, by central differences."""
+def _approximation(model: SGPMCFreeForm, target: Target) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return factors of the covariance of v, [P, M, M] or [1, M·P, M·P], and how its mean moves with θ."""
+    joint = joint_sites(model)
+    if joint is not None:
+        return joint.factor(), _tilt(model, target, joint.mean)
+    own = tf.convert_to_tensor(model.q_sqrt)
+    return own, _tilt(model, target, lambda stack: model.from_conditional(stack)[model.V])
+
+
+def _tilt(model: SGPMCFreeForm, target: Target, mean: Callable[[Stack], tf.Tensor]) -> tf.Tensor:
+    """Return dm/dθ of the mean m(θ) [C, M, P] that sites of the data give v, by central differences."""
     start, size = target.start(), int(tf.size(model.V))
     step = tf.constant(float(np.finfo(start.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0), start.dtype)
 
@@ -108,7 +121,7 @@ def _tilt(model: SGPMCFreeForm, target: Target) -> tf.Tensor:
         """Return the slope of m(θ), [M·P], along a direction [rest]; few members at a time, for memory."""
         moved = start[size:] + step * tf.stack([unit, -unit])
         at = tf.concat([tf.zeros([2, size], start.dtype), moved], axis=1)
-        ahead, back = tf.unstack(tf.reshape(model.from_conditional(target.values(at))[model.V], [2, size]))
+        ahead, back = tf.unstack(tf.reshape(mean(target.values(at)), [2, size]))
         return (ahead - back) / (2.0 * step)
 
     units = tf.unstack(tf.eye(rest, dtype=start.dtype))
