@@ -33,8 +33,8 @@ TEXT = """\
 ## Effective draws in a second
 
 The smallest bulk ESS of all coordinates (ArviZ) over the seconds of sampling, without tuning, warm-up and compilation,
-which stand in their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws a
-chain, tuned by {trials} trials with at most 20 leapfrog steps, on the grid 50. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
+which stand in their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws of one
+chain or half as many of each of ten, tuned by {trials} trials with at most 20 leapfrog steps, on the grid 50. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
 `HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps, the step size adapted to an acceptance of {target} in a burn-in of
 {burn} iterations, then {theirs} draws of the one chain that it can run. NumPyro, where installed: the same density in JAX, sampled by its
 NUTS with a diagonal mass matrix, adapted in as many iterations; compilation and a first run are in its `before`.
@@ -206,7 +206,7 @@ def ours(model: SGPMCFreeForm, sizes: Sizes, chains: int) -> dict[str, Any]:
     begin = time.perf_counter()
     draws = gpx.sample(
         model,
-        sizes.draws,
+        sizes.draws if chains == 1 else sizes.draws // 2,
         chains,
         tuning={"trials": sizes.trials, "max_leapfrogs": (1, 20 if model.structure is None else 50)},
         progress=False,

@@ -22,7 +22,7 @@ SLOW = pytest.mark.slow
 SAMPLERS = {
     "hmc": {"tuner": Setting(0.5, 6)},
     "gibbs": {"tuner": Setting(0.4, 6, walk=1.0), "thin": 8},
-    "chees": {"tuner": "chees", "tuning": {"iterations": 100}},
+    "chees": {"tuner": "chees", "tuning": {"iterations": 200}},
     "nuts": {"tuner": "nuts", "tuning": {"iterations": 100}},
     "xla": {"tuner": Setting(0.5, 6), "jit_compile": True},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from gpflow.likelihoods import Likelihood
@@ -83,16 +85,28 @@ class JointSites:
         return tf.reshape(V, shape), tf.reduce_sum(tf.math.log(tf.linalg.diag_part(R)), axis=1)
 
     def _precision(self, A: tf.Tensor) -> tf.Tensor:
-        """Return B for A [C, M, N], [C, M·P, M·P]."""
+        """Return B for A [C, M, N], [C, M·P, M·P]; its gradient takes as many products. O(CNM²P²)."""
         P, M = self._prec.shape[-1], A.shape[1]
-        blocks = {
-            (p, q): tf.matmul(A * self._prec[:, p, q], A, transpose_b=True)
-            for p in range(P)
-            for q in range(p + 1)
-        }
-        rows = [tf.stack([blocks[max(p, q), min(p, q)] for q in range(P)], axis=-1) for p in range(P)]
-        joined = tf.reshape(tf.stack(rows, axis=2), [-1, M * P, M * P])  # of [C, M, P, M, P]
-        return joined + tf.eye(M * P, dtype=A.dtype)
+        pairs = [(p, q) for p in range(P) for q in range(p + 1)]
+
+        @tf.custom_gradient
+        def value(A: tf.Tensor) -> Any:
+            blocks = {(p, q): tf.matmul(A * self._prec[:, p, q], A, transpose_b=True) for p, q in pairs}
+            rows = [tf.stack([blocks[max(p, q), min(p, q)] for q in range(P)], axis=-1) for p in range(P)]
+
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                both = tf.reshape(upstream + tf.linalg.matrix_transpose(upstream), [-1, M, P, M, P])
+                parts = [both[:, :, p, :, q] for p, q in pairs]
+                parts = [
+                    part if p == q else part + tf.linalg.matrix_transpose(part)
+                    for part, (p, q) in zip(parts, pairs, strict=True)
+                ]
+                terms = zip(parts, pairs, strict=True)
+                return tf.add_n([tf.matmul(part, A) * self._prec[:, p, q] for part, (p, q) in terms])
+
+            return tf.reshape(tf.stack(rows, axis=2), [-1, M * P, M * P]), gradient  # of [C, M, P, M, P]
+
+        return value(A) + tf.eye(M * P, dtype=A.dtype)
 
 
 def joint_sites(model: SGPMCFreeForm) -> JointSites | None:
