@@ -20,6 +20,7 @@ SCRIPTS = Path(__file__).parent.parent / "scripts"
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
 
 import _sgpmc_pines as pines  # noqa: E402
+import _sgpmc_toy as toy  # noqa: E402
 import benchmark  # noqa: E402
 import sgpmc  # noqa: E402
 
@@ -69,15 +70,33 @@ def test_the_recorded_pattern_is_found_and_preconditioning_pays() -> None:
     assert fine["ms_per_gradient"] < 2.0 * 4.0 * coarse["ms_per_gradient"]  # four times the cells
 
 
+def test_the_recorded_toy_problem_is_that_of_the_papers_figure_4() -> None:
+    """The free form is sure of less of the plane, and its latent functions are correlated."""
+    (one,) = recorded(experiment="toy")
+    gaussian, free_form = one["confident"]
+    assert 0.2 < free_form < gaussian
+    assert one["correlation"] > 0.5
+    assert one["rhat"] < 1.05
+    assert one["min_ess"] > 400.0
+
+
+def test_the_most_correlated_functions_are_found() -> None:
+    V = np.random.default_rng(0).standard_normal((500, 4, 3))
+    V[:, 2, 1] = -V[:, 2, 0] + 0.1 * V[:, 2, 1]
+    row, pair, correlation = toy.correlated(V)
+    assert (row, sorted(pair)) == (2, [0, 1])
+    assert 0.98 < correlation < 1.0
+
+
 @needs_data
 @pytest.mark.slow
 def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["sgpmc.py", "--quick", "--out", str(tmp_path)])
     sgpmc.main()
     page = (tmp_path / "sgpmc.md").read_text(encoding="utf-8")
-    for title in ("Coal-mining", "point pattern", "Inducing points", "Samplers"):
+    for title in ("Coal-mining", "point pattern", "Inducing points", "Three classes", "Samplers"):
         assert title in page
-    for name in ("sgpmc_inducing.png", "sgpmc_shrinkage.png"):
+    for name in ("sgpmc_inducing.png", "sgpmc_toy.png", "sgpmc_shrinkage.png"):
         assert (tmp_path / name).stat().st_size > 5_000
     before = (tmp_path / "sgpmc.jsonl").read_text()
     sgpmc.main()

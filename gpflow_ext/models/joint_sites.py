@@ -44,10 +44,14 @@ class JointSites:
         self._nat1 = slope + tf.linalg.matvec(self._prec, mean)  # ν, [N, P]
 
     def factor(self) -> tf.Tensor:
-        """Return the lower factor of B⁻¹ at the model's own θ, [1, M·P, M·P] in the order [M, P]."""
+        """Return the lower factor of B⁻¹ at the model's own θ, [1, M·P, M·P] in the order [M, P].
+
+        With J that reverses the order and LLᵀ = JBJ it is JL⁻ᵀJ: no inverse is factorised.
+        """
         B = self._precision(self._project(Stack([])))
-        eye = tf.eye(B.shape[-1], batch_shape=[1], dtype=B.dtype)
-        return tf.linalg.cholesky(tf.linalg.cholesky_solve(tf.linalg.cholesky(B), eye))
+        L = tf.linalg.cholesky(tf.reverse(B, [1, 2]))
+        inverse = tf.linalg.triangular_solve(L, tf.eye(L.shape[-1], batch_shape=[1], dtype=L.dtype))
+        return tf.reverse(tf.linalg.matrix_transpose(inverse), [1, 2])
 
     def mean(self, stack: Stack) -> tf.Tensor:
         """Return m at the hyperparameters of each member, [C, M, P]. O(C((MP)³ + NM²P²))."""
