@@ -26,7 +26,7 @@ examples
   python scripts/benchmark.py robustmax                 SVGPRobustMax, needs no data
   python scripts/benchmark.py sgpmc                     SGPMCFreeForm; needs GPFLOW_EXT_DATA for the coal data
   python scripts/benchmark.py gprn                      GPRNTensor, needs no data
-  python scripts/benchmark.py all                       all of them, half an hour
+  python scripts/benchmark.py all                       all of them, about an hour
   python scripts/benchmark.py serving --threads 1       one prediction by an exported model, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere

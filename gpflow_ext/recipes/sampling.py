@@ -149,7 +149,7 @@ def sample(
     num_samples
         S, draws to keep of each chain.
     num_chains
-        C; ten cost little more than two.
+        C; of a small model ten cost little more than two, of a large one five times as much.
     tuner
         ``"bayesopt"``, of Hensman et al. (2015); ``"dual_averaging"`` and ``"chees"`` for the same sampler;
         ``"nuts"`` for the no-U-turn sampler; ``"gibbs"`` for the paper's baseline, which moves a
