@@ -125,6 +125,8 @@ def document(journal: Journal) -> list[str]:
     records = journal.find(experiment="samplers")
     if not records:
         return []
+    order = [(problem, sampler) for problem in PROBLEMS for sampler in SAMPLERS]
+    records = sorted(records, key=lambda one: order.index((one["problem"], one["sampler"])))
     rows = [
         [f"{one['problem']}: {one['sampler']}", _report.number(one["ms_per_gradient"]), *_sgpmc.cells(one)]
         for one in records
