@@ -115,16 +115,12 @@ class MixturePredictions:
         draws, rows = max(size // max(N, 1), 1), max(size, 1)
 
         def block(s: slice, n: slice) -> Any:
-            stack = Stack((parameter, value[s]) for parameter, value in self._stack.values)
             some = X[n], mean[s, n], var[s, n], *(part[n] for part in targets)
-            return stacked.per_datum(function, self._likelihood, stack, *some)
+            return stacked.per_datum(function, self._likelihood, self._stack.members(s), *some)
 
-        along = [_joined([block(s, n) for n in _slices(N, rows)], axis=1) for s in _slices(S, draws)]
+        blocks = stacked.slices(N, rows)
+        along = [_joined([block(s, n) for n in blocks], axis=1) for s in stacked.slices(S, draws)]
         return _joined(along, axis=0)
-
-
-def _slices(count: int, size: int) -> list[slice]:
-    return [slice(begin, begin + size) for begin in range(0, max(count, 1), size)]
 
 
 def _joined(parts: list[Any], axis: int) -> Any:

@@ -36,6 +36,10 @@ class Stack:
             return self._known[id(parameter)]
         return tf.convert_to_tensor(parameter)[None]
 
+    def members(self, some: slice) -> Stack:
+        """Return some of the members."""
+        return Stack((parameter, value[some]) for parameter, value in self.values)
+
     def within(self, module: Any) -> Stack:
         """Return the part that belongs to the parameters of a module."""
         held = gpflow.utilities.parameter_dict(module).values() if isinstance(module, tf.Module) else ()
@@ -154,10 +158,15 @@ def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) ->
     return each(lambda: function(X), own) if own.values else function(X)[None]
 
 
+def slices(count: int, size: int) -> list[slice]:
+    """Return slices of at most ``size`` that cover ``count``; an empty one where there is nothing."""
+    return [slice(begin, begin + size) for begin in range(0, max(count, 1), size)]
+
+
 def pieces(X: tf.Tensor, width: int) -> list[tf.Tensor]:
     """Return inputs [N, D] by as many rows as hold `ELEMENTS`, ``width`` each; whole where N is unknown."""
     N, size = X.shape[0], max(ELEMENTS // width, 1)
-    return [X] if N is None or size >= N else [X[begin : begin + size] for begin in range(0, N, size)]
+    return [X] if N is None or size >= N else [X[some] for some in slices(N, size)]
 
 
 def per_datum(

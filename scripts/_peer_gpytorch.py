@@ -40,9 +40,7 @@ def step(
     """Return a step of ADADELTA(1, 0.9, 1e-5) on the bound of a probit model, on random rows; it returns the loss."""
     torch.set_num_threads(tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1)
     torch.set_default_dtype(torch.float64)
-    torch.set_flush_denormal(
-        True
-    )  # as TensorFlow does: else a product of tiny numbers takes fifty times as long
+    torch.set_flush_denormal(True)  # as TensorFlow does: products of tiny numbers take fifty times as long
     X, y = torch.tensor(data[0]), torch.tensor(data[1][:, 0])
     model, likelihood = Classifier(Z, lengthscale), gpytorch.likelihoods.BernoulliLikelihood()
     bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))

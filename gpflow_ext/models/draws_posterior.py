@@ -13,6 +13,7 @@ from gpflow.conditionals.util import expand_independent_outputs
 from gpflow.inducing_variables import InducingPoints
 from gpflow.posteriors import PrecomputeCacheType
 
+from gpflow_ext import stacked
 from gpflow_ext.predictive import MixturePredictions
 from gpflow_ext.stacked import Stack
 
@@ -114,11 +115,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
 
     def _blocks(self, chol: tf.Tensor) -> list[tuple[Stack, tf.Tensor]]:
         """Return the draws and their factors, `BLOCK` at a time."""
-        blocks = [slice(begin, begin + BLOCK) for begin in range(0, self._size, BLOCK)]
         return [
-            (
-                Stack((parameter, value[block]) for parameter, value in self._stack.values),
-                chol if chol.shape[0] == 1 else chol[block],
-            )
-            for block in blocks
+            (self._stack.members(some), chol if chol.shape[0] == 1 else chol[some])
+            for some in stacked.slices(self._size, BLOCK)
         ]
