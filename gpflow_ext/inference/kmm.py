@@ -104,10 +104,16 @@ class SiteAscent(tf.Module):
             return move(coordinate_ascent.parallel_step(prior, expectation, state), [])
 
         def move(state: State, rest: list[tf.Tensor]) -> tf.Tensor:
-            for variable, value in zip(self.point, [*state, *rest], strict=True):
-                variable.assign(value)
-            target.assign_sites(state.sites)
-            return tf.stack([state.objective, coordinate_ascent.stationarity(state)])
+            """Take over a state; one that is not finite leaves everything as it was and returns NaN."""
+            values, old = [*state, *rest], target.sites
+            found = [*values, *state.sites]
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in found])
+            for variable, value in zip(self.point, values, strict=True):
+                variable.assign(tf.where(finite, value, variable))
+            kept = (tf.where(finite, new, before) for new, before in zip(state.sites, old, strict=True))
+            target.assign_sites(Sites(*kept))
+            outcome = tf.stack([state.objective, coordinate_ascent.stationarity(state)])
+            return tf.where(finite, outcome, float("nan"))
 
         self._restart = tf.function(restart, jit_compile=jit, autograph=False)
         self._step = tf.function(step, jit_compile=jit, autograph=False)
@@ -140,11 +146,11 @@ class SiteAscent(tf.Module):
         """Restart, then step until the violation or the gain is small; return the bound and the violation."""
         bound, violation = self.restart()
         for _ in range(max_steps):
-            if violation <= tolerance:
+            if not violation > tolerance:  # near, or NaN
                 break
             previous = bound
             bound, violation = self.step()
-            if bound - previous <= 1e-10 * max(1.0, abs(bound)):
+            if not bound - previous > 1e-10 * max(1.0, abs(bound)):
                 break
         return bound, violation
 

@@ -97,10 +97,13 @@ class CollapsedPosterior(tf.Module):
         self._follow(prior, self.nodes(prior))
 
     def _follow(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
+        """Replace q(F) as `follow` does; where that is not finite it stays."""
         w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
         nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w, prior.residuals[0])
-        self.location.assign(_solve(prec, nat1))
-        self.prec.assign(prec)
+        location = _solve(prec, nat1)
+        finite = tf.reduce_all(tf.math.is_finite(location)) & tf.reduce_all(tf.math.is_finite(prec))
+        self.location.assign(tf.where(finite, location, self.location))
+        self.prec.assign(tf.where(finite, prec, self.prec))
 
     def parts(self, prior: NetworkPrior) -> tuple[tf.Tensor, ...]:
         """Return what prediction needs besides the targets. O(P(NK)³)."""

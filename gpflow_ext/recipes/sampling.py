@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 from gpflow.models import SVGP, BayesianModel
 
 from gpflow_ext import progress as progress_bar
 from gpflow_ext._version import __version__
-from gpflow_ext.inference.loops import resolve_jit
+from gpflow_ext.inference import lbfgs
 from gpflow_ext.mcmc import adaptation, hmc
 from gpflow_ext.mcmc.adaptation import Tuned
 from gpflow_ext.mcmc.chains import Chains, draws_of
@@ -87,22 +88,26 @@ def gaussian_approximation(
     closure = svgp.training_loss_closure(model.data, compile=False)
     if model.structure is not None:
         closure = functools.partial(_loss_on_a_grid, model, svgp)
-    loss = tf.function(closure, jit_compile=resolve_jit(jit_compile), autograph=False)
-    optimizer = gpflow.optimizers.Scipy()
 
     def climb() -> float:
-        options = {"maxiter": steps}
-        return -float(optimizer.minimize(loss, svgp.trainable_variables, compile=False, options=options).fun)
+        variables = svgp.trainable_variables
+        objective = lbfgs.evaluation(closure, variables, jit_compile)
+        lbfgs.climb(variables, objective, steps)
+        return objective()[0]
 
     bound = climb()
     fewer = model.structure is None and len(model.data[0]) > points.Z.shape[0]
     if fewer if free_inducing is None else free_inducing:
         gpflow.set_trainable(points, True)
         try:
-            loss = tf.function(closure, jit_compile=resolve_jit(jit_compile), autograph=False)
             bound = climb()
         finally:
             gpflow.set_trainable(points, False)
+    if not np.isfinite(bound):
+        raise ValueError(
+            "The bound of the Gaussian approximation is not finite where it starts: start from other "
+            "hyperparameters, or standardise the data."
+        )
     model.follow(svgp)
     return bound
 
