@@ -7,15 +7,19 @@
 >>> scores = gpx.metrics.evaluate(model, test)
 """
 
-from gpflow_ext import datasets, distribute, inducing, likelihoods, metrics, models, plotting
+from gpflow_ext import likelihoods, models
 from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
-from gpflow_ext.inference.loops import FitResult, Status
-from gpflow_ext.mcmc.draws import ConvergenceWarning, Draws
-from gpflow_ext.mcmc.tuning import Setting
+from gpflow_ext.data import datasets, inducing
+from gpflow_ext.fit import fit
 from gpflow_ext.persistence import export, load_exported, verify
-from gpflow_ext.prediction import ClassPredictor
-from gpflow_ext.recipes import fit, gaussian_approximation, sample
+from gpflow_ext.prediction import metrics, plotting
+from gpflow_ext.prediction.predictor import ClassPredictor
+from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
+from gpflow_ext.sampling.sample import gaussian_approximation, sample
+from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.training import distribute
+from gpflow_ext.training.loop import FitResult, Status
 
 __all__ = [
     "ClassPredictor",

@@ -18,7 +18,9 @@ from _benchmark_tables import median
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.block_ascent import gradients
+from gpflow_ext.gprn.block_ascent import gradients
+from gpflow_ext.gprn.recipe import regression_network
+from gpflow_ext.training.gradient_descent import gradient_descent
 
 ROWS, NODES, INPUTS = 100, 5, 3
 OURS, TENSOR = "gpflow_ext, collapsed", "gpflow_ext, tensor normal"
@@ -94,7 +96,7 @@ def collapsed(X: np.ndarray, path: Path, nodes: int) -> _timing.Step:
 def tensor(X: np.ndarray, path: Path, nodes: int) -> _timing.Step:
     """Return a step of Adam on everything."""
     model = network(X, path, nodes, "tensor")
-    return gpx.recipes.regression_network(model, optimizer=tf_keras.optimizers.Adam(0.01)).update
+    return regression_network(model, optimizer=tf_keras.optimizers.Adam(0.01)).update
 
 
 def independent(X: np.ndarray, path: Path) -> _timing.Step:
@@ -119,7 +121,7 @@ def coregionalised(X: np.ndarray, path: Path, nodes: int) -> _timing.Step:
     )
     gpflow.set_trainable(model.inducing_variable, False)
     optimizer = tf_keras.optimizers.Adam(0.01)
-    return gpx.recipes.gradient_descent(model, (X, Y.numpy()), optimizer=optimizer).update
+    return gradient_descent(model, (X, Y.numpy()), optimizer=optimizer).update
 
 
 def document(where: dict[str, Any], records: Records) -> str:

@@ -15,7 +15,7 @@ from _benchmark_tables import median
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.natural_gradient import MinibatchAscent
+from gpflow_ext.svgp.natural_gradient import MinibatchAscent
 
 INPUTS, CLASSES, ROWS_IN_ALL = 784, 10, 60_000
 OWN = ("ours, Adam", "ours, natural gradients", "ours, cached")

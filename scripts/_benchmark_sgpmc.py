@@ -22,7 +22,8 @@ from _timing import Builder, interleaved
 
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.recipes import sampling_target
+from gpflow_ext.numerics import grids
+from gpflow_ext.sampling import coordinates as sampling_target
 
 Records = list[dict[str, Any]]
 CHAINS = 10
@@ -148,12 +149,12 @@ def grid(side: int, axis: int) -> SGPMCFreeForm:
     """Return a log Gaussian Cox process on a square with a few hundred events."""
     rng = np.random.default_rng(2)
     axes = (np.arange(side) + 0.5) * 10.0 / side
-    X = gpx.grids.grid(axes, axes)
+    X = grids.grid(axes, axes)
     rate = np.exp(0.3 + np.sin(X[:, :1]) + np.cos(0.7 * X[:, 1:]))
     Y = rng.poisson(rate * (10.0 / side) ** 2).astype(float)
     likelihood = gpflow.likelihoods.Poisson(binsize=(10.0 / side) ** 2)
     inducing = (np.arange(axis) + 0.5) * 10.0 / axis
-    Z = gpx.grids.grid(inducing, inducing)
+    Z = grids.grid(inducing, inducing)
     return SGPMCFreeForm((X, Y), _sgpmc.kernel(1.0, (1.75, 1.0), (1.2, 1.0)), likelihood, inducing_variable=Z)
 
 
@@ -219,7 +220,7 @@ def ours(model: SGPMCFreeForm, sizes: Sizes, chains: int) -> dict[str, Any]:
 
 def gpflows(model: SGPMCFreeForm, sizes: Sizes) -> dict[str, Any]:
     """Sample by GPflow's documented recipe."""
-    from gpflow_ext.mcmc import diagnostics
+    from gpflow_ext.sampling import diagnostics
 
     theirs = sgpmc(model)
     helper = helper_of(theirs)

@@ -19,8 +19,10 @@ import tensorflow as tf
 from _benchmark_tables import median
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.expectation_propagation import MomentMatcher
+from gpflow_ext.ep.engine import MomentMatcher
+from gpflow_ext.ep.recipe import expectation_propagation
 from gpflow_ext.sites import Sites
+from gpflow_ext.training.gradient_descent import gradient_descent
 
 ROWS, INDUCING = 2000, 100  # of the fixed problem
 LARGE_INDUCING, MINIBATCH, INPUTS, STEPS = 200, 200, 8, 30  # of the minibatch steps
@@ -194,11 +196,11 @@ def stochastic(size: int) -> Records:
 
     def sparse_ep() -> _timing.Step:
         model = gpx.models.SparseEP((X, Y), kernel(), probit(), inducing_variable=Z.copy())
-        return gpx.recipes.expectation_propagation(model, **options()).update
+        return expectation_propagation(model, **options()).update
 
     def svgp() -> _timing.Step:
         model = gpflow.models.SVGP(kernel(), probit(), Z.copy(), num_data=size)
-        return gpx.recipes.gradient_descent(model, (X, Y), **options()).update
+        return gradient_descent(model, (X, Y), **options()).update
 
     def gpytorch() -> _timing.Step:
         import _peer_gpytorch

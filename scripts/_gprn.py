@@ -21,7 +21,7 @@ from _gprn_methods import Task
 from _journal import Journal
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.block_ascent import gradients
+from gpflow_ext.gprn.block_ascent import gradients
 
 Array = np.ndarray[Any, Any]
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

@@ -16,7 +16,7 @@ from _gprn_mixture import Mixture
 from _gprn_others import OtherOutputs
 
 import gpflow_ext as gpx
-from gpflow_ext.network import start as start_nodes
+from gpflow_ext.gprn.network import start as start_nodes
 
 Array = np.ndarray[Any, Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"

@@ -20,7 +20,7 @@ import tensorflow as tf
 from _flops import Counter
 
 import gpflow_ext as gpx
-from gpflow_ext import recipes
+from gpflow_ext.kmm.recipe import coordinate_ascent
 from gpflow_ext.sites import Sites
 
 REJECTED = 1e25  # the loss that sends a line search back from where the objective is not finite
@@ -131,7 +131,7 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
     With learnt hyperparameters it is the optimised bound at one value of them.
     """
     model = problem.build(gpx.models.VGPKMM) if model is None else model
-    recipe = recipes.coordinate_ascent(model, method=method)  # type: ignore[arg-type]
+    recipe = coordinate_ascent(model, method=method)  # type: ignore[arg-type]
     ascent = recipe.trackables["ascent"]
     hypers = list(model.trainable_variables)
     start = [variable.read_value() for variable in hypers]

@@ -15,8 +15,8 @@ import numpyro.infer
 from jax.scipy.special import gammaln
 from jax.scipy.stats import norm
 
-from gpflow_ext.mcmc import diagnostics
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.sampling import diagnostics
 
 jax.config.update("jax_enable_x64", True)
 NODES, WEIGHTS = (np.asarray(part) for part in np.polynomial.hermite_e.hermegauss(20))

@@ -14,11 +14,12 @@ import tensorflow as tf
 from gpflow.models import SGPR, SVGP
 
 import gpflow_ext as gpx
-from gpflow_ext import recipes
-from gpflow_ext.inference import lbfgs
+from gpflow_ext.laplace.recipe import local_quadratic
 from gpflow_ext.likelihoods import BernoulliLogit
-from gpflow_ext.recipes.local_quadratic import local_quadratic
-from gpflow_ext.recipes.vi_means import moved
+from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_natural, svi_sag
+from gpflow_ext.svgp.vi_means import moved, vi_means
+from gpflow_ext.training import lbfgs
+from gpflow_ext.training.recipe import Recipe
 
 Data: TypeAlias = tuple[np.ndarray, np.ndarray]
 Curve: TypeAlias = list[tuple[float, float, float]]
@@ -110,9 +111,7 @@ class Clock:
                 return
 
 
-def timed_recipe(
-    model: Any, plan: recipes.Recipe, score: Callable[[], float], limit: float, stops: bool
-) -> Curve:
+def timed_recipe(model: Any, plan: Recipe, score: Callable[[], float], limit: float, stops: bool) -> Curve:
     """Run a recipe for some seconds, its compilation left out; return the scores on the way."""
     modules = [*plan.trackables.values(), model]
     found = [v for module in modules for v in getattr(module, "variables", ())] + list(plan.variables)
@@ -165,7 +164,7 @@ def regression(method: str, train: Data, test: Data, Z: np.ndarray, limit: float
         score = functools.partial(r_squared, model, test)
         if method == "means-L-BFGS-B":
             return timed_lbfgs(model, model.training_loss, score, limit)
-        return timed_recipe(model, recipes.vi_means(model, optimizer="projected_newton"), score, limit, True)
+        return timed_recipe(model, vi_means(model, optimizer="projected_newton"), score, limit, True)
     model = SVGP(kernel, gpflow.likelihoods.Gaussian(0.1), Z, num_data=len(X))
     score = functools.partial(r_squared, model, test)
     constant = (tf.constant(X), tf.constant(Y))
@@ -173,9 +172,9 @@ def regression(method: str, train: Data, test: Data, Z: np.ndarray, limit: float
         return timed_lbfgs(model, lambda: model.training_loss(constant), score, limit)
     size = max(len(Z), len(X) // 100)
     plan = {
-        "svi-natural": lambda: recipes.svi_natural(model, train, minibatch_size=size),
-        "svi-FG": lambda: recipes.svi_fg(model, train),
-        "svi-SAG": lambda: recipes.svi_sag(model, train, minibatch_size=size),
+        "svi-natural": lambda: svi_natural(model, train, minibatch_size=size),
+        "svi-FG": lambda: svi_fg(model, train),
+        "svi-SAG": lambda: svi_sag(model, train, minibatch_size=size),
     }[method]()
     return timed_recipe(model, plan, score, limit, False)
 
@@ -187,7 +186,7 @@ def classification(method: str, train: Data, test: Data, Z: np.ndarray, limit: f
     if method == "svi-classification":
         model = SVGP(kernel, BernoulliLogit(), Z, num_data=len(X))
         score = functools.partial(accuracy, model, test)
-        plan = recipes.svi_classification(model, train, minibatch_size=max(10, len(X) // 100))
+        plan = svi_classification(model, train, minibatch_size=max(10, len(X) // 100))
         return timed_recipe(model, plan, score, limit, False)
     cls, bound = {"vi-JJ": (gpx.models.GPJaakkola, "jaakkola"), "vi-Taylor": (gpx.models.GPTaylor, None)}[
         method

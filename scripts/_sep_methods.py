@@ -21,7 +21,7 @@ from _sep_optimisers import Each, SignAgreement, lbfgs
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.expectation_propagation import MomentMatcher
+from gpflow_ext.ep.engine import MomentMatcher
 
 NOISE = 1e-3  # the starting variance of the white noise
 BATCH = 10_000  # rows predicted at once

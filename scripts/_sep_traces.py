@@ -30,7 +30,7 @@ from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext import datasets
-from gpflow_ext.inference import gradient
+from gpflow_ext.training import gradient
 
 INDUCING, MINIBATCH, POINTS = 200, 200, 20
 SETS = {  # experiment: data sets

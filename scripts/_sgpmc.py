@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 from _journal import Record
 
 import gpflow_ext as gpx
-from gpflow_ext.mcmc.diagnostics import Diagnosis
+from gpflow_ext.sampling.diagnostics import Diagnosis
 
 COLUMNS = ("R-hat", "min ESS", "ESS / 1000 gradients", "ESS / s", "acceptance", "ε, L_max", "divergences")
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from _journal import Journal, Record
 
 import gpflow_ext as gpx
+from gpflow_ext.numerics.grids import grid
 
 SIDE = 10.0  # of the square, as the paper scales the pine saplings'
 TRUTH = {"lengthscale": 1.0, "variance": 0.8, "mean": 0.0}
@@ -67,7 +68,7 @@ def build(events: np.ndarray, cells: int, inducing: int) -> gpx.models.SGPMCFree
         _sgpmc.kernel(1.0, (1.75, 1.0), (1.2, 1.0)),
         gpflow.likelihoods.Poisson(binsize=counted.cell),
         mean,
-        inducing_variable=gpx.grids.grid(axis, axis),
+        inducing_variable=grid(axis, axis),
     )
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from _methods import Limit, Problem, ours, vgp_lbfgs
 
 import gpflow_ext as gpx
-from gpflow_ext.datasets.split import Scaler
+from gpflow_ext.data.datasets.split import Scaler
 
 ORDINAL = ("machine_cpu", "stock_ord5")
 COUNTS = ("scotland_lip", "coal_disasters", "finland_heart_deaths")

@@ -1,4 +1,4 @@
-"""Fit the minimax piecewise quadratic upper bounds on log(1 + eˣ) and write gpflow_ext/bound_tables.py.
+"""Fit the minimax piecewise quadratic upper bounds on log(1 + eˣ) and write gpflow_ext/numerics/bound_tables.py.
 
 A bound of R pieces is optimal when every piece has the same largest gap ε. The end pieces, ε and x + ε, are
 linear and touch the function at ±t(ε). From the centre outwards each inner piece is stretched until its gap
@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 FAR = 60.0  # beyond this the function is a straight line in double precision
 DEFAULT_PIECES = (3, 4, 5, 10, 20)
-TARGET = Path(__file__).resolve().parents[1] / "gpflow_ext" / "bound_tables.py"
+TARGET = Path(__file__).resolve().parents[1] / "gpflow_ext" / "numerics" / "bound_tables.py"
 
 
 class Quadratic(NamedTuple):

@@ -10,10 +10,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
-from gpflow_ext.mcmc import hmc
-from gpflow_ext.mcmc.target import Target
-from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
+from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling.target import Target
+from gpflow_ext.sampling.tuning import Setting
 
 tfd = tfp.distributions
 M = 8  # inducing points

@@ -8,7 +8,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.datasets import Split
+from gpflow_ext.data.datasets import Split
 
 
 def inputs(num_data: int = 30, seed: int = 0, width: int = 2) -> np.ndarray:

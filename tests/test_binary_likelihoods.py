@@ -13,9 +13,9 @@ from marks import others_slow
 from scipy.special import log_ndtr as scipy_log_ndtr
 from scipy.special import logsumexp
 
-from gpflow_ext.bound_tables import TABLES
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, check_binary_labels
-from gpflow_ext.special import gaussian_expectation, log_expected_sigmoid, log_ndtr
+from gpflow_ext.numerics.bound_tables import TABLES
+from gpflow_ext.numerics.special import gaussian_expectation, log_expected_sigmoid, log_ndtr
 
 LIKELIHOODS = {
     "piecewise": BernoulliLogit(),

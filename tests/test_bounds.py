@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from scipy.stats import norm
 
-from gpflow_ext.bound_tables import TABLES
-from gpflow_ext.bounds import (
+from gpflow_ext.numerics.bound_tables import TABLES
+from gpflow_ext.numerics.bounds import (
     bernoulli_logit_bound,
     expected_llp_bound,
     expected_llp_piecewise,

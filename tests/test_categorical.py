@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 from scipy.special import log_expit, log_softmax, logsumexp
 
-from gpflow_ext import bounds
 from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit, StickBreaking
 from gpflow_ext.likelihoods.categorical import log_expected_softmax
 from gpflow_ext.models import VGPKMM
-from gpflow_ext.special import log_expected_sigmoid
+from gpflow_ext.numerics import bounds
+from gpflow_ext.numerics.special import log_expected_sigmoid
 
 STICK_BOUNDS = ("piecewise", "jaakkola", None)
 LSE_BOUNDS = [

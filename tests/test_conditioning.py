@@ -13,8 +13,8 @@ import pytest
 from builders import BUILD, Data
 
 import gpflow_ext as gpx
-from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SVGPRobustMax
+from gpflow_ext.sampling.tuning import Setting
 
 N, M = 16, 6
 QUICK = "SparseEP"  # its steps compile fastest

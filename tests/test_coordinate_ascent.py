@@ -14,10 +14,11 @@ import tensorflow as tf
 from marks import others_slow
 
 from gpflow_ext import sites
-from gpflow_ext.inference import algorithm1, coordinate_ascent
-from gpflow_ext.inference.kmm import SiteAscent
+from gpflow_ext.kmm import algorithm1, ascent
+from gpflow_ext.kmm.engine import SiteAscent
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
+from gpflow_ext.numerics import linalg
 
 LIKELIHOODS = {
     "piecewise": BernoulliLogit,
@@ -39,17 +40,17 @@ def _at_rows(model):
     return lambda rows, mean, var: model.expectation(mean, var, rows)
 
 
-def _run(model, step, iterations: int) -> list[coordinate_ascent.State]:
+def _run(model, step, iterations: int) -> list[ascent.State]:
     prior = model.prior()
-    states = [coordinate_ascent.start(prior, model.expectation, model.sites)]
+    states = [ascent.start(prior, model.expectation, model.sites)]
     for _ in range(iterations):
-        states.append(coordinate_ascent.State(*step(prior, states[-1])))
+        states.append(ascent.State(*step(prior, states[-1])))
     return states
 
 
 def _parallel(model, jit_compile: bool = False):
     return tf.function(
-        lambda p, s: coordinate_ascent.parallel_step(p, model.expectation, s),
+        lambda p, s: ascent.parallel_step(p, model.expectation, s),
         jit_compile=jit_compile,
         autograph=False,
     )
@@ -76,7 +77,7 @@ def test_parallel_step_never_lowers_the_bound_and_reaches_the_fixed_point(likeli
             states = _run(model, step, 400 if likelihood == "jaakkola" else 120)  # linear, and slow
             trace = np.array([float(state.objective) for state in states])
             assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
-            assert coordinate_ascent.stationarity(states[-1]) < 1e-6
+            assert ascent.stationarity(states[-1]) < 1e-6
 
 
 @pytest.mark.parametrize("likelihood", others_slow(["piecewise", "poisson"], "piecewise"))
@@ -94,8 +95,8 @@ def test_sweep_equals_a_sequential_twin_that_inverts_for_every_site(likelihood: 
     """Each site sees V = (Σ⁻¹ + Λ)⁻¹ with all earlier sites new: a wrong rank-one update cannot pass."""
     model = _model(likelihood, num_data=12)
     prior = model.prior()
-    state = coordinate_ascent.parallel_step(
-        prior, model.expectation, coordinate_ascent.start(prior, model.expectation, model.sites)
+    state = ascent.parallel_step(
+        prior, model.expectation, ascent.start(prior, model.expectation, model.sites)
     )
     Sigma, mean, prec = prior.cov.numpy()[0], state.mean.numpy(), state.prec.numpy().copy()
 
@@ -125,7 +126,7 @@ def test_sweep_equals_a_sequential_twin_that_inverts_for_every_site(likelihood: 
 def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
     model = _model("piecewise", num_data=12)
     prior = model.prior()
-    state = coordinate_ascent.start(prior, model.expectation, model.sites)
+    state = ascent.start(prior, model.expectation, model.sites)
     at_rows = _at_rows(model)
     V = algorithm1.covariance(prior, state.prec)
     kept, kept_V = algorithm1.sweep_step(prior, model.expectation, at_rows, state, V, 5)
@@ -134,18 +135,16 @@ def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
         kept.alpha, kept.grad, rtol=0, atol=1e-6
     )  # equation 21 is solved, not improved
     np.testing.assert_allclose(kept_V, algorithm1.covariance(prior, kept.prec), rtol=0, atol=1e-12)
-    again = coordinate_ascent.start(prior, model.expectation, kept.sites)
+    again = ascent.start(prior, model.expectation, kept.sites)
     np.testing.assert_allclose(kept.objective, again.objective, rtol=1e-12)
     harmful = tf.fill(state.prec.shape, tf.constant(1e6, state.prec.dtype))
-    assert (
-        coordinate_ascent.at_precision(prior, model.expectation, state, harmful).objective < state.objective
-    )
-    log_det = 2.0 * sites.linalg.half_log_det(prior.factorise(harmful).chol)
+    assert ascent.at_precision(prior, model.expectation, state, harmful).objective < state.objective
+    log_det = 2.0 * linalg.half_log_det(prior.factorise(harmful).chol)
     swept = harmful, algorithm1.covariance(prior, harmful), log_det
     monkeypatch.setattr(algorithm1, "covariance_sweep", lambda *_: swept)
     replaced, V = algorithm1.sweep_step(prior, model.expectation, at_rows, state, V, 5)
     np.testing.assert_array_equal(
-        replaced.prec, coordinate_ascent.covariance_step(prior, model.expectation, state)[0].prec
+        replaced.prec, ascent.covariance_step(prior, model.expectation, state)[0].prec
     )
     np.testing.assert_array_equal(V, algorithm1.covariance(prior, replaced.prec))
 
@@ -153,7 +152,7 @@ def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
 def test_block_size_does_not_change_the_iterates() -> None:
     model = _model("piecewise", num_data=20)
     prior = model.prior()
-    state = coordinate_ascent.start(prior, model.expectation, model.sites)
+    state = ascent.start(prior, model.expectation, model.sites)
     V = algorithm1.covariance(prior, state.prec)
     swept = [algorithm1.covariance_sweep(_at_rows(model), state, V, block)[0] for block in (1, 7, 20)]
     for other in swept[1:]:
@@ -164,7 +163,7 @@ def test_diagonal_element_is_found_where_the_papers_iteration_cycles_or_collapse
     """Poisson: v ← 1/(c + exp(m + v/2)) alternates between 0.46 and 5.5, or runs to 1e-60."""
     cavity = np.array([0.01, 0.001, 0.1, 2.0, 1e-6])
     mean = np.array([-2.0, -6.0, 1.0, -1.0, -30.0])
-    prec = coordinate_ascent.diagonal_elements(
+    prec = ascent.diagonal_elements(
         lambda v: tf.exp(mean + v / 2.0), tf.constant(cavity), tf.constant(1.0 / cavity), 1e-13
     )
     for c, m, found in zip(cavity, mean, prec.numpy(), strict=True):
@@ -180,7 +179,7 @@ def test_counts_under_a_wide_prior_do_not_overshoot() -> None:
     prior, states = model.prior(), _run(model, _parallel(model), 3)
     first = states[0]
     assert tf.reduce_min(first.curvature) > 1e80
-    moved = coordinate_ascent.at_precision(prior, model.expectation, first, first.curvature)
+    moved = ascent.at_precision(prior, model.expectation, first, first.curvature)
     assert moved.objective == -np.inf
     assert tf.reduce_max(states[1].prec) < 100.0
     assert states[3].objective > -1e4
@@ -190,19 +189,15 @@ def test_a_newton_step_that_would_lower_the_bound_is_damped() -> None:
     """Far below the counts their curvature is small, and Newton's step in the mean overshoots."""
     model = _model("poisson")
     prior = model.prior()
-    start = coordinate_ascent.start(prior, model.expectation, model.sites)
+    start = ascent.start(prior, model.expectation, model.sites)
     alpha = prior.factorise(tf.ones_like(start.prec)).solve(
         tf.fill(start.mean.shape, tf.constant(-8.0, start.mean.dtype))
     )
-    low = coordinate_ascent._evaluate(
-        prior, model.expectation, start._replace(alpha=alpha, mean=prior.product(alpha))
-    )
+    low = ascent._evaluate(prior, model.expectation, start._replace(alpha=alpha, mean=prior.product(alpha)))
     newton = prior.factorise(low.curvature).solve(low.curvature * low.mean + low.grad)
-    full = coordinate_ascent._evaluate(
-        prior, model.expectation, low._replace(alpha=newton, mean=prior.product(newton))
-    )
+    full = ascent._evaluate(prior, model.expectation, low._replace(alpha=newton, mean=prior.product(newton)))
     assert not full.objective >= low.objective
-    assert coordinate_ascent.mean_step(prior, model.expectation, low).objective > low.objective
+    assert ascent.mean_step(prior, model.expectation, low).objective > low.objective
 
 
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
@@ -232,7 +227,7 @@ def test_steps_are_traced_once() -> None:
     @tf.function(autograph=False)
     def step(prior, state):
         traces.append(1)
-        return coordinate_ascent.parallel_step(prior, model.expectation, state)
+        return ascent.parallel_step(prior, model.expectation, state)
 
     _run(model, step, 4)
     model.kernel.variance.assign(2.0)
@@ -249,12 +244,10 @@ def _operations(function, *arguments) -> list[str]:
 def test_a_parallel_step_costs_two_factorisations_and_one_solve_against_all_data() -> None:
     model = _model("piecewise", num_data=12)
     prior = model.prior()
-    state = coordinate_ascent.start(prior, model.expectation, model.sites)
-    operations = _operations(
-        lambda p, s: coordinate_ascent.parallel_step(p, model.expectation, s), prior, state
-    )
+    state = ascent.start(prior, model.expectation, model.sites)
+    operations = _operations(lambda p, s: ascent.parallel_step(p, model.expectation, s), prior, state)
     damped = _operations(
-        lambda p, s: p.factorise(coordinate_ascent.at_precision(p, model.expectation, s, s.prec).prec),
+        lambda p, s: p.factorise(ascent.at_precision(p, model.expectation, s, s.prec).prec),
         *(prior, state),
     )
     # One solve gives the variances; what a damped step costs besides stands in a branch of its own.
@@ -271,15 +264,13 @@ def test_the_bound_costs_one_factorisation() -> None:
 def test_an_algorithm1_step_factorises_nothing_but_where_a_sweep_fails() -> None:
     model = _model("piecewise", num_data=12)
     prior = model.prior()
-    state = coordinate_ascent.start(prior, model.expectation, model.sites)
+    state = ascent.start(prior, model.expectation, model.sites)
     operations = _operations(
         lambda p, s, V: algorithm1.sweep_step(p, model.expectation, _at_rows(model), s, V, 4),
         *(prior, state, algorithm1.covariance(prior, state.prec)),
     )
     fallback = _operations(
-        lambda p, s: algorithm1.covariance(
-            p, coordinate_ascent.covariance_step(p, model.expectation, s)[0].prec
-        ),
+        lambda p, s: algorithm1.covariance(p, ascent.covariance_step(p, model.expectation, s)[0].prec),
         *(prior, state),
     )
     assert operations.count("Cholesky") == fallback.count("Cholesky") > 0
@@ -287,11 +278,11 @@ def test_an_algorithm1_step_factorises_nothing_but_where_a_sweep_fails() -> None
 
 def test_algorithm1_carries_its_covariance_without_drift() -> None:
     model = _model("piecewise", num_data=20, variance=400.0)
-    ascent = SiteAscent(model, "algorithm1", 7, None)
+    engine = SiteAscent(model, "algorithm1", 7, None)
     for _ in range(15):
-        bound, _ = ascent.step()
-    exact = algorithm1.covariance(ascent.prior, ascent.state.prec)
-    np.testing.assert_allclose(ascent.point[-1], exact, rtol=0, atol=1e-9 * np.max(exact))
+        bound, _ = engine.step()
+    exact = algorithm1.covariance(engine.prior, engine.state.prec)
+    np.testing.assert_allclose(engine.point[-1], exact, rtol=0, atol=1e-9 * np.max(exact))
     np.testing.assert_allclose(bound, model.elbo(), rtol=1e-10)
 
 
@@ -305,16 +296,16 @@ def test_single_precision_comes_near_and_double_ends_at_the_same_optimum(likelih
     ends = []
     for single in (False, True):
         model.assign_sites(sites.Sites(tf.zeros_like(model.nat1), tf.zeros_like(model.prec)))
-        ascent = SiteAscent(model, "parallel", 64, None, single=single)
-        bound, violation = ascent.restart()
+        engine = SiteAscent(model, "parallel", 64, None, single=single)
+        bound, violation = engine.restart()
         trace = [bound]
         for _ in range(60):
-            trace.append(ascent.step()[0])
+            trace.append(engine.step()[0])
         assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
         ends.append((bound, violation, trace[-1], model.prec.numpy()))
     (cold, far, *optimum), (near, close, *same) = ends
     assert far > 0.1
-    assert close < 2 * coordinate_ascent.NEAR  # rounding in λ moves it a little
+    assert close < 2 * ascent.NEAR  # rounding in λ moves it a little
     assert optimum[0] - 0.1 < near
     assert cold < near - 1.0
     np.testing.assert_allclose(same[0], optimum[0], rtol=1e-10)
@@ -323,10 +314,10 @@ def test_single_precision_comes_near_and_double_ends_at_the_same_optimum(likelih
 
 def test_sites_that_are_near_already_are_not_touched_by_single_precision() -> None:
     model = _model("piecewise")
-    ascent = SiteAscent(model, "parallel", 64, None, single=False)
-    ascent.settle(100, 1e-8)
+    engine = SiteAscent(model, "parallel", 64, None, single=False)
+    engine.settle(100, 1e-8)
     kept = model.sites
-    returned = coordinate_ascent.approach(model.prior(), model.expectation, kept)
+    returned = ascent.approach(model.prior(), model.expectation, kept)
     for new, old in zip(returned, kept, strict=True):
         np.testing.assert_array_equal(new, old)
 
@@ -336,7 +327,7 @@ def test_single_precision_that_cannot_factorise_changes_nothing() -> None:
     model = _model("piecewise", num_data=12)
     prior = model.prior()
     huge = prior._replace(cov=1e50 * prior.cov)
-    for new in coordinate_ascent.approach(huge, model.expectation, model.sites):
+    for new in ascent.approach(huge, model.expectation, model.sites):
         np.testing.assert_array_equal(new, 0.0)
 
 
@@ -367,9 +358,9 @@ def test_ionosphere_bounds_and_sweeps() -> None:
         assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
         assert abs(-trace[-1] - expected) < 0.01
         prior = model.prior()
-        state = coordinate_ascent.start(prior, model.expectation, model.sites)
+        state = ascent.start(prior, model.expectation, model.sites)
         for sweeps in range(1, 15):  # noqa: B007 - read after the loop
-            new = coordinate_ascent.State(*sweep(prior, state))
+            new = ascent.State(*sweep(prior, state))
             gained, state = float(new.objective - state.objective), new
             assert gained >= -1e-9 * expected
             if gained < 1e-3:

@@ -9,8 +9,8 @@ import pytest
 from problems import raw_parts
 
 from gpflow_ext import datasets
-from gpflow_ext.datasets import load, openml
-from gpflow_ext.datasets.catalogue import KNOWN, OpenML
+from gpflow_ext.data.datasets import load, openml
+from gpflow_ext.data.datasets.catalogue import KNOWN, OpenML
 
 
 @pytest.fixture(autouse=True)

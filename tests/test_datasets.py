@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from problems import raw_parts
 
-from gpflow_ext.datasets import Scaler, load
-from gpflow_ext.datasets.split import choose_rows
+from gpflow_ext.data.datasets import Scaler, load
+from gpflow_ext.data.datasets.split import choose_rows
 
 GOOD = "a,b,y\n1,10,0\n2,20,1\n3,30,0\n4,40,1\n5,50,0\n6,65,1\n"
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 import worker
 
 import gpflow_ext as gpx
-from gpflow_ext.distribute import Shards, WorkerLostError, strategy_from_name
+from gpflow_ext.training.distribute import Shards, WorkerLostError, strategy_from_name
 
 TESTS = Path(__file__).parent
 SECONDS = 240  # a worker that has not ended by then hangs: it takes 20 s on two busy cores

@@ -71,7 +71,7 @@ def test_symbols_are_in_the_files_that_the_table_names() -> None:
 
 def test_missing_names_are_refused() -> None:
     for fence in (
-        "source\ngpflow_ext/sites.py: nothing",
+        "source\ngpflow_ext/sites/algebra.py: nothing",
         "quote\nresults/kmm.md: None",
         "table\nindex.md: None",
         "section\nREADME.md: None",

@@ -11,7 +11,7 @@ from gpflow.models import GPR, SGPR, SVGP, VGP
 
 import gpflow_ext as gpx
 from gpflow_ext import sites
-from gpflow_ext.inference import coordinate_ascent
+from gpflow_ext.kmm import ascent
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
 
@@ -156,8 +156,8 @@ def test_mean_function_shifts_the_latent_function() -> None:
         _optimum(model)
     np.testing.assert_allclose(shifted.elbo(), plain.elbo(), rtol=1e-9)
     np.testing.assert_allclose(shifted.predict_f(XNEW)[0] - 40.0, plain.predict_f(XNEW)[0], rtol=0, atol=1e-9)
-    q = coordinate_ascent.start(shifted.prior(), shifted.expectation, shifted.sites)
-    assert coordinate_ascent.stationarity(q) < 1e-8
+    q = ascent.start(shifted.prior(), shifted.expectation, shifted.sites)
+    assert ascent.stationarity(q) < 1e-8
     assert tf.reduce_all(q.var > 0)
 
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.loops import iterate
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
+from gpflow_ext.training.loop import iterate
 
 
 def _kmm(learn: bool, **changes) -> VGPKMM:

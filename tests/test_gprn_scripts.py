@@ -15,7 +15,7 @@ import _gprn_field as images  # noqa: E402
 import _gprn_methods as methods  # noqa: E402
 from _gprn_mean_field import MeanField  # noqa: E402
 
-from gpflow_ext import network  # noqa: E402
+from gpflow_ext.gprn import network  # noqa: E402
 
 
 def test_the_factorised_bound_rises_and_stays_below_the_collapsed_one() -> None:

@@ -17,7 +17,8 @@ from gpflow.keras import tf_keras
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext import network, tensor_normal
+from gpflow_ext.gprn import conditional, network, tensor_normal
+from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.models import GPRNTensor
 
 N, D, K = 14, 6, 2
@@ -54,7 +55,7 @@ def model(posterior: str = "collapsed", missing: bool = False, Y: object = None,
 def scatter(new: GPRNTensor, seed: int = 0) -> GPRNTensor:
     """Move the variational parameters away from the start."""
     rng = np.random.default_rng(seed)
-    if isinstance(new.q, gpx.models.gprn_tensor.CollapsedPosterior):
+    if isinstance(new.q, CollapsedPosterior):
         half = rng.normal(size=new.q.prec.shape)
         new.q.prec.assign(half @ half.transpose(0, 2, 1))
         new.q.location.assign(rng.normal(size=new.q.location.shape))
@@ -315,7 +316,7 @@ def test_an_exported_network_serves_the_outputs_that_are_asked_for(posterior, tm
 def test_blocks_of_outputs_change_nothing(monkeypatch) -> None:
     new = scatter(model(missing=True))
     whole = *new.predict_f(XNEW), new.predict_log_density((XNEW, np.ones((3, D))))
-    monkeypatch.setattr(gpx.models.network_prediction, "_CELLS", 6)  # one output in a block
+    monkeypatch.setattr(conditional, "_CELLS", 6)  # one output in a block
     blocks = *new.predict_f(XNEW), new.predict_log_density((XNEW, np.ones((3, D))))
     for a, b in zip(whole, blocks, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)

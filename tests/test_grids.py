@@ -11,11 +11,11 @@ from gpflow import kernels
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext import grids, linalg, stacked
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.mcmc.target import Target
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.recipes import sampling_target
+from gpflow_ext.numerics import grids, linalg, stacked
+from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling.target import Target
 
 X = grids.grid(np.linspace(0.0, 4.0, 6), np.linspace(0.0, 3.0, 5))
 Z = grids.grid(np.linspace(0.2, 3.9, 4), np.linspace(0.1, 2.8, 3))

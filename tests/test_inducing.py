@@ -9,7 +9,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import gpflow_ext as gpx
-from gpflow_ext.inducing import distinct, kmeans, subset
+from gpflow_ext.data.inducing import distinct, kmeans, subset
 
 cluster = pytest.importorskip("sklearn.cluster")
 

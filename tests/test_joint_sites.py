@@ -11,9 +11,9 @@ import tensorflow_probability as tfp
 
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.models.joint_sites import JointSites
-from gpflow_ext.recipes import sampling_target
-from gpflow_ext.stacked import Stack
+from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling.joint_sites import JointSites
 
 N, M, NOISE = 16, 5, 0.3
 Z = problems.inputs(M, seed=7)

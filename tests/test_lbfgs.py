@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpflow_ext.inference import lbfgs
+from gpflow_ext.training import lbfgs
 
 
 @pytest.mark.parametrize("beyond", [np.nan, np.inf, -np.inf])

@@ -8,8 +8,8 @@ import scipy.stats
 import tensorflow as tf
 from problems import value_and_derivatives
 
-from gpflow_ext import logistic
-from gpflow_ext.special import gaussian_expectation
+from gpflow_ext.numerics import logistic
+from gpflow_ext.numerics.special import gaussian_expectation
 
 MEANS = np.array([-12.0, -8.0, -3.0, -0.5, 0.0, 0.4, 2.0, 7.0, 12.0])
 VARIANCES = np.array([0.0, 1e-3, 0.1, 1.0, 5.0, 30.0, 1e3, 1e6])

@@ -19,10 +19,10 @@ from scipy import stats
 from tensorflow_probability.python.mcmc.internal.leapfrog_integrator import SimpleLeapfrogIntegrator
 
 import gpflow_ext as gpx
-from gpflow_ext import stacked
-from gpflow_ext.mcmc import adaptation, diagnostics, hmc
-from gpflow_ext.mcmc.target import Affine, Target, coordinates
-from gpflow_ext.mcmc.tuning import BayesianOptimizer, Setting, Trial, reward
+from gpflow_ext.numerics import stacked
+from gpflow_ext.sampling import adaptation, diagnostics, hmc
+from gpflow_ext.sampling.target import Affine, Target, coordinates
+from gpflow_ext.sampling.tuning import BayesianOptimizer, Setting, Trial, reward
 
 tfd, tfb = tfp.distributions, tfp.bijectors
 SCALES = np.array([0.3, 1.0, 2.0])

@@ -28,6 +28,7 @@ from gpflow_ext.models import (
     SparseEP,
     SVGPRobustMax,
 )
+from gpflow_ext.sites import Sites
 
 DATA = problems.binary(20)
 XNEW = problems.inputs(6, seed=11)
@@ -81,9 +82,7 @@ def _settled(model: GPModel) -> GPModel:
         model.q_sqrt.assign(0.5 * model.q_sqrt)
         return model
     prec = np.random.default_rng(0).uniform(0.1, 0.3, model.prec.shape)
-    model.assign_sites(
-        gpx.models.site_model.Sites(tf.constant(model.data[1].numpy() - 0.5), tf.constant(prec))
-    )
+    model.assign_sites(Sites(tf.constant(model.data[1].numpy() - 0.5), tf.constant(prec)))
     return model
 
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from gpflow_ext import network, tensor_normal
+from gpflow_ext.gprn import network, tensor_normal
 
 N, D, K, NOISE = 9, 5, 2, 0.3
 

@@ -13,9 +13,9 @@ import tensorflow_probability as tfp
 from builders import BUILD
 
 import gpflow_ext as gpx
-from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm, SVGPRobustMax
-from gpflow_ext.recipes.sampling_target import target_and_start
+from gpflow_ext.sampling.coordinates import target_and_start
+from gpflow_ext.sampling.tuning import Setting
 
 X, Y = problems.binary(200, variance=9.0, lengthscale=1.5)
 DATA = {"train": (X[:60], Y[:60]), "few": (X[:16], Y[:16])}

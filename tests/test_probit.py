@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 from problems import value_and_derivatives
 
-from gpflow_ext import probit
-from gpflow_ext.special import gaussian_expectation, log_ndtr
+from gpflow_ext.numerics import probit
+from gpflow_ext.numerics.special import gaussian_expectation, log_ndtr
 
 MEANS = np.array([-1e5, -1e3, -40.0, -12.0, -3.0, -0.5, 0.0, 0.4, 2.0, 7.0, 12.0])
 VARIANCES = np.array([0.0, 1e-3, 0.1, 1.0, 5.0, 30.0, 1e3, 1e6])

@@ -11,11 +11,11 @@ import tensorflow as tf
 from gpflow.models import GPR, SGPR
 
 import gpflow_ext as gpx
-from gpflow_ext import expansion, sites
-from gpflow_ext.inference import local_quadratic as engine
+from gpflow_ext import sites
+from gpflow_ext.laplace import engine, expansion
+from gpflow_ext.laplace.recipe import _iteration
 from gpflow_ext.likelihoods import BernoulliLogit, CumulativeLogit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor
-from gpflow_ext.recipes.local_quadratic import _iteration
 
 XNEW = problems.inputs(7, seed=11)
 Z = problems.inputs(8, seed=5)

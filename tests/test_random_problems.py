@@ -9,7 +9,7 @@ import tensorflow as tf
 from marks import others_slow
 
 from gpflow_ext import sites
-from gpflow_ext.inference import coordinate_ascent
+from gpflow_ext.kmm import ascent
 from gpflow_ext.likelihoods import (
     BernoulliLogit,
     CumulativeLogit,
@@ -51,9 +51,7 @@ def _check(name: str, cases: int) -> None:
     def expectation(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         return likelihood.variational_expectations(X, mean, var, Y)
 
-    step = tf.function(
-        lambda prior, state: coordinate_ascent.parallel_step(prior, expectation, state), autograph=False
-    )
+    step = tf.function(lambda prior, state: ascent.parallel_step(prior, expectation, state), autograph=False)
     rng = np.random.default_rng(0)
     zeros = tf.zeros([NUM_DATA, num_latent], tf.float64)
     for case in range(cases):
@@ -62,16 +60,16 @@ def _check(name: str, cases: int) -> None:
         K += 1e-6 * max(1.0, variance) * np.eye(NUM_DATA)
         Y.assign(_draw(name, K, num_latent, rng))
         prior = sites.Dense(zeros, tf.constant(K[None]))
-        state = coordinate_ascent.start(prior, expectation, sites.Sites(zeros, zeros))
+        state = ascent.start(prior, expectation, sites.Sites(zeros, zeros))
         for _ in range(ITERATIONS):
-            new = coordinate_ascent.State(*step(prior, state))
+            new = ascent.State(*step(prior, state))
             gained = float(new.objective - state.objective)
             scale = max(1.0, abs(float(new.objective)))
             assert gained >= -1e-9 * scale, (case, variance, lengthscale, gained)
             state = new
             if gained <= 1e-12 * scale:
                 break
-        violation = float(coordinate_ascent.stationarity(state))
+        violation = float(ascent.stationarity(state))
         assert violation < 1e-3, (case, variance, lengthscale, violation)
         assert np.isfinite(state.objective)
 

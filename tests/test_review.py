@@ -14,8 +14,9 @@ from gpflow.models import GPR, SGPR, SVGP
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext.inference import lbfgs, projected_newton, sag
 from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.svgp import projected_newton, sag
+from gpflow_ext.training import lbfgs
 
 DATA = problems.continuous(60)
 Z = problems.inputs(6, seed=5)

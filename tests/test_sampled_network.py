@@ -14,11 +14,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import gpflow_ext as gpx
-from gpflow_ext import network
-from gpflow_ext.mcmc.draws import Draws
-from gpflow_ext.mcmc.tuning import Setting
+from gpflow_ext.gprn import network
+from gpflow_ext.gprn.recipe import regression_network
 from gpflow_ext.models import GPRNTensor
-from gpflow_ext.recipes import sampling_target
+from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling.draws import Draws
+from gpflow_ext.sampling.tuning import Setting
 
 N, D, K = 8, 5, 2
 X, XNEW = problems.inputs(N), problems.inputs(3, seed=7)
@@ -153,7 +154,7 @@ def test_the_coordinates_make_the_expected_curvature_of_a_node_that_of_a_standar
 def test_training_forgets_the_draws() -> None:
     new, draws = sampled()
     new.assign_draws(draws)
-    gpx.recipes.regression_network(new)
+    regression_network(new)
     assert not new.draw_names
 
 

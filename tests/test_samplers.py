@@ -12,9 +12,10 @@ from scipy import stats
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import PoissonLog, RobustMax
-from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.recipes import sampling_target
+from gpflow_ext.numerics import grids
+from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling.tuning import Setting
 
 NOISE, N = 0.3, 8
 SHAPE, RATE = 3.0, 2.0  # of the prior of the length scale
@@ -89,11 +90,11 @@ def test_single_precision_draws_the_same() -> None:
 
 
 def grid() -> SGPMCFreeForm:
-    X = gpx.grids.grid(np.linspace(0.0, 1.0, 4), np.linspace(0.0, 1.0, 5))
+    X = grids.grid(np.linspace(0.0, 1.0, 4), np.linspace(0.0, 1.0, 5))
     kernel = gpflow.kernels.SquaredExponential(lengthscales=0.5)
     kernel.lengthscales.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(2.0))
     gpflow.set_trainable(kernel.variance, False)
-    Z = gpx.grids.grid(np.linspace(0.0, 1.0, 3), np.linspace(0.0, 1.0, 2))
+    Z = grids.grid(np.linspace(0.0, 1.0, 3), np.linspace(0.0, 1.0, 2))
     return SGPMCFreeForm((X, np.ones([20, 1])), kernel, PoissonLog(), inducing_variable=Z)
 
 

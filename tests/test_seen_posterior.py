@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpflow_ext.seen_posterior import seen_posterior
+from gpflow_ext.ep.seen_posterior import seen_posterior
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -18,14 +18,15 @@ from marks import others_slow
 from scipy import stats
 
 import gpflow_ext as gpx
-from gpflow_ext import stacked
 from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
-from gpflow_ext.mcmc.target import Target
-from gpflow_ext.mcmc.tuning import Setting
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.predictive import NODES
-from gpflow_ext.recipes import sampling, sampling_target
-from gpflow_ext.stacked import Stack
+from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.prediction.densities import NODES
+from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling import sample as sampling
+from gpflow_ext.sampling.target import Target
+from gpflow_ext.sampling.tuning import Setting
 
 tfd, tfb = tfp.distributions, tfp.bijectors
 N, M = 16, 5
@@ -249,7 +250,7 @@ def test_without_data_the_prior_comes_back() -> None:
     """KS of thinned draws: false failures 1e-4 each."""
     model = MODELS["poisson"]()
     target = Target(model, lambda stack: tf.zeros([stack[model.V].shape[0] or 1], tf.float64))
-    from gpflow_ext.mcmc import hmc
+    from gpflow_ext.sampling import hmc
 
     run = hmc.runner(target)
     x = tf.constant(np.random.default_rng(0).standard_normal((4, target.num_dimensions)))

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.mcmc.target import Target
+from gpflow_ext.sampling.target import Target
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]

@@ -8,7 +8,8 @@ import problems
 import pytest
 import tensorflow as tf
 
-from gpflow_ext import linalg, sites
+from gpflow_ext import sites
+from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Dense, Projection, Sites
 
 N, M, L = 12, 5, 2

@@ -24,7 +24,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gpflow_ext as gpx
-from gpflow_ext.sklearn import GPClassifier
+from gpflow_ext.estimators.classifier import GPClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning")  # see eager
 

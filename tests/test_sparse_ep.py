@@ -10,8 +10,9 @@ import tensorflow as tf
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from gpflow_ext import moment_matching, sites
-from gpflow_ext.inference.expectation_propagation import MomentMatcher
+from gpflow_ext import sites
+from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep.engine import MomentMatcher
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog
 from gpflow_ext.models import SparseEP
 

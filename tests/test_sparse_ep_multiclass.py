@@ -14,7 +14,7 @@ from scipy.special import log_ndtr
 from scipy.stats import multivariate_normal, norm
 
 import gpflow_ext as gpx
-from gpflow_ext.inference.expectation_propagation import MomentMatcher, evaluate
+from gpflow_ext.ep.engine import MomentMatcher, evaluate
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import SparseEP
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext import network
+from gpflow_ext.gprn import network
 from gpflow_ext.models import GPRNTensor
 
 N, D, K = 16, 5, 2

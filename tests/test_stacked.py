@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from gpflow import kernels
 
-from gpflow_ext import stacked
-from gpflow_ext.stacked import Stack
+from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.stacked import Stack
 
 C, N, N2, D = 3, 5, 4, 2
 rng = np.random.default_rng(0)

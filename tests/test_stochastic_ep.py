@@ -11,11 +11,12 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext import linalg, rows
-from gpflow_ext.inference.expectation_propagation import MomentMatcher
-from gpflow_ext.inference.stochastic_ep import StochasticMatcher
+from gpflow_ext.data import rows
+from gpflow_ext.ep.engine import MomentMatcher
+from gpflow_ext.ep.stochastic import StochasticMatcher
 from gpflow_ext.likelihoods import BernoulliProbit
 from gpflow_ext.models import SparseEP
+from gpflow_ext.numerics import linalg
 
 X, Y = problems.binary(30)
 Z = problems.inputs(8, seed=5)

@@ -11,9 +11,9 @@ from gpflow.keras import tf_keras
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext import rows
-from gpflow_ext.inference.expectation_propagation import MomentMatcher
-from gpflow_ext.inference.stochastic_ep import StochasticMatcher
+from gpflow_ext.data import rows
+from gpflow_ext.ep.engine import MomentMatcher
+from gpflow_ext.ep.stochastic import StochasticMatcher
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import SparseEP
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext import linalg, triangular
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import SVGPRobustMax
+from gpflow_ext.numerics import linalg, triangular
 
 DATA = problems.classes(60, lengthscale=1.0)
 

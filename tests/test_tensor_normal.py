@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpflow_ext import tensor_normal
+from gpflow_ext.gprn import tensor_normal
 
 SHAPES = [(4, 2), (4, 5, 2), (4, 3, 2, 2), (3, 2, 3, 2, 2)]  # (N, d₁, …, d_M, K) for M = 0, 1, 2, 3
 

@@ -13,9 +13,9 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
-from gpflow_ext.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
-from gpflow_ext.probit import expected_log_ndtr
-from gpflow_ext.special import as_tensor, log_expected_sigmoid, log_ndtr
+from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
+from gpflow_ext.numerics.probit import expected_log_ndtr
+from gpflow_ext.numerics.special import as_tensor, log_expected_sigmoid, log_ndtr
 
 
 def check_binary_labels(Y: npt.ArrayLike) -> None:
@@ -175,7 +175,7 @@ class BernoulliProbit(BinaryLikelihood):
     """Bernoulli likelihood with the exact probit link, p(y = 1 | f) = Φ(f).
 
     The predictive density is in closed form, p(y) = Φ((2y - 1) m/√(1 + v)). ``variational_expectations`` is a
-    closed form of about 8 digits at any variance, see `gpflow_ext.probit`. Unlike that of GPflow's
+    closed form of about 8 digits at any variance, see `gpflow_ext.numerics.probit`. Unlike that of GPflow's
     ``Bernoulli`` the link is not clamped to [0.001, 0.999].
     """
 

@@ -15,7 +15,8 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
-from gpflow_ext.bounds import (
+from gpflow_ext.data.checks import check_class_numbers
+from gpflow_ext.numerics.bounds import (
     LLPBound,
     LSEBound,
     check_llp_bound,
@@ -23,9 +24,8 @@ from gpflow_ext.bounds import (
     expected_log_sigmoid,
     expected_lse_bound,
 )
-from gpflow_ext.classes import check_class_numbers
-from gpflow_ext.likelihoods.integrals import positive_variance
-from gpflow_ext.special import as_tensor, broadcast, log_expected_sigmoid
+from gpflow_ext.numerics.integrals import positive_variance
+from gpflow_ext.numerics.special import as_tensor, broadcast, log_expected_sigmoid
 
 _REACH = 7.5  # standard deviations on each side of a latent function: the density has fallen by e⁻²⁸
 _DROP = 28.0  # its logarithm, also that of the Gumbel tails

@@ -12,8 +12,8 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
-from gpflow_ext.likelihoods.integrals import Window, log_expectation, positive_variance
-from gpflow_ext.special import as_tensor, broadcast
+from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
+from gpflow_ext.numerics.special import as_tensor, broadcast
 
 _DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰
 _NEWTON_STEPS = 8  # for the peak of the integrand, to full precision

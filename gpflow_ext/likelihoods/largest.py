@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.likelihoods.integrals import positive_variance
-from gpflow_ext.special import Slopes, log_ndtr, with_derivatives
+from gpflow_ext.numerics.integrals import positive_variance
+from gpflow_ext.numerics.special import Slopes, log_ndtr, with_derivatives
 
 _NUM_NODES = 80
 _EVEN_NODES = (64, 192)  # evenly spaced, where they are enough

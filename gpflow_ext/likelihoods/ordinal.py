@@ -16,10 +16,10 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 from gpflow.utilities import positive
 
-from gpflow_ext.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
-from gpflow_ext.classes import check_class_numbers
-from gpflow_ext.likelihoods.integrals import Window, log_expectation, positive_variance
-from gpflow_ext.special import Elementwise, as_tensor, broadcast, log_expected_sigmoid
+from gpflow_ext.data.checks import check_class_numbers
+from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
+from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
+from gpflow_ext.numerics.special import Elementwise, as_tensor, broadcast, log_expected_sigmoid
 
 _WIDE = 4.0  # half width from which a level is the difference of two sigmoids
 _DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰

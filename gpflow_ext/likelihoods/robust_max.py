@@ -12,15 +12,15 @@ from gpflow.base import Parameter, TensorType
 from gpflow.utilities import to_default_float
 
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
-from gpflow_ext.likelihoods.integrals import positive_variance
 from gpflow_ext.likelihoods.largest import (
     log_probability_largest,
     probabilities_largest,
     probability_largest,
     with_nodes,
 )
+from gpflow_ext.numerics.integrals import positive_variance
+from gpflow_ext.numerics.special import broadcast, log_ndtr
 from gpflow_ext.sites import Sites
-from gpflow_ext.special import broadcast, log_ndtr
 
 
 class RobustMax(CategoricalLikelihood):

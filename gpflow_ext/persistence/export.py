@@ -14,7 +14,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.classes import class_probabilities
+from gpflow_ext.prediction.classes import class_probabilities
 
 from .card import model_card
 from .manifest import describe, plain, sha256_json, write_json

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
-from gpflow_ext.predictive import GaussianPredictions, Predictions
+from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 
 from .folding import Store, fold
 

@@ -1,0 +1,101 @@
+"""Checks at the door: what a constructor says about data that it cannot use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def check_data(data: tuple[Any, Any]) -> tuple[Array, Array]:
+    """Return inputs [N, D] and targets [N, P] in GPflow's default float type, or say what is wrong.
+
+    Raises
+    ------
+    ValueError
+        When ``data`` is no pair, a part has no two axes or no rows, the numbers of rows differ, or a cell
+        is not a finite number (the first bad row and column are named).
+    """
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ValueError("`data` must be a pair (X, Y) of inputs [N, D] and targets [N, P].")
+    X, Y = _matrix(data[0], "X"), _matrix(data[1], "Y")
+    if len(X) != len(Y):
+        raise ValueError(f"X and Y must have the same number of rows; X has {len(X)} and Y has {len(Y)}.")
+    return X, Y
+
+
+def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
+    """Raise ``ValueError`` when targets [N, P] lie outside the support of the likelihood."""
+    own = getattr(likelihood, "check_targets", None)
+    if own is not None:
+        own(Y)
+    elif isinstance(likelihood, gpflow.likelihoods.Bernoulli):
+        if not np.isin(Y, (0.0, 1.0)).all():
+            raise ValueError(
+                f"Y must hold 0 and 1; found the values {_some_values(Y)}. Encode the labels first."
+            )
+    elif isinstance(likelihood, gpflow.likelihoods.Poisson) and ((Y < 0).any() or (np.round(Y) != Y).any()):
+        raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
+
+
+def check_inducing(points: gpflow.inducing_variables.InducingVariables | None, X: Array) -> None:
+    """Raise ``ValueError`` when inducing points [M, D'] have another number of columns than inputs [N, D]."""
+    if isinstance(points, gpflow.inducing_variables.InducingPoints) and points.Z.shape[1:] != X.shape[1:]:
+        raise ValueError(
+            f"The inducing points have {points.Z.shape[-1]} columns and X has {X.shape[1]}: both need one "
+            "for each input."
+        )
+
+
+def _some_values(Y: Array) -> str:
+    values = np.unique(Y)
+    return ", ".join(f"{value:g}" for value in values[:5]) + (", …" if len(values) > 5 else "")
+
+
+def _matrix(values: Any, name: str) -> Array:
+    raw = np.asarray(values)
+    if raw.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} must hold numbers; its dtype is {raw.dtype}. Encode labels and strings first."
+        )
+    if raw.ndim != 2:
+        raise ValueError(
+            f"{name} must have two axes; its shape is {raw.shape}. Use {name}.reshape(-1, 1) for one column."
+        )
+    if raw.shape[0] == 0 or raw.shape[1] == 0:
+        raise ValueError(f"{name} is empty: its shape is {raw.shape}.")
+    matrix: Array = raw.astype(gpflow.default_float())
+    bad = np.argwhere(~np.isfinite(matrix))
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"{name} must be finite; row {row}, column {column} (counted from 0) holds {raw[row, column]} "
+            f"and {len(bad)} cell(s) in all are not finite. Drop or fill these rows first."
+        )
+    return matrix
+
+
+def check_class_numbers(Y: npt.ArrayLike, num_classes: int) -> None:
+    """Raise ``ValueError``, with the fix, unless ``Y`` (of any shape) holds only the integers 0 .. K-1.
+
+    A class that does not occur is no error.
+    """
+    values = np.asarray(Y)
+    numeric = values.dtype.kind in "biuf"
+    found = np.unique(values if numeric else values.astype(str))
+    wrong = found[~np.isin(found, np.arange(num_classes))] if numeric else found
+    if not wrong.size:
+        return
+    shown = np.array2string(wrong[:5], separator=", ") + (
+        f" and {wrong.size - 5} more" if wrong.size > 5 else ""
+    )
+    shifted = numeric and np.isin(found, np.arange(1, num_classes + 1)).all()
+    recipe = "encode with Y - 1" if shifted else f"encode the classes as 0, …, {num_classes - 1}"
+    raise ValueError(
+        f"Y must hold the class numbers 0 to {num_classes - 1}; found values {shown}: {recipe}, "
+        "or load through gpflow_ext.datasets"
+    )

@@ -1,0 +1,193 @@
+"""``load``: from a name or a file to a standardised training and test part, in visible steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpflow_ext.data.datasets.raw import Raw, Request
+from gpflow_ext.data.datasets.sources import find
+from gpflow_ext.data.datasets.split import Floats, Rows, Scaler, Split, choose_rows
+from gpflow_ext.data.datasets.targets import CLASSIFICATION, Target, encode
+from gpflow_ext.data.datasets.treatment import (
+    MISSING,
+    fill_with_mean,
+    note_constant,
+    refuse_infinite,
+    treat_missing,
+)
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    target: str | Sequence[str] | None = None,
+    task: str | None = None,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+    split: str | None = None,
+    standardise: bool | Literal["common"] = True,
+    missing: str = "error",
+    drop: Sequence[str] = (),
+    one_hot: Sequence[str] = (),
+    test: str | os.PathLike[str] | None = None,
+    dtype: DTypeLike | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    offline: bool | None = None,
+) -> Split:
+    """Load a data set and divide it into a standardised training and test part.
+
+    A CSV file needs a header line; it may be compressed (``.gz``) and separated by comma, semicolon or tab.
+    Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or ``<name>.npz``), among
+    the sets bundled with scikit-learn, and on OpenML. Nothing is dropped or changed without a sentence in
+    ``Split.notes``.
+
+    Parameters
+    ----------
+    name
+        A known name (see ``known_names``), the path of a CSV file, or that of an .npz file with the arrays X
+        and Y.
+    target
+        Target column, or several; a column ``y`` is found by itself.
+    task
+        "binary", "multiclass", "ordinal", "count" or "regression". None keeps the task of a named set, and
+        for other files takes words and two distinct values as classes, all else as regression.
+    seed
+        Seed of the random split.
+    test_fraction
+        Share of the test part, in [0, 1); 0 leaves it empty. Classes keep their proportions.
+    split
+        "random", "published" (for the sets that have one), or None: the parts in which the set comes
+        (MNIST, ``test=``), else random.
+    standardise
+        Shift and scale each input to mean 0 and deviation 1 over the training part; "common" takes one shift
+        and one scale for all inputs, as for the pixels of an image. Targets keep their units.
+    missing
+        What to do with missing values: "error", "drop" the rows, fill in the training "mean", or "keep" those
+        of several targets as NaN, for a model that takes them.
+    drop, one_hot
+        Columns to leave out; text columns to encode as one 0/1 column per level.
+    test
+        CSV file with the test rows, with the columns of the first file.
+    dtype
+        Floating type of the arrays; None is ``gpflow.default_float()``.
+    data_dir
+        Folder of data files; None is the environment variable GPFLOW_EXT_DATA.
+    offline
+        Forbid downloads; None reads the environment variable GPFLOW_EXT_OFFLINE. Downloads are cached in
+        GPFLOW_EXT_CACHE (or ~/.cache/gpflow_ext) and checked against their checksum on every read.
+
+    Returns
+    -------
+    A ``Split``; ``train, test = load(...)`` unpacks it into pairs ``(X [N, D], Y [N, 1])``.
+
+    Raises
+    ------
+    ValueError
+        If an argument or the data is not usable; the message names the line and column, or the argument,
+        and what to do.
+    ImportError
+        If scikit-learn is needed and not installed.
+    ConnectionError
+        If a download fails.
+    """
+    _check_arguments(seed, test_fraction, split, missing, drop, one_hot)
+    if standardise not in (True, False, "common"):
+        raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
+    target = target if target is None or isinstance(target, str) else tuple(target)
+    raw = find(Request(name, target, task, tuple(drop), tuple(one_hot), test, split, data_dir, offline))
+    refuse_infinite(raw)
+    raw, kept = treat_missing(raw, missing)
+    encoded = encode(raw.y, raw.target, task or raw.task, raw.labels, raw.place)
+    rows, row_notes = _divide(raw, encoded, split, test_fraction, seed)
+    parts = raw.X[rows[0]], raw.X[rows[1]]
+    notes = [*raw.notes, *encoded.notes, *row_notes, *fill_with_mean(*parts, raw.feature_names)]
+    scaler = Scaler.identity(len(raw.feature_names))
+    if standardise:
+        common = standardise == "common"
+        scaler = Scaler.fit_common(parts[0]) if common else Scaler.fit(parts[0])
+        notes += note_constant(parts[0], raw.feature_names)
+        with_what = "one mean and one deviation of all inputs" if common else "the mean and deviation"
+        notes.append(f"inputs were standardised with {with_what} of the training part")
+        for part in parts:  # in place: a second copy of the inputs may not fit into memory
+            part -= scaler.mean
+            part /= scaler.scale
+    kind = np.dtype(gpflow.default_float() if dtype is None else dtype)
+    train, test_part = (
+        (_cast(part, kind, raw.name), _cast(encoded.values[chosen], kind, raw.name))
+        for part, chosen in zip(parts, rows, strict=True)
+    )
+    return Split(
+        train=train,
+        test=test_part,
+        name=raw.name,
+        task=encoded.task,
+        feature_names=raw.feature_names,
+        target=raw.target,
+        labels=encoded.labels,
+        scaler=scaler,
+        seed=seed,
+        sha256=raw.sha256,
+        source=raw.source,
+        notes=tuple(notes),
+        rows=(kept[rows[0]], kept[rows[1]]),
+        exposure=_exposures(raw, rows, kind),
+    )
+
+
+def _check_arguments(
+    seed: int,
+    test_fraction: float,
+    split: str | None,
+    missing: str,
+    drop: Sequence[str],
+    one_hot: Sequence[str],
+) -> None:
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be a whole number from 0.")
+    if not 0.0 <= test_fraction < 1.0:
+        raise ValueError(f"test_fraction={test_fraction!r} must lie in [0, 1); 0 leaves the test part empty.")
+    if split not in (None, "random", "published"):
+        raise ValueError(f"split={split!r} is unknown; use 'random', 'published' or None.")
+    if missing not in MISSING:
+        raise ValueError(f"missing={missing!r} is unknown; use one of {', '.join(map(repr, MISSING))}.")
+    if isinstance(drop, str) or isinstance(one_hot, str):
+        raise ValueError("drop and one_hot take lists of column names, such as drop=['id'].")
+
+
+def _divide(
+    raw: Raw, encoded: Target, split: str | None, test_fraction: float, seed: int
+) -> tuple[tuple[Rows, Rows], list[str]]:
+    """Return the training and the test rows, by the parts of the source or at random."""
+    if split == "published" and raw.test is None:
+        raise ValueError(f"{raw.name!r} has no published split; use split='random'.")
+    if raw.test is None or split == "random":
+        classes = encoded.values[:, 0] if encoded.task in CLASSIFICATION else None
+        return choose_rows(classes, len(raw.X), test_fraction, seed), []
+    note = "the parts are those of the source: seed and test_fraction had no effect"
+    return (np.flatnonzero(~raw.test), np.flatnonzero(raw.test)), [note]
+
+
+def _cast(values: Floats, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    with np.errstate(over="ignore"):  # told below, by name
+        cast = values.astype(dtype, copy=False)
+    if np.isinf(cast).any():
+        raise ValueError(f"{name!r} holds values beyond the range of {dtype}; use a wider dtype.")
+    return cast
+
+
+def _exposures(
+    raw: Raw, rows: tuple[Rows, Rows], dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    if raw.exposure is None:
+        return None
+    wrong = np.flatnonzero(~(raw.exposure > 0))
+    if wrong.size:
+        raise ValueError(f"{raw.place(wrong[0])}: the exposure must be a positive number; correct it.")
+    column = raw.exposure[:, None]
+    return _cast(column[rows[0]], dtype, raw.name), _cast(column[rows[1]], dtype, raw.name)

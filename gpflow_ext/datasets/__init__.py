@@ -1,8 +1,0 @@
-"""Real data, ready for a model: a known name or a CSV file in, standardised training and test arrays out."""
-
-from gpflow_ext.datasets.catalogue import known_names
-from gpflow_ext.datasets.grids import GridCounts, grid_counts
-from gpflow_ext.datasets.loading import load
-from gpflow_ext.datasets.split import Scaler, Split
-
-__all__ = ["GridCounts", "Scaler", "Split", "grid_counts", "known_names", "load"]

@@ -1,0 +1,191 @@
+"""The posterior of a regression network whose weights are integrated out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import gpflow
+import tensorflow as tf
+
+from gpflow_ext.gprn import conditional, network
+from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
+from gpflow_ext.gprn.outputs import BLOCK, Outputs, known, summarise
+from gpflow_ext.training import distribute
+
+
+class CollapsedPosterior(tf.Module):
+    """q(F) as prior times Gaussian sites, and the optimal q(W) given q(F), which is never stored.
+
+    Parameters
+    ----------
+    outputs
+        The targets, read once here and once in each prediction.
+    draws
+        Of the nodes but the first, [N, K − 1], see `network.start`.
+    prior
+        The prior at the start.
+    strategy
+        Among whose devices the outputs are dealt for the sums over them.
+
+    Attributes
+    ----------
+    location, prec
+        The sites: q(F) ∝ p(F) Πₙ N(locationₙ; fₙ, precₙ⁻¹), [N, K] and [N, K, K]; see `gprn.network`.
+        The locations can also be trained by gradients.
+    """
+
+    def __init__(
+        self,
+        outputs: Outputs,
+        draws: tf.Tensor,
+        prior: NetworkPrior,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        super().__init__()
+        dealt = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
+        patterns, pattern = summarise(outputs, **dealt)
+        self._outputs, self._pattern = outputs, tf.constant(pattern)
+        self._observed, self._root, self._count = patterns
+        self._draws = draws
+        N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
+        self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
+        self.prec = gpflow.Parameter(tf.zeros([N, K, K], dtype), trainable=False)
+        self.restart(prior)
+
+    @property
+    def patterns(self) -> network.Patterns:
+        """What the bound needs of the targets."""
+        return network.Patterns(self._observed, self._root, self._count)
+
+    @property
+    def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The natural parameters of the sites, nat1 [N, K] and prec [N, K, K]."""
+        prec = tf.convert_to_tensor(self.prec)
+        return tf.linalg.matvec(prec, self.location), prec
+
+    def mean(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return the mean of the whitened nodes, [N, K]. O((NK)³)."""
+        return network.node_factor(prior.nodes, *self.sites).mean
+
+    def nodes(self, prior: NetworkPrior) -> network.Nodes:
+        """Return q(F). O((NK)³)."""
+        return network.nodes(prior.nodes, *self.sites, prior.residuals[1])
+
+    def elbo(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return the bound of log p(Y | X). O(P(NK)³)."""
+        return self.bound(prior, self.nodes(prior))
+
+    def bound(self, prior: NetworkPrior, nodes: network.Nodes) -> tf.Tensor:
+        """Return the bound for any q(F)."""
+        if prior.inducing is None:
+            return network.bound(self.patterns, prior.weights, prior.noise, nodes)
+        residual, _ = prior.residuals
+        return network.sparse_bound(self.patterns, prior.weights, residual, prior.noise, nodes)
+
+    def restart(self, prior: NetworkPrior) -> None:
+        """Replace q(F) by the optimum given the q(W) that is optimal where F is known to be at the start."""
+        self.follow(prior, network.start(self._draws, prior.weights, prior.noise))
+
+    def follow(self, prior: NetworkPrior, F: tf.Tensor) -> None:
+        """Replace q(F) by the optimum given the q(W) that is optimal for known nodes [N, K]. O(P(NK)³)."""
+        N, K = F.shape
+        self._follow(prior, network.Nodes(F, tf.zeros([N, K, K], F.dtype), tf.zeros([], F.dtype)))
+
+    def sweep(self, prior: NetworkPrior) -> None:
+        """Replace q(F) by the optimum given the optimal q(W); never lowers the bound. O(P(NK)³)."""
+        self._follow(prior, self.nodes(prior))
+
+    def _follow(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
+        """Replace q(F) as `follow` does; where that is not finite it stays."""
+        w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
+        nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w, prior.residuals[0])
+        location = _solve(prec, nat1)
+        finite = tf.reduce_all(tf.math.is_finite(location)) & tf.reduce_all(tf.math.is_finite(prec))
+        self.location.assign(tf.where(finite, location, self.location))
+        self.prec.assign(tf.where(finite, prec, self.prec))
+
+    def parts(self, prior: NetworkPrior) -> tuple[tf.Tensor, ...]:
+        """Return what prediction needs besides the targets. O(P(NK)³)."""
+        q = network.node_factor(prior.nodes, *self.sites)
+        w = network.weights(self.patterns, prior.weights, prior.noise, self.nodes(prior))
+        return *prior.chols, q.mean, q.chol, w.smoother, w.chol
+
+    def payload(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return all targets [N, D], zero where missing, and the pattern of each output [D]."""
+        return tf.concat([part for part, _ in self.blocks(BLOCK)], axis=1), self._pattern
+
+    def blocks(self, size: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yield the same by blocks of outputs."""
+        begin = 0
+        for block in self._outputs.blocks(size):
+            end = begin + int(block.shape[1])
+            yield known(block)[0], self._pattern[begin:end]
+            begin = end
+
+    def gather(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the same for some outputs [B]."""
+        return known(self._outputs.gather(indices))[0], tf.gather(self._pattern, indices)
+
+    def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> CollapsedView:
+        """Return the posterior as seen from new inputs, or pairs of them. O(P(NK)²XK)."""
+        _, _, mean, node_chol, smoother, weight_chol = parts
+        T = tf.reshape(smoother, [-1, *mean.shape, smoother.shape[-1]])
+        return CollapsedView(
+            tf.matmul(f.A, mean, transpose_a=True),
+            covariance(network.half(node_chol, f.A), f.residual),
+            tf.einsum("nx,pnki->pxki", w.A, T),
+            covariance(network.half(weight_chol, w.A), w.residual),
+        )
+
+
+@dataclass(frozen=True)
+class CollapsedView:
+    """See `conditional.View`: payload are targets [N, B], the trait is the pattern of missing rows.
+
+    E[w_d(x)] = c(x)y_d with ``smoother`` c [P, X, K, N]; ``weight_cov`` is [P, R, K, K].
+    """
+
+    mean: tf.Tensor
+    cov: tf.Tensor
+    smoother: tf.Tensor
+    weight_cov: tf.Tensor
+
+    def weights(self, payload: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+        """See `View`."""
+        if self.smoother.shape[0] == 1:
+            return tf.einsum("xki,id->xdk", self.smoother[0], payload)
+        return tf.einsum("dxki,id->xdk", tf.gather(self.smoother, trait), payload)
+
+    def spread(self, M: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+        """See `View`."""
+        return tf.gather(tf.einsum("...xkl,pxkl->...xp", M, self.weight_cov), trait, axis=-1)
+
+    def output_spread(self, M: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+        """See `View`; the outputs are independent under q(W)."""
+        return tf.linalg.diag(self.spread(M, trait))
+
+    def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
+        """See `View`."""
+        X, B, K = mean.shape
+        factor = tf.gather(conditional.joint_factor(self.weight_cov, X, K), trait)  # [B, XK, XK]
+        noise = tf.random.stateless_normal([number, B, X * K], seed, dtype=mean.dtype)
+        moved = tf.reshape(tf.linalg.matvec(factor, noise), [number, B, X, K])
+        return mean + tf.transpose(moved, [0, 2, 1, 3])
+
+
+def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
+    """Return prec⁻¹nat1, zero where no target is known and both are zero."""
+    known = tf.linalg.trace(prec) > 0.0
+    safe = tf.where(known[:, None, None], prec, tf.eye(prec.shape[-1], dtype=prec.dtype))
+    return tf.linalg.cholesky_solve(tf.linalg.cholesky(safe), nat1[:, :, None])[:, :, 0]
+
+
+def covariance(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+    """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, at all pairs."""
+    K = half.shape[-1]
+    eye = tf.eye(K, dtype=half.dtype)
+    if residual.shape.rank == 1:
+        return tf.einsum("...rxk,...rxl->...xkl", half, half) + residual[:, None, None] * eye
+    cov = tf.einsum("...rxk,...ryl->...xykl", half, half) + residual[:, :, None, None] * eye
+    return tf.reshape(cov, [*half.shape[:-3], -1, K, K])

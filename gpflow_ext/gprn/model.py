@@ -1,0 +1,346 @@
+"""Gaussian process regression network for many outputs, Wilson et al. (2012), Li et al. (2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from check_shapes import inherit_check_shapes
+from gpflow.base import MeanAndVariance
+from gpflow.inducing_variables import InducingPoints
+from gpflow.models import GPModel, InternalDataTrainingLossMixin
+from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.posteriors import PrecomputeCacheType
+
+from gpflow_ext.data import checks
+from gpflow_ext.gprn import conditional, network, outputs
+from gpflow_ext.gprn.collapsed import CollapsedPosterior
+from gpflow_ext.gprn.conditional import Inducing, NetworkPrior, View
+from gpflow_ext.gprn.draws import DrawsPosterior
+from gpflow_ext.gprn.posterior import ApproximatePosterior, NetworkPosterior
+from gpflow_ext.gprn.sampled import SampledNetwork
+from gpflow_ext.gprn.tensor import TensorPosterior
+from gpflow_ext.gprn.tensor_normal import output_shape as chosen_shape
+from gpflow_ext.numerics import linalg
+from gpflow_ext.numerics.stacked import Stack
+
+
+class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
+    """Regression on D outputs whose correlations depend on the input: y = W(x)f(x) + ε, ε ~ N(0, σ²I).
+
+    K nodes f_k ~ GP(0, k_f + nugget·δ) and all D·K weights w_dk ~ GP(0, k_w) (Wilson et al. 2012). The bound
+
+        log p(Y | X) ≥ E_q[log p(Y | W, F)] − KL[q(W) || p(W)] − KL[q(F) || p(F)]
+
+    is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has
+    full covariance, so that the targets enter through YYᵀ [N, N] alone: one pass over them, then O((NK)³)
+    for a step whatever D is. ``"tensor"``: the family of Li, Xing, Kirby & Zhe (2020), a matrix normal q(F)
+    and a tensor normal q(W) over the axes (N, d₁, …, d_M, K), at O(N²DK + NDK²); its bound is never above the
+    collapsed one at the same q(F). Only the product of both kernels' variances is identified: hold one.
+
+    Model outputs of one scale around zero, since all share k_w and σ². The model starts as independent
+    regression of each output: F₁ = 1, the other nodes are small draws of the prior. `fit` also tries nodes
+    that explain the second moments of the targets, for the collapsed posterior.
+
+    ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the node's nugget included; ``predict_y``
+    adds σ². Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.
+
+    Parameters
+    ----------
+    data
+        (X [N, Q], Y [N, D]). Y may be an array, the path of a .npy file, which is memory-mapped, or a
+        ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target: exact,
+        at the cost of one factorisation for each distinct set of missing rows.
+    kernel
+        k_f, of one output.
+    weight_kernel
+        k_w, of one output.
+    num_latent
+        K, the number of nodes.
+    output_shape
+        (d₁, …, d_M) of the tensor posterior with a product of at least D; near to a square by default.
+    posterior
+        ``"collapsed"`` or ``"tensor"``.
+    noise_variance, noise_bounds
+        Starting σ², and the interval that it stays in: simulators without noise would drive it to 0.
+    nugget, nugget_bounds
+        The same of the nodes' white noise.
+    seed
+        Of the start.
+    inducing_variable
+        Inputs Z [M, Q] on which weights and nodes are conditioned, for N up to 10,000: the bound, which is
+        then lower, costs O(N(MK)²) and at most O(NMKD) in place of O((NK)³). Best for D ≤ N: there are N²
+        numbers to keep otherwise.
+    strategy
+        A ``tf.distribute`` strategy among whose devices the outputs are dealt for the pass over them, where
+        there are more than N; see `gpflow_ext.distribute`.
+
+    Raises
+    ------
+    ValueError
+        For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
+    NotImplementedError
+        For a multi-output kernel, or the tensor posterior on a stream, with inducing inputs or a strategy.
+    """
+
+    likelihood: gpflow.likelihoods.Gaussian
+
+    def __init__(
+        self,
+        data: tuple[Any, Any],
+        kernel: gpflow.kernels.Kernel,
+        weight_kernel: gpflow.kernels.Kernel,
+        num_latent: int,
+        output_shape: Sequence[int] | None = None,
+        posterior: Literal["collapsed", "tensor"] = "collapsed",
+        *,
+        noise_variance: float = 0.1,
+        noise_bounds: tuple[float, float] = (1e-6, 10.0),
+        nugget: float = 1e-4,
+        nugget_bounds: tuple[float, float] = (1e-6, 1.0),
+        seed: int = 0,
+        inducing_variable: InducingVariablesLike | None = None,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        X, Y = self._hold(data)
+        for part in (kernel, weight_kernel):
+            if isinstance(part, gpflow.kernels.MultioutputKernel):
+                raise NotImplementedError(
+                    f"GPRNTensor takes kernels of one output; got {type(part).__name__}."
+                )
+        if posterior not in ("collapsed", "tensor"):
+            raise ValueError(f'posterior must be "collapsed" or "tensor"; got {posterior!r}.')
+        if num_latent < 1:
+            raise ValueError(f"num_latent must be at least 1; got {num_latent}.")
+        noise = _bounded("noise_variance", noise_variance, noise_bounds)
+        likelihood = gpflow.likelihoods.Gaussian(noise_variance, variance_lower_bound=noise_bounds[0])
+        likelihood.variance = noise
+        super().__init__(kernel, likelihood, num_latent_gps=Y.num_outputs)
+        self.weight_kernel = weight_kernel
+        self.num_latent = num_latent
+        self.nugget = _bounded("nugget", nugget, nugget_bounds)
+        self._outputs = Y
+        self._X = tf.constant(X)
+        self.inducing_variable = self._points(inducing_variable, posterior)
+        self.draw_names: tuple[str, ...] = ()
+        self.draw_values: list[tf.Variable] = []
+        prior = self.prior()
+        draws = self._draws(prior, seed)
+        if posterior == "collapsed":
+            if output_shape is not None:
+                raise ValueError(
+                    'output_shape is for posterior="tensor": the collapsed posterior needs none.'
+                )
+            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior, strategy)
+            self.data: tuple[tf.Tensor, ...] = (self._X, *self.q.patterns)
+        else:
+            if strategy is not None:
+                raise NotImplementedError('`strategy` is for posterior="collapsed".')
+            if isinstance(Y, outputs.StreamOutputs):
+                raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
+            shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
+            self.q = TensorPosterior(Y, shape, draws, prior)
+            self.data = (self._X, self._outputs.gather(range(Y.num_outputs)))
+
+    def _hold(self, data: Any) -> tuple[checks.Array, outputs.Outputs]:
+        """Check the data at the door."""
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise ValueError("`data` must be a pair (X, Y) of inputs [N, Q] and targets [N, D].")
+        Y = outputs.hold(data[1])
+        return checks.check_data((data[0], np.zeros([Y.num_data, 1])))[0], Y
+
+    def _points(self, inducing_variable: Any, posterior: str) -> InducingPoints | None:
+        if inducing_variable is None:
+            return None
+        points = inducingpoint_wrapper(inducing_variable)
+        if posterior == "tensor" or not isinstance(points, InducingPoints):
+            raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")
+        return points
+
+    def _draws(self, prior: NetworkPrior, seed: int) -> tf.Tensor:
+        """Return draws of the prior of the nodes but the first, [N, K − 1]."""
+        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[1], self.num_latent - 1])
+        return tf.matmul(prior.nodes, tf.constant(noise, prior.nodes.dtype))
+
+    @property
+    def _base(self) -> tf.Tensor:
+        """The inputs on which all others are conditioned: Z or X."""
+        return self._X if self.inducing_variable is None else tf.convert_to_tensor(self.inducing_variable.Z)
+
+    def prior(self) -> NetworkPrior:
+        """Return the factors of both kernels, with GPflow's default jitter, and the noise.
+
+        O(N³), or O(NM²) with inducing inputs, whose residuals hold the nugget then.
+        """
+        noise, nugget = tf.convert_to_tensor(self.likelihood.variance), tf.convert_to_tensor(self.nugget)
+        if self.inducing_variable is None:
+            nodes = _factor(self.kernel(self._X), nugget)
+            return NetworkPrior(_factor(self.weight_kernel(self._X)), nodes, noise)
+        chols = _factor(self.weight_kernel(self._base)), _factor(self.kernel(self._base))
+        w = conditional.condition(self.weight_kernel, self._base, chols[0], self._X, False)
+        f = conditional.condition(self.kernel, self._base, chols[1], self._X, False, nugget)
+        inducing = Inducing(*chols, w.residual, f.residual)
+        return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing)
+
+    @property
+    def outputs(self) -> outputs.Outputs:
+        """The targets."""
+        return self._outputs
+
+    def elbo(self, batch: tuple[tf.Tensor, tf.Tensor] | None = None) -> tf.Tensor:
+        """Return the lower bound of log p(Y | X) at the current q, a scalar.
+
+        With a ``batch`` of random outputs, their numbers [B] and targets [N, B], the tensor posterior gives
+        an unbiased estimate.
+        """
+        if batch is None:
+            return self.q.elbo(self.prior())
+        if isinstance(self.q, CollapsedPosterior):
+            raise NotImplementedError(
+                "The collapsed bound needs no batches: its cost is free of the outputs."
+            )
+        return self.q.elbo(self.prior(), batch)
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """Return the bound that training maximises."""
+        return self.elbo()
+
+    def independent_log_likelihood(self) -> tf.Tensor:
+        """Return log p(Y | X) of independent regressions with the kernel k_w and noise σ², where F₁ = 1.
+
+        From the sums of the collapsed posterior alone; with inducing inputs the bound of it. O(PN³).
+        """
+        if not isinstance(self.q, CollapsedPosterior):
+            raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
+        prior = self.prior()
+        if prior.inducing is not None:
+            one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
+            return self.q.bound(prior, network.Nodes(one, 0.0 * one[..., None], 0.0 * prior.noise))
+        cov = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        return network.log_marginal(self.q.patterns, cov, prior.noise)
+
+    def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
+        """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
+        Xnew = tf.cast(Xnew, self._X.dtype)
+        w = conditional.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
+        f = conditional.condition(
+            self.kernel, self._base, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
+        )
+        return self.q.view(parts, w, f)
+
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> NetworkPosterior:
+        """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        kind = DrawsPosterior if self.draw_names else ApproximatePosterior
+        return kind(self, precompute_cache)
+
+    def sampled(self) -> SampledNetwork:
+        """Return what `gpflow_ext.sample` draws from: the nodes, from their present means, and all else."""
+        if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
+            raise NotImplementedError(
+                'Sampling is for GPRNTensor(posterior="collapsed") without inducing inputs.'
+            )
+        return SampledNetwork(self, self.q.patterns, self.q.mean(self.prior()))
+
+    def assign_draws(self, draws: Any, most: int | None = 200) -> None:
+        """Hold draws: from now on predictions average over them.
+
+        Parameters
+        ----------
+        draws
+            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
+        most
+            Evenly spaced draws of all chains to hold; ``None`` holds all.
+        """
+        held = {} if draws is None else draws.flat(most)
+        known = {"V", *(name.lstrip(".") for name in gpflow.utilities.parameter_dict(self))}
+        if set(held) - known or (held and held.get("V", np.empty(0)).shape[1:] != self.q.location.shape):
+            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
+        self.draw_names = tuple(held)
+        self.draw_values = [
+            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
+        ]
+
+    def held(self) -> tuple[tf.Tensor, Stack]:
+        """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
+        parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
+        values = dict(zip(self.draw_names, self.draw_values, strict=True))
+        V = tf.convert_to_tensor(values.pop("V"))
+        return V, Stack((parameters[name], value) for name, value in values.items())
+
+    @inherit_check_shapes
+    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
+        """Return mean [X, D] and (co)variance of W(x)f(x), as GPflow's models do. O((NK)³ + XNDK)."""
+        return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def predict_y(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
+        """Return mean and variance of y, each [X, D]."""
+        if full_cov or full_output_cov:
+            raise NotImplementedError("predict_y gives variances: leave out full_cov and full_output_cov.")
+        posterior = self.posterior(None)
+        mean, var = posterior.fused_predict_f(Xnew)
+        return mean, var + posterior.noise()
+
+    def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
+        """Return mean and variance of y for some outputs [B], each [X, B]."""
+        return self.posterior(None).gathered(Xnew, tf.convert_to_tensor(indices))
+
+    @inherit_check_shapes
+    def predict_log_density(
+        self,
+        data: Any,
+        full_cov: bool = False,
+        full_output_cov: bool = False,
+        *,
+        draws: int = 200,
+        seed: int = 0,
+    ) -> tf.Tensor:
+        """Return Σ_d log p(y_nd | x_n) of data (X [X, Q], Y [X, D]), the marginal of each output, [X].
+
+        A mixture over ``draws`` draws of the nodes at least, the weights integrated out; where draws of a
+        sampler are held, over these too. Missing targets count zero.
+        """
+        if full_cov or full_output_cov:
+            raise NotImplementedError("The log density is that of each output at each input alone.")
+        Xnew, Y = (tf.cast(part, self._X.dtype) for part in data)
+        return self.posterior(None).log_density(Xnew, Y, draws, seed)
+
+    @inherit_check_shapes
+    def predict_f_samples(
+        self,
+        Xnew: Any,
+        num_samples: int | None = None,
+        full_cov: bool = True,
+        full_output_cov: bool = False,
+        *,
+        seed: int = 0,
+    ) -> tf.Tensor:
+        """Return draws of W(x)f(x), jointly over inputs, [S, X, D], or [X, D] without a number.
+
+        All outputs share a draw's nodes; the weights of the tensor posterior are drawn for each output alone.
+        """
+        if full_output_cov or not full_cov:
+            raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
+        samples = self.posterior(None).samples(tf.cast(Xnew, self._X.dtype), num_samples or 1, seed)
+        return samples[0] if num_samples is None else samples
+
+
+def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
+    return tf.linalg.cholesky(linalg.with_jitter(gram, nugget))
+
+
+def _bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:
+    """Return a parameter that stays in an interval."""
+    low, high = bounds
+    if not 0.0 < low < value < high:
+        raise ValueError(f"{name} must lie between its bounds {bounds}, both positive; got {value}.")
+    dtype = gpflow.default_float()
+    return gpflow.Parameter(
+        value, transform=tfp.bijectors.Sigmoid(np.array(low, dtype), np.array(high, dtype))
+    )

@@ -1,0 +1,241 @@
+"""The recipe of `GPRNTensor`: coordinate ascent where the weights are integrated out, else gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.gprn import network
+from gpflow_ext.gprn.block_ascent import BlockAscent, gradients
+from gpflow_ext.gprn.collapsed import CollapsedPosterior
+from gpflow_ext.gprn.model import GPRNTensor
+from gpflow_ext.gprn.outputs import Outputs
+from gpflow_ext.training import lbfgs
+from gpflow_ext.training.gradient import gradient_update
+from gpflow_ext.training.loop import Update, resolve_jit
+from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.recipe import Recipe
+
+_START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
+# Of the length scales of k_w, which are those of the targets at first.
+_STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
+
+
+def regression_network(
+    model: GPRNTensor,
+    data: None = None,
+    *,
+    seed: int = 0,
+    jit_compile: bool | None = None,
+    optimizer: Any | Literal["lbfgs"] | None = None,
+    sweeps: int = 2,
+    hyper_updates: int = 20,
+    joint: bool = False,
+    independent_start: bool = True,
+    moment_start: bool = True,
+    minibatch_size: int | None = None,
+) -> Recipe:
+    """Return the recipe of `GPRNTensor`.
+
+    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
+    of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
+    lower the bound.
+
+    Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
+    ``hyper_updates`` iterations of L-BFGS.
+
+    Parameters
+    ----------
+    model
+        The model, which holds its data.
+    data
+        Must be ``None``.
+    seed
+        Seed of the minibatches.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    optimizer
+        ``"lbfgs"`` or a tf_keras optimiser. By default L-BFGS for the collapsed posterior, and Adam with
+        learning rate 0.01 for the tensor posterior.
+    sweeps, hyper_updates
+        See above.
+    joint
+        Climb the locations of the sites together with the hyperparameters too, as often again. It reaches far
+        higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
+        the nodes near their start. At new inputs it has predicted worse: compare on held-out rows.
+    independent_start
+        Let the first step of the collapsed posterior fit k_w and σ² as those of independent regressions.
+    moment_start
+        Let it then also try nodes that explain the second moments of the targets, with k_w of the length
+        scale that suits them best (`network.moment_nodes`), and go on from them where, after as many
+        iterations of L-BFGS on everything, the bound is higher. Without inducing inputs.
+    minibatch_size
+        Outputs in a step of the tensor posterior; all by default.
+    """
+    if data is not None:
+        raise ValueError("GPRNTensor holds its data: call `fit(model)` without `data`.")
+    model.assign_draws(None)
+    if sweeps < 0 or hyper_updates < 1:
+        raise ValueError(
+            f"`sweeps` must not be negative and `hyper_updates` at least 1; got {sweeps} and {hyper_updates}."
+        )
+    settings: dict[str, Any] = {"recipe": "regression_network", "hyper_updates": hyper_updates}
+    if isinstance(model.q, CollapsedPosterior):
+        if minibatch_size is not None:
+            raise ValueError(
+                "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
+            )
+        settings |= {"sweeps": sweeps, "joint": joint}
+        settings |= {"independent_start": independent_start, "moment_start": moment_start}
+        return _collapsed(model, optimizer, settings, jit_compile)
+    D = model.num_latent_gps
+    if minibatch_size is not None and not 1 <= minibatch_size <= D:
+        raise ValueError(
+            f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {minibatch_size}."
+        )
+    settings |= {"minibatch_size": minibatch_size, "seed": None if minibatch_size is None else seed}
+    return _tensor(model, optimizer, settings, jit_compile)
+
+
+def _collapsed(
+    model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None
+) -> Recipe:
+    everything: list[tf.Variable] = list(model.trainable_variables)
+    location = model.q.location.unconstrained_variable
+    hypers = [variable for variable in everything if variable is not location]
+    climbs = optimizer is None or optimizer == "lbfgs"
+    optimizer = None if climbs else built(optimizer, everything if settings["joint"] else hypers)
+    ascent = BlockAscent(
+        lambda: model.elbo() + model.log_prior_density(),
+        lambda: model.q.sweep(model.prior()),
+        [hypers, everything] if settings["joint"] else [hypers],
+        sweeps=settings["sweeps"],
+        hyper_updates=settings["hyper_updates"],
+        optimizer=optimizer,
+        begin=lambda: _begin(model, everything, settings, jit_compile),
+        jit_compile=jit_compile,
+    )
+    double = gpflow.default_float() == np.float64
+    return Recipe(
+        ascent.update,
+        [*model.variables, ascent.started, *([] if climbs else optimizer.variables)],
+        steps=50 if climbs else 500,
+        tolerance=(1e-7 if double else 1e-5) if climbs else None,
+        monotone=climbs and double,
+        trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
+        settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
+    )
+
+
+def _begin(
+    model: GPRNTensor, everything: Sequence[tf.Variable], settings: dict[str, Any], jit_compile: bool | None
+) -> None:
+    """Find where the ascent of the collapsed posterior starts."""
+    jit = resolve_jit(jit_compile)
+    if settings["independent_start"]:
+        own = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+        if own:
+            objective = lambda: model.independent_log_likelihood() + model.log_prior_density()  # noqa: E731
+            lbfgs.climb(own, gradients(objective, own, jit), _START_UPDATES)
+        tf.function(lambda: model.q.restart(model.prior()), jit_compile=jit, autograph=False)()
+    if settings["moment_start"] and model.inducing_variable is None:
+        bound = gradients(lambda: model.elbo() + model.log_prior_density(), everything, jit)
+        _moment_start(model, everything, bound, settings["hyper_updates"])
+
+
+def _moment_start(
+    model: GPRNTensor, everything: Sequence[tf.Variable], bound: lbfgs.Objective, iterations: int
+) -> None:
+    """Move the model to nodes by the method of moments, where that leads to a higher bound."""
+    lengths = [
+        parameter
+        for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
+        if name.endswith("lengthscales") and parameter.trainable
+    ]
+    before = [length.numpy() for length in lengths]
+
+    def kept() -> list[tf.Tensor]:
+        return [variable.read_value() for variable in model.variables]
+
+    def back(values: list[tf.Tensor]) -> None:
+        for variable, value in zip(model.variables, values, strict=True):
+            variable.assign(value)
+
+    def stretched(factor: float) -> tuple[float, list[tf.Tensor]]:
+        for length, value in zip(lengths, before, strict=True):
+            length.assign(factor * value)
+        prior = model.prior()
+        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        model.q.follow(prior, network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        found = bound()[0]
+        return found if np.isfinite(found) else -np.inf, kept()
+
+    here = kept()
+    lbfgs.climb(everything, bound, iterations)
+    reached = bound()[0]
+    back(here)
+    starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
+    back(max(starts, key=lambda start: start[0])[1])
+    lbfgs.climb(everything, bound, iterations)
+    if not bound()[0] > reached:
+        back(here)
+
+
+def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Recipe:
+    variables, size = model.trainable_variables, settings["minibatch_size"]
+    if optimizer == "lbfgs":
+        if size is not None:
+            raise ValueError("L-BFGS needs all outputs in a step: leave `minibatch_size` out.")
+        update = _climbing(model, settings["hyper_updates"], jit_compile)
+        settings = settings | {"optimizer": "lbfgs"}
+        return Recipe(update, model.variables, 50, 1e-7, True, settings=settings)
+    optimizer = built(optimizer, variables)
+    batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
+
+    def loss(batch: Any | None = None) -> tf.Tensor:
+        return -(model.elbo(batch) + model.log_prior_density())
+
+    return Recipe(
+        gradient_update(loss, variables, optimizer, batches, jit_compile),
+        [*model.variables, *optimizer.variables],
+        steps=2000,
+        tolerance=None,
+        monotone=False,
+        trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches.order}),
+        settings=settings | {"optimizer": optimizer.get_config()},
+    )
+
+
+def _climbing(model: GPRNTensor, iterations: int, jit_compile: bool | None) -> Update:
+    """Return the update that does some iterations of L-BFGS on everything."""
+    variables = model.trainable_variables
+    objective = gradients(
+        lambda: model.elbo() + model.log_prior_density(), variables, resolve_jit(jit_compile)
+    )
+
+    def update() -> tuple[float, bool]:
+        lbfgs.climb(variables, objective, iterations)
+        return objective()[0], True
+
+    return update
+
+
+class OutputBatches:
+    """An endless iterator over random outputs: their numbers [B] and their targets [N, B].
+
+    ``order``, the iterator over the numbers, is what a checkpoint must hold.
+    """
+
+    def __init__(self, outputs: Outputs, size: int, seed: int) -> None:
+        D = outputs.num_outputs
+        order = tf.data.Dataset.range(D).shuffle(D, seed=seed, reshuffle_each_iteration=True)
+        self.order = iter(order.repeat().batch(size, drop_remainder=True))
+        self._outputs = outputs
+
+    def __next__(self) -> tuple[tf.Tensor, tf.Tensor]:
+        indices = next(self.order)
+        return indices, self._outputs.gather(indices)

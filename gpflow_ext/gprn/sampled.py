@@ -1,0 +1,95 @@
+"""The nodes and hyperparameters of a regression network as a sampler sees them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from gpflow_ext.gprn import network
+from gpflow_ext.gprn.network import Patterns
+from gpflow_ext.numerics import linalg, stacked
+from gpflow_ext.numerics.stacked import Stack
+
+
+class Parts(Protocol):
+    """The parts of a network whose parameters may be stacked."""
+
+    kernel: gpflow.kernels.Kernel
+    weight_kernel: gpflow.kernels.Kernel
+    nugget: gpflow.Parameter
+    data: tuple[tf.Tensor, ...]
+
+
+def weight_gram(network: Parts, stack: Stack) -> tf.Tensor:
+    """Return K_w with GPflow's default jitter for each member, [C or 1, N, N]."""
+    return linalg.with_jitter(stacked.gram(network.weight_kernel, stack, network.data[0]))
+
+
+def node_chol(network: Parts, stack: Stack) -> tf.Tensor:
+    """Return L_f, the factor of K_f with the nugget and GPflow's default jitter, [C or 1, N, N]."""
+    gram = stacked.gram(network.kernel, stack, network.data[0])
+    return tf.linalg.cholesky(linalg.with_jitter(gram, stack[network.nugget]))
+
+
+class SampledNetwork(tf.Module):
+    """p(V, θ | Y) of a regression network, the weights integrated out, with whitened nodes F = L_f V.
+
+        p(θ) N(V; 0, I) Π_d N(y_d; 0, K_w ∘ FFᵀ + σ²I)
+
+    Parameters
+    ----------
+    network
+        Its kernels, likelihood and nugget are shared: their parameters are sampled.
+    patterns
+        The targets.
+    mean
+        Whitened nodes to start from, [N, K].
+
+    Attributes
+    ----------
+    V
+        [N, K], with its prior.
+    """
+
+    def __init__(self, network: Any, patterns: Patterns, mean: tf.Tensor) -> None:
+        super().__init__()
+        zero, one = (np.array(value, mean.dtype.as_numpy_dtype) for value in (0.0, 1.0))
+        self.V = gpflow.Parameter(mean, prior=tfp.distributions.Normal(zero, one))
+        self.kernel, self.weight_kernel = network.kernel, network.weight_kernel
+        self.likelihood, self.nugget = network.likelihood, network.nugget
+        self.data, self._patterns = network.data[:1], patterns
+
+    def log_likelihoods(self, stack: Stack) -> tf.Tensor:
+        """Return log p(Y | F, θ) of each member, [C]. O(C(P + 1)N³)."""
+        noise = stack[self.likelihood.variance]
+        return network.log_likelihood(self._patterns, weight_gram(self, stack), self.nodes(stack), noise)
+
+    def nodes(self, stack: Stack) -> tf.Tensor:
+        """Return F = L_f V, [C, N, K]."""
+        return tf.matmul(node_chol(self, stack), stack[self.V])
+
+    def spread(self) -> tf.Tensor:
+        """Return a lower factor [N, N] of what the data leave of the prior of a column of V.
+
+        (I + L_fᵀJL_f)⁻¹ at the present V and θ, J the `network.information`. The same for all K columns, as
+        the posterior is the same for all rotations of them.
+        """
+        now = Stack([])
+        chol, gram, F = node_chol(self, now)[0], weight_gram(self, now)[0], self.nodes(now)[0]
+        J = network.information(self._patterns, gram, F, tf.convert_to_tensor(self.likelihood.variance))
+        A = tf.matmul(chol, tf.matmul(J, chol), transpose_a=True)
+        eye = tf.eye(A.shape[-1], dtype=A.dtype)
+        cov = tf.linalg.cholesky_solve(tf.linalg.cholesky(0.5 * (A + tf.transpose(A)) + eye), eye)
+        return tf.linalg.cholesky(0.5 * (cov + tf.transpose(cov)))
+
+    def aligned(self, stack: Stack) -> Stack:
+        """Return the stack with the nodes rotated to the present ones: a rotation changes no prediction.
+
+        Without it the chains, which turn the nodes as they please, could not be compared.
+        """
+        R = network.rotation(self.nodes(stack), self.nodes(Stack([])))
+        return Stack((p, tf.matmul(value, R) if p is self.V else value) for p, value in stack.values)

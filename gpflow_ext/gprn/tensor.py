@@ -1,0 +1,229 @@
+"""The tensor-normal posterior of the weights and matrix-normal posterior of the nodes, Li et al. (2020)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from gpflow_ext.gprn import conditional, network, tensor_normal
+from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
+from gpflow_ext.gprn.outputs import BLOCK, Outputs, known
+
+_START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
+_LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
+
+
+class TensorPosterior(tf.Module):
+    """q(W) = TN(L_wŨ; L_wΓ_NL_wᵀ, Γ₁, …, Γ_M, Γ_K) and q(F) = MN(L_fM; L_fΣL_fᵀ, Ω), trained by gradients.
+
+    Parameters
+    ----------
+    outputs
+        The targets.
+    shape
+        d₁, …, d_M with a product of at least D: the grid that the outputs fill in row-major order. Weights
+        of cells beyond D have mean zero and no targets.
+    draws
+        Of the nodes but the first, [N, K − 1], see `network.start`.
+    prior
+        The prior at the start; the means of q(W) start at their optimum given F at the start.
+
+    Attributes
+    ----------
+    weight_mean
+        Ũ [N, D, K].
+    weight_factors
+        Lower factors of Γ_N, Γ₁, …, Γ_M, Γ_K.
+    node_mean, node_factors
+        M [N, K], and lower factors of Σ and Ω.
+    """
+
+    def __init__(self, outputs: Outputs, shape: Sequence[int], draws: tf.Tensor, prior: NetworkPrior) -> None:
+        super().__init__()
+        self._outputs, self._num_outputs = outputs, outputs.num_outputs
+        self.output_shape = tuple(int(size) for size in shape)
+        if min(self.output_shape, default=0) < 1 or np.prod(self.output_shape) < outputs.num_outputs:
+            raise ValueError(
+                f"output_shape must have a product of at least {outputs.num_outputs}, the number of outputs; "
+                f"got {self.output_shape}."
+            )
+        start = network.start(draws, prior.weights, prior.noise)
+        N, K = start.shape
+        self._complete, blocks = True, []
+        T = _smoother(start, prior)
+        for block in outputs.blocks(BLOCK):
+            Y, there = known(block)
+            if not np.isfinite(Y).all():
+                raise ValueError("Y must not be infinite; a missing target is NaN.")
+            self._complete &= bool(tf.reduce_all(there > 0.0))
+            blocks.append(tf.transpose(tf.reshape(tf.matmul(T, Y), [N, K, -1]), [0, 2, 1]))
+        self.weight_mean = gpflow.Parameter(tf.concat(blocks, axis=1))
+        sizes = (N, *self.output_shape, K)
+        self.weight_factors = [_factor(size, _START_SCALE if not i else 1.0) for i, size in enumerate(sizes)]
+        self.node_mean = gpflow.Parameter(tf.linalg.triangular_solve(prior.nodes, start))
+        self.node_factors = [_factor(N, _START_SCALE), _factor(K, 1.0)]
+
+    def elbo(self, prior: NetworkPrior, batch: tuple[tf.Tensor, tf.Tensor] | None = None) -> tf.Tensor:
+        """Return the bound of log p(Y | X). O(N²DK + NDK²).
+
+        With a ``batch`` of outputs drawn at random, their numbers [B] and their targets [N, B], it is an
+        unbiased estimate at O(N²BK + NBK²).
+        """
+        mean, output_var = self.payload()
+        scale = tf.ones([], prior.noise.dtype)
+        if batch is None:
+            Y = tf.concat(list(self._outputs.blocks(BLOCK)), axis=1)
+        else:
+            indices, Y = batch
+            mean, output_var = tf.gather(mean, indices, axis=1), tf.gather(output_var, indices)
+            scale = float(self._num_outputs) / tf.cast(tf.shape(indices)[0], scale.dtype)
+        Y, there = known(Y)
+        N, K = self.node_mean.shape
+        rows, *_, column = factors = list(map(tf.convert_to_tensor, self.weight_factors))
+        row, omega = map(tf.convert_to_tensor, self.node_factors)
+        squares = tensor_normal.expected_squares(
+            Y,
+            tf.reshape(tf.matmul(prior.weights, tf.reshape(mean, [N, -1])), [N, -1, K]),
+            tensor_normal.diagonal([tf.matmul(prior.weights, rows)]),
+            output_var,
+            column,
+            tf.matmul(prior.nodes, self.node_mean),
+            tensor_normal.diagonal([tf.matmul(prior.nodes, row)]),
+            omega,
+            None if self._complete else there,
+        )
+        constant = tf.reduce_sum(there) * tf.math.log(2.0 * np.pi * prior.noise)
+        fit = -0.5 * scale * (constant + tf.reduce_sum(squares) / prior.noise)
+        kl = tensor_normal.kl(tf.sqrt(scale) * mean, factors)
+        return fit - kl - tensor_normal.kl(tf.convert_to_tensor(self.node_mean), [row, omega])
+
+    def nodes(self, prior: NetworkPrior) -> network.Nodes:
+        """Return the moments of q(F)."""
+        row, omega = map(tf.convert_to_tensor, self.node_factors)
+        variances = tensor_normal.diagonal([tf.matmul(prior.nodes, row)])
+        cov = variances[:, None, None] * tf.matmul(omega, omega, transpose_b=True)
+        kl = tensor_normal.kl(tf.convert_to_tensor(self.node_mean), [row, omega])
+        return network.Nodes(tf.matmul(prior.nodes, self.node_mean), cov, kl)
+
+    def parts(self, prior: NetworkPrior) -> tuple[tf.Tensor, ...]:
+        """Return what prediction needs besides the means of the weights."""
+        held = (self.node_mean, *self.node_factors, *self.weight_factors)
+        return prior.weights, prior.nodes, *map(tf.convert_to_tensor, held)
+
+    def payload(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return Ũ [N, D, K] and the variances of the outputs [D]."""
+        return tf.convert_to_tensor(self.weight_mean), self._output_var()
+
+    def blocks(self, size: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yield the same by blocks of outputs."""
+        mean, var = self.payload()
+        for begin in range(0, self._num_outputs, size):
+            yield mean[:, begin : begin + size], var[begin : begin + size]
+
+    def gather(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the same for some outputs [B]."""
+        mean, var = self.payload()
+        return tf.gather(mean, indices, axis=1), tf.gather(var, indices)
+
+    def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> TensorView:
+        """Return the posterior as seen from new inputs, or pairs of them."""
+        _, _, mean, row, omega, weight_row, *output_factors, column = parts
+        seen = _product(tf.matmul(row, f.A, transpose_a=True), f.residual)
+        K = mean.shape[1]
+        Omega = tf.matmul(omega, omega, transpose_b=True)
+        own = tf.reshape(f.residual, [-1, 1, 1]) * tf.eye(K, dtype=mean.dtype)
+        return TensorView(
+            tf.matmul(f.A, mean, transpose_a=True),
+            own + tf.reshape(seen, [-1, 1, 1]) * Omega,
+            w.A,
+            tf.reshape(w.residual, [-1]),
+            tf.reshape(_product(tf.matmul(weight_row, w.A, transpose_a=True), w.residual), [-1]),
+            column,
+            tuple(output_factors),
+        )
+
+    def _output_var(self) -> tf.Tensor:
+        factors = [tf.convert_to_tensor(factor) for factor in self.weight_factors[1:-1]]
+        return tensor_normal.diagonal(factors)[: self._num_outputs]
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """See `conditional.View`: payload are columns of Ũ, the trait is (Γ₁ ⊗ … ⊗ Γ_M)_dd.
+
+    Cov(w_d, w_e) = ``residual``·δ_de·I + ``shared``·(Γ₁ ⊗ … ⊗ Γ_M)_de·Γ_K, the first two [R].
+    """
+
+    mean: tf.Tensor
+    cov: tf.Tensor
+    A: tf.Tensor
+    residual: tf.Tensor
+    shared: tf.Tensor
+    column: tf.Tensor
+    output_factors: tuple[tf.Tensor, ...]
+
+    def weights(self, payload: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+        """See `View`."""
+        return tf.einsum("nx,ndk->xdk", self.A, payload)
+
+    def spread(self, M: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+        """See `View`."""
+        own, shared = self._traces(M)
+        return own[..., None] + shared[..., None] * trait
+
+    def output_spread(self, M: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+        """See `View`."""
+        D = trait.shape[0]
+        own, shared = self._traces(M)
+        grams = [tf.matmul(factor, factor, transpose_b=True) for factor in self.output_factors]
+        cov = functools.reduce(_kronecker, grams)[:D, :D]
+        return own[:, None, None] * tf.eye(D, dtype=cov.dtype) + shared[:, None, None] * cov
+
+    def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
+        """See `View`; correlations between outputs are left out."""
+        X, B, K = mean.shape
+        own, shared = (
+            conditional.joint_factor(tf.reshape(cov, [X * X, 1, 1]), X, 1)
+            for cov in (self.residual, self.shared)
+        )
+        noise = tf.random.stateless_normal([2, number, B, X, K], seed, dtype=mean.dtype)
+        moved = tf.matmul(own, noise[0])
+        through = tf.matmul(tf.matmul(shared, noise[1]), self.column, transpose_b=True)
+        return mean + tf.transpose(moved + tf.sqrt(trait)[:, None, None] * through, [0, 2, 1, 3])
+
+    def _traces(self, M: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        Gamma = tf.matmul(self.column, self.column, transpose_b=True)
+        return self.residual * tf.linalg.trace(M), self.shared * tf.reduce_sum(M * Gamma, axis=[-2, -1])
+
+
+def _smoother(start: tf.Tensor, prior: NetworkPrior) -> tf.Tensor:
+    """Return T [NK, N]: W̃_d = T y_d is optimal for F = ``start`` and complete targets."""
+    N, K = start.shape
+    dtype = start.dtype
+    known_nodes = network.Nodes(start, tf.zeros([N, K, K], dtype), tf.zeros([], dtype))
+    complete = network.Patterns(tf.ones([1, N], dtype), tf.zeros([1, N, 1], dtype), tf.ones([1], dtype))
+    return network.weights(complete, prior.weights, prior.noise, known_nodes).smoother[0]
+
+
+def _factor(size: int, scale: float) -> gpflow.Parameter:
+    """Return a lower triangular parameter with a positive diagonal."""
+    dtype = gpflow.default_float()
+    transform = tfp.bijectors.FillScaleTriL(diag_shift=np.array(_LEAST_SCALE, dtype))
+    return gpflow.Parameter(scale * tf.eye(size, dtype=dtype), transform=transform)
+
+
+def _product(half: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Return HᵀH for H [N, X], its diagonal only where ``like`` is a vector."""
+    return tf.reduce_sum(half**2, axis=0) if like.shape.rank == 1 else tf.matmul(half, half, transpose_a=True)
+
+
+def _kronecker(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(
+        a[:, None, :, None] * b[None, :, None, :], [a.shape[0] * b.shape[0], a.shape[1] * b.shape[1]]
+    )

@@ -1,0 +1,301 @@
+"""The safeguarded parallel fixed point for Gaussian sites: coordinate ascent on (V, m), monotone.
+
+Khan, Mohamed & Murphy (2012) alternate between the diagonal of the covariance (their equations 13-20) and
+the mean (equation 21). Here the fixed point λₙ = −2 ∂f_b/∂vₙ is taken for all n at once and accepted only
+where the bound rises; the paper's own sweep over n is in `gpflow_ext.kmm.algorithm1`.
+Both steps are pure functions of tensors that compile under XLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext import sites
+from gpflow_ext.kmm import newton
+from gpflow_ext.kmm.newton import Solve
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Dense, Expectation, Factor, Prior, Sites
+
+SMALLEST_STEP = 2.0**-14
+LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
+ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the root
+ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
+NEAR = 1e-2  # the violation of the fixed point that ends the steps in single precision
+SINGLE_GAIN = 1e-5  # relative; smaller gains are rounding in single precision
+SINGLE_STEPS = 50  # in single precision, at most
+
+
+class State(NamedTuple):
+    """A point of the ascent, with what the next step needs of it."""
+
+    prec: tf.Tensor  # λ, [N, L]
+    alpha: tf.Tensor  # m = μ + Qα, [N, L]
+    mean: tf.Tensor  # [N, L]
+    var: tf.Tensor  # [N, L]
+    grad: tf.Tensor  # ∂f_b/∂m at mean and var, [N, L]
+    curvature: tf.Tensor  # −2 ∂f_b/∂v there, [N, L]
+    spread: tf.Tensor  # the part of KL[q || p] that depends on V alone, []
+    objective: tf.Tensor  # the bound, []
+    last_prec: tf.Tensor  # λ before the last covariance step if that was damped, else λ, [N, L]
+    last_natural: tf.Tensor  # the natural gradient λ(v) − λ there, [N, L]
+
+    @property
+    def sites(self) -> Sites:
+        """The sites of this point: nat1 = α + λm."""
+        return Sites(self.alpha + self.prec * self.mean, self.prec)
+
+
+def start(prior: Prior, expectation: Expectation, initial: Sites) -> State:
+    """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1)."""
+
+    def conditioned() -> tuple[tf.Tensor, ...]:
+        q = sites.condition(prior, initial)
+        return q.alpha, q.mean, q.var, q.kl - 0.5 * tf.reduce_sum(q.alpha * (q.mean - prior.mean))
+
+    def unconditioned() -> tuple[tf.Tensor, ...]:
+        mean = prior.mean + prior.product(initial.nat1)
+        return initial.nat1, mean, tf.broadcast_to(prior.variance(), mean.shape), tf.zeros([], mean.dtype)
+
+    alpha, mean, var, spread = tf.cond(tf.reduce_any(initial.prec != 0.0), conditioned, unconditioned)
+    zero = tf.zeros_like(alpha)
+    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero)
+    return _evaluate(prior, expectation, first)
+
+
+def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State:
+    """Take a Newton step in the mean, move the covariance to its fixed point, and take another Newton step.
+
+    All data move at once. Each part is damped until the bound does not fall, so an iteration never decreases
+    it by more than rounding. Two Newton steps to one of the covariance need the fewest factorisations, since
+    the fixed point depends on the mean; the second one goes by conjugate gradients with the factor of the
+    covariance. In all two Cholesky factorisations and one triangular solve, plus a factorisation and a solve
+    for each damping of the covariance (rare for the logit).
+    """
+    state = mean_step(prior, expectation, state)
+    state, factor = covariance_step(prior, expectation, state)
+    return mean_step(prior, expectation, state, factor.solve)
+
+
+def covariance_step(prior: Prior, expectation: Expectation, state: State) -> tuple[State, Factor]:
+    """Replace λ by λ' where that keeps the bound, else by a damped step towards it; the mean stays.
+
+    Return the state and the factor of I + ΛQ there.
+
+    λ' is λ(v) = −2 ∂f_b/∂v at the current variance, but not beyond the root of equation 16 of Khan, Mohamed
+    & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit near
+    zero) that is the former, a step that cannot overshoot; where it is concave (Poisson) the latter, while
+    λ(v) at a prior variance can exceed the answer by hundreds of orders of magnitude.
+
+    After a step that had to be damped the first length is that of the secant through it and the last point
+    (Barzilai & Borwein 1988): where the precisions of neighbours push each other, as under counts, all λ(v)
+    overshoot together. Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where
+    the first trials fail, the later ones halve the largest multiple of d that halves no variance by itself.
+    """
+    seen = state.var - prior.residual
+    cavity = 1.0 / seen - state.prec
+
+    def curvature(v: tf.Tensor) -> tf.Tensor:
+        return sites.expect(expectation, state.mean, v + prior.residual).curvature
+
+    at_current = tf.nn.relu(state.curvature)
+    natural = at_current - state.prec
+    direct = _not_beyond_root(curvature, cavity, seen, at_current) - state.prec
+    # Where a datum's latent functions are coupled, roots found side by side may lie behind.
+    direct = tf.where(natural * direct > 0.0, direct, natural)
+    full = _secant_step(state, natural) * direct
+    gradual = natural / tf.maximum(tf.reduce_max(natural * seen), 1.0)
+
+    def trial(step: tf.Tensor) -> State:
+        move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
+        return at_precision(prior, expectation, state, state.prec + move)
+
+    def damped() -> tuple[State, Factor]:
+        chosen = _backtrack(trial, state, prior.dtype, first=0.5)
+        return chosen, prior.factorise(chosen.prec)
+
+    factor = prior.factorise(state.prec + full)
+    whole = at_precision(prior, expectation, state, state.prec + full, factor)
+    accepted = whole.objective >= _floor(state, prior.dtype)
+    moved, factor = tf.cond(accepted, lambda: (whole, factor), damped)
+    undamped = tf.reduce_all(moved.prec == state.prec + direct)
+    moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
+    return moved, factor
+
+
+def _secant_step(state: State, natural: tf.Tensor) -> tf.Tensor:
+    """Return −⟨Δλ, Δd⟩ / ⟨Δd, Δd⟩ within [1/16, 1], in the metric v² of changes of λ; 1 if Δλ = 0."""
+    metric = tf.square(state.var)
+    change, response = state.prec - state.last_prec, natural - state.last_natural
+    along = -tf.reduce_sum(metric * change * response)
+    length = along / tf.reduce_sum(metric * tf.square(response))
+    return tf.where(along > 0.0, tf.clip_by_value(length, 0.0625, 1.0), tf.ones_like(length))
+
+
+def _not_beyond_root(
+    curvature: Callable[[tf.Tensor], tf.Tensor], cavity: tf.Tensor, v: tf.Tensor, prec: tf.Tensor
+) -> tf.Tensor:
+    """Return the smaller of λ(v), given as ``prec``, and λ at the root of equation 16, where v must shrink.
+
+    No root is sought where v must grow, nor beyond a point that shows λ to rise as v shrinks.
+    """
+    overshoot = tf.math.log(v * (cavity + prec))
+    shrinks = overshoot > ROOT_TOLERANCE
+
+    def settled(h: tf.Tensor, at_point: tf.Tensor) -> tf.Tensor:
+        near = tf.abs(h) <= tf.minimum(0.1 * overshoot, ROOT_TOLERANCE)
+        return near | (shrinks & (h <= 0.0) & (at_point > prec)) | ~shrinks
+
+    at_root = _root(curvature, cavity, v, prec, settled)
+    return tf.where(shrinks, tf.minimum(prec, at_root), prec)
+
+
+def diagonal_elements(
+    curvature: Callable[[tf.Tensor], tf.Tensor], cavity: tf.Tensor, v: tf.Tensor, tolerance: float
+) -> tf.Tensor:
+    """Return λ(v) = max(−2 ∂f_b/∂v, 0) at the roots of v (c + λ(v)) = 1, equation 16, elementwise.
+
+    Parameters
+    ----------
+    curvature
+        Maps variances to −2 ∂f_b/∂v, of the same shape.
+    cavity
+        Precisions c = 1/v − λ > 0 without the site itself (the paper's Ω₂₂ − k̃₂₂), any shape.
+    v
+        Where to start.
+    tolerance
+        Of the root in log v.
+    """
+    prec = tf.nn.relu(curvature(v))
+    return _root(curvature, cavity, v, prec, lambda h, _: tf.abs(h) <= tolerance)
+
+
+def _root(
+    curvature: Callable[[tf.Tensor], tf.Tensor],
+    cavity: tf.Tensor,
+    v: tf.Tensor,
+    prec: tf.Tensor,
+    settled: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Solve v (c + λ(v)) = 1 from v and λ(v) = ``prec`` until ``settled(h, λ)`` everywhere; return λ.
+
+    The paper iterates v ← 1 / (c + λ(v)), which diverges for the Poisson likelihood; here the root of
+    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v.
+    """
+
+    def refine(k: tf.Tensor, *bracket: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        low, high, x, h, slope, _ = bracket
+        low, high = tf.where(h > 0, x, low), tf.where(h > 0, high, x)
+        secant = x - h / slope
+        inside = (secant > low) & (secant < high)  # false for NaN
+        proposal = tf.where(inside, secant, 0.5 * (low + high))
+        prec = tf.nn.relu(curvature(tf.exp(proposal)))
+        value = -tf.math.log(cavity + prec) - proposal
+        return k + 1, low, high, proposal, value, (value - h) / (proposal - x), prec
+
+    def going(k: tf.Tensor, *bracket: tf.Tensor) -> tf.Tensor:
+        _, _, _, h, _, prec = bracket
+        return (k < ROOT_EVALUATIONS) & tf.logical_not(tf.reduce_all(settled(h, prec)))
+
+    high = -tf.math.log(cavity)
+    x = tf.minimum(tf.math.log(v), high)
+    h = -tf.math.log(cavity + prec) - x
+    # The first secant is the paper's own fixed-point step: slope −1 gives x + h = −log(c + λ).
+    begin = (tf.constant(0), high - LOG_RANGE, high, x, h, -tf.ones_like(x), prec)
+    return tf.while_loop(going, refine, begin)[-1]
+
+
+def at_precision(
+    prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor, factor: Factor | None = None
+) -> State:
+    """Return the state with other precisions ≥ 0, their factor if it is known, and the same mean. O(N³)."""
+    factor = prior.factorise(prec) if factor is None else factor
+    var = factor.variance()
+    zero = tf.zeros_like(state.alpha)
+    spread = sites.divergence(prior, prec, var, factor.chol, zero, zero)
+    return at_variance(prior, expectation, state, prec, var, spread)
+
+
+def at_variance(
+    prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor, var: tf.Tensor, spread: tf.Tensor
+) -> State:
+    """Return the state with another covariance, given by its λ, variances and divergence, and the same mean.
+
+    λv ≤ 1 holds exactly; where rounding breaks it the variances, and so the bound, are meaningless: −inf.
+    """
+    new = _evaluate(prior, expectation, state._replace(prec=prec, var=var, spread=spread))
+    sound = tf.reduce_all(prec * (var - prior.residual) <= 1.001)
+    return new._replace(objective=tf.where(sound, new.objective, -np.inf))
+
+
+def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None) -> State:
+    """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N)."""
+    direction = newton.direction(prior, expectation, state, solve)
+    shift = prior.product(direction)
+
+    def trial(step: tf.Tensor) -> State:
+        moved = state._replace(alpha=state.alpha + step * direction, mean=state.mean + step * shift)
+        return _evaluate(prior, expectation, moved)
+
+    return _backtrack(trial, state, prior.dtype)
+
+
+def approach(prior: Dense, expectation: Expectation, initial: Sites) -> Sites:
+    """Return sites near the fixed point, found with all matrices in single precision.
+
+    A step in single precision costs half of one in double, or less, and its bound is right to about 1e-5
+    relative: enough to come near, from where double precision finishes. Sites that are near already, or from
+    where no step rises, are returned as they are.
+    """
+    single = prior._replace(cov=tf.cast(prior.cov, tf.float32))
+
+    def step(k: tf.Tensor, _: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        state = State(*parts)
+        new = parallel_step(single, expectation, state)
+        rises = new.objective - state.objective > SINGLE_GAIN * tf.abs(new.objective)
+        return k + 1, rises & (stationarity(new) > NEAR), *new
+
+    first = start(single, expectation, initial)
+    going = tf.math.is_finite(first.objective) & (stationarity(first) > NEAR)
+    begin = (tf.constant(0), going, *first)
+    steps, _, *parts = tf.while_loop(lambda k, going, *_: going & (k < SINGLE_STEPS), step, begin)
+    moved = State(*parts).sites
+    return Sites(*(tf.where(steps > 0, new, old) for new, old in zip(moved, initial, strict=True)))
+
+
+def stationarity(state: State) -> tf.Tensor:
+    """Return the largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + λ, zero at the optimum."""
+    by_var = tf.abs(state.prec - tf.nn.relu(state.curvature))
+    violation = tf.maximum(by_var, tf.abs(state.alpha - state.grad))
+    return tf.reduce_max(violation / (1.0 + state.prec))
+
+
+def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
+    """Fill in the bound of equation 6 and the derivatives of its terms, from m, V and α. O(N)."""
+    quadratic = 0.5 * tf.reduce_sum(state.alpha * (state.mean - prior.mean))
+    value, grad, curvature = sites.expect(expectation, state.mean, state.var)
+    return state._replace(objective=value - state.spread - quadratic, grad=grad, curvature=curvature)
+
+
+def _floor(state: State, dtype: tf.DType) -> tf.Tensor:
+    """Return the least objective that is no fall but for rounding in matrices of ``dtype``."""
+    return state.objective - linalg.rounding_slack(state.objective, dtype)
+
+
+def _backtrack(
+    trial: Callable[[tf.Tensor], State], state: State, dtype: tf.DType, first: float = 1.0
+) -> State:
+    """Return the trial of the first step of ``first``, half of it, … that is no fall, or the state itself."""
+
+    def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
+        candidate = trial(step)
+        accepted = candidate.objective >= _floor(state, dtype)  # false for NaN
+        chosen = State(*(tf.where(accepted, new, old) for new, old in zip(candidate, state, strict=True)))
+        return 0.5 * step, tf.logical_not(accepted), chosen
+
+    begin = (tf.constant(first, state.objective.dtype), tf.constant(True), state)
+    _, _, chosen = tf.while_loop(lambda step, searching, _: searching & (step > SMALLEST_STEP), search, begin)
+    return chosen

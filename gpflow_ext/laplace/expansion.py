@@ -1,0 +1,131 @@
+"""The second-order expansion of log p(y | f) about a point: the sites of Laplace's method and of Taylor's.
+
+    log p(yₙ | f) ≈ log p(yₙ | mₙ) + gₙ (f − mₙ) − ½ Wₙ (f − mₙ)²        nat1 = g + Wm,  prec = W
+
+Conditioned on these sites the mean moves to m' = μ + Qα', α' = (I + WQ)⁻¹ (g + W(m − μ)): Newton's map for
+the mode of log p(y | f) + log p(f), where α = g. One step of it from the mean that the sites of the mode give
+moves as the mode itself does with the prior and with the parameters of p(y | f); what is computed from the
+expansion about the new mean is therefore differentiated rightly (Rasmussen & Williams 2006, section 5.5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Factor, Prior, Sites
+
+LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+"""Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
+
+
+class Expansion(NamedTuple):
+    """Value and derivatives of log p(y | f), whose Hessian is diagonal."""
+
+    value: tf.Tensor  # summed over the data, []
+    grad: tf.Tensor  # g, [N, L]
+    curvature: tf.Tensor  # W, minus the second derivatives, [N, L]
+
+
+def expand(log_density: LogDensity, point: tf.Tensor) -> Expansion:
+    """Expand log p(y | f) about F = ``point`` [N, L]; differentiable in the point. O(N) densities."""
+    with tf.GradientTape(watch_accessed_variables=False) as outer:
+        outer.watch(point)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point)
+            value = tf.reduce_sum(log_density(point))
+        grad = inner.gradient(value, point, unconnected_gradients="zero")
+    return Expansion(value, grad, -outer.gradient(grad, point, unconnected_gradients="zero"))
+
+
+def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:
+    """Tell whether the second derivatives at F = ``point`` [N, L] couple latent functions. O(NL)."""
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
+        outer.watch(point)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point)
+            value = tf.reduce_sum(log_density(point))
+        columns = tf.unstack(inner.gradient(value, point, unconnected_gradients="zero"), axis=1)
+    for latent, column in enumerate(columns):
+        row = outer.gradient(column, point, unconnected_gradients="zero")
+        others = tf.one_hot(latent, len(columns), False, True)
+        if tf.reduce_any((row != 0.0) & others):
+            return True
+    return False
+
+
+class Point(NamedTuple):
+    """Where sites put the mean of q(f)."""
+
+    alpha: tf.Tensor  # m = μ + Qα, [N, L]
+    mean: tf.Tensor  # m, [N, L]
+    at: Expansion  # of log p(y | f) about m
+
+    @property
+    def sites(self) -> Sites:
+        """The sites that keep this mean, with the precisions of the expansion: nat1 = α + Wm."""
+        return Sites(self.alpha + self.at.curvature * self.mean, self.at.curvature)
+
+    @property
+    def violation(self) -> tf.Tensor:
+        """The largest of |α − g| relative to 1 + W, zero at the mode, []."""
+        return tf.reduce_max(tf.abs(self.alpha - self.at.grad) / (1.0 + tf.abs(self.at.curvature)))
+
+    def log_joint(self, prior: Prior) -> tf.Tensor:
+        """Return log p(y | m) − ½ αᵀQα, the function Ψ whose maximum is the mode, less its constants, []."""
+        return self.at.value - 0.5 * tf.reduce_sum(self.alpha * (self.mean - prior.mean))
+
+
+def locate(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[Point, Factor]:
+    """Return where the sites put the mean, and the factor of I + ΛQ. One factorisation."""
+    factor = prior.factorise(current.prec)
+    alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+    mean = prior.mean + prior.product(alpha)
+    return Point(alpha, mean, expand(log_density, mean)), factor
+
+
+def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[tf.Tensor, Point]:
+    """Return Laplace's log q(y) = log p(y | f̂) − ½ αᵀQα − ½ log|I + WQ|, and the point f̂.
+
+    Equation 5 of Izmailov (2016) with the determinant of Rasmussen & Williams (2006), equation 3.32, at the
+    mean after one Newton step from the given sites: at the mode no step at all, but one that makes the
+    gradient in all hyperparameters complete. Three factorisations.
+    """
+    given, _ = locate(prior, log_density, current)
+    grad, curvature = given.at.grad, given.at.curvature
+    point, _ = locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
+    chol = prior.factorise(point.at.curvature).chol
+    return point.log_joint(prior) - linalg.half_log_det(chol, point.mean.dtype), point
+
+
+def evidence_at_mode(prior: Prior, log_density: LogDensity, current: Sites, charged: bool) -> tf.Tensor:
+    """Return Laplace's log q(y) for the sites of the mode, its gradient in closed form. One factorisation.
+
+    With ``charged`` less ½ Σₙ Wₙ residualₙ: J₂ of Izmailov (2016), section 2.3.2. The gradient in the prior
+    and in the parameters of the density is that of `laplace_evidence` at the mode, without a derivative of a
+    factorisation (algorithm 5.1 of Rasmussen & Williams 2006). With v the variances that W is weighted by and
+    b = (I + WQ)⁻¹ ∂(−½ vᵀW)/∂f̂ it is that of
+
+        log ∫ p(f) ∏ tₙ(fₙ) df + bᵀ(μ + Qα) + log p(y | f̂) − ½ vᵀW + (Qb)ᵀg
+
+    in Q, μ, and the parameters of log p, W and g, all else held fixed.
+    """
+    held = tf.nest.map_structure(tf.stop_gradient, prior)
+    point, factor = locate(held, log_density, current)
+    alpha, mean = tf.stop_gradient(point.alpha), tf.stop_gradient(point.mean)
+    var = tf.stop_gradient(factor.variance() - (0.0 if charged else held.residual))
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(mean)
+        at = expand(log_density, mean)
+        charge = -0.5 * tf.reduce_sum(var * at.curvature)
+    b = tf.stop_gradient(factor.solve(tape.gradient(charge, mean, unconnected_gradients="zero")))
+    moving = prior.log_normaliser(current) + tf.reduce_sum(b * (prior.mean + prior.product(alpha)))
+    moving += at.value + charge + tf.reduce_sum(held.product(b) * at.grad)
+    value = point.log_joint(held) - linalg.half_log_det(factor.chol, mean.dtype)
+    if charged:
+        moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)
+        value -= 0.5 * tf.reduce_sum(at.curvature * held.residual)
+    return tf.stop_gradient(value - moving) + moving

@@ -1,0 +1,36 @@
+"""Class probabilities: which likelihoods are classifiers, and what they say of each class."""
+
+from __future__ import annotations
+
+import gpflow
+import tensorflow as tf
+
+
+def class_probabilities(
+    likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, Fmu: tf.Tensor, Fvar: tf.Tensor
+) -> tf.Tensor | None:
+    """Return the predictive probability of each class, or ``None`` where the likelihood is not a classifier.
+
+    Parameters
+    ----------
+    likelihood
+        A likelihood with its own ``class_probabilities(X, Fmu, Fvar)`` method, or GPflow's
+        ``Bernoulli`` or ``MultiClass``.
+    X
+        Inputs, shape [N, D].
+    Fmu, Fvar
+        Mean and variance of the latent functions, shape [N, L].
+
+    Returns
+    -------
+    Probabilities in class order, shape [N, K], or ``None``.
+    """
+    own = getattr(likelihood, "class_probabilities", None)
+    if own is not None:
+        return own(X, Fmu, Fvar)
+    if isinstance(likelihood, gpflow.likelihoods.Bernoulli):
+        positive, _ = likelihood.predict_mean_and_var(X, Fmu, Fvar)
+        return tf.concat([1.0 - positive, positive], axis=-1)
+    if isinstance(likelihood, gpflow.likelihoods.MultiClass):
+        return likelihood.predict_mean_and_var(X, Fmu, Fvar)[0]
+    return None

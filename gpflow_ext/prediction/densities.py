@@ -1,0 +1,144 @@
+"""What a model predicts of y where it knows f: from one Gaussian, or from the mixture over draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import gpflow
+import tensorflow as tf
+from gpflow.base import MeanAndVariance
+
+from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.prediction.classes import class_probabilities
+
+NODES = 128  # numbers that the quadrature of a likelihood may hold for each latent function of a row
+
+
+class Predictions(Protocol):
+    """Predictions at inputs [N, D]; what is not asked for is not computed."""
+
+    def f(self) -> MeanAndVariance:
+        """Return mean and variance of the latent functions, each [N, P]."""
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """Return mean and variance of y, each [N, Q]."""
+
+    def probabilities(self) -> tf.Tensor | None:
+        """Return the probabilities of the classes [N, K]; ``None`` where the likelihood has no classes."""
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """Return log p(yₙ | xₙ) of targets [N, Q], [N]."""
+
+
+class GaussianPredictions:
+    """Of f ~ N(mean, var), each [N, P]."""
+
+    def __init__(
+        self, likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor
+    ) -> None:
+        self._likelihood, self._X, self._f = likelihood, X, (mean, var)
+        self._y: MeanAndVariance | None = None
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._f
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        if self._y is None:
+            self._y = self._likelihood.predict_mean_and_var(self._X, *self._f)
+        return self._y
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        if _of_indicators(self._likelihood):
+            return self.mean_and_var()[0]
+        return class_probabilities(self._likelihood, self._X, *self._f)
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        return self._likelihood.predict_log_density(self._X, *self._f, Y)
+
+
+class MixturePredictions:
+    """Of the mixture (1/S) Σ_s p(y | f), f ~ N(mean_s, var_s), each [S, N, P].
+
+    Densities and probabilities are averaged, never means and variances of f (Hensman et al. 2015, section 3).
+    ``stack`` holds the likelihood's own parameters where these were drawn too.
+    """
+
+    def __init__(
+        self,
+        likelihood: gpflow.likelihoods.Likelihood,
+        stack: Stack,
+        X: tf.Tensor,
+        mean: tf.Tensor,
+        var: tf.Tensor,
+    ) -> None:
+        self._likelihood, self._stack, self._X, self._f = likelihood, stack, X, (mean, var)
+        self._y: MeanAndVariance | None = None
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return _moments(*self._f)
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        if self._y is None:
+            self._y = _moments(*self._each(self._likelihood.predict_mean_and_var))
+        return self._y
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        if _of_indicators(self._likelihood):
+            return self.mean_and_var()[0]
+        one = class_probabilities(self._likelihood, self._X[:1], *(part[0, :1] for part in self._f))
+        if one is None:
+            return None
+        found = self._each(lambda X, mean, var: class_probabilities(self._likelihood, X, mean, var))
+        return tf.reduce_mean(found, axis=0)
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        found = self._each(self._likelihood.predict_log_density, Y)
+        return tf.reduce_logsumexp(found, axis=0) - math.log(found.shape[0])
+
+    def _each(self, function: Any, *targets: tf.Tensor) -> Any:
+        """Return function(X, mean_s, var_s, *targets), [S, N, ...], by blocks of draws and of rows."""
+        X, (mean, var) = self._X, self._f
+        S, N, P = mean.shape
+        if N is None:
+            return stacked.per_datum(function, self._likelihood, self._stack, X, mean, var, *targets)
+        size = stacked.ELEMENTS // (P * NODES + X.shape[-1])
+        draws, rows = max(size // max(N, 1), 1), max(size, 1)
+
+        def block(s: slice, n: slice) -> Any:
+            some = X[n], mean[s, n], var[s, n], *(part[n] for part in targets)
+            return stacked.per_datum(function, self._likelihood, self._stack.members(s), *some)
+
+        blocks = stacked.slices(N, rows)
+        along = [_joined([block(s, n) for n in blocks], axis=1) for s in stacked.slices(S, draws)]
+        return _joined(along, axis=0)
+
+
+def _joined(parts: list[Any], axis: int) -> Any:
+    return tf.nest.map_structure(lambda *each: tf.concat(each, axis), *parts)
+
+
+def _of_indicators(likelihood: gpflow.likelihoods.Likelihood) -> bool:
+    """Tell whether the mean of y is that of the indicators of the classes: their probabilities."""
+    return getattr(likelihood, "mean_of_indicators", False)
+
+
+def _moments(mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
+    """Return the mean of means [S, N, P], and the mean of the variances plus the variance of the means."""
+    average = tf.reduce_mean(mean, axis=0)
+    return average, tf.reduce_mean(var, axis=0) + tf.reduce_mean((mean - average) ** 2, axis=0)
+
+
+def predictions(model: Any, X: tf.Tensor) -> Predictions:
+    """Return what a model, or a posterior with a likelihood of its own, predicts at X [N, D]."""
+    own = getattr(model, "predictions", None)
+    return GaussianPredictions(model.likelihood, X, *model.predict_f(X)) if own is None else own(X)

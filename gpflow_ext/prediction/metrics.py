@@ -1,0 +1,278 @@
+"""How good predictions are: error, log density, calibration. Pure NumPy, but for ``evaluate``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gpflow
+import numpy as np
+import scipy.stats
+import tensorflow as tf
+from numpy.typing import ArrayLike, NDArray
+
+from gpflow_ext.prediction import densities
+
+Floats = NDArray[np.float64]
+_ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
+
+
+class Predictor(Protocol):
+    """A GPflow model, as far as ``evaluate`` needs one."""
+
+    likelihood: gpflow.likelihoods.Likelihood
+
+    def predict_f(self, Xnew: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mean and variance [N, L] of the latent functions at the inputs [N, D]."""
+
+
+def error_rate(probabilities: ArrayLike, y: ArrayLike) -> float:
+    """Return the share of rows whose most probable class is not the label; ties go to the lower class.
+
+    Parameters
+    ----------
+    probabilities
+        Class probabilities, shape [N, K].
+    y
+        Classes 0 .. K-1, shape [N] or [N, 1].
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, shapes differ, a probability is not one, or a label is out of range.
+    """
+    p, labels = _classified(probabilities, y)
+    return float(np.mean(p.argmax(axis=1) != labels))
+
+
+def negative_log_predictive_density(log_density: ArrayLike) -> float:
+    """Return ``-mean_n log p(y_n | x_n)`` in nats, from the log densities of N points, shape [N].
+
+    Raises
+    ------
+    ValueError
+        If there are no points, or a log density is NaN.
+    """
+    values = np.asarray(log_density, np.float64)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"log_density has shape {values.shape}; it must be [N] with N > 0.")
+    if np.isnan(values).any():
+        raise ValueError(
+            f"log_density is NaN at row {int(np.argmax(np.isnan(values)))}; check the predictions."
+        )
+    return float(-values.mean())
+
+
+def nlpd_from_probabilities(probabilities: ArrayLike, y: ArrayLike) -> float:
+    """Return ``-mean_n log p(y_n | x_n)`` of class labels; infinite where a label had probability 0.
+
+    Parameters and errors are those of ``error_rate``.
+    """
+    p, labels = _classified(probabilities, y)
+    with np.errstate(divide="ignore"):
+        return negative_log_predictive_density(np.log(np.maximum(p[np.arange(labels.size), labels], 0.0)))
+
+
+def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int = 10) -> float:
+    """Return the mean gap between the confidence and the accuracy of the predicted class.
+
+    ``sum_b (N_b / N) |accuracy_b - confidence_b|`` over equal-width bins of the largest probability of each
+    row (Guo et al. 2017, eq. 3). A confidence on an edge counts in the bin below it.
+
+    Parameters
+    ----------
+    probabilities, y
+        As in ``error_rate``.
+    bins
+        Number of bins of [0, 1].
+    """
+    if bins < 1:
+        raise ValueError(f"bins={bins!r} must be at least 1.")
+    p, labels = _classified(probabilities, y)
+    confidence = p.max(axis=1)
+    gap = (p.argmax(axis=1) == labels) - confidence
+    member = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    return float(np.abs(np.bincount(member, weights=gap, minlength=bins)).sum() / labels.size)
+
+
+def rmse(prediction: ArrayLike, y: ArrayLike) -> float:
+    """Return the root mean squared error over all entries of two arrays of one shape, [N] or [N, P].
+
+    Raises
+    ------
+    ValueError
+        If the arrays are empty, differ in shape, or hold values that are not finite.
+    """
+    return float(np.sqrt(np.mean(np.square(_residual(prediction, y)))))
+
+
+def nmae(prediction: ArrayLike, y: ArrayLike) -> float:
+    """Return the normalised mean absolute error, ``sum |prediction - y| / sum |y|``, over all entries.
+
+    Other texts divide by the standard deviation of the targets: the two are not comparable. Parameters and
+    errors are those of ``rmse``; targets that are all 0 are an error too.
+    """
+    total = np.abs(np.asarray(y, np.float64)).sum()
+    residual = _residual(prediction, y)
+    if total == 0.0:
+        raise ValueError("y is 0 everywhere: the normalised error is undefined; use rmse.")
+    return float(np.abs(residual).sum() / total)
+
+
+def evaluate(
+    model: Predictor, data: tuple[ArrayLike, ArrayLike], *, batch_size: int = 1000
+) -> dict[str, float]:
+    """Return the test metrics of a model.
+
+    "nlpd" is the mean of ``-log p(y_n | x_n)``, by ``likelihood.predict_log_density``. Classifiers also have
+    "error" and "ece", all other models "rmse" and "nmae" of the predictive mean. Counts with exposures, Y
+    [N, 2], are compared with the predicted rate times the exposure.
+
+    Parameters
+    ----------
+    model
+        Any GPflow model with ``predict_f`` and a ``likelihood``.
+    data
+        Inputs [N, D] and targets [N, P].
+    batch_size
+        Rows per call of ``predict_f``, which is called once per batch.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, the shapes are wrong, or a class label is out of range.
+    """
+    return _scores(*_tested(model, data, batch_size))
+
+
+def intervals(
+    model: Predictor,
+    data: tuple[ArrayLike, ArrayLike],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    batch_size: int = 1000,
+) -> dict[str, tuple[float, float]]:
+    """Return how far the metrics of ``evaluate`` may be off because the test rows are few.
+
+    The interval of "error" is the exact one of a binomial share (Clopper & Pearson 1934), the others are
+    percentiles of the bootstrap over test rows. There is none of "ece", which resampling biases upwards. They
+    say nothing about another training set.
+
+    Parameters
+    ----------
+    model, data, batch_size
+        As in ``evaluate``.
+    level
+        The chance with which an interval covers.
+    resamples, seed
+        Of the bootstrap.
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level!r} must lie between 0 and 1.")
+    densities, prediction, Y, is_classifier = _tested(model, data, batch_size)
+    drawn = np.random.default_rng(seed).integers(len(Y), size=(resamples, len(Y)))
+    rates = [_scores(densities[rows], prediction[rows], Y[rows], is_classifier) for rows in drawn]
+    tails = (0.5 - 0.5 * level, 0.5 + 0.5 * level)
+    found = {}
+    for name in rates[0].keys() - {"ece"}:
+        low, high = np.quantile([rate.get(name, np.nan) for rate in rates], tails)
+        found[name] = float(low), float(high)
+    if is_classifier:
+        wrong = round(error_rate(prediction, Y) * len(Y))
+        exact = scipy.stats.binomtest(wrong, len(Y)).proportion_ci(level)
+        found["error"] = float(exact.low), float(exact.high)
+    return found
+
+
+def _tested(
+    model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
+) -> tuple[Floats, NDArray[Any], NDArray[Any], bool]:
+    """Return log densities [N], probabilities [N, K] or else means [N, P], targets, and which of both."""
+    X, Y = _checked_data(*data)
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
+    densities, predictions = [], []
+    for start in range(0, len(X), batch_size):  # eagerly: a ragged last batch costs no second trace
+        rows = slice(start, start + batch_size)
+        density, prediction, is_classifier = _predict(model, tf.constant(X[rows]), tf.constant(Y[rows]))
+        densities.append(density)
+        predictions.append(prediction)
+    prediction = np.concatenate(predictions)
+    if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
+        prediction, Y = prediction * Y[:, 1:], Y[:, :1]
+    return np.concatenate(densities), prediction, Y, is_classifier
+
+
+def _scores(
+    densities: Floats, prediction: NDArray[Any], Y: NDArray[Any], is_classifier: bool
+) -> dict[str, float]:
+    """Return the metrics of what was predicted for N rows."""
+    metrics = {"nlpd": negative_log_predictive_density(densities)}
+    if is_classifier:
+        metrics["error"] = error_rate(prediction, Y)
+        metrics["ece"] = expected_calibration_error(prediction, Y)
+        return metrics
+    metrics["rmse"] = rmse(prediction, Y)
+    if np.any(Y):  # the normalised error is undefined for targets that are all 0
+        metrics["nmae"] = nmae(prediction, Y)
+    return metrics
+
+
+def _predict(model: Predictor, X: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, bool]:
+    """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
+    predictions = densities.predictions(model, X)
+    probabilities = predictions.probabilities()
+    if probabilities is None:
+        prediction = predictions.mean_and_var()[0]
+    else:
+        prediction = probabilities
+        _classified(probabilities, Y)  # first: a density may give nonsense for a label out of range
+    return predictions.log_density(Y), prediction, probabilities is not None
+
+
+def _checked_data(X: ArrayLike, Y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    dtype: type[np.floating[Any]] = gpflow.default_float()
+    inputs, targets = np.asarray(X, dtype), np.asarray(Y, dtype)
+    if inputs.ndim != 2 or targets.ndim != 2 or len(inputs) != len(targets):
+        raise ValueError(
+            f"data has X of shape {inputs.shape} and Y of shape {targets.shape}; "
+            "they must be [N, D] and [N, P]."
+        )
+    if not len(inputs):
+        raise ValueError("data is empty; give at least one row (was test_fraction=0?).")
+    return inputs, targets
+
+
+def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
+    """Return probabilities [N, K] and labels [N], checked."""
+    p, labels = np.asarray(probabilities, np.float64), np.asarray(y)
+    if p.ndim != 2 or not p.size:
+        raise ValueError(f"probabilities has shape {p.shape}; it must be [N, K] with N > 0.")
+    if labels.shape not in ((len(p),), (len(p), 1)):
+        raise ValueError(
+            f"y has shape {labels.shape}; for {len(p)} rows it must be [{len(p)}] or [{len(p)}, 1] "
+            "(class numbers, not one-hot)."
+        )
+    if not np.all((p >= -_ROUNDING) & (p <= 1.0 + _ROUNDING)):
+        raise ValueError("probabilities holds values outside [0, 1] or NaN; check the predictions.")
+    labels = labels.reshape(-1)
+    wrong = ~np.isin(labels, np.arange(p.shape[1]))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"y is {labels[row]} at row {row}; labels must be the class numbers 0 to {p.shape[1] - 1}."
+        )
+    return p, labels.astype(np.int64)
+
+
+def _residual(prediction: ArrayLike, y: ArrayLike) -> Floats:
+    guess, truth = np.asarray(prediction, np.float64), np.asarray(y, np.float64)
+    if guess.shape != truth.shape or not truth.size:
+        raise ValueError(
+            f"prediction has shape {guess.shape} and y {truth.shape}; they must be equal and not empty."
+        )
+    for name, values in (("prediction", guess), ("y", truth)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} holds values that are not finite; remove these rows first.")
+    return guess - truth

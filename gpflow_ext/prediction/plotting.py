@@ -1,0 +1,120 @@
+"""Pictures: pure functions of axes and arrays. matplotlib is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def convergence(ax: Any, objectives: Mapping[str, Array]) -> None:
+    """Draw how far each method is below the best objective of them all, after each of its steps.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    objectives
+        Objective after each step, shape [steps], by the name of the method.
+    """
+    best = max(objective.max() for objective in objectives.values())
+    floor = np.finfo(float).eps * max(1.0, abs(best))
+    for name, objective in objectives.items():
+        ax.semilogy(
+            np.arange(1, len(objective) + 1), np.maximum(best - objective, floor), marker="o", label=name
+        )
+    ax.set_xlabel("step")
+    ax.set_ylabel("below the best objective")
+    ax.legend()
+
+
+def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) -> None:
+    """Draw the observed frequency of class 1 against its predicted probability, binned.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    probabilities
+        Predicted probability of class 1, shape [N].
+    labels
+        Observed classes 0 and 1, shape [N].
+    bins
+        Number of equal bins of [0, 1]; the area of a marker is proportional to the data in its bin.
+    """
+    index = np.minimum((probabilities * bins).astype(int), bins - 1)
+    counts = np.bincount(index, minlength=bins)
+    used = counts > 0
+    predicted = np.bincount(index, probabilities, bins)[used] / counts[used]
+    observed = np.bincount(index, labels, bins)[used] / counts[used]
+    ax.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    ax.scatter(predicted, observed, s=20 + 200 * counts[used] / counts.sum())
+    ax.set_xlabel("predicted probability")
+    ax.set_ylabel("observed frequency")
+
+
+def class_probability(
+    ax: Any, grid: tuple[Array, Array], probabilities: Array, X: Array, labels: Array
+) -> Any:
+    """Draw the probability of class 1 over a plane with the data on top; return the filled contours.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    grid
+        Coordinates from ``numpy.meshgrid``, each [A, B].
+    probabilities
+        Probability of class 1 on the grid, shape [A, B].
+    X, labels
+        Data, shape [N, 2], and their classes 0 and 1, shape [N].
+    """
+    filled = ax.contourf(*grid, probabilities, levels=np.linspace(0.0, 1.0, 11), cmap="RdBu_r", alpha=0.8)
+    ax.contour(*grid, probabilities, levels=[0.5], colors="k", linewidths=1)
+    for value, marker in ((0, "o"), (1, "s")):
+        chosen = X[np.ravel(labels) == value]
+        ax.scatter(
+            *chosen.T,
+            marker=marker,
+            s=14,
+            edgecolors="k",
+            linewidths=0.4,
+            facecolors="w",
+            label=f"class {value}",
+        )
+    return filled
+
+
+def tuning(ax: Any, optimizer: Any, chosen: Any) -> Any:
+    """Draw the surrogate's mean reward over step size and leapfrog steps; return the filled contours.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    optimizer
+        A `sampling.tuning.BayesianOptimizer` with its trials, such as `Draws.optimizer` returns.
+    chosen
+        The `sampling.tuning.Setting` of the long run.
+    """
+    filled = ax.contourf(*optimizer.grid(), levels=20, cmap="viridis")
+    trials = [trial.setting for trial in optimizer.trials]
+    ax.scatter(
+        [each.step_size for each in trials],
+        [each.max_leapfrogs for each in trials],
+        s=16,
+        c="w",
+        edgecolors="k",
+        linewidths=0.5,
+        label="trial",
+    )
+    ax.scatter([chosen.step_size], [chosen.max_leapfrogs], s=90, c="r", marker="*", label="chosen")
+    ax.set_xscale("log")
+    ax.set_xlabel("step size")
+    ax.set_ylabel("largest number of leapfrog steps")
+    ax.legend(loc="upper left")
+    return filled

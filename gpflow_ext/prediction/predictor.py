@@ -1,0 +1,99 @@
+"""Classes of many inputs at once: batches through a cached posterior, probabilities, names, the best few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from gpflow_ext.prediction.classes import class_probabilities
+
+Array = npt.NDArray[Any]
+
+
+class ClassPredictor:
+    """Predicts classes with a trained model as it is now; the cache does not follow further training.
+
+    Parameters
+    ----------
+    model
+        A GPflow model with a ``posterior`` and a likelihood of classes.
+    labels
+        Names of the classes in order, [K]; the class numbers by default.
+    batch_size
+        Inputs at a time, which bounds the memory. The last batch is filled up, so that TensorFlow compiles
+        one graph.
+    jit_compile
+        XLA.
+
+    Raises
+    ------
+    ValueError
+        If the likelihood is no classifier, or the number of labels is not that of the classes.
+
+    Examples
+    --------
+    >>> predictor = gpflow_ext.ClassPredictor(model, labels=split.labels)
+    >>> predictor.labels(X), predictor.top(X, 3)
+    """
+
+    def __init__(
+        self,
+        model: gpflow.models.GPModel,
+        labels: Sequence[Any] | None = None,
+        *,
+        batch_size: int = 1000,
+        jit_compile: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+        posterior, likelihood = model.posterior(), model.likelihood
+        self._batch_size = batch_size
+
+        def predict(X: tf.Tensor) -> tf.Tensor:
+            return class_probabilities(likelihood, X, *posterior.predict_f(X))
+
+        self._predict = tf.function(predict, jit_compile=jit_compile, autograph=False)
+        dtype = gpflow.default_float()
+        moments: tuple[Array, Array] = (
+            np.zeros([1, model.num_latent_gps], dtype),
+            np.ones([1, model.num_latent_gps], dtype),
+        )
+        one = class_probabilities(likelihood, np.zeros([1, 1], dtype), *map(tf.constant, moments))
+        if one is None:
+            raise ValueError(f"{type(likelihood).__name__} is no likelihood of classes")
+        self.names = np.arange(one.shape[-1]) if labels is None else np.asarray(labels)
+        if self.names.shape != (one.shape[-1],):
+            raise ValueError(f"labels must name {one.shape[-1]} classes; its shape is {self.names.shape}")
+
+    def probabilities(self, X: npt.ArrayLike) -> Array:
+        """Return the probability of each class at X [N, D], [N, K]."""
+        inputs: Array = np.asarray(X, gpflow.default_float())
+        if inputs.ndim != 2:
+            raise ValueError(f"X must have two axes, [N, D]; its shape is {inputs.shape}")
+        found = [np.zeros([0, len(self.names)], inputs.dtype)]
+        for begin in range(0, len(inputs), self._batch_size):
+            part = inputs[begin : begin + self._batch_size]
+            if len(inputs) > self._batch_size:
+                part = np.pad(part, [(0, self._batch_size - len(part)), (0, 0)])
+            found.append(self._predict(tf.constant(part)).numpy()[: len(inputs) - begin])
+        return np.concatenate(found)
+
+    def labels(self, X: npt.ArrayLike) -> Array:
+        """Return the name of the most probable class at X [N, D], [N]."""
+        return self.names[self.probabilities(X).argmax(axis=1)]
+
+    def top(self, X: npt.ArrayLike, k: int) -> tuple[Array, Array]:
+        """Return the names of the k most probable classes at X [N, D] and their probabilities, each [N, k].
+
+        The most probable comes first.
+        """
+        if not 1 <= k <= len(self.names):
+            raise ValueError(f"k must be from 1 to {len(self.names)}, the number of classes; got {k}")
+        probabilities = self.probabilities(X)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
+        return self.names[order], np.take_along_axis(probabilities, order, axis=1)

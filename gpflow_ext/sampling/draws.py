@@ -1,0 +1,167 @@
+"""Draws of a sampler: values, what was recorded on the way, files, and the gates that they must pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpflow_ext.sampling import diagnostics
+from gpflow_ext.sampling.tuning import BayesianOptimizer, Setting, Trial, trials_from
+
+Array = npt.NDArray[Any]
+
+
+class ConvergenceWarning(UserWarning):
+    """The draws of a sampler fail a test that draws of the posterior would pass."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of a model's parameters by several chains, all draws of warm-up and tuning left out.
+
+    Attributes
+    ----------
+    values
+        For each parameter, by its path in the model: constrained values [C, S, *shape].
+    stats
+        Of each kept iteration, [C, S]: ``log_density``, ``accepted`` (probability), ``energy``, ``divergent``
+        (trajectories since the last kept one). ``gradients`` [S] counts the leapfrog steps, which all chains
+        take together.
+    setting
+        Step size and largest number of leapfrog steps.
+    seconds
+        Of the run without tuning and compilation.
+    trials
+        What tuning tried.
+    info
+        Sampler, seed, thinning and versions, as plain values.
+    """
+
+    values: Mapping[str, Array]
+    stats: Mapping[str, Array]
+    setting: Setting
+    seconds: float
+    trials: tuple[Trial, ...] = ()
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_chains(self) -> int:
+        """C."""
+        return int(self.stats["log_density"].shape[0])
+
+    @property
+    def num_draws(self) -> int:
+        """S, of each chain."""
+        return int(self.stats["log_density"].shape[1])
+
+    def coordinates(self) -> dict[str, Array]:
+        """Return each scalar of each parameter by name, [C, S], such as ``V[3, 0]``."""
+        found = {}
+        for name, value in self.values.items():
+            flat = value.reshape(*value.shape[:2], -1)
+            for number, index in enumerate(np.ndindex(value.shape[2:])):
+                found[f"{name}{list(index)}" if index else name] = flat[:, :, number]
+        return found
+
+    def diagnose(self) -> diagnostics.Diagnosis:
+        """Return R-hat, effective sample sizes and the rest, of the worst coordinate and of each."""
+        return diagnostics.diagnose(self.coordinates(), self.stats, self.seconds)
+
+    def check(self, **gates: float) -> diagnostics.Diagnosis:
+        """Return `diagnose`; warn loudly where a gate of `diagnostics.GATES`, or one given here, is failed.
+
+        Warns
+        -----
+        ConvergenceWarning
+            That names each gate that failed, the coordinate and what to do.
+        """
+        found = self.diagnose()
+        failures = found.failures(**gates)
+        if failures:
+            warnings.warn("These draws fail: " + " ".join(failures), ConvergenceWarning, stacklevel=2)
+        return found
+
+    def flat(self, most: int | None = None) -> dict[str, Array]:
+        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` evenly spaced ones."""
+        joined = {
+            name: np.swapaxes(value, 0, 1).reshape(-1, *value.shape[2:])
+            for name, value in self.values.items()
+        }
+        count = self.num_chains * self.num_draws
+        if most is None or count <= most:
+            return joined
+        kept = np.linspace(0, count - 1, most).round().astype(int)
+        return {name: value[kept] for name, value in joined.items()}
+
+    def optimizer(self) -> BayesianOptimizer:
+        """Return what tuned the sampler with all it tried, for a table or for `plotting.tuning`.
+
+        Raises
+        ------
+        ValueError
+            For draws of a sampler that Bayesian optimisation did not tune.
+        """
+        if not self.trials:
+            raise ValueError("Bayesian optimisation did not tune the sampler of these draws.")
+        options = json.loads(self.info.get("tuning", "{}"))
+        box = {name: options[name] for name in ("step_sizes", "max_leapfrogs") if name in options}
+        found = BayesianOptimizer(**box)
+        found.trials.extend(self.trials)
+        return found
+
+    def to_arviz(self) -> Any:
+        """Return an ``arviz.InferenceData`` (ArviZ before 1.0) or ``xarray.DataTree`` (later)."""
+        return diagnostics.to_arviz(self.values, self.stats)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one ``.npz`` file without pickle; return its path."""
+        path = Path(path).with_suffix(".npz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = {
+            "setting": self.setting,
+            "seconds": self.seconds,
+            "trials": self.trials,
+            "info": dict(self.info),
+        }
+        arrays = {f"values/{name}": value for name, value in self.values.items()}
+        arrays |= {f"stats/{name}": value for name, value in self.stats.items()}
+        partial = path.with_suffix(".partial.npz")
+        np.savez_compressed(partial, header=np.array(json.dumps(header)), **arrays)
+        os.replace(partial, path)
+        return path
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Draws:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            For a file of another kind.
+        """
+        with np.load(path, allow_pickle=False) as file:
+            if "header" not in file:
+                raise ValueError(f"{path} holds no draws: `Draws.save` did not write it.")
+            header = json.loads(str(file["header"]))
+            parts: dict[str, dict[str, Array]] = {"values": {}, "stats": {}}
+            for key in file.files:
+                kind, _, name = key.partition("/")
+                if kind in parts:
+                    parts[kind][name] = file[key]
+        trials = trials_from(header["trials"])
+        return Draws(
+            parts["values"],
+            parts["stats"],
+            Setting(*header["setting"]),
+            header["seconds"],
+            trials,
+            header["info"],
+        )

@@ -1,0 +1,121 @@
+"""Predictions that average over draws of the parameters of a sparse model."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow import posteriors
+from gpflow.base import MeanAndVariance
+from gpflow.conditionals.util import expand_independent_outputs
+from gpflow.inducing_variables import InducingPoints
+from gpflow.posteriors import PrecomputeCacheType
+
+from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.prediction.densities import MixturePredictions
+
+BLOCK = 32  # draws treated at once: memory O(BLOCK·M·N)
+
+
+class DrawnModel(Protocol):
+    """What the posterior reads from its model."""
+
+    kernel: gpflow.kernels.Kernel
+    likelihood: gpflow.likelihoods.Likelihood
+    inducing_variable: InducingPoints
+
+    def held(self) -> Stack:
+        """Return the draws, [S, *shape] of each sampled parameter."""
+
+    def gram(self, stack: Stack) -> tf.Tensor:
+        """Return K_uu of each member, [S or 1, M, M]."""
+
+    def moments(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> MeanAndVariance:
+        """Return mean and variance of f(X) given each member, [S, N, P]."""
+
+    def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
+        """Return mean [S, N, P] and covariance [S, N, N] of f(X) given each member."""
+
+
+class DrawsPosterior(posteriors.AbstractPosterior):
+    """The mixture (1/S) Σ_s p(f | draw s); its cache holds the Cholesky factors of K_uu of all draws.
+
+    Parameters
+    ----------
+    model
+        The model.
+    precompute_cache
+        See `gpflow.posteriors`. ``update_cache`` reads the model again.
+    """
+
+    def __init__(self, model: DrawnModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
+        super().__init__(model.kernel, model.inducing_variable)
+        self._model, self._stack = model, model.held()
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    def predictions(self, X: tf.Tensor) -> MixturePredictions:
+        """Return what the draws predict at X [N, D]."""
+        return self._predictions(self.cache or self._factors(), X)
+
+    def _predictions(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> MixturePredictions:
+        (chol,) = cache
+        X = tf.convert_to_tensor(X)
+        parts = [self._model.moments(stack, X, L) for stack, L in self._blocks(chol)]
+        mean, var = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
+        return MixturePredictions(self._model.likelihood, self._stack, X, mean, var)
+
+    def sample_f(self, X: tf.Tensor, num_samples: int) -> tf.Tensor:
+        """Return samples of f at X [N, D], each from a draw taken at random, [num_samples, N, P]."""
+        (chol,) = self.cache or self._factors()
+        rows = tf.random.uniform([num_samples], maxval=self._size, dtype=tf.int32)
+        taken = Stack((parameter, tf.gather(value, rows)) for parameter, value in self._stack.values)
+        L = chol if chol.shape[0] == 1 else tf.gather(chol, rows)
+        mean, cov = self._model.covariance(taken, tf.convert_to_tensor(X), L)
+        root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
+        return mean + root @ tf.random.normal(tf.shape(mean), dtype=mean.dtype)
+
+    @property
+    def _size(self) -> int:
+        """S."""
+        return int(self._stack.values[0][1].shape[0])
+
+    def _factors(self) -> tuple[tf.Tensor]:
+        """Read the model; return the Cholesky factors of K_uu, [S or 1, M, M]."""
+        self._stack = self._model.held()
+        return (tf.linalg.cholesky(self._model.gram(self._stack)),)
+
+    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
+        return tuple(posteriors.PrecomputedValue(part, (False, False, False)) for part in self._factors())
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        return self._conditional_with_precompute(self._factors(), Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        if not full_cov:
+            mean, var = self._predictions(cache, Xnew).f()
+            return mean, expand_independent_outputs(var, full_cov, full_output_cov)
+        parts = [
+            self._model.covariance(stack, tf.convert_to_tensor(Xnew), L)
+            for stack, L in self._blocks(cache[0])
+        ]
+        mean, cov = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
+        apart = mean - tf.reduce_mean(mean, axis=0)  # [S, N, P]
+        between = tf.einsum("snp,smp->pnm", apart, apart) / self._size
+        total = tf.reduce_mean(cov, axis=0) + between  # [P, N, N]
+        return tf.reduce_mean(mean, axis=0), expand_independent_outputs(total, full_cov, full_output_cov)
+
+    def _blocks(self, chol: tf.Tensor) -> list[tuple[Stack, tf.Tensor]]:
+        """Return the draws and their factors, `BLOCK` at a time."""
+        return [
+            (self._stack.members(some), chol if chol.shape[0] == 1 else chol[some])
+            for some in stacked.slices(self._size, BLOCK)
+        ]

@@ -1,0 +1,198 @@
+"""A GPflow model as a pure log density over an unconstrained vector, many chains at once.
+
+    log π(x) = log likelihood(θ) + Σ log p(θᵢ) + Σ log |dTᵢ/dxᵢ|,    θᵢ = Tᵢ(xᵢ)
+
+for the trainable parameters θ of a model, their values joined to x [C, d]. No variable is assigned, so that
+chains are a leading axis and the density can be compiled and differentiated like any other function. What is
+positive is sampled as its logarithm, whatever transform the model trains it with: a length scale of 10 to 20
+has a standard deviation near 10 through a softplus, where the whitened latent functions have 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow.base import PriorOn
+
+from gpflow_ext.numerics.stacked import Stack
+
+tfb = tfp.bijectors
+
+LogLikelihood = Callable[[Stack], tf.Tensor]
+"""Map values [C, ...] of the parameters to the log likelihood, or what stands for it, [C]."""
+
+
+class Coordinate(NamedTuple):
+    """A parameter as a part of the sampled vector."""
+
+    name: str  # its path in the model
+    parameter: gpflow.Parameter
+    bijector: Any  # from the sampled to the constrained value
+
+    @property
+    def size(self) -> int:
+        """The number of its coordinates; the bijectors keep shapes."""
+        return int(np.prod(self.parameter.unconstrained_variable.shape))
+
+
+class Affine(NamedTuple):
+    """x = loc + [F z₁ + J(s∘z₂), s∘z₂] with the lower triangular blocks F of a Gaussian approximation.
+
+    Chains that move in z with a unit mass matrix move in x with that of the approximation's covariance.
+    """
+
+    loc: tf.Tensor  # [d]
+    blocks: tf.Tensor  # F, [P, M, M]: of the first M·P coordinates, in the order [M, P]; or [1, M·P, M·P]
+    scale: tf.Tensor  # s, [d − M·P]: of the others
+    tilt: tf.Tensor  # J, [M·P, d − M·P]: how the approximation's mean moves with the others
+
+    def forward(self, z: tf.Tensor) -> tf.Tensor:
+        """Return x for z, [C, d]. O(CPM²)."""
+        P, M = self.blocks.shape[0], self.blocks.shape[-1]
+        first, rest = z[:, : M * P], self.scale * z[:, M * P :]
+        moved = tf.einsum("pmn,cnp->cmp", self.blocks, tf.reshape(first, [-1, M, P]))
+        moved = tf.reshape(moved, tf.shape(first)) + tf.matmul(rest, self.tilt, transpose_b=True)
+        return self.loc + tf.concat([moved, rest], axis=1)
+
+    def inverse(self, x: tf.Tensor) -> tf.Tensor:
+        """Return z for x, [C, d]. O(CPM²)."""
+        P, M = self.blocks.shape[0], self.blocks.shape[-1]
+        first, rest = tf.split(x - self.loc, [M * P, -1], axis=1)
+        first = tf.reshape(first - tf.matmul(rest, self.tilt, transpose_b=True), [-1, M, P])
+        solved = tf.linalg.triangular_solve(self.blocks, tf.transpose(first, [2, 1, 0]))
+        solved = tf.reshape(tf.transpose(solved, [2, 1, 0]), [-1, M * P])
+        return tf.concat([solved, rest / self.scale], axis=1)
+
+
+class Target:
+    """The log density of a model's trainable parameters.
+
+    Parameters
+    ----------
+    model
+        The model; each trainable parameter must have a prior.
+    log_likelihood
+        The rest of the density, batched over chains.
+    affine
+        Coordinates in which the chains move; by default those of the parameters.
+    recover
+        Makes the values of the parameters from those of the coordinates, where ``log_likelihood`` counts some
+        of these from elsewhere.
+
+    Raises
+    ------
+    ValueError
+        For a trainable parameter without a prior or with one of another dtype, or a model without trainable
+        parameters.
+    """
+
+    def __init__(
+        self,
+        model: tf.Module,
+        log_likelihood: LogLikelihood,
+        affine: Affine | None = None,
+        recover: Callable[[Stack], Stack] = lambda stack: stack,
+    ) -> None:
+        self.coordinates = coordinates(model)
+        self._log_likelihood, self._recover, self.affine = log_likelihood, recover, affine
+
+    @property
+    def num_dimensions(self) -> int:
+        """D."""
+        return sum(each.size for each in self.coordinates)
+
+    def __call__(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the log density of z [C, d], up to the constant of the affine map, [C]."""
+        return self.density(z, self._log_likelihood)
+
+    def density(self, z: tf.Tensor, log_likelihood: LogLikelihood) -> tf.Tensor:
+        """Return the log density with another log likelihood in the place of the target's own, [C]."""
+        parts = self._parts(self.position(z))
+        stack = self._stack(parts)
+        value = log_likelihood(stack)
+        for (_, parameter, bijector), part in zip(self.coordinates, parts, strict=True):
+            value += _log_prior(parameter, stack[parameter], part, bijector)
+        return value
+
+    def position(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the unconstrained parameters x of chains at z, [C, d]."""
+        return z if self.affine is None else self.affine.forward(z)
+
+    def values(self, x: tf.Tensor) -> Stack:
+        """Return the constrained parameters of x [C, d]."""
+        return self._recover(self._stack(self._parts(x)))
+
+    def start(self) -> tf.Tensor:
+        """Return the model's own parameters as x, [d]."""
+        own = [
+            tf.reshape(c.bijector.inverse(tf.convert_to_tensor(c.parameter)), [-1]) for c in self.coordinates
+        ]
+        return tf.concat(own, axis=0)
+
+    def _parts(self, x: tf.Tensor) -> list[tf.Tensor]:
+        shapes = [[-1, *c.parameter.unconstrained_variable.shape] for c in self.coordinates]
+        sizes = [c.size for c in self.coordinates]
+        return [
+            tf.reshape(part, shape) for part, shape in zip(tf.split(x, sizes, axis=1), shapes, strict=True)
+        ]
+
+    def _stack(self, parts: Sequence[tf.Tensor]) -> Stack:
+        return Stack(
+            (c.parameter, c.bijector.forward(part)) for c, part in zip(self.coordinates, parts, strict=True)
+        )
+
+
+def coordinates(model: tf.Module) -> list[Coordinate]:
+    """Return the trainable parameters of a model in the order of their paths, whitened V first."""
+    trainable = {
+        name.lstrip("."): parameter
+        for name, parameter in gpflow.utilities.parameter_dict(model).items()
+        if parameter.trainable
+    }
+    if not trainable:
+        raise ValueError("There is nothing to sample: no parameter of the model is trainable.")
+    bare = [name for name, parameter in trainable.items() if parameter.prior is None]
+    if bare:
+        raise ValueError(
+            f"Parameters without a prior cannot be sampled: {', '.join(bare)}. Give each one, such as "
+            f"`model.{bare[0]}.prior = tfp.distributions.Gamma(2.0, 1.0)`, or hold it fixed with "
+            f"`gpflow.set_trainable(model.{bare[0]}, False)`."
+        )
+    for name, parameter in trainable.items():
+        found = getattr(parameter.prior, "dtype", parameter.dtype)
+        if found != parameter.dtype:
+            raise ValueError(
+                f"The prior of {name} is {found.name}, but the parameter {parameter.dtype.name}: make the "
+                "prior's arguments with gpflow.utilities.to_default_float."
+            )
+    named = sorted(trainable.items(), key=lambda item: (item[0] != "V", item[0]))
+    return [Coordinate(name, parameter, log_scale(parameter.transform)) for name, parameter in named]
+
+
+def log_scale(transform: Any) -> Any:
+    """Return the transform with exp in place of a softplus, its lower bound kept; any other as it is."""
+    if isinstance(transform, tfb.Softplus):
+        return tfb.Exp()
+    if isinstance(transform, tfb.Chain) and any(
+        isinstance(part, tfb.Softplus) for part in transform.bijectors
+    ):
+        return tfb.Chain([log_scale(part) for part in transform.bijectors])
+    return tfb.Identity() if transform is None else transform
+
+
+def _log_prior(parameter: gpflow.Parameter, value: tf.Tensor, x: tf.Tensor, bijector: Any) -> tf.Tensor:
+    """Return log p(θ) + log |dT/dx| of each chain, [C]."""
+    rank, transform, prior = x.shape.rank - 1, parameter.transform, parameter.prior
+    assert prior is not None  # `coordinates` has seen to it
+    jacobian = bijector.forward_log_det_jacobian(x, event_ndims=rank)
+    if parameter.prior_on is PriorOn.UNCONSTRAINED and transform is not None:  # the model's own
+        value = transform.inverse(value)
+        jacobian -= transform.forward_log_det_jacobian(value, event_ndims=rank)
+    log_density = prior.log_prob(value)
+    axes = list(range(1, log_density.shape.rank))
+    return tf.reduce_sum(log_density, axis=axes) + tf.broadcast_to(jacobian, tf.shape(x)[:1])

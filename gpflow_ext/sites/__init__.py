@@ -1,0 +1,41 @@
+"""Gaussian sites: the algebra that every site method shares, the priors seen from the data, the models."""
+
+from gpflow_ext.sites.algebra import (
+    Dense,
+    DenseFactor,
+    Expectation,
+    Expected,
+    Factor,
+    Marginals,
+    Message,
+    Posterior,
+    Prior,
+    ProjectedFactor,
+    Projection,
+    Sites,
+    Whitened,
+    condition,
+    divergence,
+    expect,
+    variational_sites,
+)
+
+__all__ = [
+    "Dense",
+    "DenseFactor",
+    "Expectation",
+    "Expected",
+    "Factor",
+    "Marginals",
+    "Message",
+    "Posterior",
+    "Prior",
+    "ProjectedFactor",
+    "Projection",
+    "Sites",
+    "Whitened",
+    "condition",
+    "divergence",
+    "expect",
+    "variational_sites",
+]

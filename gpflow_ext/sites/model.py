@@ -1,0 +1,186 @@
+"""The base of all Gaussian-site models: q(f) ∝ p(f) ∏ₙ tₙ(fₙ)."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow import posteriors
+from gpflow.conditionals.util import expand_independent_outputs
+from gpflow.models import GPModel, InternalDataTrainingLossMixin
+from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.posteriors import PrecomputeCacheType
+
+from gpflow_ext.data import checks
+from gpflow_ext.sites import Dense, Prior, Sites, Whitened, sparse_prior
+from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
+
+
+class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
+    """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent.
+
+    The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: an inference method proposes them,
+    gradients train everything else. A subclass says what is maximised.
+
+    Parameters
+    ----------
+    data
+        Inputs [N, D] and targets [N, P].
+    kernel
+        A single-output kernel, shared by all latent functions.
+    likelihood
+        Any GPflow likelihood whose data are independent given the latent functions.
+    mean_function
+        Zero by default.
+    num_latent_gps
+        L; by default what the likelihood and the targets ask for.
+    inducing_variable
+        ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²).
+
+    Raises
+    ------
+    ValueError
+        For data that are not finite matrices of equal length or lie outside the likelihood's support.
+    NotImplementedError
+        For a multi-output kernel.
+    """
+
+    def __init__(
+        self,
+        data: tuple[Any, Any],
+        kernel: gpflow.kernels.Kernel,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean_function: gpflow.functions.MeanFunction | None = None,
+        num_latent_gps: int | None = None,
+        *,
+        inducing_variable: InducingVariablesLike | None = None,
+    ) -> None:
+        (X, Y), num_data = self._hold(data, likelihood)
+        if isinstance(kernel, gpflow.kernels.MultioutputKernel):
+            raise NotImplementedError(
+                f"{type(self).__name__} shares one kernel between its latent functions; pass a single-output "
+                f"kernel instead of {type(kernel).__name__}."
+            )
+        if num_latent_gps is None:
+            num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
+                (X, Y), kernel, likelihood
+            )
+        super().__init__(kernel, likelihood, mean_function, num_latent_gps)
+        self.inducing_variable = (
+            None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
+        )
+        checks.check_inducing(self.inducing_variable, X)
+        self.nat1 = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
+        self.prec = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
+
+    def _hold(
+        self, data: Any, likelihood: gpflow.likelihoods.Likelihood
+    ) -> tuple[tuple[checks.Array, checks.Array], int]:
+        """Check and keep the data; return their first rows, which tell the widths, and their number."""
+        X, Y = checks.check_data(data)
+        checks.check_targets(likelihood, Y)
+        self.data = (tf.constant(X), tf.constant(Y))
+        return (X, Y), len(X)
+
+    @property
+    def sites(self) -> Sites:
+        """The current sites as tensors."""
+        return Sites(tf.convert_to_tensor(self.nat1), tf.convert_to_tensor(self.prec))
+
+    @property
+    def latent_sites(self) -> Sites:
+        """The current sites as one to a datum and latent function, [N, L]."""
+        return self.sites
+
+    def assign_sites(self, new: Sites) -> None:
+        """Replace the sites."""
+        self.nat1.assign(new.nat1)
+        self.prec.assign(new.prec)
+
+    def prior(self, X: tf.Tensor | None = None) -> Prior:
+        """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
+        X = self.data[0] if X is None else X
+        if self.inducing_variable is not None:
+            return sparse_prior.project(self, X)
+        K = self.kernel(X)
+        K = tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
+        return Dense(sparse_prior.mean(self, X), K[None])
+
+    def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+        """Return Eq[log p(yₙ | fₙ)], or the likelihood's lower bound of it, for marginals [N, L], as [N].
+
+        With ``rows`` [R] the marginals are those of these data alone, [R, L].
+        """
+        X, Y = self.data if rows is None else (tf.gather(part, rows) for part in self.data)
+        return self.likelihood.variational_expectations(X, mean, var, Y)
+
+    def condition(self) -> tuple[tf.Tensor, Whitened]:
+        """Return L [M, M] with LLᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Lv."""
+        prior = self.prior()
+        seen = prior.whiten() if isinstance(prior, Dense) else prior
+        return seen.chol[0], seen.message(self.latent_sites).posterior()
+
+    def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
+        _, q = self.condition()
+        return q.mean, tf.linalg.cholesky(q.covariance())
+
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> posteriors.AbstractPosterior:
+        """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        kind = DenseSitePosterior if self.inducing_variable is None else SparseSitePosterior
+        return kind(self, precompute_cache)
+
+    @inherit_check_shapes
+    def predict_f(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean and (co)variance of the latent functions at Xnew, as GPflow's models do."""
+        return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+
+class DenseSitePosterior(posteriors.AbstractPosterior):
+    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
+
+    The mean is μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs.
+    ``update_cache`` reads the model again, so the object follows a model that is trained further.
+    """
+
+    def __init__(self, model: SiteModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
+        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
+        self._model = model
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
+        prior, current = self._model.prior(), self._model.latent_sites
+        assert isinstance(prior, Dense)
+        factor = prior.factorise(current.prec)
+        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+        return alpha, factor.reduction()
+
+    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
+        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        alpha, Qinv = cache  # [N, L], [L, N, N]
+        cross = self.kernel(self.X_data, Xnew)  # [N, R]
+        K = self.kernel(Xnew, full_cov=full_cov)
+        if full_cov:
+            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
+        else:
+            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [R, L]
+        mean = tf.matmul(cross, alpha, transpose_a=True)  # [R, L]
+        return mean, expand_independent_outputs(cov, full_cov, full_output_cov)

@@ -1,0 +1,131 @@
+"""GPflow's cached posterior for whitened q(v) with triangular factors of its covariance or its precision."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Protocol
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow import posteriors
+from gpflow.base import MeanAndVariance
+from gpflow.conditionals.util import expand_independent_outputs
+from gpflow.covariances import Kuf
+from gpflow.inducing_variables import InducingVariables
+from gpflow.posteriors import PrecomputeCacheType
+
+from gpflow_ext.numerics import triangular
+from gpflow_ext.sites import Whitened, sparse_prior
+
+
+class Model(Protocol):
+    """What a posterior reads from its model."""
+
+    kernel: gpflow.kernels.Kernel
+    mean_function: gpflow.functions.MeanFunction
+    inducing_variable: Any
+    num_latent_gps: int
+
+
+class Variational(Model, Protocol):
+    """A model with the parameters of q(v)."""
+
+    q_mu: gpflow.Parameter
+    q_sqrt: gpflow.Parameter
+
+
+class SiteConditioned(Model, Protocol):
+    """A model whose q(v) follows from Gaussian sites."""
+
+    def condition(self) -> tuple[tf.Tensor, Whitened]:
+        """Return the Cholesky factor L [M, M] of K_uu, and q(v)."""
+
+
+class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
+    """Predictions of u = Lv, q(v_k) = N(m_k, S_k), from the cache (L, m, a triangular factor of each S_k).
+
+        mean μ* + Aᵀm_k,    covariance K_** − AᵀA + AᵀS_kA,    A = L⁻¹K_u*
+
+    GPflow's own cache K_uu⁻¹ − K_uu⁻¹S_kK_uu⁻¹ has the square of the condition number; here the variance is
+    a sum of terms that are not negative, however badly K_uu is conditioned. ``update_cache`` reads the model
+    again, so the object follows a model that is trained further.
+    """
+
+    X_data: InducingVariables
+
+    def __init__(self, model: Model, precompute_cache: PrecomputeCacheType | str | None) -> None:
+        super().__init__(model.kernel, model.inducing_variable, mean_function=model.mean_function)
+        self._model: Any = model
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    @abc.abstractmethod
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return L [M, M], m [M, K] and the factors [K, M, M]."""
+
+    @abc.abstractmethod
+    def _seen(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+        """Return columns whose products are the covariances AᵀS_kA, [K, M, N]."""
+
+    @abc.abstractmethod
+    def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+        """Return diag(AᵀS_kA), [N, K]."""
+
+    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
+        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        chol, q_mu, factor = cache  # [M, M], [M, K], [K, M, M]
+        A = tf.linalg.triangular_solve(chol, Kuf(self.X_data, self.kernel, Xnew))  # [M, N]
+        K = self.kernel(Xnew, full_cov=full_cov)
+        if full_cov:
+            seen = self._seen(factor, A)  # [K, M, N]
+            cov = K - tf.matmul(A, A, transpose_a=True) + tf.matmul(seen, seen, transpose_a=True)
+        else:
+            prior = tf.nn.relu(K - tf.reduce_sum(A**2, axis=0))[:, None]
+            cov = prior + self._variances(factor, A)  # [N, K]
+        return tf.matmul(A, q_mu, transpose_a=True), expand_independent_outputs(
+            cov, full_cov, full_output_cov
+        )
+
+
+class WhitenedPosterior(TriangularPosterior):
+    """With the factors F_k of S_k = F_kF_kᵀ that a variational model trains; half GPflow's operations."""
+
+    _model: Variational
+
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        chol = tf.linalg.cholesky(sparse_prior.gram(self._model))
+        return chol, tf.convert_to_tensor(self._model.q_mu), tf.convert_to_tensor(self._model.q_sqrt)
+
+    def _seen(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(factor, A, transpose_a=True)
+
+    def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+        return triangular.squared_norms(factor, A)
+
+
+class SparseSitePosterior(TriangularPosterior):
+    """With the factors R_k of S_k⁻¹ = R_kR_kᵀ that Gaussian sites give."""
+
+    _model: SiteConditioned
+
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        chol, q = self._model.condition()
+        return chol, q.mean, q.chol
+
+    def _seen(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+        columns = tf.broadcast_to(A, tf.concat([tf.shape(factor)[:1], tf.shape(A)], axis=0))
+        return tf.linalg.triangular_solve(factor, columns)
+
+    def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
+        return tf.transpose(tf.reduce_sum(self._seen(factor, A) ** 2, axis=1))

@@ -1,0 +1,251 @@
+"""Natural gradients of a whitened Gaussian q(v) beside gradient steps of all else, one minibatch at a time.
+
+For the bound N/B Σₙ Eₙ(mₙ, vₙ) − KL[q(v) || N(0, I)] with mₙ = μₙ + aₙᵀE[v], vₙ = rₙ + aₙᵀVar[v]aₙ and
+wₙ = −2 N/B ∂Eₙ/∂vₙ, gₙ = N/B ∂Eₙ/∂mₙ, the natural-gradient step of length γ in the natural parameters is
+
+    Var[v]⁻¹ ← (1 − γ) Var[v]⁻¹ + γ (I + Σₙ wₙ aₙaₙᵀ)
+    Var[v]⁻¹E[v] ← (1 − γ) Var[v]⁻¹E[v] + γ Σₙ aₙ (gₙ + wₙ aₙᵀE[v])
+
+for each latent function (Khan & Lin 2017; Salimbeni, Eleftheriadis & Hensman 2018): dual sites, which need
+no derivative in q_sqrt and one factorisation. Where Eₙ is not concave some wₙ are negative.
+``concave`` sets those to zero: the precision never falls below the prior's and the mean keeps its fixed
+point, but the variance is a little too small. Else a step after which q were no Gaussian, or wider than what
+it forgot explains, is taken again that way. Minibatches need it: among a few rows with N/B times their
+weight the negative ones can outweigh all that q knows about a direction.
+
+The hyperparameters move by the optimiser in the same pass over the minibatch, from the same point: q is
+whitened, so that it follows the prior. Without γ the optimiser moves q too.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import gpflow
+import tensorflow as tf
+
+from gpflow_ext.numerics import linalg, triangular
+from gpflow_ext.sites import Projection
+from gpflow_ext.training.distribute import Shards, total
+from gpflow_ext.training.loop import resolve_jit
+
+Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+"""Inputs X [B, D] and targets Y [B, 1]."""
+
+
+class Target(Protocol):
+    """What the engine needs of a model."""
+
+    q_mu: gpflow.Parameter  # E[v], [M, K]
+    q_sqrt: gpflow.Parameter  # lower triangular factors of Var[v], [K, M, M]
+
+    def prior(self, X: tf.Tensor) -> Projection:
+        """Return the prior at X [B, D]."""
+
+    def marginals(self, prior: Projection) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mean and variance of q(f), each [B, K]."""
+
+    def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return E[log p(yₙ | fₙ)], [B]."""
+
+    def num_correct(self, Y: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
+        """Return how many rows are classified as their labels say, []."""
+
+    def scale(self, X: tf.Tensor) -> tf.Tensor:
+        """Return N/B, []."""
+
+    def prior_kl(self) -> tf.Tensor:
+        """Return KL[q(v) || N(0, I)], []."""
+
+    def log_prior_density(self) -> tf.Tensor:
+        """Return the log density of the priors of the hyperparameters, []."""
+
+
+class Sums(NamedTuple):
+    """What a minibatch adds up to; the sums of all replicas."""
+
+    value: tf.Tensor  # N/B Σₙ Eₙ, []
+    correct: tf.Tensor  # rows classified as their labels say, []
+    gradient: list[tf.Tensor]  # of the value in what the optimiser moves
+    gram: tf.Tensor | None  # the lower triangle of Σₙ wₙ aₙaₙᵀ, v in reversed order, [K, M, M]
+    pull: tf.Tensor | None  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
+
+
+class MinibatchAscent(tf.Module):
+    """Minibatch steps, compiled once, their state in variables that a checkpoint can hold.
+
+    Parameters
+    ----------
+    target
+        The model.
+    hypers
+        Its trainable variables other than q's.
+    optimizer
+        A tf_keras optimiser built on all that it moves.
+    read
+        Returns the next minibatch (X [B, D], Y [B, 1]).
+    gamma
+        γ of step number t = 0, 1, …, in (0, 1]; ``None`` leaves q to the optimiser.
+    hold
+        For so many steps the hyperparameters stay, and q alone moves.
+    concave
+        Whether γ-steps leave out negative weights wₙ at once.
+    shards
+        The rows of a minibatch dealt to the replicas of a ``tf.distribute`` strategy.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        hypers: Sequence[tf.Variable],
+        optimizer: Any,
+        read: Callable[[], Minibatch],
+        *,
+        gamma: Callable[[int], float] | None,
+        hold: int = 0,
+        concave: bool = True,
+        shards: Shards | None = None,
+        jit_compile: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self._target, self._optimizer, self._read = target, optimizer, read
+        self._gamma, self._hold, self._concave, self._shards = gamma, hold, concave, shards
+        self._q = (
+            []
+            if gamma is not None
+            else [*target.q_mu.trainable_variables, *target.q_sqrt.trainable_variables]
+        )
+        self._hypers = list(hypers)
+        jit = resolve_jit(jit_compile)
+        compiled = {"jit_compile": jit, "autograph": False, "reduce_retracing": True}
+        held, free = list(self._q), [*self._q, *self._hypers]
+        self._look_held = tf.function(functools.partial(self._look, moving=held), **compiled)
+        self._look_free = tf.function(functools.partial(self._look, moving=free), **compiled)
+        self._move = tf.function(self._natural_step, jit_compile=jit, autograph=False)
+        self._commit = tf.function(self._assign, autograph=False)
+        self._descend_held = tf.function(lambda g: self._descend(g, held), autograph=False)
+        self._descend_free = tf.function(lambda g: self._descend(g, free), autograph=False)
+        like = tf.convert_to_tensor(target.q_mu)
+        self._dtype = like.dtype
+        self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.accuracy = tf.Variable(0.0, dtype=tf.float64, trainable=False)  # running mean over minibatches
+        if gamma is not None:
+            M, K = like.shape
+            self.nat1 = tf.Variable(tf.zeros([M, K], like.dtype), trainable=False)
+            self.prec = tf.Variable(tf.zeros([K, M, M], like.dtype), trainable=False)
+
+    def step(self) -> float:
+        """Do one step; return the bound's estimate before it, NaN if it or its gradient is not finite."""
+        step = int(self.steps)
+        if self._gamma is not None and step == 0:
+            self._start()
+        held = step < self._hold
+        look = self._look_held if held else self._look_free
+        X, Y = self._read()
+        for least in (0.0,) if self._concave else (-math.inf, 0.0):
+            value, finite, sums = look(X, Y, tf.constant(least, self._dtype))
+            if not finite:
+                return math.nan
+            if self._gamma is None or self._turn(sums, self._gamma(step)):
+                break
+            self.fallbacks.assign_add(1)
+        else:
+            return math.nan
+        if sums.gradient:
+            (self._descend_held if held else self._descend_free)(sums.gradient)
+        share = float(sums.correct) / int(X.shape[0])
+        weight = 1.0 / min(step + 1, 50)
+        self.accuracy.assign_add(weight * (share - self.accuracy))
+        self.steps.assign_add(1)
+        return float(value)
+
+    def _start(self) -> None:
+        """Take the natural parameters from q. O(KM³)."""
+        root = triangular.inverse(tf.convert_to_tensor(self._target.q_sqrt))  # R⁻¹, Var[v] = RRᵀ
+        prec = tf.matmul(root, root, transpose_a=True)
+        self.nat1.assign(_product(prec, tf.convert_to_tensor(self._target.q_mu)))
+        self.prec.assign(tf.reverse(prec, [-1, -2]))
+
+    def _look(
+        self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, moving: list[tf.Variable]
+    ) -> tuple[tf.Tensor, tf.Tensor, Sums]:
+        """Return the bound, whether all is finite, and the sums, their gradient that of the bound."""
+        scale = self._target.scale(X)
+        if self._shards is None:
+            sums = self._sums(X, Y, scale, least, moving)
+        else:
+
+            def part(rows: tf.Tensor) -> Sums:
+                return total(self._sums(tf.gather(X, rows), tf.gather(Y, rows), scale, least, moving))
+
+            sums = self._shards.equal(self._shards.run(part, self._shards.rows))
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(moving)
+            kl = self._target.prior_kl()
+            shared = self._target.log_prior_density() - kl
+        by_shared = tape.gradient(shared, moving, unconnected_gradients="zero")
+        sums = sums._replace(gradient=[a + b for a, b in zip(sums.gradient, by_shared, strict=True)])
+        value = sums.value + shared
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in (value, *sums.gradient)])
+        return value, finite, sums
+
+    def _sums(
+        self, X: tf.Tensor, Y: tf.Tensor, scale: tf.Tensor, least: tf.Tensor, moving: list[tf.Variable]
+    ) -> Sums:
+        """Return the sums over the rows X [b, D], Y [b, 1]."""
+        target = self._target
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(moving)
+            prior = target.prior(X)
+            mean, var = target.marginals(prior)
+            tape.watch([mean, var])
+            value = scale * tf.reduce_sum(target.expectations(X, Y, mean, var))
+        by_mean, by_var, *gradient = tape.gradient(value, [mean, var, *moving], unconnected_gradients="zero")
+        correct = tf.cast(target.num_correct(Y, mean), value.dtype)
+        if self._gamma is None:
+            return Sums(value, correct, gradient, None, None)
+        A, weight = prior.A[0], tf.maximum(-2.0 * by_var, least)
+        gram = triangular.weighted_gram(A[::-1], weight)
+        pull = tf.matmul(A, by_mean + weight * (mean - prior.mean))
+        return Sums(value, correct, gradient, gram, pull)
+
+    def _turn(self, sums: Sums, gamma: float) -> bool:
+        """Take the natural-gradient step if it is safe; tell whether it is."""
+        *new, safe = self._move(sums.gram, sums.pull, tf.constant(gamma, self._dtype))
+        if safe:
+            self._commit(*new)
+        return bool(safe)
+
+    def _natural_step(self, gram: tf.Tensor, pull: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the natural parameters and the moments after a step, and whether they are finite. O(KM³)."""
+        nat1 = (1.0 - length) * self.nat1 + length * pull
+        prec = (1.0 - length) * self.prec + length * gram
+        prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
+        chol, finite = linalg.cholesky(prec)
+        root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
+        mean = _product(root, _product(root, nat1, transpose=True))
+        before, after = (tf.reduce_sum(tf.square(r), axis=[-2, -1]) for r in (self._target.q_sqrt, root))
+        safe = tf.reduce_all(after <= before / (1.0 - tf.minimum(1.1 * length, 0.99)))
+        return nat1, prec, mean, root, finite & safe & tf.reduce_all(tf.math.is_finite(mean))
+
+    def _assign(self, nat1: tf.Tensor, prec: tf.Tensor, mean: tf.Tensor, root: tf.Tensor) -> None:
+        self.nat1.assign(nat1)
+        self.prec.assign(prec)
+        self._target.q_mu.assign(mean)
+        self._target.q_sqrt.assign(root)
+
+    def _descend(self, gradient: list[tf.Tensor], moving: list[tf.Variable]) -> None:
+        self._optimizer.apply_gradients(
+            (-part, variable) for part, variable in zip(gradient, moving, strict=True)
+        )
+
+
+def _product(matrices: tf.Tensor, columns: tf.Tensor, transpose: bool = False) -> tf.Tensor:
+    """Return the products of matrices [K, M, M] with one column each of [M, K]."""
+    return tf.transpose(tf.linalg.matvec(matrices, tf.transpose(columns), transpose_a=transpose))

@@ -1,0 +1,68 @@
+"""GPflow's own SVGP as the engine of natural gradients sees a model."""
+
+from __future__ import annotations
+
+import gpflow
+import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints
+from gpflow.kernels import MultioutputKernel
+from gpflow.models import SVGP
+
+from gpflow_ext.numerics import triangular
+from gpflow_ext.sites import Projection, sparse_prior
+
+
+class SVGPTarget:
+    """A whitened SVGP of one kernel as an `svgp.natural_gradient.Target`.
+
+    Raises
+    ------
+    ValueError
+        For another model.
+    NotImplementedError
+        For an SVGP that is not whitened, shares no kernel, or has a diagonal or fixed q_sqrt.
+    """
+
+    def __init__(self, model: SVGP) -> None:
+        if not isinstance(model, SVGP):
+            raise ValueError(f'recipe="svi_natural" is for SVGP; {type(model).__name__} is another model.')
+        shared = not isinstance(model.kernel, MultioutputKernel)
+        if not (model.whiten and shared and isinstance(model.inducing_variable, InducingPoints)):
+            raise NotImplementedError(
+                "svi_natural needs SVGP(whiten=True) with one kernel and one set of inducing points."
+            )
+        if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
+            raise NotImplementedError("svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable.")
+        self._model = model
+        self.q_mu, self.q_sqrt = model.q_mu, model.q_sqrt
+
+    def prior(self, X: tf.Tensor) -> Projection:
+        """Return the prior at X [B, D]."""
+        return sparse_prior.project(self._model, X)
+
+    def marginals(self, prior: Projection) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mean and variance of q(f), each [B, L]."""
+        A = prior.A[0]
+        mean = prior.mean + tf.matmul(A, self.q_mu, transpose_a=True)
+        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), A)
+
+    def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return E[log p(yₙ | fₙ)], [B]."""
+        return self._model.likelihood.variational_expectations(X, mean, var, Y)
+
+    def num_correct(self, Y: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
+        """Return zero: what counts as correct depends on the likelihood."""
+        return tf.zeros([], mean.dtype)
+
+    def scale(self, X: tf.Tensor) -> tf.Tensor:
+        """Return N/B, []."""
+        rows = tf.cast(tf.shape(X)[0], gpflow.default_float())
+        return tf.ones_like(rows) if self._model.num_data is None else float(self._model.num_data) / rows
+
+    def prior_kl(self) -> tf.Tensor:
+        """Return KL[q(v) || N(0, I)], []."""
+        return self._model.prior_kl()
+
+    def log_prior_density(self) -> tf.Tensor:
+        """Return the log density of the priors of the hyperparameters, []."""
+        return self._model.log_prior_density()

@@ -1,0 +1,70 @@
+"""Whether the kernels of a model fit the scale of its inputs: where not, the objective does not show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints
+from gpflow.kernels import Kernel, MultioutputKernel
+from gpflow.models import BayesianModel
+
+from gpflow_ext.data.checks import Array
+
+_LOOKED_AT = 200  # rows
+_UNRELATED = 1e-3  # correlation below which two inputs tell next to nothing of each other
+
+
+def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
+    """Say why a model predicts its prior, or one value everywhere; return ``None`` where it does neither.
+
+    The first happens where its kernels relate no training input to another one, or to an inducing point; the
+    second where they do not tell them apart beyond the jitter. Some of the rows are looked at.
+
+    Parameters
+    ----------
+    model
+        The model.
+    data
+        The data that it was trained on, where it does not hold them: (X [N, D], Y), or a dataset, at which
+        nothing is looked.
+    """
+    held = data if data is not None else getattr(model, "data", None)
+    if not isinstance(held, tuple | list):
+        return None
+    X = _some_rows(np.asarray(held[0], gpflow.default_float()))
+    points = getattr(model, "inducing_variable", None)
+    Z = _some_rows(points.Z.numpy()) if isinstance(points, InducingPoints) else X
+    for name in ("kernel", "weight_kernel"):
+        kernel = getattr(model, name, None)
+        if isinstance(kernel, Kernel) and not isinstance(kernel, MultioutputKernel):
+            failure = _failure(kernel, X, Z)
+            if failure is not None:
+                return f"{name}: {failure}"
+    return None
+
+
+def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
+    _, number = np.unique(np.concatenate([X, Z]), axis=0, return_inverse=True)
+    number = number.ravel()
+    distinct = number[: len(X), None] != number[None, len(X) :]
+    if not distinct.any():
+        return None
+    x, z = (tf.constant(rows, gpflow.default_float()) for rows in (X, Z))
+    variances = [kernel(rows, full_cov=False).numpy() for rows in (x, z)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlations = kernel(x, z).numpy() / np.sqrt(np.outer(*variances))
+    correlations = np.abs(correlations[distinct])
+    spread = np.ptp(X, axis=0).max()
+    fix = f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
+    if correlations.max() < _UNRELATED:
+        return f"it relates no input to another one, so that the model predicts its prior. {fix}"
+    if 1.0 - correlations.min() < gpflow.default_jitter() / max(variances[0].max(), 1.0):
+        return f"it does not tell the inputs apart, so that all predictions are the same. {fix}"
+    return None
+
+
+def _some_rows(rows: Array) -> Array:
+    return rows[np.linspace(0, len(rows) - 1, min(_LOOKED_AT, len(rows))).astype(int)]
