@@ -20,12 +20,16 @@ from gpflow_ext.sampling.sample import gaussian_approximation, sample
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import distribute
 from gpflow_ext.training.loop import FitResult, Status
+from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
 
 __all__ = [
     "ClassPredictor",
     "ConvergenceWarning",
     "Draws",
     "FitResult",
+    "Plan",
+    "Recipe",
+    "Run",
     "Setting",
     "Status",
     "__version__",
@@ -41,6 +45,8 @@ __all__ = [
     "metrics",
     "models",
     "plotting",
+    "recipe",
+    "register",
     "sample",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""Each model's training strategy end to end: `fit` chooses the recipe, runs it, reports and checkpoints."""
+"""Training: `fit` chooses the recipe of a model, runs its plan, reports and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,67 +11,72 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
-from gpflow_ext.ep.recipe import expectation_propagation
-from gpflow_ext.gprn.recipe import regression_network
-from gpflow_ext.kmm.recipe import coordinate_ascent
-from gpflow_ext.laplace.recipe import local_quadratic
-from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPRNTensor, GPTaylor, SparseEP, SVGPRobustMax
+from gpflow_ext.ep.recipe import ep
+from gpflow_ext.gprn.recipe import gprn
+from gpflow_ext.kmm.recipe import kmm
+from gpflow_ext.laplace.recipe import jaakkola, laplace, taylor
+from gpflow_ext.models import (
+    VGPKMM,
+    GPJaakkola,
+    GPLaplace,
+    GPRNTensor,
+    GPTaylor,
+    SGPMCFreeForm,
+    SiteModel,
+    SparseEP,
+    SVGPRobustMax,
+)
 from gpflow_ext.persistence import Checkpoints
-from gpflow_ext.sampling.sample import gaussian_approximation, sample
-from gpflow_ext.svgp.recipe import stochastic_variational
+from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.gradient_descent import gradient_descent
 from gpflow_ext.training.loop import Callback, FitResult, Trail, iterate
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import NoOptions, Plan, Recipe, Run, as_recipe, recipe, recipe_of, register
 from gpflow_ext.training.scale import scale_failure
+from gpflow_ext.training.site_recipe import site_inference
 from gpflow_ext.training.workers import start
 
-__all__ = [
-    "Recipe",
-    "coordinate_ascent",
-    "expectation_propagation",
-    "fit",
-    "gaussian_approximation",
-    "gradient_descent",
-    "local_quadratic",
-    "regression_network",
-    "sample",
-    "stochastic_variational",
-    "svi_classification",
-    "svi_fg",
-    "svi_lbfgsb",
-    "svi_natural",
-    "svi_sag",
-    "vi_means",
-]
 
-_RECIPES: dict[type[BayesianModel], Callable[..., Recipe]] = {
-    VGPKMM: coordinate_ascent,
-    GPLaplace: local_quadratic,
-    GPJaakkola: local_quadratic,
-    GPTaylor: local_quadratic,
-    SparseEP: expectation_propagation,
-    SVGPRobustMax: stochastic_variational,
-    GPRNTensor: regression_network,
-}
+@recipe("sampled", NoOptions)
+def sampled(model: BayesianModel, run: Run, options: NoOptions) -> Plan:
+    """Refuse a model that is not trained."""
+    raise ValueError(
+        f"{type(model).__name__} is sampled, not trained: call gpflow_ext.sample(model), or "
+        "gpflow_ext.gaussian_approximation(model) for its Gaussian approximation alone; "
+        'fit(model, recipe="gradient_descent") climbs to the mode of V and the hyperparameters.'
+    )
 
-_NAMED: dict[str, Callable[..., Recipe]] = {
-    "vi_means": vi_means,
-    "svi_natural": svi_natural,
-    "svi_lbfgsb": svi_lbfgsb,
-    "svi_fg": svi_fg,
-    "svi_sag": svi_sag,
-    "svi_classification": svi_classification,
-}
+
+for _model, _recipe in (
+    (BayesianModel, gradient_descent),
+    (SiteModel, site_inference),
+    (VGPKMM, kmm),
+    (GPLaplace, laplace),
+    (GPTaylor, taylor),
+    (GPJaakkola, jaakkola),
+    (SparseEP, ep),
+    (SVGPRobustMax, robust_max),
+    (GPRNTensor, gprn),
+    (SGPMCFreeForm, sampled),
+):
+    register(_model, _recipe)
+
+_BY_NAME: dict[str, Recipe] = {
+    each.name: each
+    for each in (
+        kmm, laplace, taylor, jaakkola, ep, site_inference, robust_max, gprn, gradient_descent,
+        vi_means, svi_natural, svi_lbfgsb, svi_fg, svi_sag, svi_classification,
+    )
+}  # fmt: skip
 
 
 def fit(
     model: BayesianModel,
     data: Any = None,
     *,
-    recipe: str | None = None,
+    recipe: str | Callable[..., Plan] | None = None,
     steps: int | None = None,
     tolerance: float | None = None,
     monitor: Callable[[int], None] | None = None,
@@ -85,20 +90,39 @@ def fit(
 ) -> FitResult:
     """Train a model by its paper's method; any other GPflow model by gradient steps.
 
+    ====================  ========================  ============================================
+    model                 recipe                    its options, further arguments
+    ====================  ========================  ============================================
+    `VGPKMM`              ``"kmm"``                 `kmm.recipe.KMMOptions`
+    `GPLaplace`           ``"laplace"``             `training.site_recipe.SiteOptions`
+    `GPTaylor`            ``"taylor"``              the same
+    `GPJaakkola`          ``"jaakkola"``            the same
+    another `SiteModel`   ``"sites"``               the same
+    `SparseEP`            ``"ep"``                  `ep.recipe.EPOptions`
+    `SVGPRobustMax`       ``"robust_max"``          `svgp.recipe.RobustMaxOptions`
+    `GPRNTensor`          ``"gprn"``                `gprn.recipe.GPRNOptions`
+    any other             ``"gradient_descent"``    `training.gradient_descent.GradientOptions`
+    ``GPR``, ``SGPR``     ``"vi_means"``            `svgp.vi_means.MeansOptions`
+    ``SVGP``              ``"svi_natural"``         `svgp.svi.NaturalOptions`
+    ``SVGP``              ``"svi_lbfgsb"``          `svgp.svi.LBFGSBOptions`
+    ``SVGP``              ``"svi_sag"``             `svgp.svi.MinibatchOptions`
+    ``SVGP``              ``"svi_fg"``              none
+    ``SVGP``              ``"svi_classification"``  `svgp.svi.ClassificationOptions`
+    ====================  ========================  ============================================
+
+    `SGPMCFreeForm` is sampled, see `sample`.
+
     Parameters
     ----------
     model
-        `VGPKMM` trains by `coordinate_ascent`, `GPLaplace`, `GPJaakkola` and `GPTaylor` by `local_quadratic`,
-        `SparseEP` by `expectation_propagation`, `SVGPRobustMax` by `stochastic_variational`, `GPRNTensor` by
-        `regression_network`; `SGPMCFreeForm` is sampled, see `sample`. All others train by
-        `gradient_descent`; their further keyword arguments go into ``options``.
+        The model; its class decides the recipe, see `register`.
     data
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.
     recipe
-        Another strategy than the model's own, for GPflow's models: ``"vi_means"`` for ``GPR`` and ``SGPR``;
-        ``"svi_natural"``, ``"svi_lbfgsb"``, ``"svi_fg"``, ``"svi_sag"``, ``"svi_classification"`` for
-        ``SVGP``; see the functions of these names in `gpflow_ext.fit`.
+        Another than the model's own: a name of the table, for models that it fits (the site methods
+        ``"kmm"``, ``"laplace"``, ``"taylor"``, ``"jaakkola"`` and ``"ep"`` fit every site model whose
+        likelihood allows it); a `Recipe`; or a function (model, `Run`, **options) -> `Plan`.
     steps
         Number of the last step, those before a restart included.
     tolerance
@@ -118,8 +142,11 @@ def fit(
         XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
     strategy
         A ``tf.distribute`` strategy among whose devices or machines `SparseEP` deals its data and
-        `SVGPRobustMax` its minibatches; see `gpflow_ext.distribute`. Of several workers the chief alone
-        shows progress, calls ``monitor`` and writes checkpoints.
+        `SVGPRobustMax` its minibatches, or a recipe of your own that ``distributes``; see
+        `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls ``monitor`` and
+        writes checkpoints.
+    **options
+        Those of the recipe: see its dataclass in the table.
 
     Returns
     -------
@@ -128,7 +155,8 @@ def fit(
     Raises
     ------
     ValueError
-        For data or options that do not fit the model, or a checkpoint of another model.
+        For data or options that do not fit the model, before any work is done and with the right ones named;
+        for a model that no recipe fits; for a checkpoint of another model.
     NotImplementedError
         For ``strategy`` with a model that cannot be distributed.
     gpflow_ext.distribute.WorkerLostError
@@ -142,17 +170,12 @@ def fit(
     """
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
-    build = _chosen(model, recipe)
-    if strategy is not None:
-        if build not in (expectation_propagation, stochastic_variational):
-            raise NotImplementedError(
-                f"`strategy` is for SparseEP and SVGPRobustMax; {type(model).__name__} trains on one device."
-            )
-        options["strategy"] = strategy
-    plan = build(model, data, seed=seed, jit_compile=jit_compile, **options)
-    steps = plan.steps if steps is None else steps
-    if steps < 0:
+    if steps is not None and steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
+    plan = _chosen(model, recipe)(
+        model, data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
+    )
+    steps = plan.steps if steps is None else steps
     shards = plan.shards
     chief = shards is None or shards.is_chief
     tolerance = plan.tolerance if tolerance is None else tolerance
@@ -208,24 +231,35 @@ def fit(
     return result
 
 
-def _chosen(model: BayesianModel, recipe: str | None) -> Callable[..., Recipe]:
+def _chosen(model: BayesianModel, recipe: str | Callable[..., Plan] | None) -> Recipe:
     if recipe is None:
-        return next((r for cls, r in _RECIPES.items() if isinstance(model, cls)), gradient_descent)
-    if recipe not in _NAMED:
-        raise ValueError(f"`recipe` must be one of {', '.join(_NAMED)}, or None; got {recipe!r}.")
-    return _NAMED[recipe]
+        found = recipe_of(model)
+        if found is None:
+            raise ValueError(
+                f"No recipe trains a {type(model).__name__}, which is no GPflow BayesianModel: give one "
+                "by `fit(recipe=...)` or gpflow_ext.register."
+            )
+        return found
+    if callable(recipe):
+        return as_recipe(recipe)
+    if recipe not in _BY_NAME:
+        raise ValueError(
+            f"`recipe` must be one of {', '.join(_BY_NAME)}, a function (model, run, **options) -> Plan, or "
+            f"None; got {recipe!r}."
+        )
+    return _BY_NAME[recipe]
 
 
-def _gatherer(recipe: Recipe) -> Callback:
-    return lambda step, _: recipe.gather()
+def _gatherer(plan: Plan) -> Callback:
+    return lambda step, _: plan.gather()
 
 
-def _saver(recipe: Recipe, checkpoints: Checkpoints | None, every: int) -> Callback:
+def _saver(plan: Plan, checkpoints: Checkpoints | None, every: int) -> Callback:
     """Return the callback that saves; without checkpoints it only sends the chief what it has to save."""
 
     def save(step: int, _: float) -> None:
         if step % every == 0:
-            recipe.gather()
+            plan.gather()
             if checkpoints is not None:
                 checkpoints.save(step)
 

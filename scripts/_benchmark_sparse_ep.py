@@ -82,7 +82,7 @@ def fixed(data: tuple[Any, Any], inducing: int, repeats: int) -> dict[str, Any]:
         nonlocal sweeps
         model.assign_sites(Sites(zeros, zeros))
         begin = time.perf_counter()
-        _, violation = matcher.restart()
+        _, violation = matcher.start()
         sweeps = 0
         while violation > TOLERANCE and sweeps < 200:
             _, violation = matcher.step()

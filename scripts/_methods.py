@@ -150,7 +150,7 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
             variable.assign(value)
         model.assign_sites(Sites(zeros, zeros))
         trace = Trace(limit)
-        bound, _ = ascent.restart()
+        bound, _ = ascent.start()
         trace.add(bound)
         if hypers:
             ascent.settle = recorded(trace)

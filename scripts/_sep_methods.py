@@ -162,7 +162,7 @@ class EPContender(Contender):
         if self.optimizer is not None:
             for variable, value in zip(self.optimizer.variables, self._fresh, strict=True):
                 variable.assign(value)
-        self.matcher.restart()
+        self.matcher.start()
 
 
 class SEP(EPContender):
@@ -197,7 +197,7 @@ class FITC(EPContender):
 
         def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
             value, _ = self.matcher.settle(self.sweeps, self.stationarity)
-            return value, self.matcher.slope()
+            return value, self.matcher.differentiate()[1]
 
         value = lbfgs(evaluate, self.model.trainable_variables, steps, each)
         self.matcher.settle(self.sweeps, self.stationarity)

@@ -222,11 +222,6 @@ def test_wrong_calls_say_what_to_do(call, message: str) -> None:
         call()
 
 
-def test_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="learning_rate"):
-        gpx.fit(_kmm(True), learning_rate=0.1)
-
-
 def test_any_gpflow_model_trains_by_gradient() -> None:
     model = gpflow.models.GPR(problems.continuous(), problems.kernel())
     result = gpx.fit(model, steps=20)

@@ -19,16 +19,19 @@ TOWER: list[dict[str, str]] = [
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
-    {"sites": "algebra . sparse_prior triangular_posterior model"},
+    {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
     {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
     {"prediction": "classes densities metrics predictor plotting"},
     {"persistence": "manifest checkpoint verify folding card portable serving exported export ."},
-    {"training": "loop progress distribute lbfgs gradient optimizers recipe gradient_descent scale workers"},
     {
-        "kmm": "newton ascent algorithm1 engine model recipe",
-        "ep": "seen_posterior moment_matching removal engine distributed stochastic_target stochastic model "
-        "stochastic_recipe recipe",
-        "laplace": "expansion engine model recipe",
+        "training": "loop progress distribute options solver lbfgs gradient optimizers recipe gradient_descent "
+        "hyperparameters site_iteration site_recipe scale workers"
+    },
+    {
+        "kmm": "newton ascent algorithm1 method model recipe",
+        "ep": "seen_posterior moment_matching removal engine method distributed stochastic_target stochastic model "
+        "minibatches recipe",
+        "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model target vi_means recipe svi",
         "gprn": "network outputs tensor_normal conditional sampled block_ascent tensor collapsed posterior draws model "
         "recipe",

@@ -178,7 +178,7 @@ def test_the_gradient_is_that_of_the_refitted_evidence() -> None:
     variables = model.trainable_variables
     matcher = MomentMatcher(model, variables, None, None, None)
     matcher.settle(300, 1e-12)
-    gradients = [part.numpy() for part in matcher.slope()]
+    gradients = [part.numpy() for part in matcher.differentiate()[1]]
     assert sum(part.size for part in gradients) == 5 + Z.size
     # With a step of 1e-4 truncation step² and rounding 1e-12/step leave 1e-8.
     problems.assert_refitted_gradient(variables, gradients, lambda: matcher.settle(300, 1e-12)[0], atol=1e-7)

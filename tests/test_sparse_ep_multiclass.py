@@ -180,7 +180,7 @@ def test_the_gradient_is_that_of_the_refitted_evidence() -> None:
     model = robust(kernel=kernel, mean_function=mean)
     matcher = MomentMatcher(model, model.trainable_variables, None, None, None)
     matcher.settle(1000, 1e-12)
-    variables, gradients = model.trainable_variables, [part.numpy() for part in matcher.slope()]
+    variables, gradients = model.trainable_variables, [part.numpy() for part in matcher.differentiate()[1]]
     assert sum(part.size for part in gradients) == 4 + 3 + Z.size
     # With a step of 1e-4 truncation step² and rounding 1e-11/step leave 1e-7.
     problems.assert_refitted_gradient(variables, gradients, lambda: matcher.settle(1000, 1e-12)[0], atol=1e-6)

@@ -16,15 +16,14 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gpflow_ext.ep import engine as ep
-from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep import engine, moment_matching
 from gpflow_ext.ep.moment_matching import Layout
 from gpflow_ext.sites import Projection, Sites
 from gpflow_ext.training.distribute import Shards, total
 
 
 class ShardedTarget(Protocol):
-    """What the engine needs of a model beyond `expectation_propagation.FactorTarget`."""
+    """What the engine needs of a model beyond `ep.engine.FactorTarget`."""
 
     data: tuple[tf.Tensor, tf.Tensor]
 
@@ -69,11 +68,11 @@ class ShardedFactors:
         """Return the prior at each replica's data."""
         return self._shards.run(self._target.prior, self._data[0])
 
-    def at(self, prior: Any, sites: Sites) -> ep.Point:
-        """Evaluate the evidence and match the moments of all factors; see `expectation_propagation`."""
+    def at(self, prior: Any, sites: Sites) -> engine.Point:
+        """Evaluate the evidence and match the moments of all factors; see `ep.engine`."""
         return self._point(prior, sites, [])
 
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> ep.Point:
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> engine.Point:
         """Return `at` and the gradient of its objective with the sites held fixed."""
         return self._point(None, sites, variables)
 
@@ -81,7 +80,7 @@ class ShardedFactors:
         """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
         return self._shards.sum(values)
 
-    def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> ep.Point:
+    def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> engine.Point:
         """Return the point; its proposal is that of this process's factors, the other sites stay."""
 
         def part(prior: Projection | None, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor) -> Any:
@@ -91,7 +90,7 @@ class ShardedFactors:
         value, unsound, violations, *gradient = self._shards.equal(results[0])
         proposal = Sites(*(self._shards.replace(*pair) for pair in zip(sites, results[1], strict=True)))
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in [value, violations, *gradient]])
-        return ep.Point(value, proposal, tf.reduce_max(violations), finite & (unsound == 0.0), gradient)
+        return engine.Point(value, proposal, tf.reduce_max(violations), finite & (unsound == 0.0), gradient)
 
     def _part(
         self,
@@ -116,14 +115,14 @@ class ShardedFactors:
             value = at.log_evidence + shared / replicas
         gradient = tape.gradient(value, variables, unconnected_gradients="zero")
         residual = layout.select(prior.residual)
-        proposal, violation, finite = ep.match(log_normaliser, at.cavity, residual, sites)
+        proposal, violation, finite = engine.match(log_normaliser, at.cavity, residual, sites)
         unsound = tf.cast(~(at.sound & finite), value.dtype)
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         violations = tf.one_hot(number, replicas, on_value=violation, off_value=tf.zeros_like(violation))
         return total([value, unsound, violations, *gradient]), proposal
 
 
-def gatherer(target: ShardedTarget, matcher: ep.MomentMatcher, shards: Shards) -> Callable[[], None]:
+def gatherer(target: ShardedTarget, matcher: engine.MomentMatcher, shards: Shards) -> Callable[[], None]:
     """Return the function that makes the sites and the matcher's memory of them complete in each process."""
 
     def gather() -> None:

@@ -24,8 +24,8 @@ import tensorflow as tf
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import Layout
 from gpflow_ext.sites import Projection, Sites
-from gpflow_ext.training import lbfgs
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Progress
 
 SMALLEST_DAMPING = 0.1
 LARGEST_RELAXATION = 100.0  # where a datum has several factors
@@ -101,6 +101,44 @@ def evaluate_with_gradient(target: FactorTarget, variables: Sequence[tf.Variable
     return point._replace(gradient=gradient, sound=point.sound & finite)
 
 
+def largest_relaxation(nat1: tf.Tensor) -> float:
+    """Return the upper end of ρ for sites of this shape, [N, L] or [N, F, L']."""
+    return 1.0 if nat1.shape.rank == 2 else LARGEST_RELAXATION
+
+
+def relaxation(
+    direction: tf.Tensor,
+    before: tf.Tensor,
+    length: tf.Tensor,
+    longest: float,
+    total: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Return ρ of the next sweep, [], the secant estimate within its bounds.
+
+    Parameters
+    ----------
+    direction, before
+        The changes that this sweep and the last one propose, nat1 and prec stacked, [2, N, L].
+    length
+        ρ of the last sweep, 0 if there was none, [].
+    longest
+        The upper end of ρ.
+    total
+        Sums values [K, N, L] over all factors, [K].
+    """
+    products = tf.stack([before**2, before * direction])  # [2, 2, N, L]
+    last, along = tf.unstack(total(tf.reduce_sum(products, axis=1)))
+    turned = last - along
+    known = (turned > 0.0) & (length > 0.0)
+    secant = tf.where(known, length * last / turned, tf.ones_like(last))
+    return tf.clip_by_value(secant, SMALLEST_DAMPING, longest)
+
+
+def sum_over_factors(values: tf.Tensor) -> tf.Tensor:
+    """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
+    return tf.reduce_sum(values, axis=list(range(1, values.shape.rank)))
+
+
 class Factors(Protocol):
     """Where the factors of a model are evaluated: all at once, or in shards."""
 
@@ -136,8 +174,8 @@ class WholeFactors:
         return evaluate_with_gradient(self._target, variables, sites)
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
-        return tf.reduce_sum(values, axis=list(range(1, values.shape.rank)))
+        """See `sum_over_factors`."""
+        return sum_over_factors(values)
 
 
 class MomentMatcher(tf.Module):
@@ -187,7 +225,7 @@ class MomentMatcher(tf.Module):
         self._with_gradient = tf.function(with_gradient, jit_compile=jit, autograph=False)
         self._step = tf.function(self._take, autograph=False)
         nat1 = target.sites.nat1
-        self._longest = 1.0 if nat1.shape.rank == 2 else LARGEST_RELAXATION
+        self._longest = largest_relaxation(nat1)
         dtype, shape = nat1.dtype, [2, *nat1.shape]
         self.proposal = tf.Variable(tf.zeros(shape, dtype), trainable=False)  # nat1 and prec, stacked
         self.direction = tf.Variable(tf.zeros(shape, dtype), trainable=False)  # of the last step, not damped
@@ -201,8 +239,8 @@ class MomentMatcher(tf.Module):
         optimizer = [] if self._optimizer is None else self._optimizer.variables
         return [self.proposal, self.direction, self.length, *self.gradient, self.started, *optimizer]
 
-    def restart(self) -> tuple[float, float]:
-        """Read the model again after its parameters moved; return the objective and the violation.
+    def start(self) -> Progress:
+        """See `Solver`.
 
         Where the sites are not sound there, they are set to zero. NaN if even that does not help.
         """
@@ -213,33 +251,34 @@ class MomentMatcher(tf.Module):
             point = self._evaluate(self._target.sites)
         self._keep(point, tf.zeros_like(self.direction), tf.zeros_like(self.length), True)
         self.started.assign(True)
-        return (float(point.objective) if bool(point.sound) else np.nan), float(point.violation)
+        return Progress(float(point.objective) if bool(point.sound) else np.nan, float(point.violation))
 
-    def step(self) -> tuple[float, float]:
-        """Do one sweep, and one step of the optimiser; return the objective and the violation after it.
+    def step(self) -> Progress:
+        """Do one sweep, and one step of the optimiser.
 
         A step that is not sound is undone and repeated at half the length; NaN if none of them is.
         """
-        if not self.started and not np.isfinite(self.restart()[0]):
-            return np.nan, np.inf
+        if not self.started and not np.isfinite(self.start().objective):
+            return Progress(np.nan, np.inf)
         for attempt in range(ATTEMPTS):
             objective, violation, sound = self._run(0.5**attempt)
             if sound:
-                return float(objective), float(violation)
-        return np.nan, np.inf
+                return Progress(float(objective), float(violation))
+        return Progress(np.nan, np.inf)
 
-    def settle(self, max_steps: int, tolerance: float) -> tuple[float, float]:
-        """Restart, then sweep until the violation is within the tolerance; return what `step` does."""
-        objective, violation = self.restart()
+    def settle(self, max_steps: int, tolerance: float) -> Progress:
+        """See `SiteSolver`; NaN where the evidence is not finite."""
+        progress = self.start()
         for _ in range(max_steps):
-            if violation <= tolerance or not np.isfinite(objective):
+            if progress.violation <= tolerance or not np.isfinite(progress.objective):
                 break
-            objective, violation = self.step()
-        return objective, violation
+            progress = self.step()
+        return progress if np.isfinite(progress.objective) else Progress(np.nan, np.nan)
 
-    def slope(self) -> list[tf.Tensor]:
-        """Return the gradient of the objective at the current sites and hyperparameters."""
-        return self._with_gradient(self._target.sites).gradient
+    def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        """See `SiteSolver`."""
+        point = self._with_gradient(self._target.sites)
+        return float(point.objective), point.gradient
 
     def _evaluate(self, sites: Sites) -> Point:
         return self._with_gradient(sites) if self._moving else self._at(self._cached_prior(), sites)
@@ -278,12 +317,7 @@ class MomentMatcher(tf.Module):
         """Return ρ of the next step."""
         if self._damping is not None:
             return tf.constant(self._damping, direction.dtype)
-        products = tf.stack([self.direction**2, self.direction * direction])  # [2, 2, N, L]
-        last, along = tf.unstack(self._sum(tf.reduce_sum(products, axis=1)))
-        turned = last - along
-        known = (turned > 0.0) & (self.length > 0.0)
-        secant = tf.where(known, self.length * last / turned, tf.ones_like(last))
-        return tf.clip_by_value(secant, SMALLEST_DAMPING, self._longest)
+        return relaxation(direction, self.direction, self.length, self._longest, self._sum)
 
     def _keep(self, point: Point, direction: tf.Tensor, length: tf.Tensor, sound: Any) -> None:
         """Store what the next step reads, where the step was sound."""
@@ -291,43 +325,3 @@ class MomentMatcher(tf.Module):
         values = [tf.stack(point.proposal), direction, length, *point.gradient]
         for variable, value in zip(stored, values, strict=False):
             variable.assign(tf.where(sound, value, variable))
-
-
-def inner_update(matcher: MomentMatcher, stationarity: float) -> Callable[[], tuple[float, bool]]:
-    """Return the update that does one step of the matcher."""
-
-    def update() -> tuple[float, bool]:
-        objective, violation = matcher.step()
-        return objective, violation <= stationarity
-
-    return update
-
-
-def outer_update(
-    matcher: MomentMatcher,
-    target: FactorTarget,
-    variables: Sequence[tf.Variable],
-    *,
-    site_updates: int,
-    hyper_updates: int,
-    stationarity: float,
-) -> Callable[[], tuple[float, bool]]:
-    """Return the update that does ``hyper_updates`` iterations of L-BFGS on log Z at the fixed point.
-
-    Each evaluation brings the sites to their fixed point, warm-started from the last ones, where the
-    gradient with the sites held fixed is exact (Naish-Guzman & Holden 2008). A run that does not raise the
-    objective is undone.
-    """
-
-    def evaluate() -> tuple[float, Sequence[tf.Tensor]]:
-        objective, _ = matcher.settle(site_updates, stationarity)
-        return objective, matcher.slope()
-
-    def update() -> tuple[float, bool]:
-        sites = target.sites
-        if not lbfgs.climb(variables, evaluate, hyper_updates):
-            target.assign_sites(sites)
-        objective, violation = matcher.settle(site_updates, stationarity)
-        return objective, violation <= stationarity
-
-    return update

@@ -12,7 +12,7 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
-from gpflow_ext.sites import Message, Projection, Sites, Whitened, sparse_prior
+from gpflow_ext.sites import Message, Projection, Sites, Whitened, site_method, sparse_prior
 from gpflow_ext.sites.model import SiteModel
 
 
@@ -64,6 +64,8 @@ class SparseEP(SiteModel):
         For a multi-output kernel, or a likelihood whose predictive density is a Monte Carlo estimate.
     """
 
+    site_method = "ep"
+
     def __init__(
         self,
         data: tuple[Any, Any] | tf.data.Dataset,
@@ -76,11 +78,6 @@ class SparseEP(SiteModel):
     ) -> None:
         if inducing_variable is None:
             raise ValueError("SparseEP needs `inducing_variable`: inducing points [M, D], such as X itself.")
-        if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
-            raise NotImplementedError(
-                f"The predictive density of {type(likelihood).__name__} is a Monte Carlo estimate, which has "
-                "no fixed point; use a likelihood with a deterministic `predict_log_density`."
-            )
         super().__init__(
             data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
         )
@@ -89,6 +86,7 @@ class SparseEP(SiteModel):
         zeros = tf.zeros([self.rows.num_data, *one.shape[1:]], one.dtype)
         self.nat1 = gpflow.Parameter(zeros, trainable=False)
         self.prec = gpflow.Parameter(zeros, trainable=False)
+        site_method(self.site_method).check(self)
 
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood
@@ -207,5 +205,12 @@ class SparseEP(SiteModel):
         return message.posterior().log_normaliser() + self.rows.total(tf.zeros([], chol.dtype), terms)
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        """Return the log evidence, which training maximises."""
-        return self.log_evidence()
+        """Return the log evidence at the fixed point of the sites; see `SiteModel`.
+
+        Raises
+        ------
+        ValueError
+            Where the data are a dataset, whose rows cannot be swept over within one evaluation.
+        """
+        self._held()
+        return super().maximum_log_likelihood_objective()

@@ -1,61 +1,36 @@
-"""The recipe of `SparseEP`."""
+"""The recipe of `SparseEP`: expectation propagation on any site model."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import distributed as distributed_ep
-from gpflow_ext.ep import engine as ep
+from gpflow_ext.ep import distributed, engine
+from gpflow_ext.ep.method import EP, factor_target
+from gpflow_ext.ep.minibatches import minibatch_plan
 from gpflow_ext.ep.model import SparseEP
-from gpflow_ext.ep.stochastic_recipe import stochastic_expectation_propagation
+from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.distribute import Shards
+from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.optimizers import built
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.solver import Solver
 
 
-def expectation_propagation(
-    model: SparseEP,
-    data: None = None,
-    *,
-    seed: int = 0,
-    jit_compile: bool | None = None,
-    optimizer: Any | Literal["lbfgs"] | None = None,
-    minibatch_size: int | None = None,
-    damping: float | None = None,
-    stationarity: float | None = None,
-    site_updates: int = 200,
-    hyper_updates: int = 20,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Recipe:
-    """Return the recipe of Hernández-Lobato & Hernández-Lobato (2016) for `SparseEP`.
+@dataclass(frozen=True)
+class EPOptions:
+    """Options of the recipe "ep".
 
-    With trainable hyperparameters a step is one parallel sweep over the sites and one step of ``optimizer``
-    on log Z, 500 steps by default. With ``optimizer="lbfgs"`` it is ``hyper_updates`` iterations of L-BFGS,
-    the sites at their fixed point in each evaluation. Without trainable hyperparameters it is one sweep.
-    The last two end when log Z and the sites settle; the first does where ``tolerance`` is given.
-
-    With ``minibatch_size`` a step is one minibatch, its cost independent of N; ten epochs by default, and
-    less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
-    minibatch. See `ep.stochastic`.
-
-    Parameters
+    Attributes
     ----------
-    model
-        The model, which holds its data, or with minibatches may read them from a dataset.
-    data
-        Must be ``None``.
-    seed
-        Seed of the minibatches.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
     optimizer
         A tf_keras optimiser such as ``Adadelta(1.0)``, by default Adam at the rate 0.01; or ``"lbfgs"``.
     minibatch_size
-        Rows in a minibatch; all data by default.
+        Rows in a minibatch; all data by default. For `SparseEP`.
     damping
         Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1], or
         in [0.1, 100] where a datum has several factors, and 1 with minibatches, which are never
@@ -67,67 +42,118 @@ def expectation_propagation(
         Sweeps in an evaluation of L-BFGS, at most.
     hyper_updates
         Iterations of L-BFGS in a step.
-    strategy
-        A ``tf.distribute`` strategy over whose replicas the data are dealt; the result is the same up to
-        rounding. The model is built outside of its scope and holds its data. Without XLA and minibatches.
     """
-    if data is not None:
-        raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
-    double = gpflow.default_float() == np.float64
-    if stationarity is None:
-        stationarity = 1e-3 if not double else 1e-4 if model.nat1.shape.rank > 2 else 1e-6
+
+    optimizer: Any = None
+    minibatch_size: int | None = None
+    damping: float | None = None
+    stationarity: float | None = None
+    site_updates: int = 200
+    hyper_updates: int = 20
+
+    def __post_init__(self) -> None:
+        """Check what does not depend on the model."""
+        if isinstance(self.optimizer, str) and self.optimizer != "lbfgs":
+            raise ValueError(f'`optimizer` must be a tf_keras optimiser or "lbfgs"; got {self.optimizer!r}.')
+        if self.outer and self.minibatch_size is not None:
+            raise ValueError('`minibatch_size` needs a tf_keras optimiser: "lbfgs" takes all data at once.')
+        if self.damping is not None and not 0.0 < self.damping <= 1.0:
+            raise ValueError(f"`damping` must be in (0, 1]; got {self.damping}.")
+        if self.site_updates < 1 or self.hyper_updates < 1:
+            raise ValueError(
+                f"`site_updates` and `hyper_updates` must be at least 1; got {self.site_updates} and "
+                f"{self.hyper_updates}."
+            )
+
+    @property
+    def outer(self) -> bool:
+        """Whether L-BFGS moves the hyperparameters, outside of the sweeps."""
+        return isinstance(self.optimizer, str)
+
+
+@recipe("ep", EPOptions, distributes=True)
+def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
+    """Return the plan of Hernández-Lobato & Hernández-Lobato (2016); the options are `EPOptions`.
+
+    With trainable hyperparameters a step is one parallel sweep over the sites and one step of ``optimizer``
+    on log Z, 500 steps by default. With ``optimizer="lbfgs"`` it is ``hyper_updates`` iterations of L-BFGS,
+    the sites at their fixed point in each evaluation. Without trainable hyperparameters it is one sweep.
+    The last two end when log Z and the sites settle; the first does where ``tolerance`` is given.
+
+    With ``minibatch_size`` a step is one minibatch, its cost independent of N; ten epochs by default, and
+    less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
+    minibatch. See `ep.stochastic`.
+
+    With a ``strategy`` the data are dealt to its replicas; the result is the same up to rounding. The model
+    is built outside of its scope and holds its data. Without XLA and minibatches.
+    """
+    run.without_data(model)
+    method = EP()
+    method.check(model)
+    model.site_method = method
+    stationarity = _stationarity(model) if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
-    outer = isinstance(optimizer, str)
-    if outer and optimizer != "lbfgs":
-        raise ValueError(f'`optimizer` must be a tf_keras optimiser or "lbfgs"; got {optimizer!r}.')
-    if outer and minibatch_size is not None:
-        raise ValueError('`minibatch_size` needs a tf_keras optimiser: "lbfgs" takes all data at once.')
-    if strategy is not None and minibatch_size is not None:
+    if run.strategy is not None and options.minibatch_size is not None:
         raise ValueError(
             "`strategy` deals all data to its devices in each step, minibatches are for one device: give "
             "`strategy` or `minibatch_size`, not both."
         )
-    inner = None if outer or not hypers else built(optimizer, hypers, otherwise=' or "lbfgs"')
-    if minibatch_size is not None:
-        return stochastic_expectation_propagation(
-            model,
-            minibatch_size=minibatch_size,
-            seed=seed,
-            jit_compile=jit_compile,
+    inner = None if options.outer or not hypers else built(options.optimizer, hypers, otherwise=' or "lbfgs"')
+    if options.minibatch_size is not None:
+        return minibatch_plan(
+            _sparse(model, "`minibatch_size`"),
+            run,
+            minibatch_size=options.minibatch_size,
             optimizer=inner,
-            damping=damping,
+            damping=options.damping,
             stationarity=stationarity,
         )
-    shards = factors = None
-    if strategy is not None:
-        shards, jit_compile = _shards(model, strategy, jit_compile), False
-        factors = distributed_ep.ShardedFactors(model, shards)
-    matcher = ep.MomentMatcher(model, hypers, inner, damping, jit_compile, factors)
-    settings: dict[str, Any] = {"recipe": "expectation_propagation", "damping": damping}
-    if hypers and outer:
-        settings |= {"optimizer": optimizer, "site_updates": site_updates, "hyper_updates": hyper_updates}
-        update = ep.outer_update(
+    jit_compile, shards, factors = run.jit_compile, None, None
+    if run.strategy is not None:
+        shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
+        factors = distributed.ShardedFactors(model, shards)
+    matcher = engine.MomentMatcher(factor_target(model), hypers, inner, options.damping, jit_compile, factors)
+    solver: Solver = matcher
+    settings: dict[str, Any] = {"recipe": "ep", "damping": options.damping}
+    if hypers and options.outer:
+        names = ("optimizer", "site_updates", "hyper_updates")
+        settings |= {name: getattr(options, name) for name in names}
+        solver = HyperparameterAscent(
             matcher,
             model,
             hypers,
-            site_updates=site_updates,
-            hyper_updates=hyper_updates,
+            site_updates=options.site_updates,
+            hyper_updates=options.hyper_updates,
             stationarity=stationarity,
         )
     else:
         settings |= {} if inner is None else {"optimizer": inner.get_config()}
-        update = ep.inner_update(matcher, stationarity)
-    return Recipe(
-        update,
-        [*model.variables, *matcher.state],
-        steps=50 if hypers and outer else 500,
+    double = gpflow.default_float() == np.float64
+    return Plan(
+        solver,
+        [*model.variables, *solver.state],
+        steps=50 if hypers and options.outer else 500,
         tolerance=None if inner is not None else 1e-8 if double else 1e-5,
-        monotone=False,
-        trackables={"matcher": matcher} | ({} if inner is None else {"optimizer": inner}),
+        stationarity=stationarity,
+        trackables={"solver": solver} | ({} if inner is None else {"optimizer": inner}),
         settings=settings,
         shards=shards,
-        gather=(lambda: None) if shards is None else distributed_ep.gatherer(model, matcher, shards),
+        gather=(lambda: None) if shards is None else distributed.gatherer(model, matcher, shards),
     )
+
+
+def _stationarity(model: SiteModel) -> float:
+    """Return the change of a site that counts as converged."""
+    if gpflow.default_float() != np.float64:
+        return 1e-3
+    return 1e-4 if model.sites.nat1.shape.rank > 2 else 1e-6
+
+
+def _sparse(model: SiteModel, option: str) -> SparseEP:
+    """Return a model whose sites can be read in parts."""
+    if not isinstance(model, SparseEP):
+        raise ValueError(f"{option} of expectation propagation is for SparseEP; got {type(model).__name__}.")
+    return model
 
 
 def _shards(model: SparseEP, strategy: tf.distribute.Strategy, jit_compile: bool | None) -> Shards:

@@ -46,6 +46,7 @@ from gpflow_ext.ep.stochastic_target import StochasticTarget
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Message, Projection, Sites, Whitened
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Progress
 
 ATTEMPTS = 20  # of a step, each with half the length of the last
 
@@ -135,27 +136,32 @@ class StochasticMatcher(tf.Module):
         self.violation = tf.Variable(tf.zeros([], dtype), trainable=False)  # largest one in the epoch
         self.started = tf.Variable(False, trainable=False)
 
-    def restart(self) -> bool:
-        """Make the sums anew at the present hyperparameters; return whether they give a posterior.
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`: none, as a step undoes itself; with copies of all sites a step would cost O(N)."""
+        return []
+
+    def start(self) -> Progress:
+        """Make the sums anew at the present hyperparameters; the objective is NaN if they give no posterior.
 
         Where they do not, all sites are set to zero first. O(NM²).
         """
         for _ in range(2):
             if bool(self._rebuild()):
                 self.started.assign(True)
-                return True
+                return Progress(0.0, np.inf)
             self._target.assign_sites(Sites(*(tf.zeros_like(part) for part in self._target.sites)))
-        return False
+        return Progress(np.nan, np.inf)
 
-    def step(self) -> tuple[float, bool]:
-        """Do one minibatch; return the objective before it, and whether it ended an epoch.
+    def step(self) -> Progress:
+        """Do one minibatch; return the objective before it, and at the end of an epoch its largest violation.
 
         The objective is an estimate of log Z, N/B times the terms of the minibatch plus what the sums give,
         exact for B = N. A step is undone and repeated at half the length where afterwards K_uu or I + WᵀSW
         cannot be factorised or something is not finite; NaN, and nothing changed, if that does not help.
         """
-        if not self.started and not self.restart():
-            return np.nan, False
+        if not self.started and np.isnan(self.start().objective):
+            return Progress(np.nan, np.inf)
         batch = self._next()
         for attempt in range(ATTEMPTS):
             objective, sound = self._step(*batch, tf.constant(0.5**attempt, self.violation.dtype))
@@ -163,23 +169,18 @@ class StochasticMatcher(tf.Module):
                 break
         else:
             self._batches = None
-            return np.nan, False
+            return Progress(np.nan, np.inf)
         done = int(self.position.assign_add(1)) * self._size >= self._target.rows.num_data
         if done:
             self._batches = None
             self.position.assign(0)
             self.epoch.assign_add(1)
-            if not self.restart():
-                return np.nan, False
-        return float(objective), done
-
-    def update(self, stationarity: float) -> tuple[float, bool]:
-        """Do one step; return the objective, and whether an epoch ended that moved no site by more."""
-        objective, done = self.step()
-        settled = done and float(self.violation) <= stationarity
+            if np.isnan(self.start().objective):
+                return Progress(np.nan, np.inf)
+        violation = float(self.violation) if done else np.inf
         if done:
             self.violation.assign(tf.zeros_like(self.violation))
-        return objective, settled
+        return Progress(float(objective), violation)
 
     def _next(self) -> Batch:
         if self._batches is None:

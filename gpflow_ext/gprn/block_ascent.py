@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Progress
 
 
 class BlockAscent(tf.Module):
@@ -61,8 +62,17 @@ class BlockAscent(tf.Module):
         self._begin = begin
         self.started = tf.Variable(begin is None, trainable=False)
 
-    def update(self) -> tuple[float, bool]:
-        """Do one update; return the objective after it."""
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`."""
+        return [self.started, *([] if self._optimizer is None else self._optimizer.variables)]
+
+    def start(self) -> Progress:
+        """See `Solver`; there is nothing to read."""
+        return Progress(float(self._objective()))
+
+    def step(self) -> Progress:
+        """Do one update; the objective is that after it."""
         if self._begin is not None and not bool(self.started):
             self._begin()
         self.started.assign(True)
@@ -77,7 +87,7 @@ class BlockAscent(tf.Module):
             self._optimizer.apply_gradients(
                 [(-gradient, variable) for gradient, variable in zip(found, variables, strict=True)]
             )
-        return float(self._objective()), True
+        return Progress(float(self._objective()))
 
 
 _Climbs: TypeAlias = list[tuple[list[tf.Variable], lbfgs.Objective]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -15,54 +16,30 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import Outputs
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.gradient import gradient_update
-from gpflow_ext.training.loop import Update, resolve_jit
+from gpflow_ext.training.gradient import gradient_steps
+from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.optimizers import built
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.solver import Steps
 
 _START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
 # Of the length scales of k_w, which are those of the targets at first.
 _STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
 
 
-def regression_network(
-    model: GPRNTensor,
-    data: None = None,
-    *,
-    seed: int = 0,
-    jit_compile: bool | None = None,
-    optimizer: Any | Literal["lbfgs"] | None = None,
-    sweeps: int = 2,
-    hyper_updates: int = 20,
-    joint: bool = False,
-    independent_start: bool = True,
-    moment_start: bool = True,
-    minibatch_size: int | None = None,
-) -> Recipe:
-    """Return the recipe of `GPRNTensor`.
+@dataclass(frozen=True)
+class GPRNOptions:
+    """Options of the recipe "gprn".
 
-    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
-    of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
-    lower the bound.
-
-    Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
-    ``hyper_updates`` iterations of L-BFGS.
-
-    Parameters
+    Attributes
     ----------
-    model
-        The model, which holds its data.
-    data
-        Must be ``None``.
-    seed
-        Seed of the minibatches.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
     optimizer
         ``"lbfgs"`` or a tf_keras optimiser. By default L-BFGS for the collapsed posterior, and Adam with
         learning rate 0.01 for the tensor posterior.
-    sweeps, hyper_updates
-        See above.
+    sweeps
+        Closed-form updates of q(F) in a step of the collapsed posterior.
+    hyper_updates
+        Iterations of L-BFGS in a step.
     joint
         Climb the locations of the sites together with the hyperparameters too, as often again. It reaches far
         higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
@@ -76,34 +53,55 @@ def regression_network(
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
     """
-    if data is not None:
-        raise ValueError("GPRNTensor holds its data: call `fit(model)` without `data`.")
+
+    optimizer: Any = None
+    sweeps: int = 2
+    hyper_updates: int = 20
+    joint: bool = False
+    independent_start: bool = True
+    moment_start: bool = True
+    minibatch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.sweeps < 0 or self.hyper_updates < 1:
+            raise ValueError(
+                f"`sweeps` must not be negative and `hyper_updates` at least 1; got {self.sweeps} and "
+                f"{self.hyper_updates}."
+            )
+
+
+@recipe("gprn", GPRNOptions)
+def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
+    """Return the plan of `GPRNTensor`; the options are `GPRNOptions`.
+
+    Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
+    of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
+    lower the bound.
+
+    Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
+    ``hyper_updates`` iterations of L-BFGS.
+    """
+    run.without_data(model)
     model.assign_draws(None)
-    if sweeps < 0 or hyper_updates < 1:
-        raise ValueError(
-            f"`sweeps` must not be negative and `hyper_updates` at least 1; got {sweeps} and {hyper_updates}."
-        )
-    settings: dict[str, Any] = {"recipe": "regression_network", "hyper_updates": hyper_updates}
+    size = options.minibatch_size
+    settings: dict[str, Any] = {"recipe": "gprn", "hyper_updates": options.hyper_updates}
     if isinstance(model.q, CollapsedPosterior):
-        if minibatch_size is not None:
+        if size is not None:
             raise ValueError(
                 "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
             )
-        settings |= {"sweeps": sweeps, "joint": joint}
-        settings |= {"independent_start": independent_start, "moment_start": moment_start}
-        return _collapsed(model, optimizer, settings, jit_compile)
+        names = ("sweeps", "joint", "independent_start", "moment_start")
+        settings |= {name: getattr(options, name) for name in names}
+        return _collapsed(model, options.optimizer, settings, run.jit_compile)
     D = model.num_latent_gps
-    if minibatch_size is not None and not 1 <= minibatch_size <= D:
-        raise ValueError(
-            f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {minibatch_size}."
-        )
-    settings |= {"minibatch_size": minibatch_size, "seed": None if minibatch_size is None else seed}
-    return _tensor(model, optimizer, settings, jit_compile)
+    if size is not None and not 1 <= size <= D:
+        raise ValueError(f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {size}.")
+    settings |= {"minibatch_size": size, "seed": None if size is None else run.seed}
+    return _tensor(model, options.optimizer, settings, run.jit_compile)
 
 
-def _collapsed(
-    model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None
-) -> Recipe:
+def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:
     everything: list[tf.Variable] = list(model.trainable_variables)
     location = model.q.location.unconstrained_variable
     hypers = [variable for variable in everything if variable is not location]
@@ -120,9 +118,9 @@ def _collapsed(
         jit_compile=jit_compile,
     )
     double = gpflow.default_float() == np.float64
-    return Recipe(
-        ascent.update,
-        [*model.variables, ascent.started, *([] if climbs else optimizer.variables)],
+    return Plan(
+        ascent,
+        [*model.variables, *ascent.state],
         steps=50 if climbs else 500,
         tolerance=(1e-7 if double else 1e-5) if climbs else None,
         monotone=climbs and double,
@@ -185,43 +183,43 @@ def _moment_start(
         back(here)
 
 
-def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Recipe:
+def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:
     variables, size = model.trainable_variables, settings["minibatch_size"]
     if optimizer == "lbfgs":
         if size is not None:
             raise ValueError("L-BFGS needs all outputs in a step: leave `minibatch_size` out.")
-        update = _climbing(model, settings["hyper_updates"], jit_compile)
+        climbing = _climbing(model, settings["hyper_updates"], jit_compile)
         settings = settings | {"optimizer": "lbfgs"}
-        return Recipe(update, model.variables, 50, 1e-7, True, settings=settings)
+        return Plan(climbing, model.variables, 50, 1e-7, monotone=True, settings=settings)
     optimizer = built(optimizer, variables)
     batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
 
     def loss(batch: Any | None = None) -> tf.Tensor:
         return -(model.elbo(batch) + model.log_prior_density())
 
-    return Recipe(
-        gradient_update(loss, variables, optimizer, batches, jit_compile),
-        [*model.variables, *optimizer.variables],
+    solver = gradient_steps(loss, variables, optimizer, batches, jit_compile)
+    return Plan(
+        solver,
+        [*model.variables, *solver.state],
         steps=2000,
         tolerance=None,
-        monotone=False,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches.order}),
         settings=settings | {"optimizer": optimizer.get_config()},
     )
 
 
-def _climbing(model: GPRNTensor, iterations: int, jit_compile: bool | None) -> Update:
-    """Return the update that does some iterations of L-BFGS on everything."""
+def _climbing(model: GPRNTensor, iterations: int, jit_compile: bool | None) -> Steps:
+    """Return the solver whose steps are some iterations of L-BFGS on everything."""
     variables = model.trainable_variables
     objective = gradients(
         lambda: model.elbo() + model.log_prior_density(), variables, resolve_jit(jit_compile)
     )
 
-    def update() -> tuple[float, bool]:
+    def step() -> float:
         lbfgs.climb(variables, objective, iterations)
-        return objective()[0], True
+        return objective()[0]
 
-    return update
+    return Steps(step)
 
 
 class OutputBatches:

@@ -48,6 +48,13 @@ class State(NamedTuple):
         """The sites of this point: nat1 = α + λm."""
         return Sites(self.alpha + self.prec * self.mean, self.prec)
 
+    @property
+    def violation(self) -> tf.Tensor:
+        """The largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + λ, zero at the optimum, []."""
+        by_var = tf.abs(self.prec - tf.nn.relu(self.curvature))
+        worst = tf.maximum(by_var, tf.abs(self.alpha - self.grad))
+        return tf.reduce_max(worst / (1.0 + self.prec))
+
 
 def start(prior: Prior, expectation: Expectation, initial: Sites) -> State:
     """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1)."""
@@ -215,7 +222,7 @@ def at_precision(
     factor = prior.factorise(prec) if factor is None else factor
     var = factor.variance()
     zero = tf.zeros_like(state.alpha)
-    spread = sites.divergence(prior, prec, var, factor.chol, zero, zero)
+    spread = sites.divergence(prior, prec, var, factor, zero, zero)
     return at_variance(prior, expectation, state, prec, var, spread)
 
 
@@ -256,21 +263,14 @@ def approach(prior: Dense, expectation: Expectation, initial: Sites) -> Sites:
         state = State(*parts)
         new = parallel_step(single, expectation, state)
         rises = new.objective - state.objective > SINGLE_GAIN * tf.abs(new.objective)
-        return k + 1, rises & (stationarity(new) > NEAR), *new
+        return k + 1, rises & (new.violation > NEAR), *new
 
     first = start(single, expectation, initial)
-    going = tf.math.is_finite(first.objective) & (stationarity(first) > NEAR)
+    going = tf.math.is_finite(first.objective) & (first.violation > NEAR)
     begin = (tf.constant(0), going, *first)
     steps, _, *parts = tf.while_loop(lambda k, going, *_: going & (k < SINGLE_STEPS), step, begin)
     moved = State(*parts).sites
     return Sites(*(tf.where(steps > 0, new, old) for new, old in zip(moved, initial, strict=True)))
-
-
-def stationarity(state: State) -> tf.Tensor:
-    """Return the largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + λ, zero at the optimum."""
-    by_var = tf.abs(state.prec - tf.nn.relu(state.curvature))
-    violation = tf.maximum(by_var, tf.abs(state.alpha - state.grad))
-    return tf.reduce_max(violation / (1.0 + state.prec))
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from gpflow_ext import sites
+from gpflow_ext.sites import envelope, variational_bound
 from gpflow_ext.sites.model import SiteModel
 
 
@@ -31,21 +31,8 @@ class VGPKMM(SiteModel):
         As a function of the hyperparameters with the sites held fixed it is the dual objective: a valid
         bound everywhere, with the exact gradient of the optimised bound at a fixed point.
         """
-        prior = self.prior()
-        q = sites.condition(prior, self.sites)
-        return tf.reduce_sum(self.expectation(q.mean, q.var)) - q.kl
+        return variational_bound(self.prior(), self.expectation, self.sites)
 
     def envelope(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-        """Return a function of the hyperparameters whose gradient is that of the optimised bound.
-
-        At a fixed point of the sites, with marginals ``mean`` and ``var`` [N, L] held fixed, the bound and
-        log ∫ p(f) ∏ tₙ(fₙ) df + Σₙ f_b(yₙ, mₙ, vₙ) have one gradient (the envelope theorem), but this one
-        needs no derivative of the variances. Its value is not the bound.
-        """
-        prior, current = self.prior(), self.sites
-        unseen = 0.5 * tf.reduce_sum(current.prec * prior.residual)
-        return prior.log_normaliser(current) - unseen + tf.reduce_sum(self.expectation(mean, var))
-
-    def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        """Return the bound that training maximises."""
-        return self.elbo()
+        """Return `sites.envelope` at the current sites, for their marginals ``mean`` and ``var`` [N, L]."""
+        return envelope(self, self.prior(), self.sites, mean, var)

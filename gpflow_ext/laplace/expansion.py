@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Factor, Prior, Sites
 
 LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
@@ -97,8 +96,8 @@ def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> t
     given, _ = locate(prior, log_density, current)
     grad, curvature = given.at.grad, given.at.curvature
     point, _ = locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
-    chol = prior.factorise(point.at.curvature).chol
-    return point.log_joint(prior) - linalg.half_log_det(chol, point.mean.dtype), point
+    factor = prior.factorise(point.at.curvature)
+    return point.log_joint(prior) - factor.half_log_det(), point
 
 
 def evidence_at_mode(prior: Prior, log_density: LogDensity, current: Sites, charged: bool) -> tf.Tensor:
@@ -124,7 +123,7 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, current: Sites, char
     b = tf.stop_gradient(factor.solve(tape.gradient(charge, mean, unconnected_gradients="zero")))
     moving = prior.log_normaliser(current) + tf.reduce_sum(b * (prior.mean + prior.product(alpha)))
     moving += at.value + charge + tf.reduce_sum(held.product(b) * at.grad)
-    value = point.log_joint(held) - linalg.half_log_det(factor.chol, mean.dtype)
+    value = point.log_joint(held) - factor.half_log_det()
     if charged:
         moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)
         value -= 0.5 * tf.reduce_sum(at.curvature * held.residual)

@@ -6,19 +6,17 @@ The methods of Izmailov (2016), "Review of materials on Gaussian Processes for M
 
 from __future__ import annotations
 
-import abc
 from typing import Any
 
 import gpflow
 import tensorflow as tf
 from gpflow.models.util import InducingVariablesLike
 
-from gpflow_ext import sites
-from gpflow_ext.laplace import expansion
+from gpflow_ext.sites import site_method, variational_bound
 from gpflow_ext.sites.model import SiteModel
 
 
-class ExpandedModel(SiteModel, abc.ABC):
+class ExpandedModel(SiteModel):
     """A site model whose sites are the expansion of log p(y | f) about the mode of the posterior.
 
     Parameters and errors are those of `SiteModel`; see `gpflow_ext.laplace.expansion` for the equations.
@@ -43,30 +41,11 @@ class ExpandedModel(SiteModel, abc.ABC):
         super().__init__(
             data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
         )
-        point = tf.zeros_like(self.nat1) + tf.range(1, self.num_latent_gps + 1, dtype=self.nat1.dtype) / 8.0
-        name = type(likelihood).__name__
-        if self.num_latent_gps > 1 and expansion.is_coupled(self.log_density, point):
-            raise NotImplementedError(
-                f"The second derivatives of {name} couple its latent functions, but {type(self).__name__} "
-                "has one site for each: use gpflow_ext.likelihoods.StickBreaking for several classes."
-            )
-        if not tf.reduce_any(expansion.expand(self.log_density, point).curvature != 0.0):
-            raise NotImplementedError(
-                f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
-            )
+        site_method(self.site_method).check(self)
 
-    def log_density(self, F: tf.Tensor) -> tf.Tensor:
-        """Return log p(yₙ | fₙ) for latent values F [N, L], as [N]."""
-        X, Y = self.data
-        return self.likelihood.log_prob(X, F, Y)
-
-    @abc.abstractmethod
     def log_evidence(self) -> tf.Tensor:
-        """Return the approximation of log p(y) at the mode that the sites give, []."""
-
-    def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        """Return the log evidence, which training maximises."""
-        return self.log_evidence()
+        """Return the approximation of log p(y) at the mode of the current sites, []; O(N³) or O(NM²)."""
+        return site_method(self.site_method).objective(self, self.prior(), self.sites)
 
 
 class GPLaplace(ExpandedModel):
@@ -82,17 +61,7 @@ class GPLaplace(ExpandedModel):
     `GPTaylor` charges for it.
     """
 
-    def log_evidence(self) -> tf.Tensor:
-        """Return log q(y), equation 5 with |B| = |I + W^½ΣW^½|, a scalar; O(N³) or O(NM²).
-
-        At the mode it has the gradient of the optimised log q(y), sites held fixed; see
-        `gpflow_ext.laplace.expansion`. It is not a bound of log p(y).
-        """
-        return expansion.laplace_evidence(self.prior(), self.log_density, self.sites)[0]
-
-    def objective_at_rest(self) -> tf.Tensor:
-        """Return the log evidence at the mode, its gradient in closed form; see `expansion`."""
-        return expansion.evidence_at_mode(self.prior(), self.log_density, self.sites, charged=False)
+    site_method = "laplace"
 
 
 class GPTaylor(ExpandedModel):
@@ -106,15 +75,7 @@ class GPTaylor(ExpandedModel):
     throughout.
     """
 
-    def log_evidence(self) -> tf.Tensor:
-        """Return J₂ at the optimal μ, Σ and ξ = m, a scalar; O(N³) or O(NM²)."""
-        prior = self.prior()
-        evidence, point = expansion.laplace_evidence(prior, self.log_density, self.sites)
-        return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
-
-    def objective_at_rest(self) -> tf.Tensor:
-        """Return J₂ at ξ = m, its gradient in closed form; see `expansion`."""
-        return expansion.evidence_at_mode(self.prior(), self.log_density, self.sites, charged=True)
+    site_method = "taylor"
 
 
 class GPJaakkola(SiteModel):
@@ -134,6 +95,8 @@ class GPJaakkola(SiteModel):
         For a likelihood without Jaakkola and Jordan's bound.
     """
 
+    site_method = "jaakkola"
+
     def __init__(
         self,
         data: tuple[Any, Any],
@@ -144,15 +107,10 @@ class GPJaakkola(SiteModel):
         *,
         inducing_variable: InducingVariablesLike | None = None,
     ) -> None:
-        if getattr(likelihood, "bound", None) != "jaakkola":
-            raise ValueError(
-                "GPJaakkola needs a `likelihood` with Jaakkola and Jordan's bound, such as "
-                f'BernoulliLogit(bound="jaakkola"); got {type(likelihood).__name__} with '
-                f"bound={getattr(likelihood, 'bound', None)!r}."
-            )
         super().__init__(
             data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
         )
+        site_method(self.site_method).check(self)
 
     def elbo(self) -> tf.Tensor:
         """Return J(μ̂, Σ̂, ξ) of the current sites at its best ξ, a scalar; O(N³) or O(NM²).
@@ -160,23 +118,4 @@ class GPJaakkola(SiteModel):
         A lower bound of log p(y) wherever the hyperparameters are; with the sites held fixed it has the
         gradient of the optimised bound at a fixed point.
         """
-        prior = self.prior()
-        q = sites.condition(prior, self.sites)
-        return tf.reduce_sum(self.expectation(q.mean, q.var)) - q.kl
-
-    def objective_at_rest(self) -> tf.Tensor:
-        """Return the bound at a fixed point of the sites, its gradient in closed form.
-
-        By the envelope theorem that is the gradient of log ∫ p(f) ∏ tₙ(fₙ) df − ½ Σₙ precₙ residualₙ, and of
-        the likelihood's own terms, with the marginals held fixed.
-        """
-        prior, current = self.prior(), self.sites
-        q = sites.condition(tf.nest.map_structure(tf.stop_gradient, prior), current)
-        terms = tf.reduce_sum(self.expectation(tf.stop_gradient(q.mean), tf.stop_gradient(q.var)))
-        unseen = 0.5 * tf.reduce_sum(current.prec * prior.residual)
-        moving = prior.log_normaliser(current) - unseen + terms
-        return tf.stop_gradient(terms - q.kl - moving) + moving
-
-    def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        """Return the bound that training maximises."""
-        return self.elbo()
+        return variational_bound(self.prior(), self.expectation, self.sites)

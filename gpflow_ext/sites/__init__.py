@@ -1,24 +1,30 @@
 """Gaussian sites: the algebra that every site method shares, the priors seen from the data, the models."""
 
 from gpflow_ext.sites.algebra import (
-    Dense,
-    DenseFactor,
     Expectation,
     Expected,
     Factor,
     Marginals,
-    Message,
     Posterior,
     Prior,
-    ProjectedFactor,
-    Projection,
     Sites,
-    Whitened,
     condition,
     divergence,
     expect,
+    variational_bound,
     variational_sites,
 )
+from gpflow_ext.sites.dense import Dense, DenseFactor
+from gpflow_ext.sites.method import (
+    SiteMethod,
+    SiteState,
+    SiteTarget,
+    Step,
+    envelope,
+    register_method,
+    site_method,
+)
+from gpflow_ext.sites.projection import Message, ProjectedFactor, Projection, Whitened
 
 __all__ = [
     "Dense",
@@ -32,10 +38,18 @@ __all__ = [
     "Prior",
     "ProjectedFactor",
     "Projection",
+    "SiteMethod",
+    "SiteState",
+    "SiteTarget",
     "Sites",
+    "Step",
     "Whitened",
     "condition",
     "divergence",
+    "envelope",
     "expect",
+    "register_method",
+    "site_method",
+    "variational_bound",
     "variational_sites",
 ]

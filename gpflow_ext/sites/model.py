@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import abc
 from typing import Any
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
-from gpflow.conditionals.util import expand_independent_outputs
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks
-from gpflow_ext.sites import Dense, Prior, Sites, Whitened, sparse_prior
+from gpflow_ext.sites import Dense, Prior, Projection, Sites, Whitened, sparse_prior
+from gpflow_ext.sites.method import SiteMethod, SiteState, site_method
+from gpflow_ext.sites.posterior import DenseSitePosterior
 from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
 
 
-class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
+class SiteModel(GPModel, InternalDataTrainingLossMixin):
     """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent.
 
-    The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: an inference method proposes them,
-    gradients train everything else. A subclass says what is maximised.
+    The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: the model's site method proposes
+    them, gradients train everything else. `gpflow_ext.fit` trains the model by that method; in GPflow's own
+    optimisers the objective brings the sites to their fixed point by itself.
+
+    A subclass names another method by ``site_method``, a `gpflow_ext.sites.SiteMethod` or the name of a known
+    one, and may override `prior` and `posterior`.
 
     Parameters
     ----------
@@ -47,6 +52,8 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     NotImplementedError
         For a multi-output kernel.
     """
+
+    site_method: SiteMethod | str = "kmm"
 
     def __init__(
         self,
@@ -100,7 +107,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         self.nat1.assign(new.nat1)
         self.prec.assign(new.prec)
 
-    def prior(self, X: tf.Tensor | None = None) -> Prior:
+    def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Any:
         """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
         X = self.data[0] if X is None else X
         if self.inducing_variable is not None:
@@ -117,10 +124,61 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         X, Y = self.data if rows is None else (tf.gather(part, rows) for part in self.data)
         return self.likelihood.variational_expectations(X, mean, var, Y)
 
+    def log_density(self, F: tf.Tensor) -> tf.Tensor:
+        """Return log p(yₙ | fₙ) for latent values F [N, L], as [N]."""
+        X, Y = self.data
+        return self.likelihood.log_prob(X, F, Y)
+
+    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N]."""
+        X, Y = self.data
+        return self.likelihood.predict_log_density(X, mean, var, Y)
+
+    def settle_sites(self, steps: int = 200, tolerance: float | None = None) -> tuple[SiteState, tf.Tensor]:
+        """Bring the sites to their fixed point at the present hyperparameters, by the model's site method.
+
+        Sites that are there already stay as they are, and so do all where the iteration is not finite.
+
+        Parameters
+        ----------
+        steps
+            Updates of all sites, at most.
+        tolerance
+            The violation of the fixed point that ends them; by default a hundredth of the method's
+            `stationarity`, for a gradient of six digits, or that itself in single precision.
+
+        Returns
+        -------
+        The state of the method there, and whether it is finite, [].
+        """
+        return self._settle(self.prior(), steps, tolerance)
+
+    def _settle(
+        self, prior: Prior, steps: int = 200, tolerance: float | None = None
+    ) -> tuple[SiteState, tf.Tensor]:
+        method, before = site_method(self.site_method), self.sites
+        if tolerance is None:
+            tolerance = method.stationarity() * (0.01 if before.nat1.dtype == tf.float64 else 1.0)
+        state, finite = method.solve(self, prior, before, steps, tolerance)
+        self.assign_sites(
+            Sites(*(tf.where(finite, new, old) for new, old in zip(state.sites, before, strict=True)))
+        )
+        return state, finite
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """Return the objective of the model's site method, the sites brought to their fixed point first.
+
+        As a function of the hyperparameters it is the optimised objective, with its exact gradient; NaN where
+        the sites cannot be brought there.
+        """
+        prior = self.prior()
+        state, finite = self._settle(prior)
+        value = site_method(self.site_method).at_rest(self, prior, state)
+        return tf.where(finite, value, tf.constant(np.nan, value.dtype))
+
     def condition(self) -> tuple[tf.Tensor, Whitened]:
         """Return L [M, M] with LLᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Lv."""
-        prior = self.prior()
-        seen = prior.whiten() if isinstance(prior, Dense) else prior
+        seen = self.prior().whiten()
         return seen.chol[0], seen.message(self.latent_sites).posterior()
 
     def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -141,46 +199,3 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean and (co)variance of the latent functions at Xnew, as GPflow's models do."""
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
-
-
-class DenseSitePosterior(posteriors.AbstractPosterior):
-    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
-
-    The mean is μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs.
-    ``update_cache`` reads the model again, so the object follows a model that is trained further.
-    """
-
-    def __init__(self, model: SiteModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
-        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
-        self._model = model
-        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
-
-    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
-        prior, current = self._model.prior(), self._model.latent_sites
-        assert isinstance(prior, Dense)
-        factor = prior.factorise(current.prec)
-        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
-        return alpha, factor.reduction()
-
-    def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
-
-    @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
-
-    @inherit_check_shapes
-    def _conditional_with_precompute(
-        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv = cache  # [N, L], [L, N, N]
-        cross = self.kernel(self.X_data, Xnew)  # [N, R]
-        K = self.kernel(Xnew, full_cov=full_cov)
-        if full_cov:
-            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
-        else:
-            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [R, L]
-        mean = tf.matmul(cross, alpha, transpose_a=True)  # [R, L]
-        return mean, expand_independent_outputs(cov, full_cov, full_output_cov)

@@ -31,6 +31,7 @@ from gpflow_ext.numerics import linalg, triangular
 from gpflow_ext.sites import Projection
 from gpflow_ext.training.distribute import Shards, total
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Progress
 
 Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 """Inputs X [B, D] and targets Y [B, 1]."""
@@ -140,8 +141,20 @@ class MinibatchAscent(tf.Module):
             self.nat1 = tf.Variable(tf.zeros([M, K], like.dtype), trainable=False)
             self.prec = tf.Variable(tf.zeros([K, M, M], like.dtype), trainable=False)
 
-    def step(self) -> float:
-        """Do one step; return the bound's estimate before it, NaN if it or its gradient is not finite."""
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`: what the optimiser moves and keeps; q moves only where it is sound."""
+        moved = [*self._q, *self._hypers]
+        return moved if self._optimizer is None else [*moved, *self._optimizer.variables]
+
+    def start(self) -> Progress:
+        """See `Solver`: the natural parameters are taken from q anew."""
+        if self._gamma is not None:
+            self._start()
+        return Progress(math.nan)
+
+    def step(self) -> Progress:
+        """Do one step; the objective is the bound's estimate before it, NaN where it is not finite."""
         step = int(self.steps)
         if self._gamma is not None and step == 0:
             self._start()
@@ -151,19 +164,19 @@ class MinibatchAscent(tf.Module):
         for least in (0.0,) if self._concave else (-math.inf, 0.0):
             value, finite, sums = look(X, Y, tf.constant(least, self._dtype))
             if not finite:
-                return math.nan
+                return Progress(math.nan)
             if self._gamma is None or self._turn(sums, self._gamma(step)):
                 break
             self.fallbacks.assign_add(1)
         else:
-            return math.nan
+            return Progress(math.nan)
         if sums.gradient:
             (self._descend_held if held else self._descend_free)(sums.gradient)
         share = float(sums.correct) / int(X.shape[0])
         weight = 1.0 / min(step + 1, 50)
         self.accuracy.assign_add(weight * (share - self.accuracy))
         self.steps.assign_add(1)
-        return float(value)
+        return Progress(float(value))
 
     def _start(self) -> None:
         """Take the natural parameters from q. O(KM³)."""

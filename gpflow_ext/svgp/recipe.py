@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,41 +23,19 @@ from gpflow_ext.training.gradient import next_minibatch
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.solver import Progress
 
 _WARM_UP = 10  # steps over which γ rises to its value
 _LAST_SHARE = 0.05  # of γ and of the learning rate, where a cosine ends
 
 
-def stochastic_variational(
-    model: SVGPRobustMax,
-    data: Any = None,
-    *,
-    seed: int = 0,
-    jit_compile: bool | None = None,
-    minibatch_size: int | None = None,
-    gamma: float | None = 0.1,
-    optimizer: Any | None = None,
-    rate: float = 0.01,
-    decay_steps: int | None = None,
-    hold: int = 0,
-    validation: tuple[Any, Any] | None = None,
-    validate_every: int = 200,
-    patience: int | None = 10,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Recipe:
-    """Return the recipe that trains a sparse variational classifier on minibatches.
+@dataclass(frozen=True)
+class RobustMaxOptions:
+    """Options of the recipe "robust_max".
 
-    Parameters
+    Attributes
     ----------
-    model
-        The model.
-    data
-        (X [N, D], Y [N, 1]), or a ``tf.data.Dataset`` of minibatches that repeats without end.
-    seed
-        Seed of the minibatches.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
     minibatch_size
         B, rows in a minibatch of arrays; all data by default.
     gamma
@@ -78,20 +57,46 @@ def stochastic_variational(
         Steps between two evaluations of it.
     patience
         Evaluations without improvement after which training stops; ``None`` trains to the last step.
-    strategy
-        A ``tf.distribute`` strategy over whose replicas each minibatch of arrays is dealt; the result is the
-        same up to rounding. The model is built outside of its scope. Without XLA.
     """
-    if gamma is not None and not 0.0 < gamma <= 1.0:
-        raise ValueError(f"`gamma` must be in (0, 1], or None; got {gamma}.")
-    if hold < 0 or validate_every < 1 or not (patience is None or patience >= 1):
-        raise ValueError(
-            "`hold` must not be negative, `validate_every` and `patience` at least 1; got "
-            f"{hold}, {validate_every} and {patience}."
-        )
-    if decay_steps is not None and decay_steps < 1:
-        raise ValueError(f"`decay_steps` must be at least 1, or None; got {decay_steps}.")
-    arrays, iterator = training_data(model, data, minibatch_size, seed)
+
+    minibatch_size: int | None = None
+    gamma: float | None = 0.1
+    optimizer: Any = None
+    rate: float = 0.01
+    decay_steps: int | None = None
+    hold: int = 0
+    validation: Any = None
+    validate_every: int = 200
+    patience: int | None = 10
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
+            raise ValueError(f"`gamma` must be in (0, 1], or None; got {self.gamma}.")
+        if self.hold < 0 or self.validate_every < 1 or not (self.patience is None or self.patience >= 1):
+            raise ValueError(
+                "`hold` must not be negative, `validate_every` and `patience` at least 1; got "
+                f"{self.hold}, {self.validate_every} and {self.patience}."
+            )
+        if self.decay_steps is not None and self.decay_steps < 1:
+            raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
+
+
+@recipe("robust_max", RobustMaxOptions, distributes=True)
+def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Plan:
+    """Return the plan of a sparse variational classifier on minibatches; the options are `RobustMaxOptions`.
+
+    The data are (X [N, D], Y [N, 1]), or a ``tf.data.Dataset`` of minibatches that repeats without end. With
+    a ``strategy`` each minibatch of arrays is dealt to its replicas; the result is the same up to rounding.
+    The model is built outside of its scope. Without XLA.
+    """
+    size, gamma, decay_steps, hold = (
+        options.minibatch_size,
+        options.gamma,
+        options.decay_steps,
+        options.hold,
+    )
+    arrays, iterator = training_data(model, run.data, size, run.seed)
     if arrays is not None:
         checks.check_targets(model.likelihood, arrays[1])
         checks.check_inducing(model.inducing_variable, arrays[0])
@@ -101,41 +106,41 @@ def stochastic_variational(
     named = {variable.ref() for variable in q}
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
-    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": minibatch_size}
-    optimizer = built(optimizer, moved, _decaying(rate, decay_steps, hold))
-    shards = None if strategy is None else _shards(strategy, arrays, minibatch_size, jit_compile)
+    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
+    optimizer = built(options.optimizer, moved, _decaying(options.rate, decay_steps, hold))
+    shards = None if run.strategy is None else _shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(
         model,
         hypers,
         optimizer,
         reader(model, arrays, iterator),
-        gamma=None if gamma is None else _lengths(gamma, decay_steps),
+        gamma=None if gamma is None else step_lengths(gamma, decay_steps),
         hold=hold,
         concave=iterator is not None,
         shards=shards,
-        jit_compile=False if shards is not None else jit_compile,
+        jit_compile=False if shards is not None else run.jit_compile,
     )
     trackables = {"engine": engine, "optimizer": optimizer} | (
         {} if iterator is None else {"batches": iterator}
     )
     watch = None
-    if validation is not None:
-        held_out = checks.check_data(validation)
+    if options.validation is not None:
+        held_out = checks.check_data(options.validation)
         checks.check_targets(model.likelihood, held_out[1])
-        watch = EarlyStopping(_scorer(model, held_out), model.trainable_variables, patience)
+        watch = EarlyStopping(_scorer(model, held_out), model.trainable_variables, options.patience)
         trackables["early_stopping"] = watch
-        settings |= {"validate_every": validate_every, "patience": patience}
-    return Recipe(
-        _watched(engine, watch, validate_every),
-        [*moved, *optimizer.variables],  # q moves only where it is sound
+        settings |= {"validate_every": options.validate_every, "patience": options.patience}
+    return Plan(
+        engine if watch is None else Watched(engine, watch, options.validate_every),
+        engine.state,
         steps=1000,
         tolerance=None if watch is None else math.inf,
-        monotone=False,
+        stationarity=0.0,
         trackables=trackables,
         settings={
-            "recipe": "stochastic_variational",
+            "recipe": "robust_max",
             "optimizer": optimizer.get_config(),
-            "seed": None if minibatch_size is None else seed,
+            "seed": None if size is None else run.seed,
             **settings,
         },
         data=arrays,
@@ -146,17 +151,36 @@ def stochastic_variational(
     )
 
 
-def _watched(
-    engine: MinibatchAscent, watch: EarlyStopping | None, every: int
-) -> Callable[[], tuple[float, bool]]:
-    """Return the update that also takes the score on held-out data."""
+class Watched:
+    """A solver that is at rest when the score on held-out data has not improved for long enough.
 
-    def update() -> tuple[float, bool]:
-        value = engine.step()
-        due = watch is not None and int(engine.steps) % every == 0 and math.isfinite(value)
-        return value, due and watch is not None and watch.evaluate()
+    Parameters
+    ----------
+    engine
+        Does the steps.
+    watch
+        Takes the score.
+    every
+        Steps between two scores.
+    """
 
-    return update
+    def __init__(self, engine: MinibatchAscent, watch: EarlyStopping, every: int) -> None:
+        self._engine, self._watch, self._every = engine, watch, every
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`."""
+        return self._engine.state
+
+    def start(self) -> Progress:
+        """See `Solver`."""
+        return self._engine.start()
+
+    def step(self) -> Progress:
+        """See `Solver`; the violation is infinite until the patience is at its end."""
+        value = self._engine.step().objective
+        due = int(self._engine.steps) % self._every == 0 and math.isfinite(value)
+        return Progress(value, 0.0 if due and self._watch.evaluate() else math.inf)
 
 
 def _report(engine: MinibatchAscent, watch: EarlyStopping | None) -> str:
@@ -208,7 +232,8 @@ def _cosine(step: int, decay_steps: int | None) -> float:
     return _LAST_SHARE + (1.0 - _LAST_SHARE) * 0.5 * (1.0 + math.cos(turn))
 
 
-def _lengths(gamma: float, decay_steps: int | None) -> Callable[[int], float]:
+def step_lengths(gamma: float, decay_steps: int | None) -> Callable[[int], float]:
+    """Return γ as a function of the step: it rises over `_WARM_UP` steps and falls by a cosine."""
     return lambda step: gamma * min(1.0, (step + 1) / _WARM_UP) * _cosine(step, decay_steps)
 
 

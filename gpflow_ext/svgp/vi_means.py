@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import gpflow
@@ -14,36 +16,18 @@ from gpflow.models import GPR, SGPR
 from gpflow_ext.svgp.projected_newton import ProjectedNewton
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.loop import Update
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.solver import Progress, Steps
 
 Box: TypeAlias = tuple[float, float]
 
 
-def vi_means(
-    model: GPR | SGPR,
-    data: None = None,
-    *,
-    seed: int = 0,
-    jit_compile: bool | None = None,
-    optimizer: Literal["lbfgs", "projected_newton"] = "lbfgs",
-    iterations: int | None = None,
-    bounds: Box | None = None,
-) -> Recipe:
-    """Return the recipe vi-means: the hyperparameters maximise the collapsed bound.
+@dataclass(frozen=True)
+class MeansOptions:
+    """Options of the recipe "vi_means".
 
-    Inducing points stay where they are.
-
-    Parameters
+    Attributes
     ----------
-    model
-        ``SGPR``, with inducing points by `gpflow_ext.inducing.kmeans`; or ``GPR``.
-    data
-        Must be ``None``: the model holds its data.
-    seed
-        Not used: nothing is random.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
     optimizer
         ``"lbfgs"`` (L-BFGS-B) or ``"projected_newton"``, whose step costs about 3P gradients for P numbers.
     iterations
@@ -51,19 +35,35 @@ def vi_means(
     bounds
         Least and largest value of every positive hyperparameter; none by default.
     """
+
+    optimizer: Literal["lbfgs", "projected_newton"] = "lbfgs"
+    iterations: int | None = None
+    bounds: Box | None = None
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        check_box(self.bounds)
+
+
+@recipe("vi_means", MeansOptions)
+def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
+    """Return the plan vi-means: the hyperparameters maximise the collapsed bound.
+
+    For ``SGPR``, with inducing points by `gpflow_ext.inducing.kmeans`, which stay where they are, or ``GPR``.
+    """
     if not isinstance(model, GPR | SGPR):
         raise ValueError(f'recipe="vi_means" is for GPR and SGPR; {type(model).__name__} is another model.')
-    if optimizer not in ("lbfgs", "projected_newton"):
-        raise ValueError(f'`optimizer` must be "lbfgs" or "projected_newton"; got {optimizer!r}.')
-    training_data(model, data, None, seed)
+    training_data(model, run.data, None, run.seed)
     variables = moved(model)
-    box = box_of(model, variables, bounds)
-    settings = {"recipe": "vi_means", "optimizer": optimizer, "iterations": iterations, "bounds": bounds}
-    if optimizer == "lbfgs":
-        update = lbfgs_update(model.training_loss, variables, iterations or 20, box, jit_compile)
-    else:
-        update = _newton_update(model.training_loss, variables, iterations or 1, box, jit_compile)
-    return Recipe(update, model.variables, steps=100, tolerance=1e-9, monotone=True, settings=settings)
+    box = box_of(model, variables, options.bounds)
+    newton = options.optimizer == "projected_newton"
+    kind = NewtonSteps if newton else LBFGSSteps
+    iterations = options.iterations or (1 if newton else 20)
+    solver = kind(model.training_loss, variables, iterations, box, run.jit_compile)
+    settings = {"recipe": "vi_means", **dataclasses.asdict(options)}
+    return Plan(
+        solver, model.variables, steps=100, tolerance=1e-9, monotone=True, stationarity=0.0, settings=settings
+    )
 
 
 def moved(model: Any) -> list[tf.Variable]:
@@ -76,13 +76,16 @@ def moved(model: Any) -> list[tf.Variable]:
     return variables
 
 
+def check_box(bounds: Box | None) -> None:
+    """Raise ``ValueError`` for bounds that are no two positive values in order."""
+    if bounds is not None and not 0.0 < bounds[0] < bounds[1]:
+        raise ValueError(f"`bounds` must be positive values (low, high) with low < high; got {bounds}.")
+
+
 def box_of(model: Any, variables: Sequence[tf.Variable], bounds: Box | None) -> list[Box] | None:
     """Return the bounds of each number of the variables, those of positive parameters in their own units."""
     if bounds is None:
         return None
-    low, high = bounds
-    if not 0.0 < low < high:
-        raise ValueError(f"`bounds` must be positive values (low, high) with low < high; got {bounds}.")
     parameters = {id(p.unconstrained_variable): p for p in model.trainable_parameters}
     pairs: list[Box] = []
     for variable in variables:
@@ -99,38 +102,64 @@ def box_of(model: Any, variables: Sequence[tf.Variable], bounds: Box | None) -> 
     return pairs
 
 
-def lbfgs_update(
-    loss: Callable[[], tf.Tensor],
-    variables: Sequence[tf.Variable],
-    iterations: int,
-    box: Sequence[Box] | None,
-    jit_compile: bool | None,
-) -> Update:
-    """Return the update that does some iterations of L-BFGS-B; its objective is measured after them."""
-    evaluate = lbfgs.evaluation(loss, variables, jit_compile)
+class LBFGSSteps(Steps):
+    """Steps of some iterations of L-BFGS-B; the objective is measured after them.
 
-    def update() -> tuple[float, bool]:
-        lbfgs.climb(variables, evaluate, iterations, box)
-        return evaluate()[0], True
+    Parameters
+    ----------
+    loss
+        What is lowered, [].
+    variables
+        What moves.
+    iterations
+        Of L-BFGS-B in a step.
+    box
+        Bounds of each number; see `box_of`.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
 
-    return update
+    def __init__(
+        self,
+        loss: Callable[[], tf.Tensor],
+        variables: Sequence[tf.Variable],
+        iterations: int,
+        box: Sequence[Box] | None,
+        jit_compile: bool | None,
+    ) -> None:
+        evaluate = lbfgs.evaluation(loss, variables, jit_compile)
+
+        def step() -> float:
+            lbfgs.climb(variables, evaluate, iterations, box)
+            return evaluate()[0]
+
+        super().__init__(step)
 
 
-def _newton_update(
-    loss: Callable[[], tf.Tensor],
-    variables: Sequence[tf.Variable],
-    iterations: int,
-    box: Sequence[Box] | None,
-    jit_compile: bool | None,
-) -> Update:
-    engine = ProjectedNewton(loss, variables, box, jit_compile)
-    small = 1e-6 if gpflow.default_float() == np.float64 else 1e-2
+class NewtonSteps:
+    """Steps of some projected Newton iterations; the parameters are those of `LBFGSSteps`."""
 
-    def update() -> tuple[float, bool]:
-        for _ in range(iterations):
-            value, at_rest = engine.step(small)
+    def __init__(
+        self,
+        loss: Callable[[], tf.Tensor],
+        variables: Sequence[tf.Variable],
+        iterations: int,
+        box: Sequence[Box] | None,
+        jit_compile: bool | None,
+    ) -> None:
+        self.state: list[tf.Variable] = []
+        self._engine, self._iterations = ProjectedNewton(loss, variables, box, jit_compile), iterations
+        self._small = 1e-6 if gpflow.default_float() == np.float64 else 1e-2
+
+    def start(self) -> Progress:
+        """See `Solver`; there is nothing to read."""
+        return Progress(math.nan)
+
+    def step(self) -> Progress:
+        """See `Solver`; the violation is zero where the projected gradient was small."""
+        value, at_rest = math.nan, False
+        for _ in range(self._iterations):
+            value, at_rest = self._engine.step(self._small)
             if at_rest:
                 break
-        return -value, at_rest
-
-    return update
+        return Progress(-value, 0.0 if at_rest else math.inf)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Steps
 
 Loss: TypeAlias = Callable[..., tf.Tensor]
 
@@ -41,14 +42,14 @@ def next_minibatch(batches: Any) -> Any:
     return batch
 
 
-def gradient_update(
+def gradient_steps(
     loss: Loss,
     variables: Sequence[tf.Variable],
     optimizer: Any,
     batches: Any | None,
     jit_compile: bool | None,
-) -> Callable[[], tuple[float, bool]]:
-    """Return the update that does one optimiser step; its objective is minus the loss before the step.
+) -> Steps:
+    """Return the solver that does optimiser steps; its objective is minus the loss before the step.
 
     Parameters
     ----------
@@ -77,8 +78,7 @@ def gradient_update(
         optimizer.apply_gradients(zip(grads, variables, strict=True))
         return value
 
-    def update() -> tuple[float, bool]:
-        value = step() if batches is None else step(next_minibatch(batches))
-        return -float(value), True
+    def update() -> float:
+        return -float(step() if batches is None else step(next_minibatch(batches)))
 
-    return update
+    return Steps(update, optimizer.variables)

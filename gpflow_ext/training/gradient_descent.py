@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -11,55 +12,48 @@ from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 from gpflow_ext.data import checks
 from gpflow_ext.training import gradient
 from gpflow_ext.training.optimizers import built
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, Run, recipe
 
 
-def gradient_descent(
-    model: BayesianModel,
-    data: Any = None,
-    *,
-    seed: int = 0,
-    jit_compile: bool | None = None,
-    optimizer: Any | None = None,
-    minibatch_size: int | None = None,
-) -> Recipe:
-    """Return the recipe that trains any GPflow model by a tf_keras optimiser.
+@dataclass(frozen=True)
+class GradientOptions:
+    """Options of the recipe "gradient_descent".
 
-    Parameters
+    Attributes
     ----------
-    model
-        The model.
-    data
-        Training data for a model that does not hold them, else ``None``.
-    seed
-        Seed of the minibatches.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
     optimizer
         A tf_keras optimiser; Adam with learning rate 0.01 by default.
     minibatch_size
         Rows in a minibatch of arrays; all data by default.
     """
-    variables = model.trainable_variables
+
+    optimizer: Any = None
+    minibatch_size: int | None = None
+
+
+@recipe("gradient_descent", GradientOptions)
+def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
+    """Return the plan that trains any GPflow model by a tf_keras optimiser; see `GradientOptions`."""
+    variables, size = model.trainable_variables, options.minibatch_size
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
-    optimizer = built(optimizer, variables)
-    arrays, batches = training_data(model, data, minibatch_size, seed)
+    optimizer = built(options.optimizer, variables)
+    arrays, batches = training_data(model, run.data, size, run.seed)
     loss = model.training_loss
     if batches is None and arrays is not None:
         loss = functools.partial(model.training_loss, tuple(tf.constant(part) for part in arrays))
-    return Recipe(
-        gradient.gradient_update(loss, variables, optimizer, batches, jit_compile),
-        [*model.variables, *optimizer.variables],
+    solver = gradient.gradient_steps(loss, variables, optimizer, batches, run.jit_compile)
+    return Plan(
+        solver,
+        [*model.variables, *solver.state],
         steps=1000,
         tolerance=None,
-        monotone=False,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches}),
         settings={
             "recipe": "gradient_descent",
             "optimizer": optimizer.get_config(),
-            "minibatch_size": minibatch_size,
-            "seed": None if minibatch_size is None else seed,
+            "minibatch_size": size,
+            "seed": None if size is None else run.seed,
         },
         data=arrays,
     )

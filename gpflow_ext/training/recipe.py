@@ -1,7 +1,10 @@
-"""What a training strategy hands to `gpflow_ext.fit`."""
+"""Recipes: training strategies, each a function of a model and options that makes a `Plan` for `fit`."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,23 +12,54 @@ from typing import Any
 import tensorflow as tf
 
 from gpflow_ext.training.distribute import Shards
-from gpflow_ext.training.loop import Status, Update
+from gpflow_ext.training.loop import Status
+from gpflow_ext.training.options import options_from
+from gpflow_ext.training.solver import Solver
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Run:
+    """What `gpflow_ext.fit` tells every recipe.
+
+    Attributes
+    ----------
+    data
+        Training data that the model does not hold, (X [N, D], Y [N, P]) or a ``tf.data.Dataset``.
+    seed
+        Seed of whatever is random.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    strategy
+        A ``tf.distribute`` strategy, only given to a recipe that ``distributes``.
+    """
+
+    data: Any = None
+    seed: int = 0
+    jit_compile: bool | None = None
+    strategy: tf.distribute.Strategy | None = None
+
+    def without_data(self, model: Any) -> None:
+        """Raise ``ValueError`` where data were given for a model that holds its own."""
+        if self.data is not None:
+            raise ValueError(f"{type(model).__name__} holds its data: call `fit(model)` without `data`.")
+
+
+@dataclass(frozen=True)
+class Plan:
     """A training strategy bound to a model, ready to run.
 
     Attributes
     ----------
-    update
-        One step.
+    solver
+        Does the steps.
     variables
-        All that the update changes.
+        All that a step changes; copied before each step, so that a failed one can be undone.
     steps, tolerance
         Defaults of `fit`.
     monotone
         Whether the objective can only rise.
+    stationarity
+        The largest violation of the solver's own conditions that counts as settled.
     trackables
         What a checkpoint must hold besides the model.
     settings
@@ -37,18 +71,19 @@ class Recipe:
     gather
         Makes the variables complete in each process where the data are dealt to several.
     settled
-        How a run ends whose update says that it has settled.
+        How a run ends whose solver has settled.
     report
         What a progress bar shows beside the objective.
     finish
         Called once at the end, after the last checkpoint.
     """
 
-    update: Update
+    solver: Solver
     variables: Sequence[tf.Variable]
     steps: int
     tolerance: float | None
-    monotone: bool
+    monotone: bool = False
+    stationarity: float = math.inf
     trackables: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     data: tuple[Any, Any] | None = None
@@ -57,3 +92,119 @@ class Recipe:
     settled: Status = Status.CONVERGED
     report: Callable[[], str] = lambda: ""
     finish: Callable[[], None] = lambda: None
+
+    def update(self) -> tuple[float, bool]:
+        """Do one step; return the objective, and whether the solver's own conditions hold."""
+        progress = self.solver.step()
+        return progress.objective, progress.violation <= self.stationarity
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A recipe without options."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named training strategy: its function, the dataclass of its options, and what it can do.
+
+    Attributes
+    ----------
+    name
+        What ``fit(recipe=...)`` calls it.
+    plan
+        Maps (model, `Run`, options) to a `Plan`.
+    options
+        The dataclass of its options.
+    distributes
+        Whether it takes a ``strategy``.
+    """
+
+    name: str
+    plan: Callable[[Any, Run, Any], Plan]
+    options: type = NoOptions
+    distributes: bool = False
+
+    def __call__(self, model: Any, data: Any = None, **arguments: Any) -> Plan:
+        """Return the plan for a model; the arguments are those of `Run` and the recipe's own options.
+
+        Raises
+        ------
+        ValueError
+            For an unknown option or a wrong value; the message lists the right ones.
+        NotImplementedError
+            For ``strategy`` where the recipe trains on one device.
+        """
+        shared = {key: arguments.pop(key) for key in ("seed", "jit_compile", "strategy") if key in arguments}
+        run = Run(data, **shared)
+        options: Any = options_from(self.options, arguments, f"fit(recipe={self.name!r})")
+        if run.strategy is not None and not self.distributes:
+            raise NotImplementedError(
+                f"`strategy` is for recipes that deal data to devices; {self.name!r} trains "
+                f"{type(model).__name__} on one device."
+            )
+        return self.plan(model, run, options)
+
+
+def recipe(
+    name: str, options: type = NoOptions, *, distributes: bool = False
+) -> Callable[[Callable[[Any, Run, Any], Plan]], Recipe]:
+    """Make a function (model, `Run`, options) -> `Plan` a recipe; see `Recipe` for the arguments."""
+
+    def decorate(plan: Callable[[Any, Run, Any], Plan]) -> Recipe:
+        made = Recipe(name, plan, options, distributes)
+        object.__setattr__(made, "__doc__", plan.__doc__)
+        return made
+
+    return decorate
+
+
+def as_recipe(given: Callable[..., Plan]) -> Recipe:
+    """Return a recipe as it is, or one made of a function (model, `Run`, **options) -> `Plan`.
+
+    The options of a function are its keyword-only parameters, with their defaults.
+    """
+    if isinstance(given, Recipe):
+        return given
+    parameters = [p for p in inspect.signature(given).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    fields = [
+        (p.name, Any) if p.default is p.empty else (p.name, Any, field(default=p.default)) for p in parameters
+    ]
+    name = getattr(given, "__name__", type(given).__name__)
+    options = dataclasses.make_dataclass(f"{name}_options", fields, frozen=True, kw_only=True)
+
+    def plan(model: Any, run: Run, chosen: Any) -> Plan:
+        return given(model, run, **{p.name: getattr(chosen, p.name) for p in parameters})
+
+    return Recipe(name, plan, options)
+
+
+_REGISTERED: dict[type, Recipe] = {}
+
+
+def register(model_class: type, recipe: Callable[..., Plan]) -> None:
+    """Let `gpflow_ext.fit` train models of a class, and of its subclasses, by a recipe.
+
+    Parameters
+    ----------
+    model_class
+        A class of GPflow models; that of the nearest base class decides.
+    recipe
+        A `Recipe`, or a function (model, `Run`, **options) -> `Plan`.
+
+    Raises
+    ------
+    ValueError
+        For anything that is not a class and a callable.
+    """
+    if not isinstance(model_class, type) or not callable(recipe):
+        raise ValueError(
+            "`register` takes a model class and a recipe, a function (model, run, **options) -> Plan; got "
+            f"{model_class!r} and {recipe!r}."
+        )
+    _REGISTERED[model_class] = as_recipe(recipe)
+
+
+def recipe_of(model: Any) -> Recipe | None:
+    """Return the recipe registered for the model's class or its nearest base class, if there is one."""
+    return next((_REGISTERED[cls] for cls in type(model).__mro__ if cls in _REGISTERED), None)

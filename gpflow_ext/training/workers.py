@@ -10,21 +10,21 @@ import tensorflow as tf
 from gpflow_ext.persistence.manifest import describe, plain, sha256_json
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.loop import Trail
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan
 
 
 def start(
-    recipe: Recipe,
+    plan: Plan,
     model: tf.Module,
     trail: Trail,
     restore: Callable[[], int],
     settings: Mapping[str, Any],
 ) -> int:
-    """Return the number of steps already done, everything that the recipe changes as the chief has it.
+    """Return the number of steps already done, everything that the plan changes as the chief has it.
 
     Parameters
     ----------
-    recipe, model
+    plan, model
         What is trained.
     trail
         What decides convergence.
@@ -38,10 +38,10 @@ def start(
     ValueError
         If the workers' models, data or settings differ, or the chief's checkpoint is another model's.
     """
-    shards = recipe.shards
+    shards = plan.shards
     if shards is None or shards.num_processes == 1:
         return restore()
-    _check_same_run(shards, {**describe(model), "recipe": recipe.settings, "fit": settings})
+    _check_same_run(shards, {**describe(model), "recipe": plan.settings, "fit": settings})
     first, error = 0, None
     try:
         first = restore() if shards.is_chief else 0
@@ -50,7 +50,7 @@ def start(
     if shards.any(error is not None):
         raise error or RuntimeError("the chief could not restore the checkpoint: its own error tells why.")
     step = tf.Variable(first, dtype=tf.int64, trainable=False)
-    shards.from_chief([step, *recipe.variables, *trail.variables])
+    shards.from_chief([step, *plan.variables, *trail.variables])
     return int(step)
 
 

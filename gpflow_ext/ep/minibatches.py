@@ -1,4 +1,4 @@
-"""The recipe of `SparseEP` on minibatches."""
+"""The plan of `SparseEP` on minibatches."""
 
 from __future__ import annotations
 
@@ -7,31 +7,28 @@ from typing import Any
 
 from gpflow_ext.ep.model import SparseEP
 from gpflow_ext.ep.stochastic import StochasticMatcher
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, Run
 
 
-def stochastic_expectation_propagation(
+def minibatch_plan(
     model: SparseEP,
+    run: Run,
     *,
     minibatch_size: int,
-    seed: int,
-    jit_compile: bool | None,
     optimizer: Any | None,
     damping: float | None,
     stationarity: float,
-) -> Recipe:
-    """Return the recipe of the paper's stochastic method; see `ep.stochastic`.
+) -> Plan:
+    """Return the plan of the paper's stochastic method; see `ep.stochastic`.
 
     Parameters
     ----------
     model
         The model, which holds its data or reads them from a dataset.
+    run
+        What `fit` was asked for.
     minibatch_size
         B. The last minibatch of an epoch may be smaller.
-    seed
-        Seed of the minibatches.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
     optimizer
         A tf_keras optimiser built on the trainable variables; ``None`` if there are none.
     damping
@@ -50,20 +47,20 @@ def stochastic_expectation_propagation(
         optimizer,
         minibatch_size=minibatch_size,
         damping=1.0 if damping is None else damping,
-        seed=seed,
-        jit_compile=jit_compile,
+        seed=run.seed,
+        jit_compile=run.jit_compile,
     )
-    return Recipe(
-        lambda: matcher.update(stationarity),
+    return Plan(
+        matcher,
         [],  # a step undoes itself; copies of all sites would make its cost grow with N
         steps=10 * math.ceil(num_data / minibatch_size),
         tolerance=math.inf if optimizer is None else None,
-        monotone=False,
-        trackables={"matcher": matcher} | ({} if optimizer is None else {"optimizer": optimizer}),
+        stationarity=stationarity,
+        trackables={"solver": matcher} | ({} if optimizer is None else {"optimizer": optimizer}),
         settings={
-            "recipe": "stochastic_expectation_propagation",
+            "recipe": "ep",
             "minibatch_size": minibatch_size,
-            "seed": seed,
+            "seed": run.seed,
             "damping": damping,
             "optimizer": None if optimizer is None else optimizer.get_config(),
         },

@@ -1,0 +1,159 @@
+"""Expectation propagation as a site method, on any site model; see `ep.moment_matching` for the equations."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import gpflow
+import tensorflow as tf
+
+from gpflow_ext.ep import engine, moment_matching
+from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Prior, Projection, SiteMethod, Sites, SiteTarget, register_method, sparse_prior
+
+
+class Sweep(NamedTuple):
+    """A point of damped parallel sweeps."""
+
+    sites: Sites
+    proposal: Sites  # the sites that match the moments
+    violation: tf.Tensor  # []
+    direction: tf.Tensor  # the change that the last sweep proposed, nat1 and prec stacked, [2, N, L]
+    length: tf.Tensor  # ρ of the last sweep, 0 if there was none, []
+
+
+class EP(SiteMethod):
+    """Parallel expectation propagation: each site matches the moments of its factor; see `ep.engine`.
+
+    A dense model is its own set of inducing points. There the sites must keep prec ≥ 0, as they do for a
+    likelihood that is log-concave.
+    """
+
+    name: ClassVar[str] = "ep"
+
+    def check(self, model: SiteTarget) -> None:
+        """Refuse likelihoods whose density of new data is random, or that split into factors."""
+        likelihood = model.likelihood
+        if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
+            raise NotImplementedError(
+                f"The predictive density of {type(likelihood).__name__} is a Monte Carlo estimate, which has "
+                "no fixed point; use a likelihood with a deterministic `predict_log_density`."
+            )
+        if hasattr(likelihood, "factors") and not hasattr(model, "layout"):
+            raise NotImplementedError(
+                f"{type(likelihood).__name__} splits into factors of some latent functions, which need sites "
+                "of their own: use gpflow_ext.models.SparseEP."
+            )
+
+    def stationarity(self) -> float:
+        """See `SiteMethod.stationarity`."""
+        return 1e-6 if super().stationarity() < 1e-3 else 1e-3
+
+    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Sweep:
+        """See `SiteMethod.begin`; sites that are not sound under the prior are set to zero."""
+        target, seen = factor_target(model), prior.whiten()
+        point = engine.evaluate(target, seen, sites)
+        zero = Sites(*map(tf.zeros_like, sites))
+        sites, point = tf.cond(
+            point.sound, lambda: (sites, point), lambda: (zero, engine.evaluate(target, seen, zero))
+        )
+        none = tf.zeros_like(tf.stack(sites))
+        return Sweep(sites, point.proposal, point.violation, none, tf.zeros([], none.dtype))
+
+    def step(self, model: SiteTarget, prior: Prior, state: Sweep) -> Sweep:
+        """See `SiteMethod.step`; a sweep that is not sound is taken again at half the length."""
+        target, seen = factor_target(model), prior.whiten()
+        old = tf.stack(state.sites)
+        direction = tf.stack(state.proposal) - old
+        whole = engine.relaxation(
+            direction,
+            state.direction,
+            state.length,
+            engine.largest_relaxation(state.sites.nat1),
+            engine.sum_over_factors,
+        )
+
+        def attempt(k: tf.Tensor, length: tf.Tensor, *_: Any) -> tuple[Any, ...]:
+            new = Sites(*tf.unstack(old + length * direction))
+            point = engine.evaluate(target, seen, new)
+            sound = point.sound & self._legal(model, new)
+            return k + 1, 0.5 * length, sound, new, point.proposal, point.violation
+
+        begin = (tf.constant(0), whole, tf.constant(False), state.sites, state.proposal, state.violation)
+        _, length, sound, new, proposal, violation = tf.while_loop(
+            lambda k, _, sound, *rest: (k < engine.ATTEMPTS) & ~sound, attempt, begin
+        )
+        failed = tf.constant(float("nan"), violation.dtype)
+        return Sweep(new, proposal, tf.where(sound, violation, failed), direction, 2.0 * length)
+
+    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+        """Return log Z."""
+        target = factor_target(model)
+        return moment_matching.evaluate(
+            prior.whiten(), target.log_normaliser, sites, layout=target.layout()
+        ).log_evidence
+
+    def _legal(self, model: Any, sites: Sites) -> tf.Tensor:
+        """Whether the model's own prior can be conditioned on the sites, []."""
+        if model.inducing_variable is not None:
+            return tf.constant(True)
+        return tf.reduce_all(sites.prec >= 0.0)
+
+
+class FactorView:
+    """A site model as expectation propagation sees it: a factor to a datum, a prior of whitened variables."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def data(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The data of the model."""
+        return self._model.data
+
+    @property
+    def sites(self) -> Sites:
+        """See `ep.engine.FactorTarget`."""
+        return self._model.sites
+
+    def assign_sites(self, new: Sites) -> None:
+        """See `ep.engine.FactorTarget`."""
+        self._model.assign_sites(new)
+
+    def gram(self) -> tf.Tensor:
+        """Return K_uu, or K at the data of a dense model, [M, M]."""
+        if self._model.inducing_variable is not None:
+            return sparse_prior.gram(self._model)
+        return self._model.prior().cov[0]
+
+    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
+        """See `ep.engine.FactorTarget`."""
+        model = self._model
+        if chol is None:
+            return model.prior().whiten()
+        if model.inducing_variable is not None:
+            return sparse_prior.project(model, model.data[0], chol)
+        prior = model.prior()
+        A = linalg.whiten(prior.cov[0], chol, prior.cov[0])
+        return Projection(prior.mean, A[None], prior.residual, chol[None])
+
+    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """See `ep.engine.FactorTarget`."""
+        return self._model.log_normaliser(mean, var)
+
+    def layout(self) -> Layout:
+        """Return that each datum is one factor."""
+        return WHOLE_DATUM
+
+    def log_prior_density(self) -> tf.Tensor:
+        """See `ep.engine.FactorTarget`."""
+        return self._model.log_prior_density()
+
+
+def factor_target(model: Any) -> Any:
+    """Return a site model as `ep.engine.FactorTarget`: itself where it is one, else a view of it."""
+    return model if hasattr(model, "layout") else FactorView(model)
+
+
+register_method(EP())

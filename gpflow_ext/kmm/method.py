@@ -1,0 +1,125 @@
+"""The site methods of Khan, Mohamed & Murphy (2012): the parallel fixed point, and Algorithm 1."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from gpflow_ext.kmm import algorithm1, ascent
+from gpflow_ext.kmm.ascent import State
+from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
+from gpflow_ext.sites.method import SiteMethod, SiteTarget, check_one_factor, envelope, register_method
+
+SINGLE_FROM = 256  # data; below, single precision saves less than another compiled loop costs
+
+
+class KMM(SiteMethod):
+    """Variational inference: the Gaussian q(f) that maximises E_q[log p(y | f)] − KL[q || p], or a bound.
+
+    By the safeguarded parallel fixed point of `kmm.ascent`, which never lowers the bound. The likelihood must
+    be log-concave in each latent function, so that λ ≥ 0.
+
+    Parameters
+    ----------
+    approach
+        Whether `begin` comes near the fixed point in single precision first; that pays on a dense prior in
+        double precision of at least `SINGLE_FROM` data.
+    """
+
+    name: ClassVar[str] = "kmm"
+    monotone: ClassVar[bool] = True
+
+    def __init__(self, approach: bool = False) -> None:
+        self.approach = approach
+
+    def check(self, model: SiteTarget) -> None:
+        """Refuse sites of several factors to a datum."""
+        check_one_factor(model, self.name)
+
+    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Any:
+        """See `SiteMethod.begin`."""
+        if self.approach and isinstance(prior, Dense):
+            sites = ascent.approach(prior, model.expectation, sites)
+        return ascent.start(prior, model.expectation, sites)
+
+    def step(self, model: SiteTarget, prior: Prior, state: Any) -> Any:
+        """See `SiteMethod.step`."""
+        return ascent.parallel_step(prior, model.expectation, state)
+
+    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+        """Return the bound of equation 6."""
+        return variational_bound(prior, model.expectation, sites)
+
+    def known(self, state: Any) -> tf.Tensor:
+        """See `SiteMethod.known`."""
+        return state.objective
+
+    def at_rest(self, model: SiteTarget, prior: Prior, state: Any) -> tf.Tensor:
+        """Return the bound with the gradient of the optimised one; see `envelope`."""
+        moving = envelope(model, prior, state.sites, state.mean, state.var)
+        return tf.stop_gradient(state.objective - moving) + moving
+
+
+class Sweeping(NamedTuple):
+    """A point of Algorithm 1: that of the ascent, and the whole covariance V, [L, N, N]."""
+
+    point: State
+    cov: tf.Tensor
+
+    @property
+    def sites(self) -> Sites:
+        """See `SiteState`."""
+        return self.point.sites
+
+    @property
+    def violation(self) -> tf.Tensor:
+        """See `SiteState`."""
+        return self.point.violation
+
+
+class Algorithm1(KMM):
+    """Algorithm 1 as printed, one site after the other; see `kmm.algorithm1`. For dense priors.
+
+    Parameters
+    ----------
+    block
+        Sites whose rank-one updates are applied together; it does not change the iterates.
+    """
+
+    name: ClassVar[str] = "algorithm1"
+
+    def __init__(self, block: int = 64) -> None:
+        super().__init__()
+        self.block = block
+
+    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Sweeping:
+        """See `SiteMethod.begin`."""
+        if not isinstance(prior, Dense):
+            raise ValueError(
+                'method="algorithm1" sweeps over a dense covariance; with inducing variables use "parallel".'
+            )
+        point = ascent.start(prior, model.expectation, sites)
+        return Sweeping(point, algorithm1.covariance(prior, point.prec))
+
+    def step(self, model: SiteTarget, prior: Any, state: Any) -> Sweeping:
+        """See `SiteMethod.step`."""
+
+        def at_rows(rows: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+            return model.expectation(mean, var, rows)
+
+        return Sweeping(
+            *algorithm1.sweep_step(prior, model.expectation, at_rows, state.point, state.cov, self.block)
+        )
+
+    def known(self, state: Any) -> tf.Tensor:
+        """See `SiteMethod.known`."""
+        return state.point.objective
+
+    def at_rest(self, model: SiteTarget, prior: Prior, state: Any) -> tf.Tensor:
+        """See `KMM.at_rest`."""
+        return super().at_rest(model, prior, state.point)
+
+
+register_method(KMM())
+register_method(Algorithm1())

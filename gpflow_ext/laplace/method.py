@@ -1,0 +1,109 @@
+"""The site methods of Izmailov (2016): Laplace's, Taylor's, and Jaakkola and Jordan's."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import tensorflow as tf
+
+from gpflow_ext.laplace import expansion, updates
+from gpflow_ext.sites import Prior, Sites, condition, variational_bound
+from gpflow_ext.sites.method import SiteMethod, SiteTarget, Step, check_one_factor, envelope, register_method
+
+
+class Laplace(SiteMethod):
+    """Laplace's approximation (section 1.3.1): sites expand log p(y | f) about the mode of the posterior.
+
+    Safeguarded Newton steps find the mode; see `laplace.expansion` for the objective and its gradient.
+    """
+
+    name: ClassVar[str] = "laplace"
+    newton: ClassVar[bool] = True
+
+    def check(self, model: SiteTarget) -> None:
+        """Refuse a likelihood whose second derivatives couple the latent functions, or are zero."""
+        check_one_factor(model, self.name)
+        like, name = model.sites.nat1, type(model.likelihood).__name__
+        point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
+        if like.shape[1] > 1 and expansion.is_coupled(model.log_density, point):
+            raise NotImplementedError(
+                f"The second derivatives of {name} couple its latent functions, but {type(model).__name__} "
+                "has one site for each: use gpflow_ext.likelihoods.StickBreaking for several classes."
+            )
+        if not tf.reduce_any(expansion.expand(model.log_density, point).curvature != 0.0):
+            raise NotImplementedError(
+                f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
+            )
+
+    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Step:
+        """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""
+        return updates.newton_start(prior, model.log_density, sites)
+
+    def step(self, model: SiteTarget, prior: Prior, state: Step) -> Step:
+        """See `SiteMethod.step`."""
+        return updates.newton_step(prior, model.log_density, state.sites)
+
+    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+        """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
+        return expansion.laplace_evidence(prior, model.log_density, sites)[0]
+
+    def at_rest(self, model: SiteTarget, prior: Prior, state: Step) -> tf.Tensor:
+        """See `expansion.evidence_at_mode`."""
+        return expansion.evidence_at_mode(prior, model.log_density, state.sites, charged=False)
+
+
+class Taylor(Laplace):
+    """vi-Taylor (section 2.3.2): Laplace's posterior, its objective J₂ charges the residuals."""
+
+    name: ClassVar[str] = "taylor"
+
+    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+        """Return J₂ at the optimal μ, Σ and ξ = m."""
+        evidence, point = expansion.laplace_evidence(prior, model.log_density, sites)
+        return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
+
+    def at_rest(self, model: SiteTarget, prior: Prior, state: Step) -> tf.Tensor:
+        """See `expansion.evidence_at_mode`."""
+        return expansion.evidence_at_mode(prior, model.log_density, state.sites, charged=True)
+
+
+class Jaakkola(SiteMethod):
+    """vi-JJ (section 2.3.1): ξ and q are set to their optima in turn, which never lowers the bound."""
+
+    name: ClassVar[str] = "jaakkola"
+    monotone: ClassVar[bool] = True
+
+    def check(self, model: SiteTarget) -> None:
+        """Refuse a likelihood without Jaakkola and Jordan's bound."""
+        check_one_factor(model, self.name)
+        likelihood = model.likelihood
+        if getattr(likelihood, "bound", None) != "jaakkola":
+            raise ValueError(
+                f"{type(model).__name__} needs a `likelihood` with Jaakkola and Jordan's bound, such as "
+                f'BernoulliLogit(bound="jaakkola"); got {type(likelihood).__name__} with '
+                f"bound={getattr(likelihood, 'bound', None)!r}."
+            )
+
+    def step(self, model: SiteTarget, prior: Prior, state: Step) -> Step:
+        """See `SiteMethod.step`."""
+        return updates.jaakkola_step(prior, model.expectation, state.sites)
+
+    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+        """Return J(μ̂, Σ̂, ξ) at its best ξ."""
+        return variational_bound(prior, model.expectation, sites)
+
+    def at_rest(self, model: SiteTarget, prior: Prior, state: Step) -> tf.Tensor:
+        """Return the bound at a fixed point of the sites, its gradient in closed form.
+
+        By the envelope theorem that is the gradient of log ∫ p(f) ∏ tₙ(fₙ) df − ½ Σₙ precₙ residualₙ, and of
+        the likelihood's own terms, with the marginals held fixed.
+        """
+        q = condition(tf.nest.map_structure(tf.stop_gradient, prior), state.sites)
+        value = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
+        moving = envelope(model, prior, state.sites, q.mean, q.var)
+        return tf.stop_gradient(value - moving) + moving
+
+
+register_method(Laplace())
+register_method(Taylor())
+register_method(Jaakkola())

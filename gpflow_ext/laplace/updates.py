@@ -1,0 +1,62 @@
+"""Updates of sites from local quadratics: Newton's method, and Jaakkola and Jordan's."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from gpflow_ext import sites
+from gpflow_ext.laplace import expansion
+from gpflow_ext.laplace.expansion import LogDensity, Point
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Expectation, Prior, Sites, Step
+
+SMALLEST_STEP = 2.0**-20  # of a Newton step in the line search
+
+
+def newton_start(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
+    """Return the sites with the mean that the given ones have, their precisions taken there. O(N³)."""
+    point, _ = expansion.locate(prior, log_density, current)
+    return Step(point.sites, point.violation)
+
+
+def newton_step(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
+    """Take a Newton step towards the mode, halved until log p(y | f) + log p(f) does not fall.
+
+    Algorithm 3.1 of Rasmussen & Williams (2006) from sites whose precisions are W at their mean. One
+    factorisation; a trial of the line search is O(N).
+    """
+    point, factor = expansion.locate(prior, log_density, current)
+    shift = point.mean - prior.mean
+    delta = factor.solve(point.at.grad + current.prec * shift) - point.alpha
+    move = prior.product(delta)
+    least = point.log_joint(prior)
+    least -= linalg.rounding_slack(least)
+
+    def log_joint(length: tf.Tensor) -> tf.Tensor:
+        alpha, moved = point.alpha + length * delta, shift + length * move
+        return tf.reduce_sum(log_density(prior.mean + moved)) - 0.5 * tf.reduce_sum(alpha * moved)
+
+    def falls(length: tf.Tensor) -> tf.Tensor:
+        value = log_joint(length)  # in a graph, not (NaN >= least) would be rewritten as NaN < least: false
+        fallen = tf.logical_not(tf.math.is_finite(value)) | (value < least)
+        return (length > SMALLEST_STEP) & fallen
+
+    whole = tf.ones([], least.dtype)
+    (length,) = tf.while_loop(falls, lambda length: (0.5 * length,), (whole,))
+    mean = point.mean + length * move
+    new = Point(point.alpha + length * delta, mean, expansion.expand(log_density, mean))
+    return Step(new.sites, new.violation)
+
+
+def jaakkola_step(prior: Prior, expectation: Expectation, current: Sites) -> Step:
+    """Set q to its optimum for ξ and ξ to its optimum for q, equations 13 and 14 of Izmailov (2016). O(N³).
+
+    With the bound at its best ξ² = m² + v this is prec = −2 ∂v, nat1 = ∂m + prec·m: for the logit prec =
+    2λ(ξ), nat1 = y − ½.
+    """
+    q = sites.condition(prior, current)
+    _, grad, curvature = sites.expect(expectation, q.mean, q.var)
+    change = tf.maximum(tf.abs(curvature - current.prec), tf.abs(grad - q.alpha))
+    return Step(
+        Sites(grad + curvature * q.mean, curvature), tf.reduce_max(change / (1.0 + tf.abs(current.prec)))
+    )

@@ -1,0 +1,114 @@
+"""The dense prior f ~ N(μ, Σ) at the data, and its factor for given sites."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import products
+from gpflow_ext.sites.algebra import Sites, log_normaliser
+from gpflow_ext.sites.projection import Projection
+
+
+class Dense(NamedTuple):
+    """The prior f ~ N(mean, cov): mean [N, L], cov [1, N, N] or [L, N, N].
+
+    All matrices have the precision of ``cov``, all vectors that of ``mean``, which may be higher.
+    """
+
+    mean: tf.Tensor
+    cov: tf.Tensor
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of the matrices."""
+        return self.cov.dtype
+
+    @property
+    def residual(self) -> tf.Tensor:
+        """Variance that the sites do not see: none, [1, 1]."""
+        return tf.zeros([1, 1], self.mean.dtype)
+
+    def product(self, alpha: tf.Tensor) -> tf.Tensor:
+        """Return Σα, [N, L]. O(N²)."""
+        return products.matvec(self.cov, alpha)
+
+    def variance(self) -> tf.Tensor:
+        """Return diag Σ, [N, 1 or L]."""
+        return tf.cast(tf.transpose(tf.linalg.diag_part(self.cov)), self.mean.dtype)
+
+    def factorise(self, prec: tf.Tensor) -> DenseFactor:
+        """Factorise B = I + Λ^½ΣΛ^½ for prec ≥ 0, [N, L]. O(N³/3)."""
+        root = tf.transpose(tf.sqrt(prec))  # [L, N]
+        scale = tf.cast(root, self.cov.dtype)
+        B = scale[:, :, None] * self.cov * scale[:, None, :]
+        chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
+        return DenseFactor(self.cov, root, chol, finite)
+
+    def log_normaliser(self, sites: Sites) -> tf.Tensor:
+        """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites). O(N³).
+
+        Its gradient is in closed form, ½(ααᵀ − Λ^½B⁻¹Λ^½) for Σ and α for μ, at a quarter of the cost of
+        differentiating the factorisation.
+        """
+
+        @tf.custom_gradient
+        def value(mean: tf.Tensor, cov: tf.Tensor) -> Any:
+            prior = Dense(mean, cov)
+            factor = prior.factorise(sites.prec)
+            alpha = factor.solve(sites.nat1 - sites.prec * mean)
+
+            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                outer = tf.transpose(alpha)[:, :, None] * tf.transpose(alpha)[:, None, :]
+                by_cov = 0.5 * upstream * (outer - factor.reduction())  # [L, N, N]
+                shared = cov.shape[0] == 1
+                return upstream * alpha, tf.reduce_sum(by_cov, axis=0, keepdims=True) if shared else by_cov
+
+            return log_normaliser(prior, sites, factor, prior.product(alpha)), gradient
+
+        return value(self.mean, self.cov)
+
+    def whiten(self) -> Projection:
+        """Return the same prior as f = μ + Lv with LLᵀ = Σ, for GPflow's whitened parameters. O(N³/3)."""
+        chol, _ = linalg.cholesky(self.cov)
+        return Projection(self.mean, tf.linalg.matrix_transpose(chol), self.residual, chol)
+
+
+class DenseFactor(NamedTuple):
+    """Cholesky factor of B = I + Λ^½ΣΛ^½ and what is computed from it."""
+
+    cov: tf.Tensor  # [1 or L, N, N]
+    root: tf.Tensor  # Λ^½, [L, N]
+    chol: tf.Tensor  # [L, N, N]
+    finite: tf.Tensor  # []
+
+    def variance(self) -> tf.Tensor:
+        """Return diag[(Σ⁻¹ + Λ)⁻¹] = diag Σ − colsum (B^-½ Λ^½ Σ)², [N, L]. O(N³)."""
+        reduction = tf.reduce_sum(self._half() ** 2, axis=-2)
+        return tf.cast(tf.transpose(tf.linalg.diag_part(self.cov) - reduction), self.root.dtype)
+
+    def solve(self, b: tf.Tensor) -> tf.Tensor:
+        """Return (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b, [N, L]. O(N²)."""
+        root = tf.transpose(self.root)
+        return b - root * products.cholesky_solve(self.chol, root * products.matvec(self.cov, b))
+
+    def half_log_det(self) -> tf.Tensor:
+        """Return ½ log|B|, summed over the latent functions, []."""
+        return linalg.half_log_det(self.chol, self.root.dtype)
+
+    def covariance(self) -> tf.Tensor:
+        """Return V = (Σ⁻¹ + Λ)⁻¹ = Σ − TᵀT, [L, N, N]. O(N³)."""
+        T = self._half()
+        return self.cov - tf.matmul(T, T, transpose_a=True)
+
+    def reduction(self) -> tf.Tensor:
+        """Return Q = Λ^½B⁻¹Λ^½, [L, N, N]: the variance at new inputs is k** − K*ᵀQK*. O(N³)."""
+        half = linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
+        return tf.matmul(half, half, transpose_a=True)
+
+    def _half(self) -> tf.Tensor:
+        """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
+        scale = tf.cast(self.root, self.cov.dtype)[:, :, None]
+        return linalg.triangular_solve(self.chol, scale * self.cov)

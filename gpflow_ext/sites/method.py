@@ -1,0 +1,184 @@
+"""Site methods: how Gaussian sites are proposed, and what they maximise, on any site model.
+
+Variational inference, Laplace's method, Taylor's, Jaakkola and Jordan's, and expectation propagation are each
+a `SiteMethod`: an iteration over a state that knows its sites, an objective, and a function of the
+hyperparameters that at a fixed point has the gradient of the optimised objective. All functions are pure:
+they compile under XLA, and the same ones serve `gpflow_ext.fit` and GPflow's own optimisers.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.sites.algebra import Prior, Sites
+
+
+class SiteTarget(Protocol):
+    """What a method needs of a model with Gaussian sites; `gpflow_ext.models.SiteModel` has it."""
+
+    kernel: gpflow.kernels.Kernel
+    likelihood: gpflow.likelihoods.Likelihood
+    num_latent_gps: int
+
+    @property
+    def sites(self) -> Sites:
+        """The current sites."""
+
+    def assign_sites(self, new: Sites) -> None:
+        """Replace the sites."""
+
+    def prior(self, X: tf.Tensor | None = None) -> Prior:
+        """Return the prior at the training inputs."""
+
+    def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+        """Return Eq[log p(yₙ | fₙ)], or the likelihood's bound of it, of all data or of some rows, [N]."""
+
+    def log_density(self, F: tf.Tensor) -> tf.Tensor:
+        """Return log p(yₙ | fₙ) for latent values F [N, L], as [N]."""
+
+    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N]."""
+
+    def log_prior_density(self) -> tf.Tensor:
+        """Return the log density of the priors of the hyperparameters, []."""
+
+
+class SiteState(Protocol):
+    """A point of an iteration over sites: a named tuple of tensors with two properties, at least."""
+
+    @property
+    def sites(self) -> Sites:
+        """The sites of this point, [N, L]."""
+
+    @property
+    def violation(self) -> tf.Tensor:
+        """How far it is from the fixed point, relative to 1 + |prec|, []."""
+
+
+class Step(NamedTuple):
+    """The state of a method without memory: the outcome of one update of all sites."""
+
+    sites: Sites
+    violation: tf.Tensor  # [], infinite before the first update
+
+
+class SiteMethod(abc.ABC):
+    """How sites are proposed and what they maximise; without state of its own.
+
+    A subclass gives `step` and `objective`. ``name`` is what a model, or ``fit(recipe=...)``, calls it.
+    """
+
+    name: ClassVar[str]
+    monotone: ClassVar[bool] = False  # whether a step never lowers the objective
+    newton: ClassVar[bool] = False  # whether a step near the fixed point squares the violation
+
+    def check(self, model: SiteTarget) -> None:  # noqa: B027  (nothing to check is the usual case)
+        """Raise where the method is not for the model's likelihood or sites.
+
+        Raises
+        ------
+        ValueError, NotImplementedError
+            That names the reason and what to use.
+        """
+
+    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Any:
+        """Return the state at given sites under a prior that has moved; by default the sites as they are."""
+        return Step(sites, tf.constant(np.inf, sites.nat1.dtype))
+
+    @abc.abstractmethod
+    def step(self, model: SiteTarget, prior: Prior, state: Any) -> Any:
+        """Return the state after one update of all sites, of the same structure and shapes."""
+
+    @abc.abstractmethod
+    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+        """Return what is maximised, at any sites, []."""
+
+    def known(self, state: Any) -> tf.Tensor:
+        """Return the objective of a state where the state holds it, [], else NaN."""
+        return tf.constant(np.nan, state.violation.dtype)
+
+    def at_rest(self, model: SiteTarget, prior: Prior, state: Any) -> tf.Tensor:
+        """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
+
+        By default `objective` with the sites held fixed: right where that is stationary in the sites.
+        """
+        return self.objective(model, prior, Sites(*map(tf.stop_gradient, state.sites)))
+
+    def stationarity(self) -> float:
+        """Return the violation that counts as converged, for GPflow's default float type."""
+        if gpflow.default_float() != np.float64:
+            return 1e-3
+        return 1e-7 if self.newton else 1e-5
+
+    def solve(
+        self, model: SiteTarget, prior: Prior, sites: Sites, steps: int, tolerance: float
+    ) -> tuple[Any, tf.Tensor]:
+        """Return the state after steps until the violation is within ``tolerance``, and whether it is finite.
+
+        The prior and the sites are held fixed: nothing is differentiated through the iteration.
+        """
+        prior = tf.nest.map_structure(tf.stop_gradient, prior)
+        first = self.begin(model, prior, Sites(*map(tf.stop_gradient, sites)))
+
+        def going(k: tf.Tensor, state: Any) -> tf.Tensor:
+            return (k < steps) & (state.violation > tolerance)  # false for NaN
+
+        def move(k: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+            return k + 1, self.step(model, prior, state)
+
+        _, state = tf.while_loop(going, move, (tf.constant(0), first))
+        state = tf.nest.map_structure(tf.stop_gradient, state)
+        finite = [tf.reduce_all(tf.math.is_finite(part)) for part in (*state.sites, state.violation)]
+        return state, tf.reduce_all(finite)
+
+
+def envelope(model: SiteTarget, prior: Prior, sites: Sites, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+    """Return a function of the hyperparameters whose gradient is that of the optimised bound.
+
+    At a fixed point of the sites, with marginals ``mean`` and ``var`` [N, L] held fixed, the bound and
+    log ∫ p(f) ∏ tₙ(fₙ) df + Σₙ f_b(yₙ, mₙ, vₙ) have one gradient (the envelope theorem), but this one
+    needs no derivative of the variances. Its value is not the bound.
+    """
+    sites = Sites(*map(tf.stop_gradient, sites))
+    mean, var = tf.stop_gradient(mean), tf.stop_gradient(var)
+    unseen = 0.5 * tf.reduce_sum(sites.prec * prior.residual)
+    return prior.log_normaliser(sites) - unseen + tf.reduce_sum(model.expectation(mean, var))
+
+
+def check_one_factor(model: SiteTarget, name: str) -> None:
+    """Raise ``NotImplementedError`` for a model whose data have several factors, each with its own sites."""
+    if model.sites.nat1.shape.rank != 2:
+        raise NotImplementedError(
+            f'recipe="{name}" has one site for each datum and latent function, but this model has those of '
+            f'several factors, {model.sites.nat1.shape}: use recipe="ep".'
+        )
+
+
+_METHODS: dict[str, SiteMethod] = {}
+
+
+def register_method(method: SiteMethod) -> SiteMethod:
+    """Make a site method known by its name, for ``SiteModel.site_method``; return it."""
+    _METHODS[method.name] = method
+    return method
+
+
+def site_method(given: SiteMethod | str) -> SiteMethod:
+    """Return a site method, given itself or by its name.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or anything else; the message lists the known ones.
+    """
+    if isinstance(given, SiteMethod):
+        return given
+    if not isinstance(given, str) or given not in _METHODS:
+        known = ", ".join(map(repr, sorted(_METHODS)))
+        raise ValueError(f"`site_method` must be a SiteMethod, or one of {known}; got {given!r}.")
+    return _METHODS[given]

@@ -1,0 +1,82 @@
+"""GPflow's cached posterior of a site model whose sites stand at the values of f at the data."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.conditionals.util import expand_independent_outputs
+from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
+
+from gpflow_ext.sites.algebra import Factor, Prior, Sites
+
+
+class SiteConditioned(Protocol):
+    """What the posterior reads from its model."""
+
+    kernel: gpflow.kernels.Kernel
+    mean_function: gpflow.functions.MeanFunction
+    data: tuple[tf.Tensor, ...]
+
+    @property
+    def latent_sites(self) -> Sites:
+        """One site to a datum and latent function, [N, L]."""
+
+    def prior(self) -> Prior:
+        """Return the prior at the training inputs."""
+
+
+class DenseSitePosterior(AbstractPosterior):
+    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
+
+    For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
+    μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs. ``update_cache`` reads the
+    model again, so the object follows a model that is trained further.
+    """
+
+    def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
+        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
+        self._model = model
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
+        prior, current = self._model.prior(), self._model.latent_sites
+        factor = prior.factorise(current.prec)
+        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+        own = getattr(factor, "reduction", None)
+        return alpha, _reduction(factor, current.prec) if own is None else own()
+
+    def _precompute(self) -> tuple[PrecomputedValue, ...]:
+        return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        alpha, Qinv = cache  # [N, L], [L, N, N]
+        cross = self.kernel(self.X_data, Xnew)  # [N, R]
+        K = self.kernel(Xnew, full_cov=full_cov)
+        if full_cov:
+            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
+        else:
+            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [R, L]
+        mean = tf.matmul(cross, alpha, transpose_a=True)  # [R, L]
+        return mean, expand_independent_outputs(cov, full_cov, full_output_cov)
+
+
+def _reduction(factor: Factor, prec: tf.Tensor) -> tf.Tensor:
+    """Return (I + ΛQ)⁻¹Λ, [L, N, N], for a factor that can only solve, a column at a time."""
+
+    def column(n: tf.Tensor) -> tf.Tensor:
+        return factor.solve(prec * tf.one_hot(n, tf.shape(prec)[0], dtype=prec.dtype)[:, None])
+
+    columns = tf.map_fn(column, tf.range(tf.shape(prec)[0]), fn_output_signature=prec.dtype)  # [N, N, L]
+    return tf.transpose(columns, [2, 1, 0])

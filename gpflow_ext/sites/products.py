@@ -1,0 +1,32 @@
+"""Products and solves of stacked matrices, [1 or L, ·, ·], with vectors over the data, [N, L].
+
+A matrix may have a lower precision than the vectors; the result has that of the vectors.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def matvec(matrix: tf.Tensor, vectors: tf.Tensor, transpose: bool = False) -> tf.Tensor:
+    """Multiply [1 or L, A, B] by the columns of [B, L] to [A, L] (or its transpose by [A, L] to [B, L])."""
+    columns = tf.cast(tf.transpose(vectors), matrix.dtype)
+    return tf.cast(tf.transpose(tf.linalg.matvec(matrix, columns, transpose_a=transpose)), vectors.dtype)
+
+
+def cholesky_solve(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """Solve RRᵀ x = b for R [1 or L, N, N] and the columns of b [N, L], [N, L]."""
+    columns = tf.cast(tf.transpose(vectors)[..., None], chol.dtype)
+    return tf.cast(tf.transpose(tf.linalg.cholesky_solve(chol, columns)[..., 0]), vectors.dtype)
+
+
+def inverse(chol: tf.Tensor) -> tf.Tensor:
+    """Return (RRᵀ)⁻¹ for R [L, M, M]."""
+    eye = tf.eye(tf.shape(chol)[-1], batch_shape=tf.shape(chol)[:1], dtype=chol.dtype)
+    half = tf.linalg.triangular_solve(chol, eye)
+    return tf.matmul(half, half, transpose_a=True)
+
+
+def batch_shape(A: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+    """Return the shape [L, M, N] that A takes beside precisions [N, L]."""
+    return tf.concat([tf.shape(prec)[1:], tf.shape(A)[1:]], axis=0)

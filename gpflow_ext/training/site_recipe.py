@@ -1,0 +1,127 @@
+"""The recipe of any site model by any site method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gpflow
+import numpy as np
+
+from gpflow_ext.sites.method import SiteMethod, site_method
+from gpflow_ext.sites.model import SiteModel
+from gpflow_ext.training.hyperparameters import HyperparameterAscent, further_starts
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.site_iteration import SiteIteration
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """Options of a site method.
+
+    Attributes
+    ----------
+    site_updates
+        Updates of all sites in an evaluation of L-BFGS, at most.
+    hyper_updates
+        Iterations of L-BFGS in a step.
+    stationarity
+        Largest violation of the fixed point, relative to 1 + |prec|, that counts as converged; by default the
+        method's own.
+    starts
+        Starting points of the hyperparameters: the model's own, and others with every positive parameter
+        multiplied by a log-normal factor of deviation 2. The first step climbs from each and keeps the best.
+    """
+
+    site_updates: int = 200
+    hyper_updates: int = 20
+    stationarity: float | None = None
+    starts: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.starts < 1:
+            raise ValueError(f"`starts` must be at least 1; got {self.starts}.")
+        if self.site_updates < 1 or self.hyper_updates < 1:
+            raise ValueError(
+                f"`site_updates` and `hyper_updates` must be at least 1; got {self.site_updates} and "
+                f"{self.hyper_updates}."
+            )
+
+
+def site_plan(
+    model: SiteModel,
+    run: Run,
+    method: SiteMethod,
+    options: SiteOptions,
+    *,
+    settings: dict[str, Any] | None = None,
+    loosely: float = 1.0,
+    steps: int = 200,
+) -> Plan:
+    """Return the plan that trains a site model by a site method.
+
+    With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on the objective, the
+    sites at their fixed point in each evaluation; without any it is one update of all sites.
+
+    Parameters
+    ----------
+    model
+        The model; from now on it names the method as its own.
+    run, options
+        What `fit` was asked for.
+    method
+        The method.
+    settings
+        What else a resumed run must share.
+    loosely
+        By how much the violation may be larger in the evaluations of L-BFGS than at the end of a step.
+    steps
+        Updates of all sites at most, where the hyperparameters are held.
+    """
+    run.without_data(model)
+    method.check(model)
+    model.site_method = method
+    double = gpflow.default_float() == np.float64
+    stationarity = method.stationarity() if options.stationarity is None else options.stationarity
+    hypers = model.trainable_variables
+    iteration = SiteIteration(model, method, hypers, run.jit_compile)
+    settings = {"recipe": method.name, **(settings or {})}
+    if not hypers:
+        return Plan(
+            iteration,
+            [*model.variables, *iteration.state],
+            steps=steps,
+            tolerance=1e-8 if double else 1e-5,
+            monotone=method.monotone,
+            stationarity=stationarity,
+            trackables={"solver": iteration},
+            settings=settings,
+        )
+    ascent = HyperparameterAscent(
+        iteration,
+        model,
+        hypers,
+        site_updates=options.site_updates,
+        hyper_updates=options.hyper_updates,
+        stationarity=stationarity,
+        within=loosely * stationarity,
+        starts=further_starts(model, options.starts - 1, run.seed),
+    )
+    names = ("hyper_updates", "site_updates", "starts")
+    return Plan(
+        ascent,
+        [*model.variables, *ascent.state],
+        steps=50,
+        tolerance=1e-8 if double else 1e-5,
+        monotone=True,
+        stationarity=stationarity,
+        trackables={"solver": ascent},
+        settings={**settings, "seed": run.seed, **{name: getattr(options, name) for name in names}},
+    )
+
+
+@recipe("sites", SiteOptions)
+def site_inference(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
+    """Return the plan of a model by the site method that it names, ``model.site_method``; see `site_plan`."""
+    return site_plan(model, run, site_method(model.site_method), options)

@@ -1,0 +1,63 @@
+"""What every iterative method is to the training loop: it starts, steps, and says how far it is from rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+
+class Progress(NamedTuple):
+    """The outcome of a step."""
+
+    objective: float  # what is raised; NaN where the step failed and changed nothing
+    violation: float = 0.0  # of the method's own conditions of stationarity, 0 where it has none
+
+
+class Solver(Protocol):
+    """An iterative method bound to what it trains."""
+
+    @property
+    def state(self) -> Sequence[tf.Variable]:
+        """All that a step changes besides the variables of the model."""
+
+    def start(self) -> Progress:
+        """Read the model again after its parameters have moved; return where the first step begins."""
+
+    def step(self) -> Progress:
+        """Do one step."""
+
+
+class SiteSolver(Solver, Protocol):
+    """A solver for sites at given hyperparameters, whose fixed point has a gradient in these."""
+
+    def settle(self, max_steps: int, tolerance: float) -> Progress:
+        """Start, then step until the violation is within the tolerance; the objective may be NaN."""
+
+    def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        """Return the objective at the present point, log priors included, and its gradient."""
+
+
+class Steps:
+    """A solver made of one function, which has no conditions of its own.
+
+    Parameters
+    ----------
+    step
+        Does one step; returns the objective, NaN if it failed.
+    state
+        What it changes besides the model.
+    """
+
+    def __init__(self, step: Callable[[], float], state: Sequence[tf.Variable] = ()) -> None:
+        self._step, self.state = step, list(state)
+
+    def start(self) -> Progress:
+        """See `Solver`; there is nothing to read."""
+        return Progress(math.nan)
+
+    def step(self) -> Progress:
+        """See `Solver`."""
+        return Progress(self._step())
