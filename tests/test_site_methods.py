@@ -1,0 +1,211 @@
+"""Any site method on any site model, by any road: `gpx.fit`, GPflow's optimisers, a class of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from gpflow.keras import tf_keras
+
+import gpflow_ext as gpx
+from gpflow_ext import sites
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, SGPMCFreeForm, SiteModel, SparseEP
+from gpflow_ext.training.site_iteration import SiteIteration
+
+DATA = problems.binary(30)
+XNEW = problems.inputs(7, seed=11)
+Z = problems.inputs(8, seed=5)
+JAAKKOLA = BernoulliLogit(bound="jaakkola")
+
+
+class Own(SiteModel):
+    """A user's class, which says nothing at all."""
+
+
+class Damped(sites.SiteMethod):
+    """A user's method: half of a natural-gradient step."""
+
+    name: ClassVar[str] = "damped"
+
+    def step(self, model: Any, prior: Any, state: sites.Step) -> sites.Step:
+        q = sites.condition(prior, state.sites)
+        new = sites.variational_sites(model.expectation, sites.Marginals(q.mean, q.var))
+        change = tf.reduce_max(tf.abs(new.prec - state.sites.prec) / (1.0 + state.sites.prec))
+        half = (0.5 * (a + b) for a, b in zip(state.sites, new, strict=True))
+        return sites.Step(sites.Sites(*half), change)
+
+    def objective(self, model: Any, prior: Any, current: sites.Sites) -> tf.Tensor:
+        return sites.variational_bound(prior, model.expectation, current)
+
+
+class OwnMethod(SiteModel):
+    """A user's class with a user's method."""
+
+    site_method = Damped()
+
+
+def _same(a: Any, b: Any, atol: float) -> None:
+    for left, right in zip(a.predict_f(XNEW), b.predict_f(XNEW), strict=True):
+        np.testing.assert_allclose(left, right, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", [SiteModel, Own, OwnMethod])
+@pytest.mark.parametrize("learn", [True, False])
+def test_a_users_site_model_trains_as_vgp_kmm_does(kind: type[SiteModel], learn: bool) -> None:
+    models = [cls(DATA, problems.kernel(), BernoulliLogit()) for cls in (kind, VGPKMM)]
+    for model in models:
+        gpflow.set_trainable(model.kernel, learn)
+    results = [gpx.fit(model) for model in models]
+    assert [result.status for result in results] == [gpx.Status.CONVERGED] * 2
+    assert np.abs(models[0].predict_f(DATA[0])[0]).max() > 0.3
+    _same(*models, atol=1e-3 if learn else 1e-4)
+    np.testing.assert_allclose(results[0].objective[-1], results[1].objective[-1], rtol=1e-6)
+
+
+ROADS: dict[str, Callable[[], SiteModel]] = {
+    "kmm": lambda: VGPKMM(DATA, problems.kernel(), BernoulliLogit()),
+    "kmm-inducing": lambda: VGPKMM(DATA, problems.kernel(), BernoulliLogit(), inducing_variable=Z),
+    "laplace": lambda: GPLaplace(DATA, problems.kernel(), BernoulliLogit()),
+    "jaakkola": lambda: GPJaakkola(DATA, problems.kernel(), JAAKKOLA),
+    "ep": lambda: SparseEP(DATA, problems.kernel(), BernoulliProbit(), inducing_variable=Z),
+    "own": lambda: Own(DATA, problems.kernel(), BernoulliLogit()),
+}
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_gpflows_own_optimiser_reaches_the_optimum_of_fit(name: str) -> None:
+    """`gpx.fit` and ``gpflow.optimizers.Scipy`` maximise one objective; neither predicts the prior."""
+    ours, theirs = ROADS[name](), ROADS[name]()
+    for model in (ours, theirs):
+        if model.inducing_variable is not None:
+            gpflow.set_trainable(model.inducing_variable, False)
+    result = gpx.fit(ours, **({"optimizer": "lbfgs"} if name == "ep" else {}))
+    found = gpflow.optimizers.Scipy().minimize(
+        theirs.training_loss, theirs.trainable_variables, tf_fun_args={"autograph": False}
+    )
+    np.testing.assert_allclose(-found.fun, result.objective[-1], rtol=1e-4)
+    assert np.abs(theirs.predict_f(DATA[0])[0]).max() > 0.3
+    _same(ours, theirs, atol=0.05)  # where L-BFGS ends along the flat ridge of variance and length scale
+
+
+def test_adam_on_the_closure_trains_the_sites_too() -> None:
+    model = VGPKMM(DATA, problems.kernel(1.0, 3.0), BernoulliLogit())
+    optimizer, closure = tf_keras.optimizers.Adam(0.05), model.training_loss_closure(compile=False)
+    step = tf.function(lambda: optimizer.minimize(closure, model.trainable_variables), autograph=False)
+    optimizer.build(model.trainable_variables)
+    for _ in range(40):
+        step()
+    reference = VGPKMM(DATA, gpflow.utilities.deepcopy(model.kernel), BernoulliLogit())
+    gpflow.set_trainable(reference.kernel, False)
+    gpx.fit(reference)
+    np.testing.assert_allclose(
+        model.elbo(), reference.elbo(), atol=0.05
+    )  # the sites are those of a step before
+    assert float(model.training_loss()) < float(ROADS["kmm"]().training_loss())
+
+
+def test_the_objective_leaves_sites_at_rest_as_they_are() -> None:
+    model = ROADS["kmm"]()
+    first = float(model.training_loss())
+    kept = model.nat1.numpy()
+    assert float(model.training_loss()) == pytest.approx(first, abs=1e-12)
+    np.testing.assert_allclose(model.nat1, kept, rtol=0, atol=1e-7)
+
+
+def test_the_objective_is_nan_where_the_sites_cannot_be_found() -> None:
+    model = ROADS["kmm"]()
+    model.kernel.variance.unconstrained_variable.assign(np.nan)
+    assert np.isnan(model.training_loss())
+    assert np.isfinite(model.nat1).all()
+
+
+def test_a_model_of_a_dataset_refuses_gpflows_optimisers() -> None:
+    rows = tf.data.Dataset.from_tensor_slices(DATA)
+    model = SparseEP(rows, problems.kernel(), BernoulliProbit(), inducing_variable=Z)
+    with pytest.raises(ValueError, match="minibatch_size"):
+        model.training_loss()
+
+
+@pytest.mark.parametrize("recipe", ["kmm", "laplace", "taylor", "ep"])
+@pytest.mark.parametrize("inducing", [None, Z])
+@pytest.mark.parametrize("kind", [VGPKMM, GPLaplace, Own])
+def test_any_method_runs_on_any_model(kind: type[SiteModel], inducing: Any, recipe: str) -> None:
+    """The class of the model does not matter: the sites and the objective are those of the method."""
+    first = {"kmm": VGPKMM, "laplace": GPLaplace, "taylor": GPLaplace, "ep": SiteModel}[recipe]
+    models = []
+    for cls in (kind, first):
+        model = cls(DATA, problems.kernel(), BernoulliLogit(), inducing_variable=inducing)
+        gpflow.set_trainable(model, False)
+        gpx.fit(model, recipe=recipe, tolerance=1e-12)
+        models.append(model)
+    assert models[0].site_method.name == recipe
+    np.testing.assert_allclose(models[0].training_loss(), models[1].training_loss(), rtol=1e-9)
+    _same(*models, atol=1e-6)
+
+
+def test_full_expectation_propagation_on_a_dense_model_is_sparse_ep_with_all_inputs() -> None:
+    dense = VGPKMM(DATA, problems.kernel(), BernoulliProbit())
+    sparse = SparseEP(DATA, problems.kernel(), BernoulliProbit(), inducing_variable=DATA[0].copy())
+    for model in (dense, sparse):
+        gpflow.set_trainable(model, False)
+    ends = [gpx.fit(dense, recipe="ep", stationarity=1e-9), gpx.fit(sparse, stationarity=1e-9)]
+    np.testing.assert_allclose(ends[0].objective[-1], ends[1].objective[-1], atol=1e-4)  # jitter of 1e-6
+    _same(dense, sparse, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("build", "recipe", "message"),
+    [
+        (lambda: ROADS["kmm"](), "jaakkola", "bound"),
+        (lambda: _classes(MultinomialLogit(3)), "laplace", "couple"),
+        (lambda: _classes(RobustMax(3)), "ep", "SparseEP"),
+        (lambda: _factors(), "kmm", "factors"),
+        (lambda: _factors(), "laplace", "factors"),
+    ],
+)
+def test_what_theory_does_not_allow_is_refused(
+    build: Callable[[], SiteModel], recipe: str, message: str
+) -> None:
+    with pytest.raises((ValueError, NotImplementedError), match=message):
+        gpx.fit(build(), recipe=recipe)
+
+
+def _classes(likelihood: Any) -> SiteModel:
+    X, Y = DATA
+    return SiteModel((X, Y + (X[:, :1] > 0.5)), problems.kernel(), likelihood)
+
+
+def _factors() -> SiteModel:
+    X, Y = DATA
+    return SparseEP((X, Y), problems.kernel(), RobustMax(2), inducing_variable=Z)
+
+
+def test_an_unknown_site_method_lists_the_known_ones() -> None:
+    model = ROADS["kmm"]()
+    model.site_method = "newton"
+    with pytest.raises(ValueError, match=r"'ep'.*'kmm'.*'laplace'"):
+        model.training_loss()
+
+
+def test_a_step_that_is_not_finite_changes_nothing() -> None:
+    model = ROADS["kmm"]()
+    gpx.fit(model, steps=1, hyper_updates=1)
+    iteration, kept = SiteIteration(model, sites.site_method("kmm")), model.nat1.numpy()
+    point = [part.numpy() for part in iteration.state]
+    model.kernel.variance.unconstrained_variable.assign(np.nan)
+    assert np.isnan(iteration.start().violation)
+    np.testing.assert_array_equal(model.nat1, kept)
+    for now, before in zip(iteration.state, point, strict=True):
+        np.testing.assert_array_equal(now, before)
+
+
+def test_a_free_form_model_is_not_trained() -> None:
+    model = SGPMCFreeForm(DATA, problems.kernel(), BernoulliLogit(), inducing_variable=Z)
+    with pytest.raises(ValueError, match=r"gpflow_ext\.sample"):
+        gpx.fit(model)
