@@ -40,7 +40,8 @@ class VGPKMM(SiteModel):
 
         At a fixed point of the sites, with marginals ``mean`` and ``var`` [N, L] held fixed, the bound and
         log ∫ p(f) ∏ tₙ(fₙ) df + Σₙ f_b(yₙ, mₙ, vₙ) have one gradient (the envelope theorem), but this one
-        needs no derivative of the variances. Its value is not the bound.
+        needs no derivative of the variances. Its value is not the bound. Derived in
+        docs/derivations.md, section 5.
         """
         prior, current = self.prior(), self.sites
         unseen = 0.5 * tf.reduce_sum(current.prec * prior.residual)

@@ -168,7 +168,7 @@ class GPJaakkola(SiteModel):
         """Return the bound at a fixed point of the sites, its gradient in closed form.
 
         By the envelope theorem that is the gradient of log ∫ p(f) ∏ tₙ(fₙ) df − ½ Σₙ precₙ residualₙ, and of
-        the likelihood's own terms, with the marginals held fixed.
+        the likelihood's own terms, with the marginals held fixed (derived in docs/derivations.md, section 5).
         """
         prior, current = self.prior(), self.sites
         q = sites.condition(tf.nest.map_structure(tf.stop_gradient, prior), current)
