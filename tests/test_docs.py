@@ -69,6 +69,14 @@ def test_symbols_are_in_the_files_that_the_table_names() -> None:
     assert checked > 40
 
 
+def test_the_code_points_to_the_derivations_that_there_are() -> None:
+    page = (ROOT / "docs/derivations.md").read_text(encoding="utf-8")
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "gpflow_ext").rglob("*.py"))
+    pointers = set(re.findall(r"docs/derivations\.md,\s+section\s+(\d+)", code))
+    assert pointers == set(re.findall(r"^## (\d+)\. ", page, re.MULTILINE))
+    assert len(pointers) > 5
+
+
 def test_missing_names_are_refused() -> None:
     for fence in (
         "source\ngpflow_ext/sites/algebra.py: nothing",

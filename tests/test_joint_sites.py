@@ -107,6 +107,25 @@ def test_the_factor_is_that_of_the_sum_of_kronecker_products(classes) -> None:
     np.testing.assert_allclose(F @ F.T @ B, np.eye(3 * M), rtol=0, atol=1e-9)
 
 
+def test_the_gradient_of_the_precision_is_that_of_the_sum_of_kronecker_products(classes) -> None:
+    sites, rng = JointSites(classes), np.random.default_rng(0)
+    A, weights = (tf.constant(rng.standard_normal(shape)) for shape in ((2, M, N), (2, 3 * M, 3 * M)))
+
+    def plain(A: tf.Tensor) -> tf.Tensor:
+        pairs = tf.einsum("cmn,ckn,npq->cmpkq", A, A, sites._prec)
+        return tf.reshape(pairs, weights.shape) + tf.eye(3 * M, dtype=A.dtype)
+
+    found = []
+    for precision in (sites._precision, plain):
+        with tf.GradientTape() as tape:
+            tape.watch(A)
+            value = tf.reduce_sum(weights * precision(A))
+        found.append((value, tape.gradient(value, A)))
+    assert np.abs(found[1][1]).max() > 0.1
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+
+
 def test_sites_are_blind_to_a_shift_of_all_classes_and_their_mean_is_that_of_q(classes) -> None:
     sites = JointSites(classes)
     prec = sites._prec.numpy()

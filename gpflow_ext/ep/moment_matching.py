@@ -129,7 +129,8 @@ def evaluate(
     """Return log Z of expectation propagation at any sites, and the cavities.
 
     Differentiable in the prior and in the parameters of the likelihood: with ``sites`` held fixed and the
-    cavities moving along, the gradient is exact at a fixed point, where log Z is stationary in the sites.
+    cavities moving along, the gradient is exact at a fixed point, where log Z is stationary in the sites
+    (derived in docs/derivations.md, section 6).
 
     Parameters
     ----------

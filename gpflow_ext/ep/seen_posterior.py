@@ -19,7 +19,8 @@ def seen_posterior(A: tf.Tensor, rho: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Te
         Ā = R⁻ᵀ[ r(ḡ + z̄ρ − Λ(k + z̄h))ᵀ + t(ρ − Λh)ᵀ + 2G diag(v̄) − (2V + z̄I)GΛ ]
         ρ̄ = k + z̄h          λ̄ₙ = −hₙkₙ − gₙᵀVgₙ − ½z̄(hₙ² + ‖gₙ‖²)
 
-    which costs half of what automatic differentiation of the factorisation does.
+    which costs half of what automatic differentiation of the factorisation does (derived in
+    docs/derivations.md, section 1).
 
     Parameters
     ----------

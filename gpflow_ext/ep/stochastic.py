@@ -24,7 +24,7 @@ mean μ; subscripts: a present, b the site's own projection w = Wᵀb; × their 
 The gradient holds q∖ₙ fixed in whitened coordinates, where the terms of the prior vanish and
 ∂log Z = Σₙ ∂log Ẑₙ(μ + aᵀE[v], aᵀVar[v]a + residual) is a sum over data: N/B times that of the minibatch is
 unbiased. It is exact at a fixed point, as the gradient of batch mode is, and does not see the datum's own
-site, which may be an epoch old; away from a fixed point the two differ.
+site, which may be an epoch old; away from a fixed point the two differ (docs/derivations.md, section 6).
 
 Where a datum has several factors each has sites of its own, [B, F, L'], and those of a minibatch move in
 parallel; ρ <= 1, without the over-relaxation of batch mode. A factor whose removal leaves no positive

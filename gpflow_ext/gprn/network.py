@@ -11,9 +11,9 @@ root Q [N, R] is kept, R ≤ N:
 
     bound = Σ_d log N(y_d; 0, CᵀR⁻¹C + σ²I) − D/2 log|R| − KL[q(F) || p(F)]
 
-R = I where F is known: CᵀC = K_w ∘ FFᵀ, the exact marginal likelihood given F. No difference of large
-numbers occurs, so the bound keeps its digits for small σ² and in single precision. The optimal q(F) given
-q(W) has Gaussian sites: q(F) ∝ p(F) Πₙ exp(nat1ₙᵀfₙ − ½ fₙᵀprecₙfₙ).
+(derived in docs/derivations.md, section 11). R = I where F is known: CᵀC = K_w ∘ FFᵀ, the exact marginal
+likelihood given F. No difference of large numbers occurs, so the bound keeps its digits for small σ² and in
+single precision. The optimal q(F) given q(W) has Gaussian sites: q(F) ∝ p(F) Πₙ exp(nat1ₙᵀfₙ − ½ fₙᵀprecₙfₙ).
 
 With M inducing inputs gₙ = lₙᵀg̃ + rₙ for both kinds of functions, lₙ a row of (L⁻¹K_zx)ᵀ [N, M] and rₙ
 independent with the variances that remain: all matrices are of size MK, and `sparse_bound` is linear in N.

@@ -93,7 +93,8 @@ def expected_squares(
 
         ‖rₙ‖² + vₙ tr(Ω UₙᵀUₙ) + sₙ t (mₙᵀΓ_K mₙ + vₙ tr(Γ_K Ω))
 
-    Where outputs are missing all sums over d leave them out. O(NDK²).
+    (derived in docs/derivations.md, section 11). Where outputs are missing all sums over d leave them out.
+    O(NDK²).
 
     Parameters
     ----------

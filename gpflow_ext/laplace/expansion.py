@@ -110,7 +110,8 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, current: Sites, char
 
         log ∫ p(f) ∏ tₙ(fₙ) df + bᵀ(μ + Qα) + log p(y | f̂) − ½ vᵀW + (Qb)ᵀg
 
-    in Q, μ, and the parameters of log p, W and g, all else held fixed.
+    in Q, μ, and the parameters of log p, W and g, all else held fixed. Derived in
+    docs/derivations.md, section 4.
     """
     held = tf.nest.map_structure(tf.stop_gradient, prior)
     point, factor = locate(held, log_density, current)

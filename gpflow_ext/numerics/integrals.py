@@ -37,7 +37,7 @@ def log_expectation(log_f: Elementwise, mean: tf.Tensor, var: tf.Tensor, window:
 
     Trapezoid rule in u, which converges geometrically: the integrand and all its derivatives vanish at the
     ends of the window. The nodes are constants in z = (x - mean)/sd; x moves with the moments, so that
-    derivatives of any order are those of the integral.
+    derivatives of any order are those of the integral (docs/derivations.md, section 10).
 
     Parameters
     ----------

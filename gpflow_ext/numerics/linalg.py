@@ -73,6 +73,7 @@ def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
     With Ā the adjoint of A and Φ the lower triangle with its diagonal halved, that of ``cross`` is chol⁻ᵀĀ
     and that of ``gram`` chol⁻ᵀ ½(P + Pᵀ) chol⁻¹ for P = Φ(−ĀAᵀ) (Murray 2016): two triangular solves in
     place of a new factorisation and its derivative. The adjoint of ``chol`` is zero. O(M²(M + N)).
+    Derived in docs/derivations.md, section 2.
     """
 
     @tf.custom_gradient
@@ -93,7 +94,10 @@ def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:
 
 
 def outer(matrix: tf.Tensor) -> tf.Tensor:
-    """Return BBᵀ of matrices [..., M, N]; its gradient takes one product, (S + Sᵀ)B, not two. O(M²N)."""
+    """Return BBᵀ of matrices [..., M, N]; its gradient takes one product, (S + Sᵀ)B, not two. O(M²N).
+
+    Derived in docs/derivations.md, section 8.
+    """
 
     @tf.custom_gradient
     def value(matrix: tf.Tensor) -> Any:
@@ -110,7 +114,8 @@ def inverse_root(gram: tf.Tensor) -> tf.Tensor:
 
     In the basis of the eigenvectors the derivative is elementwise, −1/(√λᵢ√λⱼ(√λᵢ + √λⱼ)): no difference of
     eigenvalues is divided by, so that close ones do no harm. What rounding leaves below ε·max λ is raised. A
-    matrix that is not finite gives NaN, as in a Cholesky factorisation, not an error.
+    matrix that is not finite gives NaN, as in a Cholesky factorisation, not an error. Derived in
+    docs/derivations.md, section 9.
     """
 
     @tf.custom_gradient

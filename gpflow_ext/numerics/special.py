@@ -61,7 +61,8 @@ def broadcast(mean: Any, var: Any) -> tuple[tf.Tensor, tf.Tensor]:
 def with_derivatives(value: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, slopes: Slopes) -> tf.Tensor:
     """Return ``value`` with ``slopes()`` for its derivatives in ``mean`` and ``var``, whatever it is made of.
 
-    Higher derivatives are those of the slopes, which are built only where a gradient is taken.
+    Higher derivatives are those of the slopes, which are built only where a gradient is taken. Those of
+    expectations are derived in docs/derivations.md, section 10.
     """
 
     @tf.custom_gradient
@@ -85,7 +86,7 @@ def log_ndtr(x: tf.Tensor) -> Any:
     ``x`` has any shape, the result the same. The value and the first two derivatives are right to the
     rounding of the dtype, float32 or float64, from x = -1e4 and below to where they underflow. The first
     derivative is the inverse Mills ratio h = φ/Φ; the second is -h (x + h), where x + h is never formed by
-    subtraction in the tail.
+    subtraction in the tail (docs/derivations.md, section 10).
     """
     tail = tf.maximum(-x, _TAIL)
     left = -0.5 * tf.square(tail) - _LOG_ROOT_2PI - tf.math.log(tail + _mills_excess(tail))

@@ -21,6 +21,8 @@ _LEAF = 128  # rows up to which TensorFlow's own triangular solve inverts a matr
 def squared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
     """Return aₙᵀS_p aₙ for S_p = F_pF_pᵀ, [B, P]. O(½PM²B), and as much for each of its two derivatives.
 
+    These are derived in docs/derivations.md, section 8.
+
     Parameters
     ----------
     factor

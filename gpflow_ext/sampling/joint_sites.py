@@ -89,7 +89,10 @@ class JointSites:
         return tf.reshape(V, shape), tf.reduce_sum(tf.math.log(tf.linalg.diag_part(R)), axis=1)
 
     def _precision(self, A: tf.Tensor) -> tf.Tensor:
-        """Return B for A [C, M, N], [C, M·P, M·P]; its gradient takes as many products. O(CNM²P²)."""
+        """Return B for A [C, M, N], [C, M·P, M·P]; its gradient takes as many products. O(CNM²P²).
+
+        Derived in docs/derivations.md, section 7.
+        """
         P, M = self._prec.shape[-1], A.shape[1]
         pairs = [(p, q) for p in range(P) for q in range(p + 1)]
 

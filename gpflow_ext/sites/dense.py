@@ -50,8 +50,8 @@ class Dense(NamedTuple):
     def log_normaliser(self, sites: Sites) -> tf.Tensor:
         """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites). O(N³).
 
-        Its gradient is in closed form, ½(ααᵀ − Λ^½B⁻¹Λ^½) for Σ and α for μ, at a quarter of the cost of
-        differentiating the factorisation.
+        Its gradient is in closed form, ½(ααᵀ − Λ^½B⁻¹Λ^½) for Σ and α for μ, in 3/2 N³ multiplications
+        where the derivative of the factorisation takes 7/2 N³ (docs/derivations.md, section 3).
         """
 
         @tf.custom_gradient

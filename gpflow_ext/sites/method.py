@@ -142,7 +142,8 @@ def envelope(model: SiteTarget, prior: Prior, sites: Sites, mean: tf.Tensor, var
 
     At a fixed point of the sites, with marginals ``mean`` and ``var`` [N, L] held fixed, the bound and
     log ∫ p(f) ∏ tₙ(fₙ) df + Σₙ f_b(yₙ, mₙ, vₙ) have one gradient (the envelope theorem), but this one
-    needs no derivative of the variances. Its value is not the bound.
+    needs no derivative of the variances. Its value is not the bound. Derived in docs/derivations.md,
+    section 5.
     """
     sites = Sites(*map(tf.stop_gradient, sites))
     mean, var = tf.stop_gradient(mean), tf.stop_gradient(var)
