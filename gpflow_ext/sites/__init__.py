@@ -11,6 +11,7 @@ from gpflow_ext.sites.algebra import (
     condition,
     divergence,
     expect,
+    log_normaliser,
     variational_bound,
     variational_sites,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "divergence",
     "envelope",
     "expect",
+    "log_normaliser",
     "register_method",
     "site_method",
     "variational_bound",

@@ -14,6 +14,8 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks
+from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sites import Dense, Prior, Projection, Sites, Whitened, sparse_prior
 from gpflow_ext.sites.method import SiteMethod, SiteState, site_method
 from gpflow_ext.sites.posterior import DenseSitePosterior
@@ -175,6 +177,24 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         state, finite = self._settle(prior)
         value = site_method(self.site_method).at_rest(self, prior, state)
         return tf.where(finite, value, tf.constant(np.nan, value.dtype))
+
+    def log_likelihoods(self, stack: Stack) -> tf.Tensor:
+        """Return the objective at the fixed point of the sites for each member of a stack of parameters, [C].
+
+        What `gpflow_ext.sample` draws hyperparameters from: the sites are integrated out as the method does.
+        The model's own stay as they are; each member starts from them.
+        """
+        parameters, method = [parameter for parameter, _ in stack.values], site_method(self.site_method)
+        tolerance, start = method.stationarity(), self.sites
+
+        def one(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
+            with stacked.substituted(zip(parameters, values, strict=True)):
+                prior = self.prior()
+                state, _ = method.solve(self, prior, start, 200, tolerance)
+                return method.at_rest(self, prior, state)
+
+        values = tuple(value for _, value in stack.values)
+        return tf.map_fn(one, values, fn_output_signature=start.nat1.dtype)
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
         """Return L [M, M] with LLᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Lv."""
