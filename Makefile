@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.10 python3 python; do \
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
+EXPERIMENTS := $(patsubst scripts/experiments/%/__main__.py,%,$(wildcard scripts/experiments/*/__main__.py))
 
 # Real data beside the checkout, where there are any; see `gpflow_ext.datasets`.
 ifndef GPFLOW_EXT_DATA
@@ -22,21 +23,21 @@ test: $(SETUP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 bench: $(SETUP)
-	$(BIN)/python scripts/benchmark.py all
+	$(BIN)/python -m scripts.benchmarks all
 
 docs: $(SETUP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pictures: $(SETUP)
-	$(BIN)/python scripts/pictures.py
+	$(BIN)/python -m scripts.tools.pictures
 
 # The papers' experiments: hours, into docs/results, what is recorded there is not measured again; or minutes, into runs.
 reproduce reproduce-quick: $(SETUP)
-	set -e; for script in scripts/reproduce/*.py; do \
-		echo "$$script"; $(BIN)/python $$script $(if $(findstring quick,$@),--quick); done
+	set -e; for method in $(EXPERIMENTS); do \
+		echo "$$method"; $(BIN)/python -m scripts.experiments.$$method $(if $(findstring quick,$@),--quick); done
 
 zoo: $(SETUP)
-	$(BIN)/python scripts/make_zoo.py
+	$(BIN)/python -m scripts.tools.make_zoo
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

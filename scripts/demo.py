@@ -87,9 +87,9 @@ def plane(ax: Any, split: Any, names: tuple[str, str] = ("worst area", "worst co
     model = gpx.models.VGPKMM((X, Y), gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit())
     gpx.fit(model, progress=False)
     axes = [np.linspace(column.min() - 0.3, column.max() + 0.3, 60) for column in X.T]
-    grid = np.meshgrid(*axes)
-    probability, _ = model.predict_y(np.stack([part.ravel() for part in grid], axis=1))
-    filled = gpx.plotting.class_probability(ax, grid, probability.numpy().reshape(grid[0].shape), X, Y)
+    across, up = np.meshgrid(*axes)
+    probability, _ = model.predict_y(np.stack([across.ravel(), up.ravel()], axis=1))
+    filled = gpx.plotting.class_probability(ax, (across, up), probability.numpy().reshape(up.shape), X, Y)
     ax.set_title("a model of two of the inputs")
     ax.set_xlabel(f"{names[0]} (standardised)")
     ax.set_ylabel(f"{names[1]} (standardised)")
@@ -148,7 +148,7 @@ def main() -> None:
     folder = gpx.export(model, options.out / "model", data=split, metrics=metrics)
     gpx.verify(folder)
     probabilities, loaded = served(folder, split.scaler.inverse(X_test))
-    live = gpx.classes.class_probabilities(model.likelihood, X_test, *model.predict_f(X_test)).numpy()
+    live = gpx.ClassPredictor(model).probabilities(X_test)
     difference = np.abs(probabilities - live).max()
     print(f"SavedModel {folder}: hashes and operations verified")
     print(

@@ -75,7 +75,7 @@ def likelihood(split: Any) -> tuple[Any, int | None]:
         return likelihoods.RobustMax(len(split.labels), 1e-3), len(split.labels)
     if split.task == "count":
         return likelihoods.PoissonLog(), None
-    noise = gpflow.likelihoods.Gaussian(0.1)
+    noise: Any = gpflow.likelihoods.Gaussian(0.1)
     noise.variance.prior = tfp.distributions.LogNormal(np.log(0.1), np.float64(1.0))
     return noise, None
 

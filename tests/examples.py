@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 CLOSE = 0.02  # relative difference of a shown number that other machines may have
@@ -36,3 +37,14 @@ def alike(one: str, other: str) -> bool:
     return texts[0] == texts[1] and all(
         math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-9) for a, b in zip(*numbers, strict=True)
     )
+
+
+def missing_programs(text: str) -> set[str]:
+    """Return the modules that a page runs by ``python -m scripts...`` and that are no programs."""
+    found = set(re.findall(r"python -m (scripts[\w.]*\w)", text))
+    files = {module: ROOT.joinpath(*module.split(".")) for module in found}
+    return {
+        module
+        for module, file in files.items()
+        if not (file.with_suffix(".py").is_file() or (file / "__main__.py").is_file())
+    }

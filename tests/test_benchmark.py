@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
-sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
-
-import _convergence  # noqa: E402
-import _flops  # noqa: E402
-import _methods  # noqa: E402
-import _peers  # noqa: E402
-import _report  # noqa: E402
-import benchmark  # noqa: E402
-import kmm  # noqa: E402
+from scripts.benchmarks import __main__ as benchmark
+from scripts.benchmarks import kmm as measured
+from scripts.benchmarks import peers
+from scripts.experiments.kmm import __main__ as kmm
+from scripts.experiments.kmm import convergence, methods
+from scripts.shared import report
+from scripts.shared.flops import counting
 
 N, K = 7, 5
 SQUARE, TALL = tf.eye(N, dtype=tf.float64), tf.ones([N, K], tf.float64)
@@ -61,7 +57,7 @@ def _gradient() -> tf.Tensor:
     ],
 )
 def test_operations_are_counted_as_they_run(compute, flops: float) -> None:
-    with _flops.counting() as counter:
+    with counting() as counter:
         compiled = tf.function(compute, autograph=False)
         compiled()
     counter.reset()
@@ -71,7 +67,7 @@ def test_operations_are_counted_as_they_run(compute, flops: float) -> None:
 
 
 def test_a_trace_keeps_the_best_and_stops_at_its_limit() -> None:
-    trace = _methods.Trace(_methods.Limit(target=-1.0))
+    trace = methods.Trace(methods.Limit(target=-1.0))
     for value in (-5.0, math.nan, -7.0, -2.0):
         trace.add(value)
         assert not trace.done
@@ -84,7 +80,7 @@ def test_a_trace_keeps_the_best_and_stops_at_its_limit() -> None:
 
 
 def test_a_curve_tells_when_it_arrives_and_when_it_settles() -> None:
-    curve = _convergence.Curve(np.arange(1.0, 6.0), np.ones(5), np.array([-9.0, -3.0, -2.9995, -1.0, -1.0]))
+    curve = convergence.Curve(np.arange(1.0, 6.0), np.ones(5), np.array([-9.0, -3.0, -2.9995, -1.0, -1.0]))
     assert curve.settled == 2  # the paper's rule stops on the flat stretch
     assert curve.within(-1.001) == 4.0
     assert curve.within(0.0) is None
@@ -92,7 +88,7 @@ def test_a_curve_tells_when_it_arrives_and_when_it_settles() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(4.39e7, "43.9M"), (9.999e8, "1G"), (2e13, "20T"), (5e3, "5k")])
 def test_operations_are_written_in_the_papers_units(value: float, text: str) -> None:
-    assert _report.flops(value) == text
+    assert report.flops(value) == text
 
 
 def test_missing_data_are_named(monkeypatch) -> None:
@@ -105,11 +101,11 @@ def test_missing_data_are_named(monkeypatch) -> None:
 @pytest.mark.slow
 def test_the_benchmark_measures_and_writes(monkeypatch, tmp_path) -> None:
     kept = ("gpflow_ext, parallel fixed point", "GPflow VGP, natural gradient", "scikit-learn, Laplace")
-    monkeypatch.setattr(_peers, "METHODS", tuple(method for method in _peers.METHODS if method.name in kept))
-    monkeypatch.setattr(benchmark, "BOUNDS", (None,))
+    monkeypatch.setattr(peers, "METHODS", tuple(method for method in peers.METHODS if method.name in kept))
+    monkeypatch.setattr(measured, "BOUNDS", (None,))
     out = tmp_path / "results.md"
     flags = ["kmm", "--sizes", "20", "--repeats", "2", "--cap", "2", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *flags])
     benchmark.main()
     where, *records = (json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines())
     assert where["environment"]["cores"] >= 1

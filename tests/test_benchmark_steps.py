@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import _benchmark_gprn
-import _benchmark_robustmax
-import _benchmark_sparse_ep
-import _benchmark_summary
-import _report
-import _timing
-import benchmark
+from scripts.benchmarks import __main__ as benchmark
+from scripts.benchmarks import gprn, robustmax, sparse_ep, summary, timing
+from scripts.shared import report
 
 
 def test_steps_are_timed_in_turn_and_their_operations_counted(monkeypatch) -> None:
-    monkeypatch.setattr(_timing, "PRODUCT_SIZE", 200)
+    monkeypatch.setattr(timing, "PRODUCT_SIZE", 200)
     calls: list[str] = []
 
-    def build(name: str, number: int) -> _timing.Step:
+    def build(name: str, number: int) -> timing.Step:
         matrix = tf.eye(10, dtype=tf.float64)
         product = tf.function(lambda: sum(tf.matmul(matrix, matrix) for _ in range(number)))
 
@@ -35,7 +28,7 @@ def test_steps_are_timed_in_turn_and_their_operations_counted(monkeypatch) -> No
         return step
 
     builders = {"a": lambda: build("a", 1), "b": lambda: build("b", 2), "c": lambda: build("c", 3)}
-    one, two, three = _timing.interleaved(builders, 3, ("a", "b"))
+    one, two, three = timing.interleaved(builders, 3, ("a", "b"))
     assert calls == [*"abc", *"abc" * 3, *"aa", *"bb"]  # first calls, rounds, counting
     assert three["flops"] is None
     assert 1e7 < one["rate"] == two["rate"] < 1e15
@@ -47,19 +40,19 @@ def test_steps_are_timed_in_turn_and_their_operations_counted(monkeypatch) -> No
 
 
 def test_the_benchmark_of_outputs_measures_and_the_summary_collects(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(_timing, "PRODUCT_SIZE", 100)
-    most = {_benchmark_gprn.TENSOR: 0, _benchmark_gprn.LMC: 0, _benchmark_gprn.GPR: 12}
-    monkeypatch.setattr(_benchmark_gprn, "MOST", most)
+    monkeypatch.setattr(timing, "PRODUCT_SIZE", 100)
+    most = {gprn.TENSOR: 0, gprn.LMC: 0, gprn.GPR: 12}
+    monkeypatch.setattr(gprn, "MOST", most)
     out = tmp_path / "benchmark_gprn.md"
     flags = ["gprn", "--quick", "--sizes", "12", "--repeats", "1", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *flags])
     benchmark.main()
     _, ours, theirs = map(json.loads, out.with_suffix(".jsonl").read_text().splitlines())
-    assert (ours["method"], theirs["method"]) == (_benchmark_gprn.OURS, _benchmark_gprn.GPR)
+    assert (ours["method"], theirs["method"]) == (gprn.OURS, gprn.GPR)
     assert all(record["flops"] > 0.0 and record["first_call"] > 0.0 for record in (ours, theirs))
-    ratio = _report.number(theirs["seconds"][0] / ours["seconds"][0], 2)
+    ratio = report.number(theirs["seconds"][0] / ours["seconds"][0], 2)
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if f"| {_benchmark_gprn.GPR} |" in line]
+    (line,) = [line for line in page.splitlines() if f"| {gprn.GPR} |" in line]
     assert f"| {ratio} |" in line
     assert (tmp_path / "benchmarks.png").stat().st_size > 5_000
     assert "VGPKMM" not in page
@@ -80,15 +73,15 @@ def test_a_method_that_did_not_arrive_is_shown_by_its_cap() -> None:
     piecewise = [{**record, "bound": "piecewise"} for record in records[:2]]
     costs = {"table": "costs", "size": 30, "seconds": {"product": [1e-3], "parallel step": [1e-2]}}
     costs["flops"] = {"parallel step": 1e5}
-    first, second, third = _benchmark_summary._kmm([*records, *piecewise, costs])
+    first, second, third = summary._kmm([*records, *piecewise, costs])
     assert third.task == "dense, N = 30, 20 pieces"
     assert (first.ours, first.theirs, first.capped) == (0.5, 90.0, True)
     assert second.method == "sklearn Laplace (own objective)"
     assert second.theirs / second.ours == pytest.approx(2.0)
     rate = 2.0 * 30**3 / 1e-3
     assert first.share == pytest.approx(1e5 / 1e-2 / rate)
-    assert "> 90" in _benchmark_summary._table([first])
-    assert "> 180 |" in _benchmark_summary._table([first])
+    assert "> 90" in summary._table([first])
+    assert "> 180 |" in summary._table([first])
 
 
 def test_steps_are_tabulated_beside_ours_of_the_same_kind() -> None:
@@ -104,7 +97,7 @@ def test_steps_are_tabulated_beside_ours_of_the_same_kind() -> None:
         for method, seconds in methods.items()
         for dtype in ("float32", "float64")
     ]
-    adam, natural, *_ = _benchmark_summary._robustmax([*records, *_predictions(records)])
+    adam, natural, *_ = summary._robustmax([*records, *_predictions(records)])
     assert (adam.method, adam.theirs / adam.ours) == ("GPflow, Adam", pytest.approx(1.5))
     assert (natural.method, natural.theirs / natural.ours) == (
         "GPflow, natural gradients",
@@ -112,12 +105,12 @@ def test_steps_are_tabulated_beside_ours_of_the_same_kind() -> None:
     )
     assert adam.share == pytest.approx(1e8 / 0.2 / 1e9)
     own = {"ours, Adam": "Adam", "ours, natural gradients": "natural"}
-    table = _benchmark_robustmax.times(records, "step", own, 1e3, "ms", lambda _: "0")
+    table = robustmax.times(records, "step", own, 1e3, "ms", lambda _: "0")
     assert "| GPflow, natural gradients | 3 | 500 | 2.00 | 20% | 3 | 500 | 2.00 | 20% | 0 |" in table
     ours, theirs = (
         {**r, "method": m} for r, m in zip(records[::2], ("SparseEP", "GPflow SVGP"), strict=False)
     )
-    text = _benchmark_sparse_ep._stochastic_table([ours, theirs])
+    text = sparse_ep._stochastic_table([ours, theirs])
     assert "| 40 | GPflow SVGP | 3 | 300 | 1.50 | 33% |" in text
 
 

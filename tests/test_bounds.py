@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from gpflow_ext.numerics.bounds import (
     jaakkola_llp,
     piecewise_llp,
 )
+from scripts.tools import make_bound_tables
 
 PIECES = sorted(TABLES)
 MEANS, VARS = (g.ravel() for g in np.meshgrid(np.linspace(-60.0, 60.0, 61), 10.0 ** np.arange(-6.0, 4.0)))
@@ -62,41 +61,32 @@ def with_gradients(function, mean, var, dtype=tf.float64) -> list[np.ndarray]:
     return [t.numpy() for t in (value, by_mean, by_var, *second)]
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = Path(__file__).parents[1] / "scripts" / "make_bound_tables.py"
-    spec = importlib.util.spec_from_file_location("make_bound_tables", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # ------------------------------------------------------------------------------------------------ the tables
 
 
 @pytest.mark.parametrize("num_pieces", PIECES)
-def test_fit_reproduces_the_stored_table(script: ModuleType, num_pieces: int) -> None:
-    fitted, stored = script.fit(num_pieces), TABLES[num_pieces]
+def test_fit_reproduces_the_stored_table(num_pieces: int) -> None:
+    fitted, stored = make_bound_tables.fit(num_pieces), TABLES[num_pieces]
     np.testing.assert_allclose(fitted.knots, stored.knots, atol=1e-10)
     np.testing.assert_allclose([p[:3] for p in fitted.pieces], np.transpose(stored[1:4]), atol=1e-10)
     np.testing.assert_allclose(fitted.max_gap, stored.max_gap, rtol=1e-10)
 
 
-def test_table_is_written_by_the_script(script: ModuleType) -> None:
+def test_table_is_written_by_the_script() -> None:
     rendered: dict = {}
     halves = {
-        r: script.RightHalf(list(t.knots), list(zip(*t[1:4], strict=True)), t.max_gap)
+        r: make_bound_tables.RightHalf(list(t.knots), list(zip(*t[1:4], strict=True)), t.max_gap)
         for r, t in TABLES.items()
     }
-    text = script.render(halves)
+    text = make_bound_tables.render(halves)
     exec(text.replace("from __future__ import annotations", ""), rendered)
     assert rendered["TABLES"] == TABLES
-    assert text == (Path(script.TARGET)).read_text(encoding="utf-8")
+    assert text == (Path(make_bound_tables.TARGET)).read_text(encoding="utf-8")
 
 
-def test_fit_needs_three_pieces(script: ModuleType) -> None:
+def test_fit_needs_three_pieces() -> None:
     with pytest.raises(ValueError, match="at least 3; found 2"):
-        script.fit(2)
+        make_bound_tables.fit(2)
 
 
 @pytest.mark.parametrize(

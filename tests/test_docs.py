@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from pathlib import Path
 
 import examples
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+from scripts.tools import mkdocs_hook
 
-import _site  # noqa: E402
+ROOT = Path(__file__).parent.parent
+
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 EXECUTED = [  # the blocks of serving.md, which need the zoo beside them, run in test_readme.py
@@ -47,11 +46,12 @@ def test_every_model_has_an_executed_page() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_id)
 def test_pages_name_only_what_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    _site.filled(text)  # raises for code, paragraphs or tables that are not there
+    mkdocs_hook.filled(text)  # raises for code, paragraphs or tables that are not there
     for target in re.findall(r"\]\(((?!http|#)[^)#]+)[^)]*\)", text):
         assert (page.parent / target).exists(), target
     for path in set(re.findall(r"(?:scripts|tests|gpflow_ext)/[a-z_0-9/]+\.py", text)):
         assert (ROOT / path).is_file(), path
+    assert not examples.missing_programs(text)
     for module in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE):
         assert _defines(module), module
 
@@ -85,7 +85,7 @@ def test_missing_names_are_refused() -> None:
         "section\nREADME.md: None",
     ):
         with pytest.raises(ValueError, match="has no"):
-            _site.filled(f"```{fence}\n```")
+            mkdocs_hook.filled(f"```{fence}\n```")
 
 
 def test_formulas_become_mathml() -> None:
@@ -93,12 +93,12 @@ def test_formulas_become_mathml() -> None:
     content = (
         r'<p><span class="arithmatex">\(a &lt; \frac{1}{2}\)</span></p><div class="arithmatex">\[x^2\]</div>'
     )
-    shown = _site.on_page_content(content)
+    shown = mkdocs_hook.on_page_content(content)
     assert shown.count("<math") == 2
     assert "<mfrac>" in shown
     assert "arithmatex" not in shown
     with pytest.raises(ValueError, match="not known"):
-        _site.mathml(r"\(\nosuchcommand\)", display=False)
+        mkdocs_hook.mathml(r"\(\nosuchcommand\)", display=False)
 
 
 def test_text_is_compared_up_to_small_differences_of_numbers() -> None:

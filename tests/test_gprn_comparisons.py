@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import gpflow
@@ -11,16 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import gpflow_ext as gpx
+from gpflow_ext.models import GPRNTensor
+from scripts.experiments.gprn import comparisons, methods
+from scripts.experiments.gprn.mixture import Mixture
+from scripts.experiments.gprn.others import OtherOutputs
+
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "scripts")]
-
-import _gprn  # noqa: E402
-import _gprn_methods as methods  # noqa: E402
-from _gprn_mixture import Mixture  # noqa: E402
-from _gprn_others import OtherOutputs  # noqa: E402
-
-import gpflow_ext as gpx  # noqa: E402
-from gpflow_ext.models import GPRNTensor  # noqa: E402
 
 
 def graph_of_a_step(outputs: int) -> list[tuple[str, tuple[int, ...]]]:
@@ -48,7 +44,7 @@ def test_a_step_of_the_collapsed_posterior_is_the_same_for_any_number_of_outputs
 
 def _ratio(rows: int, outputs: int, width: int, steps: int, stationary: bool) -> float:
     """Return the mean squared error of a network over that of independent regressions, on held-out inputs."""
-    task = _gprn.generated(0, stationary, outputs, rows, width)
+    task = comparisons.generated(0, stationary, outputs, rows, width)
     task = methods.Task(task.X, task.Y, task.X_test, task.Y_test, steps=steps)
     own, alone = (methods.run(name, task, 2)["nrmse"] for name in (methods.COLLAPSED, methods.INDEPENDENT))
     return float((own / alone) ** 2)
@@ -56,7 +52,7 @@ def _ratio(rows: int, outputs: int, width: int, steps: int, stationary: bool) ->
 
 def test_the_mixture_is_that_of_its_definition() -> None:
     """Expected log densities, the bound and predictions against draws; five standard errors, a fixed seed."""
-    task = _gprn.generated(0, outputs=3, rows=5, width=1)
+    task = comparisons.generated(0, outputs=3, rows=5, width=1)
     model = methods.network(task, 2)
     rng = np.random.default_rng(0)
     mixture = Mixture(model, task.X, task.Y, rng.standard_normal((5, 2)), 2, 0)
@@ -139,7 +135,7 @@ SMALL, LARGE = (25, 40, 1, 4), (60, 200, 2, 20)
 
 def test_the_start_by_moments_finds_a_higher_bound_and_predicts_better() -> None:
     """Draws of a network with two nodes, on which two steps of fit keep it."""
-    task = _gprn.generated(1, outputs=60, rows=30, width=1)
+    task = comparisons.generated(1, outputs=60, rows=30, width=1)
     found = {}
     for moments in (True, False):
         model = methods.network(task, 2)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import problems
 import tensorflow as tf
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "scripts")]
-
-import _gprn_field as images  # noqa: E402
-import _gprn_methods as methods  # noqa: E402
-from _gprn_mean_field import MeanField  # noqa: E402
-
-from gpflow_ext.gprn import network  # noqa: E402
+from gpflow_ext.gprn import network
+from scripts.experiments.gprn import field as images
+from scripts.experiments.gprn import methods
+from scripts.experiments.gprn.mean_field import MeanField
 
 
 def test_the_factorised_bound_rises_and_stays_below_the_collapsed_one() -> None:

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import gpflow_ext as gpx
+from scripts import predict
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "scripts")]
 
-import predict  # noqa: E402
 
 MODEL = ROOT / "saved_models" / "wine_sparse_ep"
 

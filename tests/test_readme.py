@@ -44,3 +44,4 @@ def test_readme_names_only_what_exists() -> None:
         assert (README.parent / target).exists(), target
     for path in set(re.findall(r"scripts/[a-z_0-9/]+\.py", text)):
         assert (README.parent / path).is_file(), path
+    assert not examples.missing_programs(text)

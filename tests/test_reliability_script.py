@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import reliability
-from _reliability import ROWS
+from scripts.tools import reliability
+from scripts.tools.reliability_rows import ROWS
 
 TESTS = Path(__file__).resolve().parent
 

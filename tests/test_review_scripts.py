@@ -11,14 +11,13 @@ import problems
 import pytest
 from marks import others_slow
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
-sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
+from scripts import train_review
+from scripts.experiments.review import __main__ as review
+from scripts.experiments.review import methods as compared
+from scripts.experiments.review import report as shown
+from scripts.shared.journal import Journal
 
-import _review  # noqa: E402
-import _review_report as shown  # noqa: E402
-import review  # noqa: E402
-import train_review  # noqa: E402
-from _journal import Journal  # noqa: E402
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
 def _table(folder: Path, labels: bool) -> str:
@@ -86,9 +85,9 @@ def test_runs_are_timed_recorded_drawn_and_described(tmp_path) -> None:
     journal = Journal(tmp_path / "review.jsonl")
     sets = {set.name: set for set in (*review.regression_sets(True), *review.classification_sets(True))}
     for name, method, run, score in (
-        ("generated", "means-L-BFGS-B", _review.regression, "R²"),
-        ("generated", "means-PN", _review.regression, "R²"),
-        ("generated labels", "vi-Taylor", _review.classification, "accuracy"),
+        ("generated", "means-L-BFGS-B", compared.regression, "R²"),
+        ("generated", "means-PN", compared.regression, "R²"),
+        ("generated labels", "vi-Taylor", compared.classification, "accuracy"),
     ):
         record = {"set": name, "method": method, **review.measure(sets[name], method, run, score)}
         seconds, scores, objective = np.array(record["curve"]).T
@@ -108,10 +107,10 @@ def test_runs_are_timed_recorded_drawn_and_described(tmp_path) -> None:
 
 
 def test_generated_data_are_one_function_with_noise() -> None:
-    (X, Y), (X_test, _) = _review.generated(400, 2, 1.0)
+    (X, Y), (X_test, _) = compared.generated(400, 2, 1.0)
     assert (len(X), len(X_test)) == (400, 100)
     assert 0.5 < Y.std() < 1.5  # unit variance, up to a few effective dimensions
-    labels = _review.generated(400, 2, 1.0, labels=True)[0][1]
+    labels = compared.generated(400, 2, 1.0, labels=True)[0][1]
     assert set(labels[:, 0]) == {0.0, 1.0}
     # Points within a twentieth of the length scale differ by the noise and little more.
     near = np.argwhere(np.triu(np.linalg.norm(X[:, None] - X, axis=-1) < 0.05, 1))
@@ -120,7 +119,7 @@ def test_generated_data_are_one_function_with_noise() -> None:
 
 @pytest.mark.slow
 def test_the_comparisons_write_their_page_and_are_not_run_again(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["review.py", "--quick", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["review", "--quick", "--out", str(tmp_path)])
     review.main()
     page = (tmp_path / "review.md").read_text(encoding="utf-8")
     for name, (title, methods, _) in shown.FIGURES.items():
@@ -134,7 +133,7 @@ def test_the_comparisons_write_their_page_and_are_not_run_again(tmp_path, monkey
 
 def test_the_recorded_comparison_finds_what_the_review_says() -> None:
     """ "vi-means beats its opponent in all the experiments": its score is there sooner on every set."""
-    journal = Journal(SCRIPTS.parent / "docs/results/review.jsonl")
+    journal = Journal(RESULTS / "review.jsonl")
     runs = shown.chosen(journal, "review_vi_svi")
     assert len(runs) == 7
     for of in runs.values():

@@ -15,14 +15,12 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
+import gpflow_ext as gpx
+from scripts.benchmarks import robustmax as benchmark
+from scripts.experiments.robustmax import runs
+from scripts.train_svgp_robustmax import Curve
+
 SCRIPTS = Path(__file__).parent.parent / "scripts"
-sys.path[:0] = [str(SCRIPTS)]
-
-import _benchmark_robustmax as benchmark  # noqa: E402
-import _robustmax  # noqa: E402
-from _curve import Curve  # noqa: E402
-
-import gpflow_ext as gpx  # noqa: E402
 
 
 def test_a_curve_drops_lost_steps_and_goes_on_with_its_clock(monkeypatch, tmp_path) -> None:
@@ -57,11 +55,11 @@ def test_the_benchmarks_reference_is_exact_and_shows_what_nodes_cost() -> None:
 @pytest.mark.slow
 def test_the_toy_problem_is_learnt_recorded_and_drawn(tmp_path) -> None:
     where = {"date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": "", "versions": {}}
-    _robustmax.toy(tmp_path, where, steps=25)
+    runs.toy(tmp_path, where, steps=25)
     record = json.loads((tmp_path / "robustmax_toy.jsonl").read_text())
     assert record["error"] < 0.2
     assert (tmp_path / "robustmax_toy.png").stat().st_size > 10_000
-    text = _robustmax.text(tmp_path)
+    text = runs.text(tmp_path)
     assert f"{100 * record['error']:.1f} %" in text
     assert "MNIST" not in text
 

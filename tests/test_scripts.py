@@ -20,15 +20,22 @@ import pytest
 
 import gpflow_ext as gpx
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ROOT / "scripts"
+COMMANDS = sorted(path.name for path in SCRIPTS.glob("[!_]*.py"))
+PROGRAMS = sorted(  # the modules of the packages that are run
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    for path in SCRIPTS.glob("*/**/*.py")
+    if "ArgumentParser(" in path.read_text(encoding="utf-8")
+)
 
 
 def _process(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own."""
-    environment = {**os.environ, "GPFLOW_EXT_OFFLINE": "1"}
+    """Run a command, by its file, or a program, by the name of its module, in a process of its own."""
+    environment = {**os.environ, "GPFLOW_EXT_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     environment.pop("GPFLOW_EXT_DATA", None)
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *arguments],
+        [sys.executable, *([str(SCRIPTS / script)] if script in COMMANDS else ["-m", script]), *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -59,7 +66,6 @@ def _run(folder: Path, script: str, *arguments: str, code: int = 0) -> Done:
         patch.setenv("GPFLOW_EXT_OFFLINE", "1")
         patch.delenv("GPFLOW_EXT_DATA", raising=False)
         patch.setattr(sys, "argv", [script, *arguments])
-        patch.syspath_prepend(str(SCRIPTS))
         try:
             runpy.run_path(str(SCRIPTS / script), run_name="__main__")
         except SystemExit as end:
@@ -82,10 +88,10 @@ def _folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("[!_]*.py")))
+@pytest.mark.parametrize("script", [*COMMANDS, *PROGRAMS])
 def test_help_teaches(script: str, tmp_path) -> None:
     shown = _process(tmp_path, script, "--help").stdout
-    assert shown.startswith("usage:")
+    assert shown.startswith(f"usage: {script}" if script in COMMANDS else f"usage: python -m {script} ")
     assert len(shown.splitlines()) > 8
 
 

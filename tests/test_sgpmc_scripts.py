@@ -15,14 +15,12 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.sampling.target import Target
+from scripts.benchmarks import __main__ as benchmark
+from scripts.experiments.sgpmc import __main__ as sgpmc
+from scripts.experiments.sgpmc import pines, runs, toy
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
-sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "reproduce")]
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
-import _sgpmc_pines as pines  # noqa: E402
-import _sgpmc_toy as toy  # noqa: E402
-import benchmark  # noqa: E402
-import sgpmc  # noqa: E402
 
 needs_data = pytest.mark.skipif(
     not (Path(os.environ.get("GPFLOW_EXT_DATA", "missing")) / "coal_disasters.csv.gz").is_file(),
@@ -42,7 +40,7 @@ def test_the_pattern_has_its_intensity() -> None:
 
 
 def recorded(**key) -> list[dict]:
-    lines = (SCRIPTS.parent / "docs/results/sgpmc.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (RESULTS / "sgpmc.jsonl").read_text(encoding="utf-8").splitlines()
     return [one for one in map(json.loads, lines) if key.items() <= one.items()]
 
 
@@ -91,7 +89,7 @@ def test_the_most_correlated_functions_are_found() -> None:
 @needs_data
 @pytest.mark.slow
 def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["sgpmc.py", "--quick", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["sgpmc", "--quick", "--out", str(tmp_path)])
     sgpmc.main()
     page = (tmp_path / "sgpmc.md").read_text(encoding="utf-8")
     for title in ("Coal-mining", "point pattern", "Inducing points", "Three classes", "Samplers"):
@@ -107,7 +105,7 @@ def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None
 @pytest.mark.slow
 def test_the_benchmark_measures_and_writes(tmp_path, monkeypatch, capsys) -> None:
     out = tmp_path / "benchmark_sgpmc.md"
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", "sgpmc", "--quick", "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "sgpmc", "--quick", "--out", str(out)])
     benchmark.main()
     lines = [json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines()]
     assert {one["problem"] for one in lines[1:]} == {"coal", "binary", "grid"}
@@ -126,17 +124,17 @@ def test_the_density_in_jax_is_ours() -> None:
     pytest.importorskip(
         "numpyro", reason="needs NumPyro, with which the benchmark compares where it is installed"
     )
-    import _benchmark_sgpmc
-    import _peer_numpyro
+    from scripts.benchmarks import peer_numpyro
+    from scripts.benchmarks import sgpmc as measured
 
     counts = gpx.models.SGPMCFreeForm(
         (problems.inputs(12), problems.counts(12)[1]),
-        _benchmark_sgpmc._sgpmc.kernel(1.3, (1.75, 1.0), (1.2, 1.0)),
+        runs.kernel(1.3, (1.75, 1.0), (1.2, 1.0)),
         gpflow.likelihoods.Poisson(binsize=0.3),
         inducing_variable=problems.inputs(5, seed=1),
     )
-    for model in (counts, _benchmark_sgpmc.binary(15, 5)):
-        target, (theirs, start) = Target(model, model.log_likelihoods), _peer_numpyro.log_density(model)
+    for model in (counts, measured.binary(15, 5)):
+        target, (theirs, start) = Target(model, model.log_likelihoods), peer_numpyro.log_density(model)
         assert [each.name for each in target.coordinates] == ["V", "kernel.lengthscales", "kernel.variance"]
         points = np.asarray(start) + 0.3 * np.random.default_rng(0).standard_normal((4, len(start)))
         difference = target(tf.constant(points)).numpy() - [float(theirs(point)) for point in points]

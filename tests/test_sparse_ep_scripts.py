@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,15 +10,10 @@ import problems
 import pytest
 import tensorflow as tf
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
-sys.path[:0] = [str(SCRIPTS)]
-
-import _benchmark_sparse_ep  # noqa: E402
-import _journal  # noqa: E402
-import _report  # noqa: E402
-import _sep_methods as methods  # noqa: E402
-import _sep_traces as traces  # noqa: E402
-import _sep_uci as uci  # noqa: E402
+from scripts.benchmarks import sparse_ep
+from scripts.experiments.sparse_ep import methods, traces, uci
+from scripts.shared import report
+from scripts.shared.journal import Journal
 
 DATA, OTHER = problems.binary(40), problems.binary(40, seed=9)
 Z, OTHER_Z = problems.inputs(6, seed=5), problems.inputs(6, seed=6)
@@ -28,16 +21,16 @@ Z, OTHER_Z = problems.inputs(6, seed=5), problems.inputs(6, seed=6)
 
 def test_a_journal_resumes_and_drops_a_line_that_was_cut_off(tmp_path) -> None:
     path = tmp_path / "found.jsonl"
-    journal = _journal.Journal(path)
+    journal = Journal(path)
     journal.heading = {"environment": {}}
     journal.once({"set": "a", "split": 0}, lambda: {"nll": 0.5, "trace": [1.0]})
     journal.once({"set": "a", "split": 1}, lambda: {"nll": 0.25})
     path.write_text(path.read_text()[:-5])
-    again = _journal.Journal(path)
+    again = Journal(path)
     again.once({"set": "a", "split": 0}, lambda: pytest.fail("measured twice"))
     again.once({"set": "a", "split": 1}, lambda: {"nll": 0.75})
     expected = [{"environment": {}}, {"set": "a", "split": 0, "nll": 0.5, "trace": [1.0]}]
-    assert _journal.Journal(path).records == [*expected, {"set": "a", "split": 1, "nll": 0.75}]
+    assert Journal(path).records == [*expected, {"set": "a", "split": 1, "nll": 0.75}]
 
 
 def test_step_sizes_follow_the_signs_of_the_gradient() -> None:
@@ -88,13 +81,13 @@ def test_the_uci_experiment_is_written_and_not_repeated(monkeypatch, tmp_path) -
     load = lambda name, seed, **_: (problems.binary(40, seed=seed), problems.binary(20, seed=seed + 50))  # noqa: E731
     monkeypatch.setattr(uci, "datasets", SimpleNamespace(load=load))
     path = tmp_path / "uci.jsonl"
-    uci.run(_journal.Journal(path), ["sonar"], [0.15], 2, 3)
+    uci.run(Journal(path), ["sonar"], [0.15], 2, 3)
     monkeypatch.setattr(
         uci, "METHODS", {"SEP": lambda *_: pytest.fail("measured twice"), "FITC": methods.SEP}
     )
-    uci.run(_journal.Journal(path), ["sonar"], [0.15], 2, 3)
+    uci.run(Journal(path), ["sonar"], [0.15], 2, 3)
     monkeypatch.setattr(uci, "datasets", None)
-    journal = _journal.Journal(path)
+    journal = Journal(path)
     uci.run(journal, ["sonar"], [0.15], 2, 3)
     assert [record["split"] for record in journal.records] == [0, 1, 0, 1]
     assert all(record["inducing"] == 6 and record["seconds"] > 0.0 for record in journal.records)
@@ -128,9 +121,9 @@ def test_a_tracer_leaves_its_evaluations_out_and_ends_the_run() -> None:
 def test_sites_one_at_a_time_and_in_parallel_reach_one_evidence() -> None:
     X, Y = problems.binary(60)
     data = 4.0 * X, Y  # far from the inducing points: the residual counts
-    found = _benchmark_sparse_ep.fixed(data, 10, 1)
+    found = sparse_ep.fixed(data, 10, 1)
     assert found["objective"] == pytest.approx(found["sequential_objective"], abs=1e-6)  # sites within 1e-6
     assert 1 < found["sequential_sweeps"] < 50
-    costs = _benchmark_sparse_ep.costs(data, 10, 1)
-    text = _benchmark_sparse_ep.document(_report.environment(), [found, costs])
+    costs = sparse_ep.costs(data, 10, 1)
+    text = sparse_ep.document(report.environment(), [found, costs])
     assert f"{found['objective']:.6f}" in text

@@ -16,12 +16,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import gpflow_ext as gpx
+from scripts.tools import make_zoo
 
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "saved_models"
-sys.path[:0] = [str(ROOT / "scripts")]
 
-import make_zoo  # noqa: E402
 
 CLASSES = {"VGPKMM", "SVGPRobustMax", "SparseEP", "SGPMCFreeForm", "GPRNTensor", "GPLaplace"}
 
@@ -67,7 +66,7 @@ def test_is_small_and_its_card_tells_what_it_must(name):
     for text in (
         "licence",
         "95 % interval",
-        f"make_zoo.py {name}",
+        f"make_zoo {name}",
         f"| dtype | {about['dtype']} |",
         f"| seed | {about['seed']} |",
         "holds training inputs",

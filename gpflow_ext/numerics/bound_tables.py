@@ -1,4 +1,4 @@
-"""Piecewise quadratic upper bounds on log(1 + eˣ), written by scripts/make_bound_tables.py."""
+"""Piecewise quadratic upper bounds on log(1 + eˣ), written by scripts/tools/make_bound_tables.py."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def piecewise_llp(num_pieces: int) -> PiecewiseBound:
     """Return the minimax piecewise quadratic upper bound on log(1 + eˣ) with ``num_pieces`` pieces.
 
     The kind of bound is that of Marlin, Khan and Murphy (2011); the constants are fitted by
-    ``scripts/make_bound_tables.py``. A number of pieces without a table raises ``ValueError``.
+    ``scripts/tools/make_bound_tables.py``. A number of pieces without a table raises ``ValueError``.
     """
     if num_pieces not in TABLES:
         raise ValueError(f"num_pieces must be one of {sorted(TABLES)}; found {num_pieces!r}")

@@ -1,0 +1,1 @@
+"""Speed beside other implementations: ``python -m scripts.benchmarks all``."""

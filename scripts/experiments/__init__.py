@@ -1,0 +1,1 @@
+"""The papers' experiments, a package for each method: ``python -m scripts.experiments.<method>``."""

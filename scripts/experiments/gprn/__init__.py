@@ -1,0 +1,1 @@
+"""Li et al. (2020): GPRNTensor."""

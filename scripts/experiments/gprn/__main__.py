@@ -1,0 +1,98 @@
+"""Gaussian process regression networks: real and generated data, other methods, a million outputs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ... import _cli
+from ...shared import report
+
+EPILOG = """\
+examples
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.gprn --threads 1            everything, into docs/results/
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.gprn --quick                a reduced form, into runs/reproduce_gprn/
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.gprn --experiment heat --seeds 1
+
+experiments
+  heat         4,096 outputs of a simulator without noise
+  generated    draws of a network with two nodes, 200 outputs
+  stationary   draws of independent GPs, where a network has nothing to gain
+  arabidopsis  800 genes over a day
+  germany      air quality at 70 stations, half of the readings missing
+  sarcos       seven torques of a robot arm
+  field        images of a million pixels, generated
+  scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs
+
+Results are written after each measurement: gprn.md, and single measurements to gprn.jsonl. A rerun skips what is there,
+so a run can be stopped at any time; to measure again, remove the lines.
+"""
+EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "field", "scaling")
+QUICK = ("generated", "scaling")
+METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field", "mixture")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser."""
+    new = argparse.ArgumentParser(
+        prog="python -m scripts.experiments.gprn",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument(
+        "--experiment", choices=EXPERIMENTS, nargs="+", help=f"default: all; {', '.join(QUICK)} with --quick"
+    )
+    new.add_argument("--methods", choices=METHODS, nargs="+", help="some of them (default: all)")
+    new.add_argument("--quick", action="store_true", help="one seed, few outputs and steps")
+    new.add_argument("--seeds", type=int, metavar="S", help="splits of each set (default: 3; 1 with --quick)")
+    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_gprn with --quick"
+    )
+    return new
+
+
+def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: Path) -> None:
+    """Run one experiment, as far as the journal lacks it."""
+    from . import comparisons
+
+    if experiment == "scaling":
+        if options.quick:
+            comparisons.scaling(journal, (100, 1000), (100, 1000), rows=20, nodes=2)
+        else:
+            comparisons.scaling(journal, comparisons.SIZES, comparisons.TENSOR_SIZES, rows=100, nodes=5)
+    else:
+        seeds = options.seeds or (1 if options.quick else 3)
+        comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder)
+
+
+def main() -> None:
+    """Measure and write."""
+    options = arguments().parse_args()
+    report.set_threads(options.threads)
+    from ...shared.journal import Journal
+    from . import comparisons
+
+    if not os.environ.get("GPFLOW_EXT_DATA"):
+        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
+    folder = options.out or Path("runs/reproduce_gprn" if options.quick else "docs/results")
+    path = folder / "gprn.md"
+    begin = time.perf_counter()
+
+    def written(journal: Journal) -> None:
+        report.write(path, comparisons.text(journal))
+
+    journal = Journal(path.with_suffix(".jsonl"), written)
+    for experiment in options.experiment or (QUICK if options.quick else EXPERIMENTS):
+        journal.heading = {"environment": report.environment(options.threads), "of": experiment}
+        measure(experiment, options, journal, folder)
+    written(journal)
+    print(f"written to {path}; {time.perf_counter() - begin:.0f} seconds")
+
+
+if __name__ == "__main__":
+    _cli.run(main)

@@ -1,0 +1,1 @@
+"""Khan, Mohamed & Murphy (2012): VGPKMM."""

@@ -1,0 +1,1 @@
+"""Izmailov (2016): the review's methods."""

@@ -1,0 +1,1 @@
+"""Hensman et al. (2015): sampling, SGPMCFreeForm."""

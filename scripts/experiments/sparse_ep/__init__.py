@@ -1,0 +1,1 @@
+"""Hernández-Lobato & Hernández-Lobato (2016): SparseEP."""

@@ -1,0 +1,1 @@
+"""What the other packages share: environments and tables, journals of measurements, counted operations."""

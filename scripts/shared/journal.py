@@ -1,0 +1,70 @@
+"""A resumable record of measurements: one JSON object a line, appended as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from . import report
+
+Record: TypeAlias = dict[str, Any]
+
+
+class Journal:
+    """The finished measurements in a file, which a rerun finds there and does not repeat.
+
+    Parameters
+    ----------
+    path
+        The file; made at the first record. A last line that was cut off is dropped.
+    written
+        Called after each new record, for example to write the tables again.
+
+    Attributes
+    ----------
+    heading
+        A record to put before the next one, if there is a next one.
+    """
+
+    def __init__(self, path: Path, written: Callable[[Journal], None] | None = None) -> None:
+        self._path, self._written = path, written
+        self.heading: Record | None = None
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        self.records: list[Record] = [found for line in lines if (found := _parsed(line)) is not None]
+        if len(self.records) < len(lines):
+            report.write_lines(path, self.records)
+
+    def find(self, **key: Any) -> list[Record]:
+        """Return the records that hold these values."""
+        return [record for record in self.records if key.items() <= _plain(record).items()]
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Append a record."""
+        new = [dict(record)] if self.heading is None else [self.heading, dict(record)]
+        self.heading = None
+        self.records += new
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(one, allow_nan=False) + "\n" for one in new))
+        if self._written is not None:
+            self._written(self)
+
+    def once(self, key: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> None:
+        """Measure and append, unless a record with this key is there."""
+        if not self.find(**key):
+            self.add({**key, **measure()})
+
+
+def _plain(record: Record) -> Record:
+    """Return the entries that can be part of a key."""
+    return {name: value for name, value in record.items() if not isinstance(value, list | dict)}
+
+
+def _parsed(line: str) -> Record | None:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None

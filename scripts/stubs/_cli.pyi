@@ -1,0 +1,3 @@
+"""The module that a command finds beside itself."""
+
+from scripts._cli import *  # noqa: F403

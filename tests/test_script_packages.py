@@ -1,0 +1,45 @@
+"""How the packages of scripts/ hang together: by ordinary imports, from what stands below."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+BELOW = {
+    "shared": set(),
+    "experiments": {"shared"},
+    "benchmarks": {"experiments", "shared"},
+    "tools": {"shared"},
+}
+MODULES = sorted(path.relative_to(SCRIPTS) for path in SCRIPTS.glob("*/**/*.py"))
+
+
+def _imported(module: Path) -> set[str]:
+    """Return the packages, and the commands, of scripts/ that a module imports relatively."""
+    found = set()
+    for node in ast.walk(ast.parse((SCRIPTS / module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == len(module.parts):
+            found |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_packages_import_from_below(module: Path) -> None:
+    commands = {path.stem for path in SCRIPTS.glob("*.py")}
+    assert _imported(module) - commands <= BELOW[module.parts[0]]
+
+
+def test_every_package_is_ordered_and_has_its_imports() -> None:
+    assert {module.parts[0] for module in MODULES} == set(BELOW)
+    assert {path.parent for path in MODULES} == {
+        path.parent for path in MODULES if path.name == "__init__.py"
+    }
+    assert _imported(Path("benchmarks/sgpmc.py")) == {"experiments", "shared"}
+
+
+def test_no_file_is_long() -> None:
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.rglob("*.py")}
+    assert max(sizes.values()) <= 350, max(sizes, key=sizes.__getitem__)
