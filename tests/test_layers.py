@@ -22,7 +22,9 @@ TOWER: list[dict[str, str]] = [
     {"sites": "algebra . sparse_prior triangular_posterior model"},
     {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
     {"prediction": "classes densities metrics predictor plotting"},
-    {"persistence": "manifest checkpoint verify folding card portable serving exported export ."},
+    {
+        "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
+    },
     {"training": "loop progress distribute lbfgs gradient optimizers recipe gradient_descent scale workers"},
     {
         "kmm": "newton ascent algorithm1 engine model recipe",
@@ -38,7 +40,7 @@ TOWER: list[dict[str, str]] = [
         "joint_sites coordinates sample"
     },
     {"models": ""},
-    {"fit": ""},
+    {"fit": "", "loading": ""},
     {"estimators": "classifier"},
     {"sklearn": ""},
 ]
