@@ -115,7 +115,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a file to write that then takes the place of ``path``, in one step even if the process is killed."""
+    """Give a file to write that takes the place of ``path`` in one step, whenever the process is killed."""
     partial = path.with_name(f"{path.name}.tmp")
     try:
         yield partial

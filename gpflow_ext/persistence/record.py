@@ -81,6 +81,12 @@ def _fitting(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[An
     return kept
 
 
+def _given(built: Any) -> dict[str, Any]:
+    """Return the arguments of a bijector's or a distribution's constructor that are not its defaults."""
+    defaults = inspect.signature(type(built).__init__).parameters
+    return {n: v for n, v in built.parameters.items() if n not in defaults or v is not defaults[n].default}
+
+
 class _Writer:
     """Writes values; an object that is met again is a reference to the first time."""
 
@@ -150,7 +156,7 @@ class _Writer:
         if isinstance(value, tf.Tensor | np.ndarray | np.generic):
             return self._array(value, path)
         if isinstance(value, CONSTRUCTED):
-            given = self._state(value.parameters, path)
+            given = self._state(_given(value), path)
             return {"kind": "built", "class": self._class(value, path), "arguments": given}
         return {"kind": "module", **self._module(value, path)}
 
