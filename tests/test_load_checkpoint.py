@@ -452,7 +452,7 @@ def test_a_function_is_never_called(folder, kind) -> None:
     def change(content):
         next(o for o in content["objects"] if o["kind"] == kind)["class"] = f"{__name__}:_write"
 
-    with pytest.raises(ValueError, match="is no class of objects|neither a bijector nor a distribution"):
+    with pytest.raises(ValueError, match=r"is no class of objects|neither a bijector nor a distribution"):
         gpx.load_checkpoint(rewritten(folder, change), classes=[_write])
 
 
