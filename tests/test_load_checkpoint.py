@@ -16,7 +16,7 @@ from builders import BUILD
 
 import gpflow_ext as gpx
 from gpflow_ext.numerics import grids
-from gpflow_ext.persistence import Checkpoints, describe, record
+from gpflow_ext.persistence import Checkpoints, checkpoint, describe, record
 from gpflow_ext.persistence.known import Known
 from gpflow_ext.persistence.verify import sha256_file
 
@@ -226,6 +226,31 @@ def test_the_draws_of_a_run_are_held(tuner, tmp_path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.glob("ckpt-*")} == before
 
 
+def test_the_draws_of_a_network_are_held(tmp_path) -> None:
+    model = gpx.models.GPRNTensor(problems.continuous(8), K.SquaredExponential(), K.SquaredExponential(), 2)
+    for parameter in model.trainable_parameters:
+        gpflow.set_trainable(parameter, False)
+    gpx.sample(
+        model, 3, 2, tuner=gpx.Setting(0.1, 3), warm_up=2, chunk=3, check=False, checkpoint_dir=tmp_path
+    )
+    loaded = gpx.load_checkpoint(tmp_path)
+    assert loaded.draw_names == ("V",)
+    assert_same(model, loaded)
+
+
+def test_targets_in_a_file_come_back(tmp_path) -> None:
+    X, Y = problems.continuous(9)
+    np.save(tmp_path / "targets.npy", np.hstack([Y, 2.0 * Y]))
+    model = gpx.models.GPRNTensor(
+        (X, tmp_path / "targets.npy"), K.SquaredExponential(), K.SquaredExponential(), 2
+    )
+    saved(tmp_path / "run", model)
+    (tmp_path / "targets.npy").unlink()
+    loaded = gpx.load_checkpoint(tmp_path / "run")
+    assert_same(model, loaded)
+    assert loaded.elbo() == model.elbo()
+
+
 class Shifted(K.SquaredExponential):
     """A kernel of the user's own, with an object and a function of his own."""
 
@@ -325,6 +350,16 @@ def test_large_data_are_given_and_compared(tmp_path, monkeypatch) -> None:
 
 
 # Damage
+
+
+def test_an_interrupted_first_save_is_done_again(tmp_path, monkeypatch) -> None:
+    model = moved(regression())
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Checkpoints(tmp_path, model).save(1)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.json", "model.npz"}
+    assert_same(model, gpx.load_checkpoint(saved(tmp_path, model)))
 
 
 def rewritten(folder, change):
