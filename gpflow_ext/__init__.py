@@ -12,6 +12,7 @@ from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
 from gpflow_ext.data import datasets, inducing
 from gpflow_ext.fit import fit
+from gpflow_ext.loading import load_checkpoint
 from gpflow_ext.persistence import export, load_exported, verify
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.predictor import ClassPredictor
@@ -41,6 +42,7 @@ __all__ = [
     "gaussian_approximation",
     "inducing",
     "likelihoods",
+    "load_checkpoint",
     "load_exported",
     "metrics",
     "models",

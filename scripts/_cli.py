@@ -29,6 +29,12 @@ def parser(description: str, epilog: str, *, several_targets: bool = False) -> a
     )
     if several_targets:
         data.add_argument("--target", nargs="+", metavar="COL", help="target columns of a CSV file")
+        data.add_argument(
+            "--scale-targets",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="standardise the targets on the training rows (default: yes)",
+        )
     else:
         data.add_argument(
             "--target", metavar="COL", help="target column of a CSV file (default: the column y)"
@@ -112,10 +118,11 @@ def configure(arguments: argparse.Namespace) -> None:
 
 
 def load(arguments: argparse.Namespace, task: str | None = None) -> Any:
-    """Load the data that the flags name."""
+    """Load the data that the flags name; the task is kept among them, so that they name the same again."""
     from gpflow_ext import datasets
 
-    return datasets.load(
+    arguments.task = task
+    split = datasets.load(
         arguments.data,
         target=arguments.target,
         task=task,
@@ -126,6 +133,41 @@ def load(arguments: argparse.Namespace, task: str | None = None) -> Any:
         seed=arguments.seed,
         standardise="common" if arguments.common_scale else not arguments.raw,
     )
+    if "scale_targets" not in arguments:
+        return split
+    split = _without_missing_tests(split)
+    return _scale_targets(split) if arguments.scale_targets else split
+
+
+def _without_missing_tests(split: Any) -> Any:
+    """Return the data without the test rows that cannot be scored."""
+    import dataclasses
+
+    import numpy as np
+
+    X, Y = split.test
+    whole = ~np.isnan(Y).any(axis=1)
+    if whole.all():
+        return split
+    note = f"{np.sum(~whole)} test rows with missing targets are left out of the scores"
+    return dataclasses.replace(split, test=(X[whole], Y[whole]), notes=(*split.notes, note))
+
+
+def _scale_targets(split: Any) -> Any:
+    """Return the data with targets of mean 0 and deviation 1 in the training rows."""
+    import dataclasses
+
+    import numpy as np
+
+    (X, Y), (X_test, Y_test) = split.train, split.test
+    if np.isnan(Y).all(axis=0).any():
+        raise ValueError("A target has no value in the training rows: leave it out of --target.")
+    middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
+    Y, Y_test = (((part - middle) / scale).astype(part.dtype) for part in (Y, Y_test))
+    shown = "; ".join(f"{a:.4g} and {b:.4g}" for a, b in zip(middle[:20], scale[:20], strict=True))
+    note = f"targets were standardised: mean and deviation {shown}{' …' if len(middle) > 20 else ''}"
+    return dataclasses.replace(split, train=(X, Y), test=(X_test, Y_test), notes=(*split.notes, note))
 
 
 def build_kernel(arguments: argparse.Namespace, num_inputs: int) -> Any:
@@ -219,13 +261,27 @@ def report(result: Any, metrics: Mapping[str, float], objective: str) -> None:
 
 
 def save_arguments(arguments: argparse.Namespace, script: str) -> None:
-    """Write the command beside its checkpoints, so that the run can be rebuilt."""
+    """Write the command beside its checkpoints, so that its data can be loaded again."""
     arguments.run_dir.mkdir(parents=True, exist_ok=True)
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
     target = arguments.run_dir / RUN_FILE
     partial = target.with_suffix(".tmp")
     partial.write_text(json.dumps({"script": script, "arguments": plain}, indent=2) + "\n", encoding="utf-8")
     partial.replace(target)
+
+
+def saved_arguments(run_dir: Path) -> argparse.Namespace:
+    """Return the flags of a run, as its folder holds them."""
+    saved = run_dir / RUN_FILE
+    if not saved.is_file():
+        raise ValueError(f"{run_dir} holds no {RUN_FILE}: name the --run-dir of a training script.")
+    try:
+        arguments = json.loads(saved.read_text(encoding="utf-8"))["arguments"]
+        return argparse.Namespace(**{**arguments, "task": arguments["task"]})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{saved} does not hold the flags of a run ({error!r}): run its training script once more."
+        ) from error
 
 
 def train(script: Any, objective: str) -> None:

@@ -57,12 +57,6 @@ def arguments() -> argparse.ArgumentParser:
         metavar="V",
         help="lower bound of the noise variance; lower it for simulators (default: %(default)s)",
     )
-    model.add_argument(
-        "--scale-targets",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="standardise the targets on the training rows (default: yes)",
-    )
     training = new.add_argument_group("training")
     training.add_argument(
         "--minibatch-size",
@@ -75,33 +69,12 @@ def arguments() -> argparse.ArgumentParser:
 
 def load(options: argparse.Namespace) -> Any:
     """Return the data for the flags."""
-    import dataclasses
-
-    import numpy as np
-
     split = _cli.load(options)
     if split.task not in ("regression", "count"):
         raise ValueError(
             f"The target of {split.name} is read as {split.task}; this script predicts numbers: choose another --target."
         )
-    (X, Y), (X_test, Y_test) = split.train, split.test
-    whole = ~np.isnan(Y_test).any(axis=1)
-    notes = split.notes
-    if not whole.all():
-        X_test, Y_test = X_test[whole], Y_test[whole]
-        notes = (*notes, f"{np.sum(~whole)} test rows with missing targets are left out of the scores")
-    if options.scale_targets:
-        if np.isnan(Y).all(axis=0).any():
-            raise ValueError("A target has no value in the training rows: leave it out of --target.")
-        middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
-        scale = np.where(scale > 0.0, scale, 1.0)
-        Y, Y_test = (((part - middle) / scale).astype(part.dtype) for part in (Y, Y_test))
-        shown = "; ".join(f"{a:.4g} and {b:.4g}" for a, b in zip(middle[:20], scale[:20], strict=True))
-        notes = (
-            *notes,
-            f"targets were standardised: mean and deviation {shown}{' …' if len(middle) > 20 else ''}",
-        )
-    return dataclasses.replace(split, train=(X, Y), test=(X_test, Y_test), notes=notes)
+    return split
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:

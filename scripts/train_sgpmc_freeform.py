@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import _cli
 
@@ -105,28 +105,18 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     return model
 
 
-class Sampled(NamedTuple):
-    """What `fit` did."""
-
-    steps: int  # draws of each chain
-    draws: Any
-
-
 def load(options: argparse.Namespace) -> Any:
     """Return the data for the flags."""
     return _cli.load(options, task=options.task)
 
 
-def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) -> Sampled:
-    """Sample for the flags, from the newest checkpoint of the run folder if there is one; 0 steps need one."""
+def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) -> Any:
+    """Return the draws for the flags, from the newest checkpoint of the run folder on if there is one."""
     import gpflow_ext as gpx
 
-    folder = None if options.run_dir is None else options.run_dir / "checkpoints"
-    if steps == 0 and (folder is None or not any(folder.glob("ckpt-*.index"))):
-        return Sampled(0, None)
-    draws = gpx.sample(
+    return gpx.sample(
         model,
-        1000 if options.steps is None else options.steps,
+        1000 if steps is None else steps,
         options.chains,
         tuner=options.tuner,
         tuning={"trials": options.trials} if options.tuner == "bayesopt" else None,
@@ -134,9 +124,8 @@ def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) 
         thin=options.thin,
         seed=options.seed,
         jit_compile=options.xla,
-        checkpoint_dir=folder,
+        checkpoint_dir=None if options.run_dir is None else options.run_dir / "checkpoints",
     )
-    return Sampled(draws.num_draws, draws)
 
 
 def main() -> None:
@@ -150,7 +139,7 @@ def main() -> None:
     model = build(options, split)
     if options.run_dir is not None:
         _cli.save_arguments(options, "train_sgpmc_freeform")
-    _, draws = fit(options, model, split, options.steps)
+    draws = fit(options, model, split, options.steps)
     if options.run_dir is not None:
         print(f"draws written to {draws.save(options.run_dir / 'draws.npz')}")
     if draws.trials:

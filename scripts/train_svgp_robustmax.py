@@ -199,7 +199,7 @@ def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) 
         decay_steps=decay_steps,
         hold=options.hold,
         validation=held_out,
-        monitor=None if steps == 0 else monitor(options, model, train, split.test),
+        monitor=monitor(options, model, train, split.test),
         seed=options.seed,
         jit_compile=options.xla,
         checkpoint_dir=None if options.run_dir is None else options.run_dir / "checkpoints",

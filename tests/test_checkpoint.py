@@ -250,11 +250,19 @@ def test_old_checkpoints_and_litter_are_removed(tmp_path):
     (tmp_path / "ckpt-9_temp" / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
     (tmp_path / "checkpoint.tmp0123").write_bytes(b"half")
     (tmp_path / "ckpt-9.data-00000-of-00001").write_bytes(b"half")
-    (tmp_path / "manifest.json.tmp").write_bytes(b"half")
+    for name in ("manifest.json", "model.json", "model.npz"):
+        (tmp_path / f"{name}.tmp").write_bytes(b"half")
     (tmp_path / "ckpt-notes.txt").write_text("the user's own")
     marked(tmp_path)
     kept = {f"ckpt-{step}.{part}" for step in (3, 4) for part in ("index", "data-00000-of-00001")}
-    assert {p.name for p in tmp_path.iterdir()} == kept | {"checkpoint", "manifest.json", "ckpt-notes.txt"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        *kept,
+        "checkpoint",
+        "manifest.json",
+        "model.json",
+        "model.npz",
+        "ckpt-notes.txt",
+    }
 
 
 def test_a_lost_state_file_does_not_lose_the_checkpoints(tmp_path):

@@ -22,7 +22,9 @@ TOWER: list[dict[str, str]] = [
     {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
     {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
     {"prediction": "classes densities metrics predictor plotting"},
-    {"persistence": "manifest checkpoint verify folding card portable serving exported export ."},
+    {
+        "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
+    },
     {
         "training": "loop progress distribute options solver lbfgs gradient optimizers recipe gradient_descent "
         "hyperparameters site_iteration site_recipe scale workers"
@@ -41,7 +43,7 @@ TOWER: list[dict[str, str]] = [
         "joint_sites coordinates sample"
     },
     {"models": ""},
-    {"fit": ""},
+    {"fit": "", "loading": ""},
     {"estimators": "classifier"},
     {"sklearn": ""},
 ]

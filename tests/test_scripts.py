@@ -83,9 +83,18 @@ def _folder(tmp_path_factory) -> Path:
     numbers = [f"{a:.6f},{b:.6f},{np.sin(a):.6f},{'' if i == 3 else a * b}" for i, (a, b) in enumerate(X)]
     (folder / "numbers.csv").write_text("\n".join(["age,weight,pulse,pressure", *numbers]) + "\n")
     (folder / "table.csv").write_text("\n".join(["age,weight,state", *lines]) + "\n")
+    (folder / "runs" / "old").mkdir(parents=True)
+    (folder / "runs" / "old" / "run.json").write_text('{"arguments": {"data": "table.csv"}}')
     lines[6] = lines[6].replace(lines[6].split(",")[1], "heavy")
     (folder / "broken.csv").write_text("\n".join(["age,weight,state", *lines]) + "\n")
     return folder
+
+
+def forget_the_script(run: Path) -> None:
+    """Export must not need the script that trained."""
+    saved = json.loads((run / "run.json").read_text())
+    assert (SCRIPTS / f"{saved.pop('script')}.py").is_file()
+    (run / "run.json").write_text(json.dumps(saved))
 
 
 @pytest.mark.parametrize("script", [*COMMANDS, *PROGRAMS])
@@ -127,6 +136,7 @@ def test_train_resume_export_and_serve(folder: Path, script: str, own: tuple[str
     resumed = _run(folder, script, *flags, "--steps", "5", "--export", f"{models}/trained")
     steps = [line.split("│")[1].strip() for line in resumed.stdout.splitlines() if line.startswith("│")]
     assert steps[0] == "3"  # it may converge before the fifth
+    forget_the_script(folder / run)
     _run(folder, "export.py", run, f"{models}/exported")
     trained, exported = (gpx.load_exported(folder / models / name) for name in ("trained", "exported"))
     rows = np.array([[0.3, -1.2], [1.5, 0.1]])
@@ -148,6 +158,7 @@ def test_sample_resume_export_and_serve(folder: Path) -> None:
     assert "ConvergenceWarning: These draws fail" in first.stderr
     draws = gpx.Draws.load(folder / run / "draws.npz")
     assert draws.values["V"].shape == (2, 12, 6, 1)
+    forget_the_script(folder / run)
     _run(folder, "export.py", run, f"{models}/exported")
     trained, exported = (gpx.load_exported(folder / models / name) for name in ("trained", "exported"))
     rows = np.array([[0.3, -1.2], [1.5, 0.1]])
@@ -172,8 +183,14 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
     resumed = _run(folder, *flags, "--steps", "3", "--export", f"{models}/trained")
     steps = [line.split("│")[1].strip() for line in resumed.stdout.splitlines() if line.startswith("│")]
     assert steps[0] == "3"
+    forget_the_script(folder / run)
     _run(folder, "export.py", run, f"{models}/exported")
     trained, exported = (gpx.load_exported(folder / models / name) for name in ("trained", "exported"))
+    scores = (
+        json.loads((folder / models / name / "1/manifest.json").read_text())["metrics"]
+        for name in ("trained", "exported")
+    )
+    assert next(scores) == next(scores)
     rows = np.array([[0.3, -1.2], [1.5, 0.1]])
     np.testing.assert_array_equal(trained.predict(rows)["mean"], exported.predict(rows)["mean"])
     assert trained.predict_outputs(rows, [1])["mean"].shape == (2, 1)
@@ -219,6 +236,7 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
             "--run-dir",
         ),
         ("export.py", ("table.csv", "models/none"), "run.json"),
+        ("export.py", ("runs/old", "models/none"), "run its training script once more"),
     ],
 )
 def test_a_wrong_call_ends_with_one_clear_message(folder: Path, script: str, arguments, message: str) -> None:

@@ -14,18 +14,20 @@ from typing import Any
 import tensorflow as tf
 
 from .manifest import check_same, describe, plain, write_json, write_text
+from .record import write_record
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
 _SHARD = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
-_LITTER = ("ckpt-*_temp*", "ckpt-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp")
-_MANIFEST = "manifest.json"
+_LITTER = ("ckpt-*_temp*", "ckpt-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp", "model.*.tmp")
+MANIFEST = "manifest.json"
 
 
 class Checkpoints:
     """Checkpoints of a model and of all else that a run needs to go on as if it had never stopped.
 
     The folder holds what ``tf.train.CheckpointManager`` writes, ``ckpt-<step>.*``, and a ``manifest.json``
-    that describes the model, the data and the run. One process at a time may use a folder.
+    that describes the model, the data and the run; `gpflow_ext.load_checkpoint` rebuilds the model from
+    ``model.json`` and ``model.npz``. One process at a time may use a folder.
 
     A run resumes exactly only if everything that changes is given here: the optimiser (with its slots built:
     ``optimizer.build(model.trainable_variables)``) and the iterator over minibatches as well as the model.
@@ -85,7 +87,7 @@ class Checkpoints:
         self._sweep()
         if self.steps and not self._manifest.exists():
             raise ValueError(
-                f"{self._directory} holds checkpoints but no {_MANIFEST}, so nothing tells which model "
+                f"{self._directory} holds checkpoints but no {MANIFEST}, so nothing tells which model "
                 "they belong to: choose an empty folder"
             )
         self._manager = self._open_manager()
@@ -93,8 +95,7 @@ class Checkpoints:
     @property
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in increasing order."""
-        names = (_INDEX.fullmatch(path.name) for path in self._directory.iterdir())
-        return sorted(int(match[1]) for match in names if match)
+        return steps_in(self._directory)
 
     def save(self, step: int | tf.Variable) -> Path:
         """Write a checkpoint and return its prefix.
@@ -111,7 +112,9 @@ class Checkpoints:
                 "restored: call restore_latest() first, or choose an empty folder"
             )
         if self._at is None:
-            write_json(self._manifest, self._describe())  # first, so that no checkpoint is ever without one
+            record = write_record(self._directory, self._model)
+            # First, so that no checkpoint is ever without one.
+            write_json(self._manifest, {**self._describe(), "record": record})
         elif step <= self._at:
             raise ValueError(f"step must grow from one checkpoint to the next; seen {step} after {self._at}")
         self._saved_step.assign(step)
@@ -131,27 +134,22 @@ class Checkpoints:
         ValueError
             If the checkpoints belong to another model or run, or if none of them can be read.
         """
-        steps = self.steps
-        if not steps:
+        if not self.steps:
             return None
-        check_same(json.loads(self._manifest.read_text(encoding="utf-8")), self._describe())
-        damaged: dict[int, str] = {}
-        for step in reversed(steps):
-            reason = _damage(self._prefix(step))
-            if reason is None:
-                self._restore(step)
-                self._set_aside(damaged, step)
-                return step
-            damaged[step] = reason
-        reasons = "\n".join(f"  step {step}: {reason}" for step, reason in damaged.items())
-        raise ValueError(f"no checkpoint in {self._directory} can be read:\n{reasons}")
+        saved = json.loads(self._manifest.read_text(encoding="utf-8"))
+        saved.pop("record", None)
+        check_same(saved, self._describe())
+        step, damaged = newest_readable(self._directory)
+        self._restore(step)
+        self._set_aside(damaged, step)
+        return step
 
     @property
     def _manifest(self) -> Path:
-        return self._directory / _MANIFEST
+        return self._directory / MANIFEST
 
     def _prefix(self, step: int) -> Path:
-        return self._directory / f"ckpt-{step}"
+        return prefix_of(self._directory, step)
 
     def _describe(self) -> dict[str, Any]:
         return {**describe(self._model, self._data), **self._run}
@@ -209,6 +207,35 @@ class Checkpoints:
                 litter.append(path)
         for path in litter:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Return the steps that have a checkpoint in a folder, in increasing order."""
+    names = (_INDEX.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in names if match)
+
+
+def prefix_of(folder: Path, step: int) -> Path:
+    """Return what the names of a checkpoint's files begin with."""
+    return folder / f"ckpt-{step}"
+
+
+def newest_readable(folder: Path) -> tuple[int, dict[int, str]]:
+    """Return the newest step whose checkpoint can be read, and why later ones cannot.
+
+    Raises
+    ------
+    ValueError
+        If none can be read.
+    """
+    damaged: dict[int, str] = {}
+    for step in reversed(steps_in(folder)):
+        reason = _damage(prefix_of(folder, step))
+        if reason is None:
+            return step, damaged
+        damaged[step] = reason
+    reasons = "\n".join(f"  step {step}: {reason}" for step, reason in damaged.items())
+    raise ValueError(f"no checkpoint in {folder} can be read:\n{reasons}")
 
 
 def _damage(prefix: Path) -> str | None:

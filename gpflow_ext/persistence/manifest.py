@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import json
@@ -107,10 +108,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file that is either whole or as it was before, whenever the process is killed."""
+    """Write a text file as `replacing` does."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a file to write that takes the place of ``path`` in one step, whenever the process is killed."""
     partial = path.with_name(f"{path.name}.tmp")
     try:
-        partial.write_text(text, encoding="utf-8")
+        yield partial
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -132,11 +132,12 @@ def hash_files(folder: Path) -> dict[str, str]:
         if file.is_symlink():
             raise ValueError(f"{name} is a symbolic link: an exported model holds plain files only")
         if file.is_file() and name != "manifest.json":
-            hashes[name] = _sha256(file)
+            hashes[name] = sha256_file(file)
     return hashes
 
 
-def _sha256(file: Path) -> str:
+def sha256_file(file: Path) -> str:
+    """Return the SHA-256 hash of a file."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):

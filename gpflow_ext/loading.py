@@ -1,0 +1,113 @@
+"""The model of a folder of checkpoints as its run left it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from gpflow.models import BayesianModel
+
+from gpflow_ext.persistence import Rebuilt, rebuild
+from gpflow_ext.sampling.sample import TUNERS, sample
+from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.svgp.early_stopping import EarlyStopping
+
+
+def load_checkpoint(
+    folder: str | os.PathLike[str], *, data: Any = None, classes: Sequence[Any] = ()
+) -> BayesianModel:
+    """Rebuild the model of a folder of checkpoints, at the newest that can be read, without what made it.
+
+    `fit`, `sample` and `Checkpoints` leave a record of the model in their folder, as JSON and an ``.npz``:
+    its objects by class and attributes, its training data and other constants. The model that comes back has
+    the same parameters, priors, sites and predictions, bit by bit, and ``gpflow_ext.fit(model,
+    checkpoint_dir=folder)`` goes on where the run ended. A run with ``validation`` gives its best state, one
+    of `sample` a model that holds the draws.
+
+    No code comes from the folder: only classes and functions of GPflow, gpflow_ext, TensorFlow's mathematics
+    and TensorFlow Probability's bijectors and distributions are looked up, and those of ``classes``.
+
+    Parameters
+    ----------
+    folder
+        The ``checkpoint_dir`` of the run.
+    data
+        Training data (X [N, D], Y [N, P]), where the arrays of the model exceed 256 MiB: the largest are then
+        not stored, and those given are compared by their hashes. Otherwise not used.
+    classes
+        Your own classes and functions that are parts of the model, such as ``[MyKernel]``.
+
+    Returns
+    -------
+    The model; the folder stays as it is, but for what an interrupted run left half written.
+
+    Raises
+    ------
+    ValueError
+        For a folder without checkpoints or with damaged files, a class that is not known, another default
+        float type than that of the run, or data that are missing or others. Also for a model that cannot be
+        written down, such as one with a ``tf.data.Dataset`` or a lambda: the message says why. Build it
+        yourself then; ``fit(model, checkpoint_dir=folder)`` restores it.
+
+    Warns
+    -----
+    RuntimeWarning
+        Where later checkpoints are damaged.
+
+    Examples
+    --------
+    >>> gpx.fit(model, checkpoint_dir="runs/one")
+    >>> model = gpx.load_checkpoint("runs/one")  # in another process
+    """
+    found = rebuild(Path(folder), data, classes)
+    for name, kind in found.manifest["trackables"].items():
+        _AT_THE_END.get(kind, _leave)(found, name)
+    return found.model
+
+
+def _leave(found: Rebuilt, name: str) -> None:
+    """Do nothing: most of what a run keeps is needed to go on alone."""
+
+
+def _return_to_best(found: Rebuilt, name: str) -> None:
+    """Return to the best state of a run with early stopping."""
+    watch = EarlyStopping(lambda: float("nan"), found.model.trainable_variables, None)
+    kept = tf.train.Checkpoint(**{name: watch})
+    kept.restore(str(found.prefix)).assert_existing_objects_matched().expect_partial()
+    watch.restore_best()
+
+
+def _hold_draws(found: Rebuilt, name: str) -> None:
+    """Hold the draws of a run of `sample`, which resumes and finds nothing left to draw."""
+    if not hasattr(found.model, "assign_draws"):
+        return
+    settings = dict(found.manifest["training"])
+    sample(
+        found.model,
+        found.step,
+        tuner=_tuner(settings.pop("sampler")),
+        tuning=json.loads(settings.pop("tuning")),
+        checkpoint_dir=found.prefix.parent,
+        progress=False,
+        check=False,
+        **settings,
+    )
+
+
+def _tuner(text: str) -> str | Setting:
+    """Return a tuner from how a run records it."""
+    if text in TUNERS:
+        return text
+    values = dict(re.findall(r"(\w+)=([^,)]+)", text))
+    return Setting(float(values["step_size"]), int(values["max_leapfrogs"]), float(values["walk"]))
+
+
+_AT_THE_END: dict[str, Callable[[Rebuilt, str], None]] = {
+    "EarlyStopping": _return_to_best,
+    "Chains": _hold_draws,
+}
