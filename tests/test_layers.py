@@ -23,7 +23,9 @@ TOWER: list[dict[str, str]] = [
     {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
     {"prediction": "classes densities metrics predictor plotting"},
     {"persistence": "manifest checkpoint verify folding card portable serving exported export ."},
-    {"training": "loop progress distribute lbfgs gradient optimizers recipe gradient_descent scale workers"},
+    {
+        "training": "loop progress options distribute lbfgs gradient optimizers recipe gradient_descent scale workers"
+    },
     {
         "kmm": "newton ascent algorithm1 engine model recipe",
         "ep": "seen_posterior moment_matching removal engine distributed stochastic_target stochastic model "
