@@ -23,7 +23,6 @@ from _timing import Builder, interleaved
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import grids
-from gpflow_ext.sampling import coordinates as sampling_target
 
 Records = list[dict[str, Any]]
 CHAINS = 10
@@ -160,8 +159,8 @@ def grid(side: int, axis: int) -> SGPMCFreeForm:
 
 def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
     """Return makers of what evaluates each density a number of times."""
-    precondition = "conditional" if model.structure is None else "rescaled"
-    target, start = sampling_target.target_and_start(model, precondition)
+    where = gpx.coordinates.Conditional() if model.structure is None else gpx.coordinates.Rescaled()
+    target, start = where.place(model.sampleable())
     found = {}
     for chains in (1, CHAINS):
         z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], dtype=tf.float64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling.adaptation import Tuned
 from gpflow_ext.sampling.hmc import Run, Trace
 from gpflow_ext.sampling.tuning import Setting, Trial, trials_from
 
@@ -67,14 +68,12 @@ class Chains(tf.Module):
             kept.assign(tf.concat([held, tf.zeros([missing, *held.shape[1:]], held.dtype)], axis=0))
         self.done.assign(min(int(self.done), num_samples))
 
-    def configure(self, setting: Setting) -> None:
-        """Fix the sampler's parameters."""
-        self.step_sizes.assign([setting.step_size, setting.walk])
-        self.max_leapfrogs.assign(setting.max_leapfrogs)
-
-    def remember(self, trials: Sequence[Trial]) -> None:
-        """Keep what tuning tried."""
-        self.trials.assign(json.dumps(trials))
+    def begin(self, tuned: Tuned) -> None:
+        """Take over the setting, the positions and the trials of a tuner."""
+        self.now.assign(tuned.positions)
+        self.step_sizes.assign([tuned.setting.step_size, tuned.setting.walk])
+        self.max_leapfrogs.assign(tuned.setting.max_leapfrogs)
+        self.trials.assign(json.dumps(tuned.trials))
 
     def recalled(self) -> tuple[Trial, ...]:
         """Return what tuning tried."""
