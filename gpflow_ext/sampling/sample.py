@@ -24,7 +24,7 @@ from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.sampling import hmc
 from gpflow_ext.sampling.adaptation import Start
 from gpflow_ext.sampling.approximation import gaussian_approximation
-from gpflow_ext.sampling.chains import Chains, draws_of
+from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.gibbs import blocks_of
@@ -169,15 +169,8 @@ def sample(
             chains.advance(run, min(chunk, num_samples - int(chains.done)), thin, seed)
             if checkpoints is not None:
                 checkpoints.save(int(chains.done))
-            move(int(chains.done), float(tf.reduce_mean(chains.kept.log_density[int(chains.done) - 1])))
-    draws = Draws(
-        draws_of(chains.kept.position, functools.partial(_named, target)),
-        chains.stats(),
-        chains.setting,
-        float(chains.seconds),
-        chains.recalled(),
-        {**settings, "gpflow_ext": __version__},
-    )
+            move(int(chains.done), chains.log_density())
+    draws = chains.draws(functools.partial(_named, target), {**settings, "gpflow_ext": __version__})
     sampled.hold(draws)
     if check:
         draws.check()

@@ -112,9 +112,8 @@ def approximation(target: Target, density: FreeFormDensity) -> Affine:
     density
         Of a model with a Gaussian approximation, at the hyperparameters where that was made.
     """
-    sites, model = _sites(density), density.model
-    blocks = sites.factor() if isinstance(sites, JointSites) else tf.convert_to_tensor(model.q_sqrt)
-    return around(target.start(), blocks, _tilt(target, int(tf.size(model.V)), sites.mean))
+    sites, size = _sites(density), int(tf.size(density.model.V))
+    return around(target.start(), sites.factor(), _tilt(target, size, sites.mean))
 
 
 def _sites(density: FreeFormDensity) -> ConditionalSites | JointSites:

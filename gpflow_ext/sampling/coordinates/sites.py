@@ -45,6 +45,10 @@ class ConditionalSites:
         """Return m at the hyperparameters of each member, [C, M, P]."""
         return self._move(stack, self._density.projection(stack), tf.zeros_like(stack[self._model.V]))[0]
 
+    def factor(self) -> tf.Tensor:
+        """Return the lower factors of the approximation's covariance, [P, M, M]."""
+        return tf.convert_to_tensor(self._model.q_sqrt)
+
     def _move(
         self, stack: Stack, A: grids.Dense | grids.Kronecker, z: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
