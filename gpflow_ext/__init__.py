@@ -16,8 +16,10 @@ from gpflow_ext.loading import load_checkpoint
 from gpflow_ext.persistence import export, load_exported, verify
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.predictor import ClassPredictor
+from gpflow_ext.sampling import coordinates
+from gpflow_ext.sampling.approximation import gaussian_approximation
 from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
-from gpflow_ext.sampling.sample import gaussian_approximation, sample
+from gpflow_ext.sampling.sample import sample
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import distribute
 from gpflow_ext.training.loop import FitResult, Status
@@ -35,6 +37,7 @@ __all__ = [
     "Status",
     "__version__",
     "cite",
+    "coordinates",
     "datasets",
     "distribute",
     "export",

@@ -145,11 +145,11 @@ class Joint:
     def _latent_of(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         values = self.target.values(x)
         noise = values[self._likelihood.variance] if self._noisy else tf.zeros([self.copies], x.dtype)
-        return self.model.moments(values, tf.constant(self.X))[0], noise
+        return self.model.density.moments(values, tf.constant(self.X))[0], noise
 
     def _log_likelihoods(self, stack):
         mean, var = (
-            tf.reshape(part, [-1, self._P]) for part in self.model.moments(stack, tf.constant(self.X))
+            tf.reshape(part, [-1, self._P]) for part in self.model.density.moments(stack, tf.constant(self.X))
         )
         if self._noisy:  # its variance is sampled: one for each copy
             noise = tf.repeat(stack[self._likelihood.variance], self.N)[:, None]

@@ -9,12 +9,14 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow import kernels
 from marks import others_slow
+from placing import placed
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import grids, linalg, stacked
-from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling.coordinates.sites import ConditionalSites
+from gpflow_ext.sampling.density import FreeFormDensity
 from gpflow_ext.sampling.target import Target
 
 X = grids.grid(np.linspace(0.0, 4.0, 6), np.linspace(0.0, 3.0, 5))
@@ -48,11 +50,14 @@ def test_the_density_is_that_of_the_dense_model(name: str) -> None:
     with gpflow.config.as_context(gpflow.config.Config(jitter=1e-12)):
         model = model_of(KERNELS[name]())
         assert model.structure is not None
-        target = Target(model, model.log_likelihoods)
+        target = Target(model, model.density.log_likelihoods)
         x = 0.3 * tf.constant(np.random.default_rng(1).standard_normal((3, target.num_dimensions)))
         ours = value_and_gradient(target, x)
         dense = Target(
-            model, lambda stack: model.expected(stack, model.project(stack, model.data[0]), stack[model.V])
+            model,
+            lambda stack: model.density.expected(
+                stack, model.density.project(stack, model.data[0]), stack[model.V]
+            ),
         )
         for a, b in zip(ours, value_and_gradient(dense, x), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
@@ -64,7 +69,7 @@ def test_the_density_is_that_of_the_dense_model(name: str) -> None:
         )
         theirs.V.assign(model.V)
         np.testing.assert_allclose(
-            model.log_likelihoods(stack)[0], theirs.log_likelihood_lower_bound(), rtol=0, atol=1e-8
+            model.density.log_likelihoods(stack)[0], theirs.log_likelihood_lower_bound(), rtol=0, atol=1e-8
         )
 
 
@@ -75,7 +80,7 @@ def test_the_gram_matrix_has_the_jitter_of_its_factors() -> None:
         np.exp(-0.5 * np.subtract.outer(axis, axis) ** 2 / length**2) + jitter * np.eye(len(axis))
         for axis, length in zip(axes, (0.8, 0.6), strict=True)
     ]
-    np.testing.assert_allclose(model.gram(grids.Stack([]))[0], np.kron(*parts), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(model.density.gram(grids.Stack([]))[0], np.kron(*parts), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", others_slow(KERNELS, "one length scale each"))
@@ -84,16 +89,16 @@ def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> Non
         model = model_of(KERNELS[name]())
         S = np.tril(np.random.default_rng(2).standard_normal((2, len(Z), len(Z))))
         now = grids.Stack([])
-        dense = model.project(now, tf.constant(X))
+        dense = model.density.project(now, tf.constant(X))
         np.testing.assert_allclose(
-            model.projection(now).spread(tf.constant(S)), dense.spread(tf.constant(S)), rtol=1e-9
+            model.density.projection(now).spread(tf.constant(S)), dense.spread(tf.constant(S)), rtol=1e-9
         )
         rng = np.random.default_rng(3)
         rho, prec = (
             tf.constant(rng.standard_normal((1, len(X), 2))),
             tf.constant(rng.uniform(size=(2, len(X)))),
         )
-        A = model.projection(now)
+        A = model.density.projection(now)
         np.testing.assert_allclose(A.pull(rho), dense.pull(rho), rtol=1e-8, atol=1e-9)
         np.testing.assert_allclose(A.weighted(prec), dense.weighted(prec), rtol=1e-8, atol=1e-9)
         cube = np.einsum("pmk,mn->pkn", S, dense.A[0])
@@ -109,7 +114,7 @@ def test_the_conditional_density_is_that_of_the_dense_model() -> None:
     with gpflow.config.as_context(gpflow.config.Config(jitter=1e-12)):
         model = model_of(KERNELS["one length scale each"]())
         gpx.gaussian_approximation(model, steps=10)
-        target = Target(model, model.conditional_log_likelihoods)
+        target = Target(model, ConditionalSites(model.density).log_likelihoods)
         x = 0.3 * tf.constant(np.random.default_rng(1).standard_normal((3, target.num_dimensions)))
         ours = value_and_gradient(target, x)
         model._structure = None
@@ -129,14 +134,14 @@ def rescaled(P: int) -> tuple[SGPMCFreeForm, Target]:
         data, likelihood = (X, np.minimum(Y, P - 1.0)), RobustMax(P, 1e-2)
     model = SGPMCFreeForm(data, kernel, likelihood, mean, inducing_variable=Z)
     gpx.gaussian_approximation(model, steps=60)
-    return model, sampling_target.target_and_start(model, "rescaled")[0]
+    return model, placed(model, "rescaled")[0]
 
 
 @pytest.mark.parametrize("P", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_rescaled_coordinates_are_a_change_of_variables(P: int) -> None:
     """log π(z, θ) − log π(v(z, θ), θ) = log |∂v/∂z| but for a constant; and the gradient is that of the value."""
     model, here = rescaled(P)
-    plain = Target(model, model.log_likelihoods)
+    plain = Target(model, model.density.log_likelihoods)
     z = 0.7 * tf.constant(np.random.default_rng(0).standard_normal((3, here.num_dimensions)))
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -167,7 +172,7 @@ def test_rescaled_coordinates_start_as_the_gaussian_approximation_and_follow_it(
 
     def map_at(precondition: str) -> tuple[np.ndarray, np.ndarray]:
         """v at z = 0 and ∂v/∂z, where length scales, variance and mean have moved by a half."""
-        target = sampling_target.target_and_start(model, precondition)[0]
+        target = placed(model, precondition)[0]
         with tf.GradientTape() as tape:
             tape.watch(away)
             v = target.values(target.position(away))[model.V][:, :, 0]
@@ -274,18 +279,18 @@ def test_predictions_on_a_grid_use_its_structure(monkeypatch: pytest.MonkeyPatch
     members = grids.Stack([(model.V, tf.constant(values["V"])), (model.kernel.variance, tf.constant(values["kernel.variance"]))])  # fmt: skip
     points = grids.grid(np.linspace(0.1, 3.0, 7), np.linspace(0.0, 2.0, 4))
     order = rng.permutation(len(points))
-    dense, sizes = SGPMCFreeForm.project, []
+    dense, sizes = FreeFormDensity.project, []
 
     def project(self, stack, X, chol=None):
         sizes.append(X.shape[0])
         return dense(self, stack, X, chol)
 
-    monkeypatch.setattr(SGPMCFreeForm, "project", project)
-    on_grid = model.moments(members, tf.constant(points))
+    monkeypatch.setattr(FreeFormDensity, "project", project)
+    on_grid = model.density.moments(members, tf.constant(points))
     assert not sizes
-    one_piece = model.moments(members, tf.constant(points[order]))
+    one_piece = model.density.moments(members, tf.constant(points[order]))
     monkeypatch.setattr(stacked, "ELEMENTS", 3 * len(Z) * 10)
-    pieces = model.moments(members, tf.constant(points[order]))
+    pieces = model.density.moments(members, tf.constant(points[order]))
     assert sizes == [28, 10, 10, 8]
     for ours, whole, some in zip(on_grid, one_piece, pieces, strict=True):
         np.testing.assert_allclose(ours.numpy()[:, order], whole, rtol=0, atol=1e-10)

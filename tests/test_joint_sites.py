@@ -8,12 +8,12 @@ import problems
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
+from placing import placed
 
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sampling import coordinates as sampling_target
-from gpflow_ext.sampling.joint_sites import JointSites
+from gpflow_ext.sampling.coordinates.joint_sites import JointSites
 
 N, M, NOISE = 16, 5, 0.3
 Z = problems.inputs(M, seed=7)
@@ -66,7 +66,7 @@ def density(model: SGPMCFreeForm, lengthscale: float, z: tf.Tensor) -> np.ndarra
     stack = Stack(
         [(model.V, z), (model.kernel.lengthscales, tf.fill([len(z)], tf.constant(lengthscale, z.dtype)))]
     )
-    return JointSites(model).log_likelihoods(stack).numpy()
+    return JointSites(model.density).log_likelihoods(stack).numpy()
 
 
 @pytest.mark.parametrize("lengthscale", [0.6, 1.7])
@@ -99,8 +99,8 @@ def test_the_constant_is_that_of_the_evidence(total) -> None:
 
 
 def test_the_factor_is_that_of_the_sum_of_kronecker_products(classes) -> None:
-    sites = JointSites(classes)
-    A = classes.projection(Stack([])).A[0].numpy()
+    sites = JointSites(classes.density)
+    A = classes.density.projection(Stack([])).A[0].numpy()
     B = np.eye(3 * M) + sum(np.kron(np.outer(a, a), W) for a, W in zip(A.T, sites._prec.numpy(), strict=True))
     F = sites.factor()[0].numpy()
     np.testing.assert_array_equal(F, np.tril(F))
@@ -127,7 +127,7 @@ def test_the_gradient_of_the_precision_is_that_of_the_sum_of_kronecker_products(
 
 
 def test_sites_are_blind_to_a_shift_of_all_classes_and_their_mean_is_that_of_q(classes) -> None:
-    sites = JointSites(classes)
+    sites = JointSites(classes.density)
     prec = sites._prec.numpy()
     assert np.abs(prec).max() > 0.1
     np.testing.assert_allclose(prec.sum(-1), 0.0, atol=1e-3 * np.abs(prec).max())
@@ -136,7 +136,7 @@ def test_sites_are_blind_to_a_shift_of_all_classes_and_their_mean_is_that_of_q(c
 
 def test_a_shift_of_all_classes_has_unit_width_in_the_coordinates(classes) -> None:
     """In those of q, which takes the functions for independent, it is several times wider than the rest."""
-    target, _ = sampling_target.target_and_start(classes, "vb")
+    target, _ = placed(classes, "vb")
     shift = np.zeros((M, 3))
     shift[0] = 1.0 / np.sqrt(3.0)
     F = target.affine.blocks[0].numpy()

@@ -30,6 +30,11 @@ TOWER: list[dict[str, str]] = [
         "hyperparameters site_iteration site_recipe scale workers"
     },
     {
+        "sampling": "tuning options diagnostics draws hmc affine target gibbs adaptation chains sampleable tuners density "
+        "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
+        "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
+    },
+    {
         "kmm": "newton ascent algorithm1 method model recipe",
         "ep": "seen_posterior moment_matching removal engine method distributed stochastic_target stochastic model "
         "minibatches recipe",
@@ -37,10 +42,6 @@ TOWER: list[dict[str, str]] = [
         "svgp": "early_stopping sag projected_newton natural_gradient model target vi_means recipe svi",
         "gprn": "network outputs tensor_normal conditional sampled block_ascent tensor collapsed posterior draws model "
         "recipe",
-    },
-    {
-        "sampling": "tuning diagnostics draws hmc gibbs chains adaptation target draws_posterior freeform rescaled "
-        "joint_sites coordinates sample"
     },
     {"models": ""},
     {"fit": "", "loading": ""},

@@ -21,7 +21,10 @@ from tensorflow_probability.python.mcmc.internal.leapfrog_integrator import Simp
 import gpflow_ext as gpx
 from gpflow_ext.numerics import stacked
 from gpflow_ext.sampling import adaptation, diagnostics, hmc
-from gpflow_ext.sampling.target import Affine, Target, coordinates
+from gpflow_ext.sampling.adaptation import Start
+from gpflow_ext.sampling.affine import Affine
+from gpflow_ext.sampling.options import BayesOptOptions, DualAveragingOptions
+from gpflow_ext.sampling.target import Target, coordinates
 from gpflow_ext.sampling.tuning import BayesianOptimizer, Setting, Trial, reward
 
 tfd, tfb = tfp.distributions, tfp.bijectors
@@ -271,14 +274,16 @@ def test_a_box_out_of_order(arguments: dict, message: str) -> None:
 
 def test_tuners_find_good_settings_of_a_gaussian() -> None:
     z = tf.constant(np.random.default_rng(0).standard_normal((6, 3)) * SCALES)
-    best = adaptation.bayesopt(RUN, z, 0, trials=15, samples=20, max_leapfrogs=(1, 20))
+    start, seen = Start(RUN, z, 0, gaussian), []
+    options = BayesOptOptions(trials=15, samples=20, max_leapfrogs=(1, 20))
+    best = adaptation.bayesopt(start, options, lambda *step: seen.append(step))
+    assert [number for number, _ in seen] == list(range(1, 16))
     assert 0.1 < best.setting.step_size < 0.6  # stable below 2 · 0.3
     assert len(best.trials) == 15
-    average = adaptation.dual_averaging(RUN, z, 0, iterations=150, max_leapfrogs=6)
+    averaging = DualAveragingOptions(iterations=150, max_leapfrogs=6)
+    average = adaptation.dual_averaging(start, averaging, lambda *_: None)
     accepted = go(average.positions.numpy(), average.setting, 300)[1].accepted.numpy().mean()
     assert accepted == pytest.approx(0.75, abs=0.12)
-    with pytest.raises(ValueError, match="at least 2"):
-        adaptation.chees(gaussian, z[:1], 0)
 
 
 def fake(rhat: float = 1.0) -> gpx.Draws:

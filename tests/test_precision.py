@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from builders import BUILD
+from placing import placed
 
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm, SVGPRobustMax
-from gpflow_ext.sampling.coordinates import target_and_start
 from gpflow_ext.sampling.tuning import Setting
 
 X, Y = problems.binary(200, variance=9.0, lengthscale=1.5)
@@ -102,7 +102,7 @@ def test_xla_samples_the_same_density(precondition: str | None, record_property)
     for parameter in (model.kernel.variance, model.kernel.lengthscales):
         gpflow.set_trainable(parameter, False)
     gpx.gaussian_approximation(model, steps=30, free_inducing=False)
-    target, start = target_and_start(model, precondition)
+    target, start = placed(model, precondition)
     x = start(tf.random.stateless_normal([4, target.num_dimensions], [0, 1], dtype=tf.float64))
     plain, compiled = (
         tf.function(lambda at: tfp.math.value_and_gradient(target, at), jit_compile=jit, autograph=False)(x)

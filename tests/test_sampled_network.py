@@ -12,12 +12,12 @@ import scipy.special
 import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
+from placing import placed
 
 import gpflow_ext as gpx
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.recipe import regression_network
 from gpflow_ext.models import GPRNTensor
-from gpflow_ext.sampling import coordinates as sampling_target
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.tuning import Setting
 
@@ -75,7 +75,7 @@ def dense(Y: np.ndarray, F: np.ndarray, gram: np.ndarray, noise: float) -> float
 @pytest.mark.parametrize("missing", [False, True])
 def test_the_density_is_that_of_all_targets_in_one_dense_gaussian(missing) -> None:
     new = model(missing)
-    target, _ = sampling_target.target_and_start(new.sampled(), None)
+    target, _ = placed(new, None)
     z, values = position(target), []
     stack = target.values(z)
     held = [
@@ -96,7 +96,7 @@ def test_the_density_is_that_of_all_targets_in_one_dense_gaussian(missing) -> No
 
 
 def test_gradients_of_the_density_are_central_differences() -> None:
-    target, _ = sampling_target.target_and_start(model().sampled(), "fisher")
+    target, _ = placed(model(), "fisher")
     z = position(target)
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -110,7 +110,7 @@ def test_gradients_of_the_density_are_central_differences() -> None:
 def test_chains_are_independent_and_leave_the_model_as_it_is() -> None:
     new = model()
     before = [variable.numpy() for variable in new.variables]
-    target, _ = sampling_target.target_and_start(new.sampled(), "fisher")
+    target, _ = placed(new, "fisher")
     z = position(target)
     np.testing.assert_allclose(target(z), [target(each[None])[0] for each in z], rtol=1e-12)
     for variable, value in zip(new.variables, before, strict=True):
@@ -138,14 +138,14 @@ def test_the_information_is_that_of_a_gaussian(missing) -> None:
 def test_the_coordinates_make_the_expected_curvature_of_a_node_that_of_a_standard_normal() -> None:
     """Mean over the nodes of I + L_fᵀJ_kL_f, seen in z."""
     new = model()
-    sampled, size = new.sampled(), N * K
-    target, _ = sampling_target.target_and_start(sampled, "fisher")
+    size = N * K
+    target, _ = placed(new, "fisher")
     origin = target.position(tf.zeros([1, target.num_dimensions], tf.float64))
     A = (target.position(tf.eye(target.num_dimensions, dtype=tf.float64)) - origin).numpy().T
     np.testing.assert_allclose(origin[0, :size], tf.reshape(new.q.mean(new.prior()), [-1]), rtol=1e-12)
     prior = new.prior()
     gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-    J = network.information(new.q.patterns, gram, prior.nodes @ sampled.V, prior.noise).numpy()
+    J = network.information(new.q.patterns, gram, prior.nodes @ new.sampled().V, prior.noise).numpy()
     curvature = np.kron(np.eye(N) + prior.nodes.numpy().T @ J @ prior.nodes.numpy(), np.eye(K))
     found = A[:size, :size].T @ curvature @ A[:size, :size]
     np.testing.assert_allclose(found, np.eye(size), rtol=0, atol=1e-9)
@@ -161,14 +161,14 @@ def test_training_forgets_the_draws() -> None:
 def test_rotated_nodes_have_the_same_density_and_are_turned_back() -> None:
     """Acceptance check C8, the nodes: F → FR, W → WR."""
     new = model()
-    sampled = new.sampled()
-    target, _ = sampling_target.target_and_start(sampled, None)
+    target, _ = placed(new, None)
+    own = target.coordinates[0].parameter
     turn = np.linalg.qr(np.random.default_rng(4).normal(size=(K, K)))[0]
     z = position(target)
     V = tf.reshape(z[:, : N * K], [-1, N, K])
     turned = tf.concat([tf.reshape(V @ turn, [-1, N * K]), z[:, N * K :]], axis=1)
     np.testing.assert_allclose(target(turned), target(z), rtol=1e-12)
-    straight, back = (target.values(each)[sampled.V] for each in (z, turned))
+    straight, back = (target.values(each)[own] for each in (z, turned))
     np.testing.assert_allclose(straight, back, rtol=0, atol=1e-9)
     F, like = np.random.default_rng(5).normal(size=(2, N, K))
     R = network.rotation(tf.constant(F), tf.constant(like)).numpy()

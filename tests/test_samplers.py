@@ -8,13 +8,14 @@ import problems
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
+from placing import placed
 from scipy import stats
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import PoissonLog, RobustMax
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import grids
-from gpflow_ext.sampling import coordinates as sampling_target
+from gpflow_ext.sampling.gibbs import blocks_of
 from gpflow_ext.sampling.tuning import Setting
 
 NOISE, N = 0.3, 8
@@ -111,8 +112,8 @@ def classes() -> SGPMCFreeForm:
 @pytest.mark.parametrize("precondition", [None, "vb"])
 def test_the_density_in_two_steps_is_the_density(build, precondition) -> None:
     model = build()
-    target, _ = sampling_target.target_and_start(model, precondition)
-    blocks = sampling_target.gibbs_blocks(model, target)
+    target, _ = placed(model, precondition)
+    blocks = blocks_of(target, model.sampleable().in_two_steps())
     z = tf.constant(np.random.default_rng(0).standard_normal((3, target.num_dimensions)))
     np.testing.assert_allclose(blocks.density(z, blocks.prepare(z)), target(z), rtol=1e-11)
     other = tf.concat([z[:, : blocks.size] + 1.0, z[:, blocks.size :]], axis=1)
@@ -128,13 +129,13 @@ def test_tuning_of_gibbs_reaches_its_rates() -> None:
     assert draws.setting.max_leapfrogs == 20
 
 
-@pytest.mark.parametrize("options", [{"precondition": "conditional"}, {"model": "gpr"}])
-def test_where_gibbs_does_not_apply(options: dict) -> None:
+def test_where_gibbs_does_not_apply() -> None:
     model = regression()
-    if options.pop("model", None):
-        model = gpflow.models.GPMC(model.data, model.kernel, model.likelihood)
-    with pytest.raises(ValueError, match="Gibbs sampling is for SGPMCFreeForm"):
-        gpx.sample(model, 10, 2, tuner="gibbs", **options)
+    with pytest.raises(ValueError, match=r"'conditional' moves v with θ, .* choose None or 'vb'"):
+        gpx.sample(model, 10, 2, tuner="gibbs", precondition="conditional")
+    plain = gpflow.models.GPMC(model.data, model.kernel, model.likelihood)
+    with pytest.raises(ValueError, match="as SGPMCFreeForm has it, not GPMC: choose another tuner"):
+        gpx.sample(plain, 10, 2, tuner="gibbs")
 
 
 @pytest.mark.slow

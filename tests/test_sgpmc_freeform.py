@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from marks import others_slow
+from placing import placed
 from scipy import stats
 
 import gpflow_ext as gpx
@@ -23,8 +24,8 @@ from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import NODES
-from gpflow_ext.sampling import coordinates as sampling_target
-from gpflow_ext.sampling import sample as sampling
+from gpflow_ext.sampling.coordinates.sites import ConditionalSites
+from gpflow_ext.sampling.density import FreeFormDensity
 from gpflow_ext.sampling.target import Target
 from gpflow_ext.sampling.tuning import Setting
 
@@ -98,7 +99,7 @@ def quick(model: SGPMCFreeForm, **changes) -> gpx.Draws:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_density_is_that_of_gpflows_sgpmc(name: str) -> None:
     model = MODELS[name]()
-    target = Target(model, model.log_likelihoods)
+    target = Target(model, model.density.log_likelihoods)
     x = points(target)
     values = target(x).numpy()
     for row, value in enumerate(values):
@@ -126,7 +127,7 @@ def test_the_density_is_that_of_gpflows_sgpmc(name: str) -> None:
 def test_gradients_are_central_differences(name: str, precondition: str) -> None:
     model = MODELS[name]()
     gpx.gaussian_approximation(model, steps=5, free_inducing=False)
-    target, _ = sampling_target.target_and_start(model, precondition)
+    target, _ = placed(model, precondition)
     z = 0.5 * tf.constant(np.random.default_rng(0).standard_normal((2, target.num_dimensions)))
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -142,8 +143,8 @@ def test_the_conditional_coordinates_are_a_change_of_variables(name: str) -> Non
     """log π(z, θ) − log π(v(z, θ), θ) = log |∂v/∂z|, for each of P latent functions."""
     model = MODELS[name]()
     gpx.gaussian_approximation(model, steps=5, free_inducing=False)
-    here, _ = sampling_target.target_and_start(model, "conditional")
-    plain = Target(model, model.log_likelihoods)
+    here, _ = placed(model, "conditional")
+    plain = Target(model, model.density.log_likelihoods)
     z = 0.5 * tf.constant(np.random.default_rng(0).standard_normal((2, here.num_dimensions)))
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -159,12 +160,12 @@ def test_vb_coordinates_move_with_the_conditional_mean(name: str) -> None:
     """A first-order step of θ moves v as the approximation's mean does: the rest is of second order."""
     model = MODELS[name]()
     gpx.gaussian_approximation(model, steps=30)
-    target, _ = sampling_target.target_and_start(model, "vb")
+    target, _ = placed(model, "vb")
     rest = target.num_dimensions - M
 
     def conditional(x: tf.Tensor) -> tf.Tensor:
         at = target.values(tf.concat([tf.zeros([1, M], tf.float64), x[:, M:]], axis=1))
-        return model.from_conditional(at)[model.V][0]
+        return ConditionalSites(model.density).mean(at)[0]
 
     def gap(length: float) -> float:
         z = tf.constant([[0.0] * M + [length] * rest], tf.float64)
@@ -188,7 +189,7 @@ def test_the_gaussian_approximation_is_followed(whiten: bool) -> None:
     np.testing.assert_allclose(model.predict_f(X)[0], svgp.predict_f(X)[0], rtol=0, atol=1e-8)
     np.testing.assert_allclose(model.prec, 1.0 / 0.3, rtol=1e-6)
     zero = Stack([(model.V, tf.zeros([1, M, 1], tf.float64))])
-    np.testing.assert_allclose(model.from_conditional(zero)[model.V][0], model.q_mu, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(ConditionalSites(model.density).mean(zero)[0], model.q_mu, rtol=0, atol=1e-7)
     assert model.kernel is not svgp.kernel
 
 
@@ -203,7 +204,7 @@ def test_the_normaliser_is_the_bound_of_sgpr() -> None:
     """With Gaussian noise and fixed θ the log density is quadratic in v: its integral is in closed form."""
     data = problems.continuous(N)
     model = fixed_regression(Z, data)
-    target = Target(model, model.log_likelihoods)
+    target = Target(model, model.density.log_likelihoods)
     basis = np.concatenate([np.zeros((1, M)), np.eye(M), -np.eye(M)])
     pairs = np.array([np.eye(M)[i] + np.eye(M)[j] for i in range(M) for j in range(M)])
     at, both = target(tf.constant(basis)).numpy(), target(tf.constant(pairs)).numpy().reshape(M, M)
@@ -223,7 +224,7 @@ def test_draws_of_a_gaussian_posterior_are_those_of_exact_regression() -> None:
     model = fixed_regression(data[0], data)
     draws = quick(model, num_samples=1500, num_chains=4, tuner=Setting(0.6, 4), precondition="vb")
     values = Stack([(model.V, tf.constant(draws.flat()["V"]))])
-    f = model.moments(values, tf.constant(data[0]))[0].numpy()[..., 0].reshape(1500, 4, N)
+    f = model.density.moments(values, tf.constant(data[0]))[0].numpy()[..., 0].reshape(1500, 4, N)
     mean, var = (
         part.numpy() for part in gpflow.models.GPR(data, kernel(), noise_variance=0.3).predict_f(data[0])
     )
@@ -239,10 +240,10 @@ def test_a_kernel_that_is_held_is_evaluated_once(monkeypatch: pytest.MonkeyPatch
     model = SGPMCFreeForm(classes(), kernel(), RobustMax(3, 1e-3), constant(), inducing_variable=Z)
     gpflow.set_trainable(model.kernel, False)
     gpx.gaussian_approximation(model, steps=5, free_inducing=False)
-    target, _ = sampling_target.target_and_start(model, sampling._coordinates(model, "hmc", "auto"))
+    target, _ = placed(model, "auto")
     z = tf.constant(np.random.default_rng(0).standard_normal((2, target.num_dimensions)))
-    expected = target.density(z, model.log_likelihoods)
-    monkeypatch.delattr(SGPMCFreeForm, "projection")
+    expected = target.density(z, model.density.log_likelihoods)
+    monkeypatch.delattr(FreeFormDensity, "projection")
     np.testing.assert_allclose(target(z), expected, rtol=1e-12)
 
 
@@ -287,7 +288,7 @@ def test_reference_draws_of_a_poisson_posterior(record_property) -> None:
     for key, value in (("R-hat", found.worst_rhat), ("gradients", spent), ("ESS, at least", found.min_ess)):
         record_property(key, value)
     assert spent <= 150_000
-    f = model.moments(Stack([(model.V, tf.constant(draws.flat()["V"])), *(
+    f = model.density.moments(Stack([(model.V, tf.constant(draws.flat()["V"])), *(
         (p, tf.constant(draws.flat()[name])) for name, p in (("kernel.variance", prior.variance), ("kernel.lengthscales", prior.lengthscales))
     )]), tf.constant(X))[0].numpy()[..., 0]  # fmt: skip
     ours = {"rho": draws.values["kernel.lengthscales"], "alpha": np.sqrt(draws.values["kernel.variance"])}
@@ -341,7 +342,8 @@ def test_predictions_average_densities_over_the_draws(drawn) -> None:
         )
     ]
     single = [
-        model.moments(Stack((p, tf.constant(value[s : s + 1])) for p, value in values), X) for s in range(16)
+        model.density.moments(Stack((p, tf.constant(value[s : s + 1])) for p, value in values), X)
+        for s in range(16)
     ]
     means, variances = (np.concatenate([pair[k] for pair in single]) for k in range(2))
     mean, var = model.predict_f(X)

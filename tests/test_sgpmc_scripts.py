@@ -134,7 +134,8 @@ def test_the_density_in_jax_is_ours() -> None:
         inducing_variable=problems.inputs(5, seed=1),
     )
     for model in (counts, measured.binary(15, 5)):
-        target, (theirs, start) = Target(model, model.log_likelihoods), peer_numpyro.log_density(model)
+        target = Target(model, model.density.log_likelihoods)
+        theirs, start = peer_numpyro.log_density(model)
         assert [each.name for each in target.coordinates] == ["V", "kernel.lengthscales", "kernel.variance"]
         points = np.asarray(start) + 0.3 * np.random.default_rng(0).standard_normal((4, len(start)))
         difference = target(tf.constant(points)).numpy() - [float(theirs(point)) for point in points]

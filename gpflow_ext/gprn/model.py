@@ -22,7 +22,7 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import Inducing, NetworkPrior, View
 from gpflow_ext.gprn.draws import DrawsPosterior
 from gpflow_ext.gprn.posterior import ApproximatePosterior, NetworkPosterior
-from gpflow_ext.gprn.sampled import SampledNetwork
+from gpflow_ext.gprn.sampled import SampleableNetwork, SampledNetwork
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.tensor_normal import output_shape as chosen_shape
 from gpflow_ext.numerics import linalg
@@ -239,8 +239,12 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         kind = DrawsPosterior if self.draw_names else ApproximatePosterior
         return kind(self, precompute_cache)
 
+    def sampleable(self) -> SampleableNetwork:
+        """Return the model as `gpflow_ext.sample` sees it."""
+        return SampleableNetwork(self.sampled(), self.assign_draws)
+
     def sampled(self) -> SampledNetwork:
-        """Return what `gpflow_ext.sample` draws from: the nodes, from their present means, and all else."""
+        """Return what `gpflow_ext.sample` draws: the nodes, from their present means, and all else."""
         if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
             raise NotImplementedError(
                 'Sampling is for GPRNTensor(posterior="collapsed") without inducing inputs.'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import gpflow
@@ -13,6 +14,12 @@ from gpflow_ext.gprn import network
 from gpflow_ext.gprn.network import Patterns
 from gpflow_ext.numerics import linalg, stacked
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.sampling.affine import Affine, around
+from gpflow_ext.sampling.coordinates import Coordinates, Fisher
+from gpflow_ext.sampling.draws import Draws
+from gpflow_ext.sampling.gibbs import TwoSteps
+from gpflow_ext.sampling.sampleable import Kind
+from gpflow_ext.sampling.target import LogLikelihood, Target
 
 
 class Parts(Protocol):
@@ -92,4 +99,46 @@ class SampledNetwork(tf.Module):
         Without it the chains, which turn the nodes as they please, could not be compared.
         """
         R = network.rotation(self.nodes(stack), self.nodes(Stack([])))
-        return Stack((p, tf.matmul(value, R) if p is self.V else value) for p, value in stack.values)
+        return stack.replaced(self.V, tf.matmul(stack[self.V], R))
+
+
+class SampleableNetwork:
+    """See `gpflow_ext.sampling.sampleable.Sampleable`; chains start around the present nodes.
+
+    Parameters
+    ----------
+    module
+        What is drawn.
+    hold
+        Gives the network the draws that it predicts from, or ``None``.
+    """
+
+    def __init__(self, module: SampledNetwork, hold: Callable[[Draws | None], None]) -> None:
+        self.module, self.hold = module, hold
+
+    def log_likelihood(self) -> LogLikelihood:
+        """See `Sampleable`."""
+        return self.module.log_likelihoods
+
+    def recover(self, stack: Stack) -> Stack:
+        """Return the stack with the nodes rotated to the present ones."""
+        return self.module.aligned(stack)
+
+    def around(self, target: Target) -> Affine:
+        """Return the coordinates of what the data leave of the prior of V."""
+        return around(target.start(), self.information_factor())
+
+    def information_factor(self) -> tf.Tensor:
+        """See `gpflow_ext.sampling.coordinates.Fisher`; [K, N, N], the same for all columns."""
+        return tf.repeat(self.module.spread()[None], self.module.V.shape[1], axis=0)
+
+    def coordinates(self, kind: Kind) -> Coordinates:
+        """See `Sampleable`."""
+        return Fisher()
+
+    def prepare(self, approximate: bool | None, jit_compile: bool | None) -> None:
+        """See `Sampleable`: `gpflow_ext.fit` has found the nodes."""
+
+    def in_two_steps(self) -> TwoSteps | None:
+        """See `Sampleable`."""
+        return None

@@ -40,6 +40,10 @@ class Stack:
         """Return some of the members."""
         return Stack((parameter, value[some]) for parameter, value in self.values)
 
+    def replaced(self, parameter: gpflow.Parameter, value: tf.Tensor) -> Stack:
+        """Return the stack with another value of one of its parameters."""
+        return Stack((p, value if p is parameter else own) for p, own in self.values)
+
     def within(self, module: Any) -> Stack:
         """Return the part that belongs to the parameters of a module."""
         held = gpflow.utilities.parameter_dict(module).values() if isinstance(module, tf.Module) else ()

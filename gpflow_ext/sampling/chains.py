@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling.adaptation import Tuned
+from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.hmc import Run, Trace
-from gpflow_ext.sampling.tuning import Setting, Trial, trials_from
+from gpflow_ext.sampling.tuning import Setting, trials_from
 
 Array = npt.NDArray[Any]
+Values = Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
+"""Map positions z [·, d] to parameters by name."""
 
 _BLOCK = 4  # draws of all chains whose parameters are computed together; a gradient needs more memory
 _WARM_UP = 2**30  # distinguishes the random numbers of phases, which are numbered by iteration within each
@@ -67,18 +71,12 @@ class Chains(tf.Module):
             kept.assign(tf.concat([held, tf.zeros([missing, *held.shape[1:]], held.dtype)], axis=0))
         self.done.assign(min(int(self.done), num_samples))
 
-    def configure(self, setting: Setting) -> None:
-        """Fix the sampler's parameters."""
-        self.step_sizes.assign([setting.step_size, setting.walk])
-        self.max_leapfrogs.assign(setting.max_leapfrogs)
-
-    def remember(self, trials: Sequence[Trial]) -> None:
-        """Keep what tuning tried."""
-        self.trials.assign(json.dumps(trials))
-
-    def recalled(self) -> tuple[Trial, ...]:
-        """Return what tuning tried."""
-        return trials_from(json.loads(self.trials.numpy()))
+    def begin(self, tuned: Tuned) -> None:
+        """Take over the setting, the positions and the trials of a tuner."""
+        self.now.assign(tuned.positions)
+        self.step_sizes.assign([tuned.setting.step_size, tuned.setting.walk])
+        self.max_leapfrogs.assign(tuned.setting.max_leapfrogs)
+        self.trials.assign(json.dumps(tuned.trials))
 
     def warm_up(self, run: Run, iterations: int, seed: int) -> None:
         """Move without keeping a draw; compile on the way."""
@@ -99,15 +97,28 @@ class Chains(tf.Module):
     def _run(self, run: Run, seed: list[int], number: int, thin: int) -> tuple[tf.Tensor, Trace]:
         return hmc.call(run, tf.convert_to_tensor(self.now), self.setting, seed, number, thin)
 
+    def log_density(self) -> float:
+        """Return the mean over the chains of the log density of the last draw kept."""
+        return float(tf.reduce_mean(self.kept.log_density[int(self.done) - 1]))
+
+    def draws(self, values: Values, info: Mapping[str, Any]) -> Draws:
+        """Return the draws kept, the parameters by name a function of positions [·, d]."""
+        return Draws(
+            _draws_of(self.kept.position, values),
+            self.stats(),
+            self.setting,
+            float(self.seconds),
+            trials_from(json.loads(self.trials.numpy())),
+            info,
+        )
+
     def stats(self) -> dict[str, Array]:
         """Return what was recorded of the draws kept, [C, S], and ``gradients`` [S]."""
         found = {name: getattr(self.kept, name).numpy() for name in Trace._fields[1:]}
         return {name: value.T if value.ndim == 2 else value for name, value in found.items()}
 
 
-def draws_of(
-    positions: tf.Tensor, values: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
-) -> dict[str, Array]:
+def _draws_of(positions: tf.Tensor, values: Values) -> dict[str, Array]:
     """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [·, d]."""
     positions = tf.convert_to_tensor(positions)  # of a variable with any number of rows
     S, C, d = positions.shape

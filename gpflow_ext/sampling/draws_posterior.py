@@ -16,6 +16,7 @@ from gpflow.posteriors import PrecomputeCacheType
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import MixturePredictions
+from gpflow_ext.sampling.density import FreeFormDensity
 
 BLOCK = 32  # draws treated at once: memory O(BLOCK·M·N)
 
@@ -27,17 +28,12 @@ class DrawnModel(Protocol):
     likelihood: gpflow.likelihoods.Likelihood
     inducing_variable: InducingPoints
 
+    @property
+    def density(self) -> FreeFormDensity:
+        """The density of the data, and what it is made of."""
+
     def held(self) -> Stack:
         """Return the draws, [S, *shape] of each sampled parameter."""
-
-    def gram(self, stack: Stack) -> tf.Tensor:
-        """Return K_uu of each member, [S or 1, M, M]."""
-
-    def moments(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> MeanAndVariance:
-        """Return mean and variance of f(X) given each member, [S, N, P]."""
-
-    def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
-        """Return mean [S, N, P] and covariance [S, N, N] of f(X) given each member."""
 
 
 class DrawsPosterior(posteriors.AbstractPosterior):
@@ -53,7 +49,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
 
     def __init__(self, model: DrawnModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
         super().__init__(model.kernel, model.inducing_variable)
-        self._model, self._stack = model, model.held()
+        self._model, self._density, self._stack = model, model.density, model.held()
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
@@ -63,7 +59,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
     def _predictions(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> MixturePredictions:
         (chol,) = cache
         X = tf.convert_to_tensor(X)
-        parts = [self._model.moments(stack, X, L) for stack, L in self._blocks(chol)]
+        parts = [self._density.moments(stack, X, L) for stack, L in self._blocks(chol)]
         mean, var = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
         return MixturePredictions(self._model.likelihood, self._stack, X, mean, var)
 
@@ -73,7 +69,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         rows = tf.random.uniform([num_samples], maxval=self._size, dtype=tf.int32)
         taken = Stack((parameter, tf.gather(value, rows)) for parameter, value in self._stack.values)
         L = chol if chol.shape[0] == 1 else tf.gather(chol, rows)
-        mean, cov = self._model.covariance(taken, tf.convert_to_tensor(X), L)
+        mean, cov = self._density.covariance(taken, tf.convert_to_tensor(X), L)
         root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
         return mean + root @ tf.random.normal(tf.shape(mean), dtype=mean.dtype)
 
@@ -85,7 +81,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
     def _factors(self) -> tuple[tf.Tensor]:
         """Read the model; return the Cholesky factors of K_uu, [S or 1, M, M]."""
         self._stack = self._model.held()
-        return (tf.linalg.cholesky(self._model.gram(self._stack)),)
+        return (tf.linalg.cholesky(self._density.gram(self._stack)),)
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
         return tuple(posteriors.PrecomputedValue(part, (False, False, False)) for part in self._factors())
@@ -104,7 +100,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
             mean, var = self._predictions(cache, Xnew).f()
             return mean, expand_independent_outputs(var, full_cov, full_output_cov)
         parts = [
-            self._model.covariance(stack, tf.convert_to_tensor(Xnew), L)
+            self._density.covariance(stack, tf.convert_to_tensor(Xnew), L)
             for stack, L in self._blocks(cache[0])
         ]
         mean, cov = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))

@@ -16,10 +16,13 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks
-from gpflow_ext.numerics import grids, linalg, stacked
+from gpflow_ext.numerics import grids
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import Predictions
+from gpflow_ext.sampling.density import FreeFormDensity
+from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.draws_posterior import DrawsPosterior
+from gpflow_ext.sampling.sampled_freeform import SampledFreeForm
 
 
 class SGPMCFreeForm(SGPMC):
@@ -129,14 +132,14 @@ class SGPMCFreeForm(SGPMC):
         q_mu, q_sqrt = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
         q_sqrt = tf.linalg.diag(tf.transpose(q_sqrt)) if q_sqrt.shape.rank == 2 else q_sqrt
         if not svgp.whiten:
-            chol = tf.linalg.cholesky(self.gram(Stack([]))[0])
+            chol = tf.linalg.cholesky(self.density.gram(Stack([]))[0])
             q_mu = tf.linalg.triangular_solve(chol, q_mu)
             q_sqrt = tf.linalg.triangular_solve(tf.broadcast_to(chol, tf.shape(q_sqrt)), q_sqrt)
         self.q_mu.assign(q_mu)
         self.q_sqrt.assign(q_sqrt)
         self.V.assign(q_mu)
         X, Y = self.data
-        mean, var = self.gaussian_moments(q_mu, q_sqrt)
+        mean, var = self.density.gaussian_moments(q_mu, q_sqrt)
         with tf.GradientTape() as tape:
             tape.watch([mean, var])
             value = tf.reduce_sum(self.likelihood.variational_expectations(X, mean, var, Y))
@@ -145,27 +148,19 @@ class SGPMCFreeForm(SGPMC):
         self.prec.assign(prec)
         self.nat1.assign(slope + prec * mean)
 
-    def gaussian_moments(self, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> MeanAndVariance:
-        """Return mean and variance [N, P] of f at the data for q(v), [M, P] and [P, M, M]; fast on grids."""
-        now = Stack([])
-        A = self.projection(now)
-        mean, residual = self._moments(now, self.data[0], A, q_mu[None])
-        return mean[0], residual[0] + A.spread(q_sqrt)
-
     @property
     def is_approximated(self) -> bool:
         """Whether the model has a Gaussian approximation, from `follow`."""
         return bool(tf.reduce_any(tf.convert_to_tensor(self.prec) > 0.0))
 
-    def gram(self, stack: Stack) -> tf.Tensor:
-        """Return K_uu with GPflow's default jitter for each member, [C or 1, M, M].
+    @property
+    def density(self) -> FreeFormDensity:
+        """The density, many values of V and the hyperparameters at a time."""
+        return FreeFormDensity(self)
 
-        On a grid the jitter is that of the factors, see `gpflow_ext.numerics.grids`.
-        """
-        if self._structure is not None:
-            return self._structure.gram(self.kernel, stack)
-        K = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z))
-        return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
+    def sampleable(self) -> SampledFreeForm:
+        """Return the model as `gpflow_ext.sample` sees it."""
+        return SampledFreeForm(self)
 
     @property
     def structure(self) -> grids.Structure | None:
@@ -175,106 +170,11 @@ class SGPMCFreeForm(SGPMC):
     def _find_structure(self) -> grids.Structure | None:
         return grids.structure(self.kernel, self.inducing_variable.Z.numpy(), self.data[0].numpy())
 
-    def project(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> grids.Dense:
-        """Return A = L⁻¹K_uf for each member. O(C(M³ + NM²)), with the factors L at hand O(CNM²)."""
-        cross = stacked.gram(self.kernel, stack, tf.convert_to_tensor(self.inducing_variable.Z), X)
-        if chol is not None:
-            return grids.Dense(linalg.triangular_solve(chol, cross))
-        K = self.gram(stack)
-        return grids.Dense(linalg.whiten(K, tf.linalg.cholesky(tf.stop_gradient(K)), cross))
-
-    def moments(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> MeanAndVariance:
-        """Return mean and variance of f(X) given v and θ, each [C, N, P].
-
-        O(CNM²), some rows at a time; by `grids.Structure.project` where the model has a structure and X is
-        a grid as well.
-        """
-        on_grid = None if self._structure is None else self._structure.at(X)
-        if on_grid is not None:
-            return self._moments(stack, X, on_grid.project(self.kernel, stack), stack[self.V])
-        C, M = stack[self.V].shape[:2]
-        chol = tf.linalg.cholesky(self.gram(stack)) if chol is None else chol
-        pieces = stacked.pieces(X, (C or 1) * M)
-        parts = [self._moments(stack, x, self.project(stack, x, chol), stack[self.V]) for x in pieces]
-        mean, var = (tf.concat(part, axis=1) for part in zip(*parts, strict=True))
-        return mean, var
-
-    def _moments(
-        self, stack: Stack, X: tf.Tensor, A: grids.Dense | grids.Kronecker, V: tf.Tensor
-    ) -> MeanAndVariance:
-        """Return μ + Aᵀv and k_nn − ‖aₙ‖² (Hensman et al. 2015, eq. 8), each [C, N, P]."""
-        mean = stacked.mean(self.mean_function, stack, X) + A.apply(V)
-        residual = stacked.variances(self.kernel, stack, X) - A.explained()
-        return mean, tf.broadcast_to(tf.nn.relu(residual)[:, :, None], tf.shape(mean))
-
-    def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
-        """Return mean [C, N, P] and covariance [C, N, N] of f(X) given v and θ. O(C(NM² + N²M))."""
-        projection = self.project(stack, X, chol)
-        mean, _ = self._moments(stack, X, projection, stack[self.V])
-        cov = stacked.gram(self.kernel, stack, X) - tf.matmul(projection.A, projection.A, transpose_a=True)
-        return mean, tf.broadcast_to(cov, [tf.shape(mean)[0], tf.shape(X)[0], tf.shape(X)[0]])
-
-    def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]."""
-        return self.expected(stack, self.projection(stack), stack[self.V])
-
-    def projection(self, stack: Stack) -> grids.Dense | grids.Kronecker:
-        """Return A = L⁻¹K_uf of the data; on grids by `grids.Structure.project`."""
-        if self._structure is not None:
-            return self._structure.project(self.kernel, stack)
-        return self.project(stack, self.data[0])
-
-    def expected(self, stack: Stack, A: grids.Dense | grids.Kronecker, V: tf.Tensor) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] given the projection and v [C, M, P], [C]. O(CNMP)."""
-        X, Y = self.data
-        terms = stacked.per_datum(
-            self.likelihood.variational_expectations,
-            self.likelihood,
-            stack,
-            X,
-            *self._moments(stack, X, A, V),
-            Y,
-        )
-        return tf.reduce_sum(terms, axis=-1)
-
-    def conditional_log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z in place of V.
-
-        q(v | θ) = N(m, B⁻¹) is what the Gaussian sites of the approximation say of v at θ, v = m + R⁻ᵀz. In
-        these coordinates the posterior of z hardly depends on θ: what ties v and θ together does not hold up
-        the sampler. Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(PM³ + PNM²)), less on grids.
-        """
-        A = self.projection(stack)
-        V, half_log_det = self._from_conditional(stack, A)
-        z = stack[self.V]
-        shift = 0.5 * tf.reduce_sum(z**2 - V**2, axis=[1, 2])
-        return self.expected(stack, A, V) + shift - half_log_det
-
-    def from_conditional(self, stack: Stack) -> Stack:
-        """Return the stack with v = m(θ) + R(θ)⁻ᵀz in the place of z."""
-        V, _ = self._from_conditional(stack, self.projection(stack))
-        return Stack((p, V if p is self.V else value) for p, value in stack.values)
-
-    def _from_conditional(
-        self, stack: Stack, A: grids.Dense | grids.Kronecker
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return v [C, M, P] and ½ log|B| [C] for B = I + AΛAᵀ = RRᵀ and m = B⁻¹Aρ, ρ = ν − Λμ."""
-        rho = self.nat1 - self.prec * stacked.mean(self.mean_function, stack, self.data[0])  # [C or 1, N, P]
-        B = A.weighted(tf.transpose(tf.convert_to_tensor(self.prec)))  # [C or 1, P, M, M]
-        R = tf.linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
-        pulled = tf.linalg.matrix_transpose(A.pull(rho))[..., None]  # [C, P, M, 1]
-        z = tf.linalg.matrix_transpose(stack[self.V])[..., None]
-        R = tf.broadcast_to(R, tf.concat([tf.shape(z)[:1], tf.shape(R)[1:]], axis=0))
-        root = tf.linalg.triangular_solve(R, tf.broadcast_to(pulled, tf.shape(z)))
-        V = tf.linalg.triangular_solve(R, root + z, adjoint=True)[..., 0]
-        logs = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(R)), axis=[1, 2])
-        return tf.linalg.matrix_transpose(V), logs
-
     def log_likelihood_lower_bound(self) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] at the present V and hyperparameters, []."""
-        return self.log_likelihoods(Stack([(self.V, tf.convert_to_tensor(self.V)[None])]))[0]
+        return self.density.log_likelihoods(Stack([(self.V, tf.convert_to_tensor(self.V)[None])]))[0]
 
-    def assign_draws(self, draws: Any, most: int | None = 200) -> None:
+    def assign_draws(self, draws: Draws | None, most: int | None = 200) -> None:
         """Hold draws: from now on predictions average over them.
 
         Parameters

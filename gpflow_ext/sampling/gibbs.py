@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.hmc import Counting, Results, before, draw_length, trajectory
+from gpflow_ext.sampling.target import Target
+
+
+class TwoSteps(NamedTuple):
+    """A log likelihood of v and θ whose first step does not depend on v."""
+
+    size: int  # coordinates of v, which come first
+    prepare: Callable[[Stack], Any]  # what depends on θ alone, a nest of tensors [C, ...] or [1, ...]
+    log_likelihood: Callable[[Stack, Any], tf.Tensor]  # of a stack and what `prepare` returned, [C]
 
 
 class Blocks(NamedTuple):
@@ -22,6 +32,22 @@ class Blocks(NamedTuple):
     size: int  # coordinates of v, which come first
     prepare: Callable[[tf.Tensor], Any]  # what does not depend on v, a nest of tensors [C, ...], of z [C, d]
     density: Callable[[tf.Tensor, Any], tf.Tensor]  # of z and what `prepare` returned, [C]
+
+
+def blocks_of(target: Target, steps: TwoSteps) -> Blocks:
+    """Return the density of z in two steps, for coordinates in which θ does not depend on those of v."""
+
+    def prepare(z: tf.Tensor) -> Any:
+        prepared = steps.prepare(target.values(target.position(z)))
+        return tf.nest.map_structure(
+            lambda part: tf.broadcast_to(part, tf.concat([tf.shape(z)[:1], tf.shape(part)[1:]], axis=0)),
+            prepared,
+        )
+
+    def density(z: tf.Tensor, prepared: Any) -> tf.Tensor:
+        return target.density(z, lambda stack: steps.log_likelihood(stack, prepared))
+
+    return Blocks(steps.size, prepare, density)
 
 
 class _State(NamedTuple):

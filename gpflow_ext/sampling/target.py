@@ -20,6 +20,7 @@ import tensorflow_probability as tfp
 from gpflow.base import PriorOn
 
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.sampling.affine import Affine
 
 tfb = tfp.bijectors
 
@@ -38,35 +39,6 @@ class Coordinate(NamedTuple):
     def size(self) -> int:
         """The number of its coordinates; the bijectors keep shapes."""
         return int(np.prod(self.parameter.unconstrained_variable.shape))
-
-
-class Affine(NamedTuple):
-    """x = loc + [F z₁ + J(s∘z₂), s∘z₂] with the lower triangular blocks F of a Gaussian approximation.
-
-    Chains that move in z with a unit mass matrix move in x with that of the approximation's covariance.
-    """
-
-    loc: tf.Tensor  # [d]
-    blocks: tf.Tensor  # F, [P, M, M]: of the first M·P coordinates, in the order [M, P]; or [1, M·P, M·P]
-    scale: tf.Tensor  # s, [d − M·P]: of the others
-    tilt: tf.Tensor  # J, [M·P, d − M·P]: how the approximation's mean moves with the others
-
-    def forward(self, z: tf.Tensor) -> tf.Tensor:
-        """Return x for z, [C, d]. O(CPM²)."""
-        P, M = self.blocks.shape[0], self.blocks.shape[-1]
-        first, rest = z[:, : M * P], self.scale * z[:, M * P :]
-        moved = tf.einsum("pmn,cnp->cmp", self.blocks, tf.reshape(first, [-1, M, P]))
-        moved = tf.reshape(moved, tf.shape(first)) + tf.matmul(rest, self.tilt, transpose_b=True)
-        return self.loc + tf.concat([moved, rest], axis=1)
-
-    def inverse(self, x: tf.Tensor) -> tf.Tensor:
-        """Return z for x, [C, d]. O(CPM²)."""
-        P, M = self.blocks.shape[0], self.blocks.shape[-1]
-        first, rest = tf.split(x - self.loc, [M * P, -1], axis=1)
-        first = tf.reshape(first - tf.matmul(rest, self.tilt, transpose_b=True), [-1, M, P])
-        solved = tf.linalg.triangular_solve(self.blocks, tf.transpose(first, [2, 1, 0]))
-        solved = tf.reshape(tf.transpose(solved, [2, 1, 0]), [-1, M * P])
-        return tf.concat([solved, rest / self.scale], axis=1)
 
 
 class Target:
@@ -99,7 +71,12 @@ class Target:
         recover: Callable[[Stack], Stack] = lambda stack: stack,
     ) -> None:
         self.coordinates = coordinates(model)
-        self._log_likelihood, self._recover, self.affine = log_likelihood, recover, affine
+        self._model, self._log_likelihood, self._recover = model, log_likelihood, recover
+        self.affine = affine
+
+    def within(self, affine: Affine) -> Target:
+        """Return the same density in affine coordinates."""
+        return Target(self._model, self._log_likelihood, affine, self._recover)
 
     @property
     def num_dimensions(self) -> int:

@@ -18,7 +18,6 @@ import tensorflow_probability as tfp
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import grids
-from gpflow_ext.sampling import coordinates as sampling_target
 
 from ..experiments.sgpmc import coal as accidents
 from ..experiments.sgpmc import runs
@@ -160,8 +159,8 @@ def grid(side: int, axis: int) -> SGPMCFreeForm:
 
 def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
     """Return makers of what evaluates each density a number of times."""
-    precondition = "conditional" if model.structure is None else "rescaled"
-    target, start = sampling_target.target_and_start(model, precondition)
+    where = gpx.coordinates.Conditional() if model.structure is None else gpx.coordinates.Rescaled()
+    target, start = where.place(model.sampleable())
     found = {}
     for chains in (1, CHAINS):
         z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], dtype=tf.float64))

@@ -118,7 +118,7 @@ def measure(path: Path, case: tuple[int, int, Any], num_draws: int, trials: int)
 
 def rates(model: gpx.models.SGPMCFreeForm) -> Array:
     """Return the posterior mean of the intensity at the data, [N]."""
-    means, variances = model.moments(model.held(), tf.constant(model.data[0]))
+    means, variances = model.density.moments(model.held(), tf.constant(model.data[0]))
     return np.exp(means.numpy() + 0.5 * variances.numpy()).mean(axis=(0, 2))
 
 

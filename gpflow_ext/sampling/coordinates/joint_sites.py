@@ -1,4 +1,4 @@
-"""Coordinates of v that know how the latent functions of a datum hang together, for `SGPMCFreeForm`."""
+"""Coordinates of v that know how the latent functions of a datum hang together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpflow.likelihoods import Likelihood
 
 from gpflow_ext.numerics import grids, stacked
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sampling.freeform import SGPMCFreeForm
+from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 
 MOST = 8192  # coordinates M·P up to which a dense matrix of them is held
 
@@ -27,16 +27,17 @@ class JointSites:
 
     Parameters
     ----------
-    model
-        A model that is not on a grid, with a Gaussian approximation, at the hyperparameters where that was
-        made.
+    density
+        Of a model with a Gaussian approximation, at the hyperparameters where that was made. A grid is not
+        made use of.
     """
 
-    def __init__(self, model: SGPMCFreeForm) -> None:
-        self._model = model
+    def __init__(self, density: FreeFormDensity) -> None:
+        self._density, self._model = density, density.model
+        model = density.model
         q = tf.convert_to_tensor(model.q_mu), tf.convert_to_tensor(model.q_sqrt)
         X, Y = model.data
-        mean, var = model.gaussian_moments(*q)
+        mean, var = density.gaussian_moments(*q)
         slope, curvature = _derivatives(model.likelihood, X, mean, var, Y)
         values, vectors = tf.linalg.eigh(curvature)
         weighted = vectors * tf.nn.relu(values)[:, None, :]
@@ -60,21 +61,20 @@ class JointSites:
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log N(v; m, B⁻¹), [C], of z in place of V.
 
-        v = m + R⁻ᵀz for B = RRᵀ at θ, see `SGPMCFreeForm.conditional_log_likelihoods`. O(C((MP)³ + NM²P²)).
+        v = m + R⁻ᵀz for B = RRᵀ at θ, see `ConditionalSites`. O(C((MP)³ + NM²P²)).
         """
         A, z = self._project(stack), stack[self._model.V]
         V, half_log_det = self._move(stack, A, z)
         shift = 0.5 * tf.reduce_sum(z**2 - V**2, axis=[1, 2])
-        return self._model.expected(stack, grids.Dense(A), V) + shift - half_log_det
+        return self._density.expected(stack, grids.Dense(A), V) + shift - half_log_det
 
     def recover(self, stack: Stack) -> Stack:
         """Return the stack with v in the place of z."""
-        own = self._model.V
-        V, _ = self._move(stack, self._project(stack), stack[own])
-        return Stack((parameter, V if parameter is own else value) for parameter, value in stack.values)
+        V, _ = self._move(stack, self._project(stack), stack[self._model.V])
+        return stack.replaced(self._model.V, V)
 
     def _project(self, stack: Stack) -> tf.Tensor:
-        return self._model.project(stack, self._model.data[0]).A
+        return self._density.project(stack, self._model.data[0]).A
 
     def _move(self, stack: Stack, A: tf.Tensor, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return m + R⁻ᵀz [C, M, P] and ½ log|B| [C] for A [C or 1, M, N] and z [C, M, P]."""
@@ -116,10 +116,9 @@ class JointSites:
         return value(A) + tf.eye(M * P, dtype=A.dtype)
 
 
-def joint_sites(model: SGPMCFreeForm) -> JointSites | None:
-    """Return the sites of a model with several latent functions; ``None`` on grids and where M·P > `MOST`."""
-    coupled = model.num_latent_gps > 1 and model.structure is None
-    return JointSites(model) if coupled and tf.size(model.V) <= MOST else None
+def are_coupled(model: FreeForm) -> bool:
+    """Tell whether a model has several latent functions, is on no grid, and M·P is at most `MOST`."""
+    return model.num_latent_gps > 1 and model.structure is None and int(tf.size(model.V)) <= MOST
 
 
 def _derivatives(

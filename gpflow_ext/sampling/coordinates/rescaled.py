@@ -1,4 +1,4 @@
-"""Coordinates of v that follow the hyperparameters at the price of the density, for `SGPMCFreeForm`."""
+"""Coordinates of v that move with the hyperparameters at the price of the density, on grids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import grids, stacked
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sampling.freeform import SGPMCFreeForm
+from gpflow_ext.sampling.density import FreeFormDensity
 
 
 class _Moved(NamedTuple):
@@ -19,7 +19,7 @@ class _Moved(NamedTuple):
     log_scale: tf.Tensor  # log |∂v/∂z| but for a constant, [C]
 
 
-class Rescaled:
+class RescaledSites:
     """v as a function of z and θ, such that z is nearly a standard normal that does not depend on θ.
 
     At θ the Gaussian sites of the approximation say v ~ N(B⁻¹Aρ, B⁻¹), B(θ) = I + AΛAᵀ, ρ = ν − Λμ. To
@@ -35,23 +35,15 @@ class Rescaled:
 
     Parameters
     ----------
-    model
-        A model on a grid with a Gaussian approximation, from `SGPMCFreeForm.follow`, at the hyperparameters
-        where that was made.
-
-    Raises
-    ------
-    ValueError
-        Where inducing points and data are no grids with a separable kernel.
+    density
+        Of a model on a grid with a Gaussian approximation, at the hyperparameters where that was made.
+    structure
+        The grid's.
     """
 
-    def __init__(self, model: SGPMCFreeForm) -> None:
-        if model.structure is None:
-            raise ValueError(
-                "precondition='rescaled' is for inducing points and data on grids and a separable kernel: "
-                "choose 'conditional' or 'vb'."
-            )
-        self._model, self._structure = model, model.structure
+    def __init__(self, density: FreeFormDensity, structure: grids.Structure) -> None:
+        self._density, self._model, self._structure = density, density.model, structure
+        model = density.model
         here = Stack([])
         A = self._structure.project_symmetrically(model.kernel, here)
         self._basis = A.basis()  # Uᵀ
@@ -69,13 +61,11 @@ class Rescaled:
         """
         z, moved = stack[self._model.V], self._move(stack)
         shift = 0.5 * tf.reduce_sum(z**2 - moved.V**2, axis=[1, 2])
-        return self._model.expected(stack, moved.A, moved.V) + shift + moved.log_scale
+        return self._density.expected(stack, moved.A, moved.V) + shift + moved.log_scale
 
     def recover(self, stack: Stack) -> Stack:
         """Return the stack with v in the place of z."""
-        V = self._model.V
-        v = self._turn(stack).apply(self._move(stack).V)
-        return Stack((parameter, v if parameter is V else value) for parameter, value in stack.values)
+        return stack.replaced(self._model.V, self._turn(stack).apply(self._move(stack).V))
 
     def _move(self, stack: Stack) -> _Moved:
         model = self._model

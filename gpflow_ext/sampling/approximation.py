@@ -1,0 +1,98 @@
+"""The first step of Hensman et al. (2015, section 3): a Gaussian approximation, from which chains start."""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.models import SVGP
+
+from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
+from gpflow_ext.training import lbfgs
+
+
+class Approximated(FreeForm, Protocol):
+    """A free-form model that takes over a Gaussian approximation."""
+
+    @property
+    def density(self) -> FreeFormDensity:
+        """The density."""
+
+    def follow(self, svgp: SVGP) -> None:
+        """Take over q(v)."""
+
+
+def gaussian_approximation(
+    model: Approximated,
+    *,
+    steps: int = 500,
+    free_inducing: bool | None = None,
+    jit_compile: bool | None = None,
+) -> float:
+    """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model; return the bound.
+
+    By L-BFGS on the bound of GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing points,
+    first with these held, then with all free. The model's parameters move to the optimum, where chains start.
+
+    Parameters
+    ----------
+    model
+        A `SGPMCFreeForm`.
+    steps
+        Iterations of each of the two stages, at most.
+    free_inducing
+        Whether there is a second stage; by default where there are fewer inducing points than data and these
+        do not form a grid with them.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+
+    Raises
+    ------
+    ValueError
+        Where the bound is not finite at the start.
+    """
+    points = model.inducing_variable
+    svgp = SVGP(
+        model.kernel,
+        model.likelihood,
+        points,
+        mean_function=model.mean_function,
+        num_latent_gps=model.num_latent_gps,
+    )
+    closure = svgp.training_loss_closure(model.data, compile=False)
+    if model.structure is not None:
+        closure = functools.partial(_loss_on_a_grid, model, svgp)
+
+    def climb() -> float:
+        variables = svgp.trainable_variables
+        objective = lbfgs.evaluation(closure, variables, jit_compile)
+        lbfgs.climb(variables, objective, steps)
+        return objective()[0]
+
+    bound = climb()
+    fewer = model.structure is None and len(model.data[0]) > points.Z.shape[0]
+    if fewer if free_inducing is None else free_inducing:
+        gpflow.set_trainable(points, True)
+        try:
+            bound = climb()
+        finally:
+            gpflow.set_trainable(points, False)
+    if not np.isfinite(bound):
+        raise ValueError(
+            "The bound of the Gaussian approximation is not finite where it starts: start from other "
+            "hyperparameters, or standardise the data."
+        )
+    model.follow(svgp)
+    return bound
+
+
+def _loss_on_a_grid(model: Approximated, svgp: SVGP) -> tf.Tensor:
+    """Return the training loss of an SVGP that shares the model's parts, by Kronecker products."""
+    X, Y = model.data
+    q = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
+    mean, var = model.density.gaussian_moments(*q)
+    expected = tf.reduce_sum(svgp.likelihood.variational_expectations(X, mean, var, Y))
+    return svgp.prior_kl() - expected - svgp.log_prior_density()

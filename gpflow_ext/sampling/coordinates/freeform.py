@@ -1,0 +1,170 @@
+"""Coordinates from the Gaussian approximation of a free-form model: of one θ, or of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.numerics import grids
+from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.sampling.affine import Affine, around
+from gpflow_ext.sampling.coordinates.general import own_target, refusal
+from gpflow_ext.sampling.coordinates.joint_sites import JointSites, are_coupled
+from gpflow_ext.sampling.coordinates.rescaled import RescaledSites
+from gpflow_ext.sampling.coordinates.sites import ConditionalSites
+from gpflow_ext.sampling.density import FreeFormDensity
+from gpflow_ext.sampling.sampleable import Coordinates, Kind, Placed, Sampleable
+from gpflow_ext.sampling.target import Target
+
+
+class VB:
+    """The Gaussian approximation of v is their standard normal, its mean moving with θ to first order."""
+
+    name, scaled = "vb", True
+
+    def check(self, sampled: Sampleable, kind: Kind) -> None:
+        """Raise a ``ValueError`` where there is no free-form density."""
+        _density(self, sampled, kind)
+
+    def place(self, sampled: Sampleable) -> Placed:
+        """See `Coordinates`."""
+        target = own_target(sampled)
+        return Placed(target.within(approximation(target, _density(self, sampled))), lambda z: z)
+
+
+class Conditional:
+    """What the Gaussian sites of the approximation say of v at each θ is their standard normal.
+
+    An evaluation costs about twice as much, and the hyperparameters move freely. The sites of several latent
+    functions are taken together, as in `Joint`, where there is no grid and V has at most 8192 entries.
+    """
+
+    name, scaled = "conditional", True
+
+    def check(self, sampled: Sampleable, kind: Kind) -> None:
+        """Raise a ``ValueError`` where there is no free-form density, and for Gibbs sampling."""
+        _check_moving(self, sampled, kind)
+
+    def place(self, sampled: Sampleable) -> Placed:
+        """See `Coordinates`."""
+        return _placed(sampled, _density(self, sampled), _sites)
+
+
+class Joint:
+    """As `Conditional`, the sites of all latent functions of a datum taken together at any size."""
+
+    name, scaled = "joint", True
+
+    def check(self, sampled: Sampleable, kind: Kind) -> None:
+        """Raise a ``ValueError`` where there is no free-form density, and for Gibbs sampling."""
+        _check_moving(self, sampled, kind)
+
+    def place(self, sampled: Sampleable) -> Placed:
+        """See `Coordinates`."""
+        return _placed(sampled, _density(self, sampled), JointSites)
+
+
+class Rescaled:
+    """Nearly those of `Conditional` on a grid, for little more than `VB`; see `rescaled.RescaledSites`."""
+
+    name, scaled = "rescaled", True
+
+    def check(self, sampled: Sampleable, kind: Kind) -> None:
+        """Raise a ``ValueError`` where there is no free-form density or no grid, and for Gibbs sampling."""
+        _check_moving(self, sampled, kind)
+        self._structure(sampled)
+
+    def place(self, sampled: Sampleable) -> Placed:
+        """See `Coordinates`."""
+        structure = self._structure(sampled)
+        return _placed(sampled, _density(self, sampled), lambda density: RescaledSites(density, structure))
+
+    def _structure(self, sampled: Sampleable) -> grids.Structure:
+        found = _density(self, sampled).model.structure
+        if found is None:
+            raise ValueError(
+                "precondition='rescaled' is for inducing points and data on grids and a separable kernel: "
+                "choose 'conditional' or 'vb'."
+            )
+        return found
+
+
+class Sites(Protocol):
+    """v as a function of z and θ."""
+
+    def log_likelihoods(self, stack: Stack) -> tf.Tensor:
+        """Return the log likelihood with the change of variables, [C], of z in the place of V."""
+
+    def recover(self, stack: Stack) -> Stack:
+        """Return the stack with v in the place of z."""
+
+
+def approximation(target: Target, density: FreeFormDensity) -> Affine:
+    """Return the coordinates of q(v), its mean moving with θ as its sites have it, to first order.
+
+    Parameters
+    ----------
+    target
+        The density in the parameters' own coordinates.
+    density
+        Of a model with a Gaussian approximation, at the hyperparameters where that was made.
+    """
+    sites, size = _sites(density), int(tf.size(density.model.V))
+    return around(target.start(), sites.factor(), _tilt(target, size, sites.mean))
+
+
+def _sites(density: FreeFormDensity) -> ConditionalSites | JointSites:
+    return JointSites(density) if are_coupled(density.model) else ConditionalSites(density)
+
+
+def _density(coordinates: Coordinates, sampled: Sampleable, kind: Kind = "hmc") -> FreeFormDensity:
+    found = getattr(sampled, "density", None)
+    if not isinstance(found, FreeFormDensity):
+        raise refusal(coordinates, sampled, kind, "needs the Gaussian sites that SGPMCFreeForm offers")
+    return found
+
+
+def _check_moving(coordinates: Coordinates, sampled: Sampleable, kind: Kind) -> None:
+    _density(coordinates, sampled, kind)
+    if kind == "gibbs":
+        raise ValueError(
+            f"precondition={coordinates.name!r} moves v with θ, Gibbs sampling moves them in turn: "
+            "choose None or 'vb'."
+        )
+
+
+def _placed(
+    sampled: Sampleable, density: FreeFormDensity, build: Callable[[FreeFormDensity], Sites]
+) -> Placed:
+    """Return the density of z and θ around z = 0, where the sites have their mean, and the model's θ."""
+    sites, (M, P) = build(density), density.model.V.shape
+
+    def recover(stack: Stack) -> Stack:
+        return sampled.recover(sites.recover(stack))
+
+    target = Target(sampled.module, sites.log_likelihoods, recover=recover)
+    affine = around(target.start(), tf.eye(M, batch_shape=[P], dtype=target.start().dtype))
+    own = tf.range(target.num_dimensions) < M * P
+    centred = affine._replace(loc=tf.where(own, tf.zeros_like(affine.loc), affine.loc))
+    return Placed(target.within(centred), lambda z: z)
+
+
+def _tilt(target: Target, size: int, mean: Callable[[Stack], tf.Tensor]) -> tf.Tensor:
+    """Return dm/dθ of the mean m(θ) [C, M, P] that sites of the data give v, by central differences."""
+    start = target.start()
+    step = tf.constant(float(np.finfo(start.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0), start.dtype)
+    rest = target.num_dimensions - size
+
+    @tf.function(autograph=False)
+    def slope(unit: tf.Tensor) -> tf.Tensor:
+        """Return the slope of m(θ), [M·P], along a direction [rest]; few members at a time, for memory."""
+        moved = start[size:] + step * tf.stack([unit, -unit])
+        at = tf.concat([tf.zeros([2, size], start.dtype), moved], axis=1)
+        ahead, back = tf.unstack(tf.reshape(mean(target.values(at)), [2, size]))
+        return (ahead - back) / (2.0 * step)
+
+    units = tf.unstack(tf.eye(rest, dtype=start.dtype))
+    return tf.stack([slope(unit) for unit in units], axis=1) if units else tf.zeros([size, 0], start.dtype)

@@ -1,0 +1,161 @@
+"""Options of the tuners, see `gpflow_ext.sampling.adaptation`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+Own = TypeVar("Own", bound="TunerOptions")
+
+STEPS = (1e-4, 1.0)  # step sizes that are searched
+SCALED_STEPS = (0.02, 1.0)  # in coordinates in which the posterior is nearly N(0, I)
+
+
+@dataclass(frozen=True)
+class TunerOptions:
+    """What the options of all tuners share."""
+
+    def within(self: Own, scaled: bool) -> Own:
+        """Return the options for coordinates in which the posterior is nearly N(0, I), or for others."""
+        return self
+
+
+@dataclass(frozen=True)
+class BayesOptOptions(TunerOptions):
+    """Options of the tuner ``"bayesopt"``.
+
+    Attributes
+    ----------
+    trials, samples
+        Settings to try, and iterations for each; the reward is averaged over the chains.
+    step_sizes, max_leapfrogs
+        The box that is searched. Step sizes are by default from 0.02 to 1 in preconditioned coordinates, from
+        1e-4 to 1 in the whitened ones.
+    penalty
+        Power of L_max that divides the squared jump, see `tuning.reward`.
+    """
+
+    trials: int = 30
+    samples: int = 30
+    step_sizes: tuple[float, float] | None = None
+    max_leapfrogs: tuple[int, int] = (1, 50)
+    penalty: float = 0.5
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "trials", "samples")
+        if self.step_sizes is not None and not 0.0 < self.step_sizes[0] < self.step_sizes[1]:
+            raise ValueError(f"`step_sizes` must be two positive bounds in order; got {self.step_sizes}.")
+        if not 1 <= self.max_leapfrogs[0] <= self.max_leapfrogs[1]:
+            raise ValueError(
+                f"`max_leapfrogs` must be two bounds of at least 1 in order; got {self.max_leapfrogs}."
+            )
+        if not self.penalty >= 0.0:
+            raise ValueError(f"`penalty` must not be negative; got {self.penalty}.")
+
+    def within(self, scaled: bool) -> BayesOptOptions:
+        """Return the options with the step sizes that suit the coordinates."""
+        return replace(self, step_sizes=self.step_sizes or (SCALED_STEPS if scaled else STEPS))
+
+
+@dataclass(frozen=True)
+class NUTSOptions(TunerOptions):
+    """Options of the tuner ``"nuts"``.
+
+    Attributes
+    ----------
+    iterations
+        Iterations of dual averaging.
+    step_size
+        ε to begin with.
+    acceptance
+        The rate of acceptance to reach.
+    """
+
+    iterations: int = 500
+    step_size: float = 0.1
+    acceptance: float = 0.75
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "iterations")
+        _positive(self, "step_size")
+        if not 0.0 < self.acceptance < 1.0:
+            raise ValueError(f"`acceptance` must lie between 0 and 1; got {self.acceptance}.")
+
+
+@dataclass(frozen=True)
+class DualAveragingOptions(NUTSOptions):
+    """Options of the tuner ``"dual_averaging"``.
+
+    Attributes
+    ----------
+    iterations, step_size, acceptance
+        See `NUTSOptions`.
+    max_leapfrogs
+        L_max, which is kept.
+    """
+
+    max_leapfrogs: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one(self, "max_leapfrogs")
+
+
+@dataclass(frozen=True)
+class ChEESOptions(TunerOptions):
+    """Options of the tuner ``"chees"``.
+
+    Attributes
+    ----------
+    iterations
+        Iterations of the adaptation.
+    step_size
+        ε to begin with.
+    max_leapfrogs
+        The largest L_max.
+    """
+
+    iterations: int = 500
+    step_size: float = 0.1
+    max_leapfrogs: int = 100
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "iterations", "max_leapfrogs")
+        _positive(self, "step_size")
+
+
+@dataclass(frozen=True)
+class GibbsOptions(TunerOptions):
+    """Options of the tuner ``"gibbs"``.
+
+    Attributes
+    ----------
+    rounds, iterations
+        Rounds, and iterations of each.
+    max_leapfrogs
+        L_max, which is kept.
+    step_size, walk
+        ε and α to begin with.
+    """
+
+    rounds: int = 25
+    iterations: int = 40
+    max_leapfrogs: int = 20
+    step_size: float = 0.1
+    walk: float = 0.3
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "rounds", "iterations", "max_leapfrogs")
+        _positive(self, "step_size", "walk")
+
+
+def _at_least_one(options: TunerOptions, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"`{name}` must be at least 1; got {getattr(options, name)}.")
+
+
+def _positive(options: TunerOptions, *names: str) -> None:
+    for name in names:
+        if not getattr(options, name) > 0.0:
+            raise ValueError(f"`{name}` must be positive; got {getattr(options, name)}.")

@@ -1,0 +1,91 @@
+"""A free-form model as a sampler sees it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.sampling.affine import Affine
+from gpflow_ext.sampling.approximation import Approximated, gaussian_approximation
+from gpflow_ext.sampling.coordinates import VB, Conditional, Coordinates, Rescaled
+from gpflow_ext.sampling.coordinates.freeform import approximation
+from gpflow_ext.sampling.draws import Draws
+from gpflow_ext.sampling.gibbs import TwoSteps
+from gpflow_ext.sampling.sampleable import Kind
+from gpflow_ext.sampling.target import LogLikelihood, Target
+
+_JOINTLY_CONDITIONAL = 1024  # entries of V whose joint precision is factorised at each θ
+
+
+class Holding(Approximated, Protocol):
+    """A free-form model that predicts by draws."""
+
+    @property
+    def is_approximated(self) -> bool:
+        """Whether it has a Gaussian approximation."""
+
+    def assign_draws(self, draws: Draws | None) -> None:
+        """Hold draws; ``None`` forgets them."""
+
+
+class SampledFreeForm:
+    """See `Sampleable`: v and θ of a free-form model, from its Gaussian approximation on.
+
+    Parameters
+    ----------
+    model
+        The model.
+    """
+
+    def __init__(self, model: Holding) -> None:
+        self._model = model
+        self.density = model.density
+
+    @property
+    def module(self) -> Any:
+        """See `Sampleable`."""
+        return self._model
+
+    def log_likelihood(self) -> LogLikelihood:
+        """See `Sampleable`; with the kernel held the data are projected here, once."""
+        if self._model.kernel.trainable_parameters:
+            return self.density.log_likelihoods
+        A = self.density.projection(Stack([]))
+        return lambda stack: self.density.expected(stack, A, stack[self._model.V])
+
+    def recover(self, stack: Stack) -> Stack:
+        """See `Sampleable`."""
+        return stack
+
+    def around(self, target: Target) -> Affine:
+        """Return the coordinates of the Gaussian approximation."""
+        return approximation(target, self.density)
+
+    def coordinates(self, kind: Kind) -> Coordinates | None:
+        """Return those of each θ where they are cheap, else those of one; none for Gibbs sampling."""
+        if kind == "gibbs":
+            return None
+        if self._model.structure is not None:
+            return Rescaled()
+        few = self._model.num_latent_gps == 1 or int(tf.size(self._model.V)) <= _JOINTLY_CONDITIONAL
+        return Conditional() if few and self._model.kernel.trainable_parameters else VB()
+
+    def prepare(self, approximate: bool | None, jit_compile: bool | None) -> None:
+        """Fit the Gaussian approximation; by default where the model has none yet."""
+        if approximate or (approximate is None and not self._model.is_approximated):
+            gaussian_approximation(self._model, jit_compile=jit_compile)
+
+    def hold(self, draws: Draws | None) -> None:
+        """See `Sampleable`."""
+        self._model.assign_draws(draws)
+
+    def in_two_steps(self) -> TwoSteps:
+        """Return the density in two steps: the projection of the data depends on θ alone."""
+        density, V = self.density, self._model.V
+        return TwoSteps(
+            int(tf.size(V)),
+            density.projection,
+            lambda stack, A: density.expected(stack, A, stack[V]),
+        )
