@@ -13,7 +13,8 @@ import tensorflow as tf
 from gpflow.models import BayesianModel
 
 from gpflow_ext.persistence import Rebuilt, rebuild
-from gpflow_ext.sampling.sample import TUNERS, sample
+from gpflow_ext.sampling.sample import sample
+from gpflow_ext.sampling.tuners import METHODS
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.svgp.early_stopping import EarlyStopping
 
@@ -101,7 +102,7 @@ def _hold_draws(found: Rebuilt, name: str) -> None:
 
 def _tuner(text: str) -> str | Setting:
     """Return a tuner from how a run records it."""
-    if text in TUNERS:
+    if text in METHODS:
         return text
     values = dict(re.findall(r"(\w+)=([^,)]+)", text))
     return Setting(float(values["step_size"]), int(values["max_leapfrogs"]), float(values["walk"]))

@@ -90,7 +90,8 @@ class PlainSampleable:
     Parameters
     ----------
     model
-        With a deterministic ``maximum_log_likelihood_objective``.
+        With a deterministic ``maximum_log_likelihood_objective``; a method ``log_likelihoods`` that maps a
+        stack to [C] is taken in its place.
 
     Raises
     ------
@@ -108,7 +109,8 @@ class PlainSampleable:
 
     def log_likelihood(self) -> LogLikelihood:
         """See `Sampleable`."""
-        return functools.partial(stacked.each, self.module.maximum_log_likelihood_objective)
+        own = getattr(self.module, "log_likelihoods", None)
+        return own or functools.partial(stacked.each, self.module.maximum_log_likelihood_objective)
 
     def recover(self, stack: Stack) -> Stack:
         """See `Sampleable`."""

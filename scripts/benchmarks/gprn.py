@@ -17,7 +17,7 @@ from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext.gprn.block_ascent import gradients
-from gpflow_ext.gprn.recipe import regression_network
+from gpflow_ext.gprn.recipe import gprn as gprn_recipe
 from gpflow_ext.training.gradient_descent import gradient_descent
 
 from ..shared import report
@@ -103,7 +103,7 @@ def collapsed(X: Array, path: Path, nodes: int) -> timing.Step:
 def tensor(X: Array, path: Path, nodes: int) -> timing.Step:
     """Return a step of Adam on everything."""
     model = network(X, path, nodes, "tensor")
-    return regression_network(model, optimizer=tf_keras.optimizers.Adam(0.01)).update
+    return gprn_recipe(model, optimizer=tf_keras.optimizers.Adam(0.01)).update
 
 
 def independent(X: Array, path: Path) -> timing.Step:

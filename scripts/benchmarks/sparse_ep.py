@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.ep.engine import MomentMatcher
-from gpflow_ext.ep.recipe import expectation_propagation
+from gpflow_ext.ep.recipe import ep
 from gpflow_ext.sites import Sites
 from gpflow_ext.training.gradient_descent import gradient_descent
 
@@ -198,7 +198,7 @@ def stochastic(size: int) -> Records:
 
     def sparse_ep() -> timing.Step:
         model = gpx.models.SparseEP((X, Y), kernel(), probit(), inducing_variable=Z.copy())
-        return expectation_propagation(model, **options()).update
+        return ep(model, **options()).update
 
     def svgp() -> timing.Step:
         model = gpflow.models.SVGP(kernel(), probit(), Z.copy(), num_data=size)

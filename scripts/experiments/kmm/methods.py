@@ -19,8 +19,10 @@ import scipy.optimize
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.kmm.recipe import coordinate_ascent
+from gpflow_ext.kmm.recipe import kmm
 from gpflow_ext.sites import Sites
+from gpflow_ext.training.site_iteration import SiteIteration
+from gpflow_ext.training.solver import Progress
 
 from ...shared.flops import Counter
 
@@ -132,17 +134,18 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
     With learnt hyperparameters it is the optimised bound at one value of them.
     """
     model = problem.build(gpx.models.VGPKMM) if model is None else model
-    recipe = coordinate_ascent(model, method=method)  # type: ignore[arg-type]
-    ascent = recipe.trackables["ascent"]
+    plan = kmm(model, method=method)
+    solver: Any = plan.solver
+    iteration = solver if isinstance(solver, SiteIteration) else solver.solver
     hypers = list(model.trainable_variables)
     start = [variable.read_value() for variable in hypers]
-    zeros, settle = tf.zeros_like(model.nat1), ascent.settle
+    zeros, settle = tf.zeros_like(model.nat1), iteration.settle
 
-    def recorded(trace: Trace) -> Callable[[int, float], tuple[float, float]]:
-        def settle_and_add(max_steps: int, tolerance: float) -> tuple[float, float]:
-            bound, violation = settle(max_steps, tolerance)
-            trace.add(bound)
-            return bound, violation
+    def recorded(trace: Trace) -> Callable[[int, float], Progress]:
+        def settle_and_add(max_steps: int, tolerance: float) -> Progress:
+            progress = settle(max_steps, tolerance)
+            trace.add(progress.objective)
+            return progress
 
         return settle_and_add
 
@@ -151,13 +154,12 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
             variable.assign(value)
         model.assign_sites(Sites(zeros, zeros))
         trace = Trace(limit)
-        bound, _ = ascent.start()
-        trace.add(bound)
+        trace.add(iteration.start().objective)
         if hypers:
-            ascent.settle = recorded(trace)
+            iteration.settle = recorded(trace)  # type: ignore[method-assign]
         while not trace.done:
             before = trace.objective[-1]
-            value, _ = recipe.update()
+            value, _ = plan.update()
             trace.add(value)
             if value - before <= (1e-8 if hypers else 1e-10) * abs(value):
                 break

@@ -15,12 +15,11 @@ import tensorflow as tf
 from gpflow.models import SGPR, SVGP
 
 import gpflow_ext as gpx
-from gpflow_ext.laplace.recipe import local_quadratic
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import moved, vi_means
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.recipe import Recipe
+from gpflow_ext.training.recipe import Plan, recipe_of
 
 Array = npt.NDArray[Any]
 
@@ -114,7 +113,7 @@ class Clock:
                 return
 
 
-def timed_recipe(model: Any, plan: Recipe, score: Callable[[], float], limit: float, stops: bool) -> Curve:
+def timed_recipe(model: Any, plan: Plan, score: Callable[[], float], limit: float, stops: bool) -> Curve:
     """Run a recipe for some seconds, its compilation left out; return the scores on the way."""
     modules = [*plan.trackables.values(), model]
     found = [v for module in modules for v in getattr(module, "variables", ())] + list(plan.variables)
@@ -197,5 +196,7 @@ def classification(method: str, train: Data, test: Data, Z: Array, limit: float)
     }[method](train, kernel, inducing_variable=Z)
     gpflow.set_trainable(model.inducing_variable, False)
     # Short steps, for a curve of several points.
-    plan = local_quadratic(model, hyper_updates=4, stationarity=1e-4)
+    chosen = recipe_of(model)
+    assert chosen is not None
+    plan = chosen(model, hyper_updates=4, stationarity=1e-4)
     return timed_recipe(model, plan, functools.partial(accuracy, model, test), limit, True)
