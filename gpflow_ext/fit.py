@@ -141,7 +141,7 @@ def fit(
     jit_compile
         XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
     strategy
-        A ``tf.distribute`` strategy among whose devices or machines `SparseEP` deals its data and
+        A ``tf.distribute`` strategy over whose devices or machines `SparseEP` shards its data and
         `SVGPRobustMax` its minibatches, or a recipe of your own that ``distributes``; see
         `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls ``monitor`` and
         writes checkpoints.

@@ -254,7 +254,7 @@ def test_wrong_use_is_named() -> None:
     rows = tf.data.Dataset.from_tensor_slices(problems.binary(10))
     kernel, likelihood = problems.kernel(), gpx.likelihoods.BernoulliProbit()
     streamed = gpx.models.SparseEP(rows, kernel, likelihood, inducing_variable=problems.inputs(4))
-    with pytest.raises(ValueError, match="deals data in memory"):
+    with pytest.raises(ValueError, match="shards data in memory"):
         gpx.fit(streamed, strategy=one)
     with one.scope():
         mirrored = worker.model()

@@ -22,8 +22,8 @@ from gpflow_ext.sites import Projection, Sites
 from gpflow_ext.training.distribute import Shards, total
 
 
-class ShardedTarget(Protocol):
-    """What the engine needs of a model beyond `ep.engine.FactorTarget`."""
+class ShardableModel(Protocol):
+    """What the engine needs of a model beyond `ep.engine.FactoredModel`."""
 
     data: tuple[tf.Tensor, tf.Tensor]
 
@@ -57,22 +57,22 @@ class ShardedFactors:
     target
         The model.
     shards
-        Its rows, dealt to the replicas.
+        Its rows, sharded over the replicas.
     """
 
-    def __init__(self, target: ShardedTarget, shards: Shards) -> None:
+    def __init__(self, target: ShardableModel, shards: Shards) -> None:
         self._target, self._shards = target, shards
-        self._data = tuple(shards.deal(part) for part in target.data)
+        self._data = tuple(shards.shard(part) for part in target.data)
 
     def prior(self) -> Any:
         """Return the prior at each replica's data."""
         return self._shards.run(self._target.prior, self._data[0])
 
-    def at(self, prior: Any, sites: Sites) -> engine.Point:
+    def at(self, prior: Any, sites: Sites) -> engine.Evaluated:
         """Evaluate the evidence and match the moments of all factors; see `ep.engine`."""
         return self._point(prior, sites, [])
 
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> engine.Point:
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> engine.Evaluated:
         """Return `at` and the gradient of its objective with the sites held fixed."""
         return self._point(None, sites, variables)
 
@@ -80,7 +80,7 @@ class ShardedFactors:
         """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
         return self._shards.sum(values)
 
-    def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> engine.Point:
+    def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> engine.Evaluated:
         """Return the point; its proposal is that of this process's factors, the other sites stay."""
 
         def part(prior: Projection | None, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor) -> Any:
@@ -90,7 +90,9 @@ class ShardedFactors:
         value, unsound, violations, *gradient = self._shards.equal(results[0])
         proposal = Sites(*(self._shards.replace(*pair) for pair in zip(sites, results[1], strict=True)))
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in [value, violations, *gradient]])
-        return engine.Point(value, proposal, tf.reduce_max(violations), finite & (unsound == 0.0), gradient)
+        return engine.Evaluated(
+            value, proposal, tf.reduce_max(violations), finite & (unsound == 0.0), gradient
+        )
 
     def _part(
         self,
@@ -122,7 +124,7 @@ class ShardedFactors:
         return total([value, unsound, violations, *gradient]), proposal
 
 
-def gatherer(target: ShardedTarget, matcher: engine.MomentMatcher, shards: Shards) -> Callable[[], None]:
+def gatherer(target: ShardableModel, matcher: engine.MomentMatcher, shards: Shards) -> Callable[[], None]:
     """Return the function that makes the sites and the matcher's memory of them complete in each process."""
 
     def gather() -> None:

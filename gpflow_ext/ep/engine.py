@@ -32,7 +32,7 @@ LARGEST_RELAXATION = 100.0  # where a datum has several factors
 ATTEMPTS = 20  # of a step, each with half the length of the last
 
 
-class FactorTarget(Protocol):
+class FactoredModel(Protocol):
     """What the engine needs of a model whose sites stand for factors of the likelihood."""
 
     @property
@@ -58,7 +58,7 @@ class FactorTarget(Protocol):
         """Return the log density of the priors of the hyperparameters."""
 
 
-class Point(NamedTuple):
+class Evaluated(NamedTuple):
     """All that a step needs to know at given sites and hyperparameters."""
 
     objective: tf.Tensor  # log Z plus the log prior density, []
@@ -68,13 +68,13 @@ class Point(NamedTuple):
     gradient: list[tf.Tensor]  # of the objective in the hyperparameters, where these move
 
 
-def evaluate(target: FactorTarget, prior: Projection, sites: Sites) -> Point:
+def evaluate(target: FactoredModel, prior: Projection, sites: Sites) -> Evaluated:
     """Evaluate the evidence and match the moments of all factors. O(NM²): one Cholesky factorisation."""
     layout = target.layout()
     at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
     residual = layout.select(prior.residual)
     proposal, violation, finite = match(target.log_normaliser, at.cavity, residual, sites)
-    return Point(at.log_evidence + target.log_prior_density(), proposal, violation, at.sound & finite, [])
+    return Evaluated(at.log_evidence + target.log_prior_density(), proposal, violation, at.sound & finite, [])
 
 
 def match(
@@ -90,7 +90,9 @@ def match(
     return proposal, violation, tf.math.is_finite(tf.reduce_sum(change))
 
 
-def evaluate_with_gradient(target: FactorTarget, variables: Sequence[tf.Variable], sites: Sites) -> Point:
+def evaluate_with_gradient(
+    target: FactoredModel, variables: Sequence[tf.Variable], sites: Sites
+) -> Evaluated:
     """Return `evaluate` and the gradient of its objective with the sites held fixed, the cavities not."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
@@ -145,10 +147,10 @@ class Factors(Protocol):
     def prior(self) -> Any:
         """Return the prior at the data, in the form that ``at`` takes."""
 
-    def at(self, prior: Any, sites: Sites) -> Point:
+    def at(self, prior: Any, sites: Sites) -> Evaluated:
         """Return `evaluate` of all factors."""
 
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Point:
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Evaluated:
         """Return `evaluate_with_gradient` of all factors."""
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
@@ -158,18 +160,18 @@ class Factors(Protocol):
 class WholeFactors:
     """All factors of a model at once."""
 
-    def __init__(self, target: FactorTarget) -> None:
+    def __init__(self, target: FactoredModel) -> None:
         self._target = target
 
     def prior(self) -> Projection:
         """Return the prior at the data."""
         return self._target.prior()
 
-    def at(self, prior: Projection, sites: Sites) -> Point:
+    def at(self, prior: Projection, sites: Sites) -> Evaluated:
         """Return `evaluate`."""
         return evaluate(self._target, prior, sites)
 
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Point:
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Evaluated:
         """Return `evaluate_with_gradient`."""
         return evaluate_with_gradient(self._target, variables, sites)
 
@@ -199,7 +201,7 @@ class MomentMatcher(tf.Module):
 
     def __init__(
         self,
-        target: FactorTarget,
+        target: FactoredModel,
         variables: Sequence[tf.Variable],
         optimizer: Any | None,
         damping: float | None,
@@ -218,7 +220,7 @@ class MomentMatcher(tf.Module):
         self._sum = factors.sum
         self._fixed: Any = None
 
-        def with_gradient(sites: Sites) -> Point:
+        def with_gradient(sites: Sites) -> Evaluated:
             return factors.with_gradient(variables, sites)
 
         self._at = tf.function(factors.at, jit_compile=jit, autograph=False)
@@ -280,7 +282,7 @@ class MomentMatcher(tf.Module):
         point = self._with_gradient(self._target.sites)
         return float(point.objective), point.gradient
 
-    def _evaluate(self, sites: Sites) -> Point:
+    def _evaluate(self, sites: Sites) -> Evaluated:
         return self._with_gradient(sites) if self._moving else self._at(self._cached_prior(), sites)
 
     def _cached_prior(self) -> Any:
@@ -319,7 +321,7 @@ class MomentMatcher(tf.Module):
             return tf.constant(self._damping, direction.dtype)
         return relaxation(direction, self.direction, self.length, self._longest, self._sum)
 
-    def _keep(self, point: Point, direction: tf.Tensor, length: tf.Tensor, sound: Any) -> None:
+    def _keep(self, point: Evaluated, direction: tf.Tensor, length: tf.Tensor, sound: Any) -> None:
         """Store what the next step reads, where the step was sound."""
         stored = [self.proposal, self.direction, self.length, *self.gradient]
         values = [tf.stack(point.proposal), direction, length, *point.gradient]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpflow_ext.ep import engine, moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Prior, Projection, SiteMethod, Sites, SiteTarget, register_method, sparse_prior
+from gpflow_ext.sites import Prior, Projection, SitedModel, SiteMethod, Sites, register_method, sparse_prior
 
 
 class Sweep(NamedTuple):
@@ -32,7 +32,7 @@ class EP(SiteMethod):
 
     name: ClassVar[str] = "ep"
 
-    def check(self, model: SiteTarget) -> None:
+    def check(self, model: SitedModel) -> None:
         """Refuse likelihoods whose density of new data is random, or that split into factors."""
         likelihood = model.likelihood
         if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
@@ -50,9 +50,9 @@ class EP(SiteMethod):
         """See `SiteMethod.stationarity`."""
         return 1e-6 if super().stationarity() < 1e-3 else 1e-3
 
-    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Sweep:
+    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweep:
         """See `SiteMethod.begin`; sites that are not sound under the prior are set to zero."""
-        target, seen = factor_target(model), prior.whiten()
+        target, seen = factored(model), prior.whiten()
         point = engine.evaluate(target, seen, sites)
         zero = Sites(*map(tf.zeros_like, sites))
         sites, point = tf.cond(
@@ -61,9 +61,9 @@ class EP(SiteMethod):
         none = tf.zeros_like(tf.stack(sites))
         return Sweep(sites, point.proposal, point.violation, none, tf.zeros([], none.dtype))
 
-    def step(self, model: SiteTarget, prior: Prior, state: Sweep) -> Sweep:
+    def step(self, model: SitedModel, prior: Prior, state: Sweep) -> Sweep:
         """See `SiteMethod.step`; a sweep that is not sound is taken again at half the length."""
-        target, seen = factor_target(model), prior.whiten()
+        target, seen = factored(model), prior.whiten()
         old = tf.stack(state.sites)
         direction = tf.stack(state.proposal) - old
         whole = engine.relaxation(
@@ -87,9 +87,9 @@ class EP(SiteMethod):
         failed = tf.constant(float("nan"), violation.dtype)
         return Sweep(new, proposal, tf.where(sound, violation, failed), direction, 2.0 * length)
 
-    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log Z."""
-        target = factor_target(model)
+        target = factored(model)
         return moment_matching.evaluate(
             prior.whiten(), target.log_normaliser, sites, layout=target.layout()
         ).log_evidence
@@ -114,11 +114,11 @@ class FactorView:
 
     @property
     def sites(self) -> Sites:
-        """See `ep.engine.FactorTarget`."""
+        """See `ep.engine.FactoredModel`."""
         return self._model.sites
 
     def assign_sites(self, new: Sites) -> None:
-        """See `ep.engine.FactorTarget`."""
+        """See `ep.engine.FactoredModel`."""
         self._model.assign_sites(new)
 
     def gram(self) -> tf.Tensor:
@@ -128,7 +128,7 @@ class FactorView:
         return self._model.prior().cov[0]
 
     def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
-        """See `ep.engine.FactorTarget`."""
+        """See `ep.engine.FactoredModel`."""
         model = self._model
         if chol is None:
             return model.prior().whiten()
@@ -139,7 +139,7 @@ class FactorView:
         return Projection(prior.mean, A[None], prior.residual, chol[None])
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-        """See `ep.engine.FactorTarget`."""
+        """See `ep.engine.FactoredModel`."""
         return self._model.log_normaliser(mean, var)
 
     def layout(self) -> Layout:
@@ -147,12 +147,12 @@ class FactorView:
         return WHOLE_DATUM
 
     def log_prior_density(self) -> tf.Tensor:
-        """See `ep.engine.FactorTarget`."""
+        """See `ep.engine.FactoredModel`."""
         return self._model.log_prior_density()
 
 
-def factor_target(model: Any) -> Any:
-    """Return a site model as `ep.engine.FactorTarget`: itself where it is one, else a view of it."""
+def factored(model: Any) -> Any:
+    """Return a site model as `ep.engine.FactoredModel`: itself where it is one, else a view of it."""
     return model if hasattr(model, "layout") else FactorView(model)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.ep import distributed, engine
-from gpflow_ext.ep.method import EP, factor_target
+from gpflow_ext.ep.method import EP, factored
 from gpflow_ext.ep.minibatches import minibatch_plan
 from gpflow_ext.ep.model import SparseEP
 from gpflow_ext.sites.model import SiteModel
@@ -84,8 +84,8 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
     minibatch. See `ep.stochastic`.
 
-    With a ``strategy`` the data are dealt to its replicas; the result is the same up to rounding. The model
-    is built outside of its scope and holds its data. Without XLA and minibatches.
+    With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding. The
+    model is built outside of its scope and holds its data. Without XLA and minibatches.
     """
     run.without_data(model)
     method = EP()
@@ -95,7 +95,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     hypers = model.trainable_variables
     if run.strategy is not None and options.minibatch_size is not None:
         raise ValueError(
-            "`strategy` deals all data to its devices in each step, minibatches are for one device: give "
+            "`strategy` shards all data over its devices in each step, minibatches are for one device: give "
             "`strategy` or `minibatch_size`, not both."
         )
     inner = None if options.outer or not hypers else built(options.optimizer, hypers, otherwise=' or "lbfgs"')
@@ -112,7 +112,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     if run.strategy is not None:
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
         factors = distributed.ShardedFactors(model, shards)
-    matcher = engine.MomentMatcher(factor_target(model), hypers, inner, options.damping, jit_compile, factors)
+    matcher = engine.MomentMatcher(factored(model), hypers, inner, options.damping, jit_compile, factors)
     solver: Solver = matcher
     settings: dict[str, Any] = {"recipe": "ep", "damping": options.damping}
     if hypers and options.outer:
@@ -157,11 +157,11 @@ def _sparse(model: SiteModel, option: str) -> SparseEP:
 
 
 def _shards(model: SparseEP, strategy: tf.distribute.Strategy, jit_compile: bool | None) -> Shards:
-    """Return the model's rows dealt to the replicas."""
+    """Return the model's rows sharded over the replicas."""
     if jit_compile:
         raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
     if model.data is None:
-        raise ValueError("`strategy` deals data in memory; the data of this model are a dataset.")
+        raise ValueError("`strategy` shards data in memory; the data of this model are a dataset.")
     if any(isinstance(variable, tf.distribute.DistributedValues) for variable in model.variables):
         raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
     return Shards(strategy, model.rows.num_data)

@@ -41,8 +41,8 @@ import tensorflow as tf
 
 from gpflow_ext.data.rows import Batch
 from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.removal import remove
-from gpflow_ext.ep.stochastic_target import StochasticTarget
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Message, Projection, Sites, Whitened
 from gpflow_ext.training.loop import resolve_jit
@@ -103,7 +103,7 @@ class StochasticMatcher(tf.Module):
 
     def __init__(
         self,
-        target: StochasticTarget,
+        target: MinibatchModel,
         variables: Sequence[tf.Variable],
         optimizer: Any | None,
         *,
@@ -193,7 +193,7 @@ class StochasticMatcher(tf.Module):
         """Make the sums anew, the anchor where the hyperparameters are; tell whether they are sound."""
         chol, finite = linalg.cholesky(self._target.gram())
         message = self._target.message(chol)
-        self.anchor.follow(self._target)
+        self.anchor.copy_from(self._target)
         self.anchor_chol.assign(chol)
         new, sound = self._posterior(message, chol)
         self._assign(new, tf.constant(True))

@@ -26,7 +26,7 @@ class CollapsedPosterior(tf.Module):
     prior
         The prior at the start.
     strategy
-        Among whose devices the outputs are dealt for the sums over them.
+        Over whose devices the outputs are sharded for the sums over them.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class CollapsedPosterior(tf.Module):
         strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         super().__init__()
-        dealt = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
-        patterns, pattern = summarise(outputs, **dealt)
+        sharded = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
+        patterns, pattern = summarise(outputs, **sharded)
         self._outputs, self._pattern = outputs, tf.constant(pattern)
         self._observed, self._root, self._count = patterns
         self._draws = draws
@@ -85,19 +85,19 @@ class CollapsedPosterior(tf.Module):
 
     def restart(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the q(W) that is optimal where F is known to be at the start."""
-        self.follow(prior, network.start(self._draws, prior.weights, prior.noise))
+        self.start_at(prior, network.start(self._draws, prior.weights, prior.noise))
 
-    def follow(self, prior: NetworkPrior, F: tf.Tensor) -> None:
+    def start_at(self, prior: NetworkPrior, F: tf.Tensor) -> None:
         """Replace q(F) by the optimum given the q(W) that is optimal for known nodes [N, K]. O(P(NK)³)."""
         N, K = F.shape
-        self._follow(prior, network.Nodes(F, tf.zeros([N, K, K], F.dtype), tf.zeros([], F.dtype)))
+        self._update(prior, network.Nodes(F, tf.zeros([N, K, K], F.dtype), tf.zeros([], F.dtype)))
 
     def sweep(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the optimal q(W); never lowers the bound. O(P(NK)³)."""
-        self._follow(prior, self.nodes(prior))
+        self._update(prior, self.nodes(prior))
 
-    def _follow(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
-        """Replace q(F) as `follow` does; where that is not finite it stays."""
+    def _update(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
+        """Replace q(F) as `start_at` does; where that is not finite it stays."""
         w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
         nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w, prior.residuals[0])
         location = _solve(prec, nat1)

@@ -76,7 +76,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         then lower, costs O(N(MK)²) and at most O(NMKD) in place of O((NK)³). Best for D ≤ N: there are N²
         numbers to keep otherwise.
     strategy
-        A ``tf.distribute`` strategy among whose devices the outputs are dealt for the pass over them, where
+        A ``tf.distribute`` strategy among whose devices the outputs are sharded for the pass over them, where
         there are more than N; see `gpflow_ext.distribute`.
 
     Raises

@@ -168,7 +168,7 @@ def _moment_start(
             length.assign(factor * value)
         prior = model.prior()
         gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        model.q.follow(prior, network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        model.q.start_at(prior, network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
         found = bound()[0]
         return found if np.isfinite(found) else -np.inf, kept()
 

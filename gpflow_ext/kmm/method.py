@@ -9,7 +9,7 @@ import tensorflow as tf
 from gpflow_ext.kmm import algorithm1, ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
-from gpflow_ext.sites.method import SiteMethod, SiteTarget, check_one_factor, envelope, register_method
+from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
 SINGLE_FROM = 256  # data; below, single precision saves less than another compiled loop costs
 
@@ -33,21 +33,21 @@ class KMM(SiteMethod):
     def __init__(self, approach: bool = False) -> None:
         self.approach = approach
 
-    def check(self, model: SiteTarget) -> None:
+    def check(self, model: SitedModel) -> None:
         """Refuse sites of several factors to a datum."""
         check_one_factor(model, self.name)
 
-    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Any:
+    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""
         if self.approach and isinstance(prior, Dense):
             sites = ascent.approach(prior, model.expectation, sites)
         return ascent.start(prior, model.expectation, sites)
 
-    def step(self, model: SiteTarget, prior: Prior, state: Any) -> Any:
+    def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
         """See `SiteMethod.step`."""
         return ascent.parallel_step(prior, model.expectation, state)
 
-    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return the bound of equation 6."""
         return variational_bound(prior, model.expectation, sites)
 
@@ -55,7 +55,7 @@ class KMM(SiteMethod):
         """See `SiteMethod.known`."""
         return state.objective
 
-    def at_rest(self, model: SiteTarget, prior: Prior, state: Any) -> tf.Tensor:
+    def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the bound with the gradient of the optimised one; see `envelope`."""
         moving = envelope(model, prior, state.sites, state.mean, state.var)
         return tf.stop_gradient(state.objective - moving) + moving
@@ -93,7 +93,7 @@ class Algorithm1(KMM):
         super().__init__()
         self.block = block
 
-    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Sweeping:
+    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweeping:
         """See `SiteMethod.begin`."""
         if not isinstance(prior, Dense):
             raise ValueError(
@@ -102,7 +102,7 @@ class Algorithm1(KMM):
         point = ascent.start(prior, model.expectation, sites)
         return Sweeping(point, algorithm1.covariance(prior, point.prec))
 
-    def step(self, model: SiteTarget, prior: Any, state: Any) -> Sweeping:
+    def step(self, model: SitedModel, prior: Any, state: Any) -> Sweeping:
         """See `SiteMethod.step`."""
 
         def at_rows(rows: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
@@ -116,7 +116,7 @@ class Algorithm1(KMM):
         """See `SiteMethod.known`."""
         return state.point.objective
 
-    def at_rest(self, model: SiteTarget, prior: Prior, state: Any) -> tf.Tensor:
+    def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """See `KMM.at_rest`."""
         return super().at_rest(model, prior, state.point)
 

@@ -17,7 +17,7 @@ Solve: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map b [N, L] to the solution of a linear system, [N, L]."""
 
 
-class Point(Protocol):
+class MeanPoint(Protocol):
     """Where the direction is wanted; all [N, L]."""
 
     @property
@@ -41,7 +41,9 @@ class Point(Protocol):
         """−2 ∂f_b/∂v."""
 
 
-def direction(prior: Prior, expectation: Expectation, point: Point, solve: Solve | None = None) -> tf.Tensor:
+def direction(
+    prior: Prior, expectation: Expectation, point: MeanPoint, solve: Solve | None = None
+) -> tf.Tensor:
     """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², [N, L].
 
     With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and one

@@ -56,7 +56,7 @@ def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:
     return False
 
 
-class Point(NamedTuple):
+class Located(NamedTuple):
     """Where sites put the mean of q(f)."""
 
     alpha: tf.Tensor  # m = μ + Qα, [N, L]
@@ -78,15 +78,15 @@ class Point(NamedTuple):
         return self.at.value - 0.5 * tf.reduce_sum(self.alpha * (self.mean - prior.mean))
 
 
-def locate(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[Point, Factor]:
+def locate(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[Located, Factor]:
     """Return where the sites put the mean, and the factor of I + ΛQ. One factorisation."""
     factor = prior.factorise(current.prec)
     alpha = factor.solve(current.nat1 - current.prec * prior.mean)
     mean = prior.mean + prior.product(alpha)
-    return Point(alpha, mean, expand(log_density, mean)), factor
+    return Located(alpha, mean, expand(log_density, mean)), factor
 
 
-def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[tf.Tensor, Point]:
+def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[tf.Tensor, Located]:
     """Return Laplace's log q(y) = log p(y | f̂) − ½ αᵀQα − ½ log|I + WQ|, and the point f̂.
 
     Equation 5 of Izmailov (2016) with the determinant of Rasmussen & Williams (2006), equation 3.32, at the

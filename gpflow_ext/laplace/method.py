@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.laplace import expansion, updates
 from gpflow_ext.sites import Prior, Sites, condition, variational_bound
-from gpflow_ext.sites.method import SiteMethod, SiteTarget, Step, check_one_factor, envelope, register_method
+from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
 
 class Laplace(SiteMethod):
@@ -20,7 +20,7 @@ class Laplace(SiteMethod):
     name: ClassVar[str] = "laplace"
     newton: ClassVar[bool] = True
 
-    def check(self, model: SiteTarget) -> None:
+    def check(self, model: SitedModel) -> None:
         """Refuse a likelihood whose second derivatives couple the latent functions, or are zero."""
         check_one_factor(model, self.name)
         like, name = model.sites.nat1, type(model.likelihood).__name__
@@ -35,19 +35,19 @@ class Laplace(SiteMethod):
                 f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
             )
 
-    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Step:
+    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Step:
         """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""
         return updates.newton_start(prior, model.log_density, sites)
 
-    def step(self, model: SiteTarget, prior: Prior, state: Step) -> Step:
+    def step(self, model: SitedModel, prior: Prior, state: Step) -> Step:
         """See `SiteMethod.step`."""
         return updates.newton_step(prior, model.log_density, state.sites)
 
-    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
         return expansion.laplace_evidence(prior, model.log_density, sites)[0]
 
-    def at_rest(self, model: SiteTarget, prior: Prior, state: Step) -> tf.Tensor:
+    def at_rest(self, model: SitedModel, prior: Prior, state: Step) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""
         return expansion.evidence_at_mode(prior, model.log_density, state.sites, charged=False)
 
@@ -57,12 +57,12 @@ class Taylor(Laplace):
 
     name: ClassVar[str] = "taylor"
 
-    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return J₂ at the optimal μ, Σ and ξ = m."""
         evidence, point = expansion.laplace_evidence(prior, model.log_density, sites)
         return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
 
-    def at_rest(self, model: SiteTarget, prior: Prior, state: Step) -> tf.Tensor:
+    def at_rest(self, model: SitedModel, prior: Prior, state: Step) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""
         return expansion.evidence_at_mode(prior, model.log_density, state.sites, charged=True)
 
@@ -73,7 +73,7 @@ class Jaakkola(SiteMethod):
     name: ClassVar[str] = "jaakkola"
     monotone: ClassVar[bool] = True
 
-    def check(self, model: SiteTarget) -> None:
+    def check(self, model: SitedModel) -> None:
         """Refuse a likelihood without Jaakkola and Jordan's bound."""
         check_one_factor(model, self.name)
         likelihood = model.likelihood
@@ -84,15 +84,15 @@ class Jaakkola(SiteMethod):
                 f"bound={getattr(likelihood, 'bound', None)!r}."
             )
 
-    def step(self, model: SiteTarget, prior: Prior, state: Step) -> Step:
+    def step(self, model: SitedModel, prior: Prior, state: Step) -> Step:
         """See `SiteMethod.step`."""
         return updates.jaakkola_step(prior, model.expectation, state.sites)
 
-    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return J(μ̂, Σ̂, ξ) at its best ξ."""
         return variational_bound(prior, model.expectation, sites)
 
-    def at_rest(self, model: SiteTarget, prior: Prior, state: Step) -> tf.Tensor:
+    def at_rest(self, model: SitedModel, prior: Prior, state: Step) -> tf.Tensor:
         """Return the bound at a fixed point of the sites, its gradient in closed form.
 
         By the envelope theorem that is the gradient of log ∫ p(f) ∏ tₙ(fₙ) df − ½ Σₙ precₙ residualₙ, and of

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from gpflow_ext import sites
 from gpflow_ext.laplace import expansion
-from gpflow_ext.laplace.expansion import LogDensity, Point
+from gpflow_ext.laplace.expansion import Located, LogDensity
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Expectation, Prior, Sites, Step
 
@@ -20,7 +20,7 @@ def newton_start(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
 
 
 def newton_step(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
-    """Take a Newton step towards the mode, halved until log p(y | f) + log p(f) does not fall.
+    """Take a Newton step towards the mode, backtracking until log p(y | f) + log p(f) does not fall.
 
     Algorithm 3.1 of Rasmussen & Williams (2006) from sites whose precisions are W at their mean. One
     factorisation; a trial of the line search is O(N).
@@ -44,7 +44,7 @@ def newton_step(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
     whole = tf.ones([], least.dtype)
     (length,) = tf.while_loop(falls, lambda length: (0.5 * length,), (whole,))
     mean = point.mean + length * move
-    new = Point(point.alpha + length * delta, mean, expansion.expand(log_density, mean))
+    new = Located(point.alpha + length * delta, mean, expansion.expand(log_density, mean))
     return Step(new.sites, new.violation)
 
 

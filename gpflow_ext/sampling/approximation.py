@@ -21,7 +21,7 @@ class Approximated(FreeForm, Protocol):
     def density(self) -> FreeFormDensity:
         """The density."""
 
-    def follow(self, svgp: SVGP) -> None:
+    def assign_gaussian(self, svgp: SVGP) -> None:
         """Take over q(v)."""
 
 
@@ -85,7 +85,7 @@ def gaussian_approximation(
             "The bound of the Gaussian approximation is not finite where it starts: start from other "
             "hyperparameters, or standardise the data."
         )
-    model.follow(svgp)
+    model.assign_gaussian(svgp)
     return bound
 
 

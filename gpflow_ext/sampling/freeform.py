@@ -119,10 +119,10 @@ class SGPMCFreeForm(SGPMC):
         parts = (svgp.kernel, svgp.likelihood, svgp.mean_function, svgp.inducing_variable)
         kernel, likelihood, mean_function, points = gpflow.utilities.deepcopy(parts)
         model = cls(data, kernel, likelihood, mean_function, svgp.num_latent_gps, inducing_variable=points)
-        model.follow(svgp)
+        model.assign_gaussian(svgp)
         return model
 
-    def follow(self, svgp: SVGP) -> None:
+    def assign_gaussian(self, svgp: SVGP) -> None:
         """Take over q(v) of a Gaussian approximation with the same kernel and inducing points.
 
         The sites are those whose posterior q is: Λ = −2 ∂E[log p]/∂var, ν = ∂E[log p]/∂mean + Λ mean. Where
@@ -150,7 +150,7 @@ class SGPMCFreeForm(SGPMC):
 
     @property
     def is_approximated(self) -> bool:
-        """Whether the model has a Gaussian approximation, from `follow`."""
+        """Whether the model has a Gaussian approximation, from `assign_gaussian`."""
         return bool(tf.reduce_any(tf.convert_to_tensor(self.prec) > 0.0))
 
     @property

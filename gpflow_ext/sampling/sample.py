@@ -94,7 +94,7 @@ def sample(
     approximate
         Whether to fit the Gaussian approximation; by default where the model has none yet.
     warm_up
-        Iterations discarded after tuning.
+        Burn-in: iterations discarded after tuning.
     thin
         Iterations for each draw kept: memory is O(C·S·d).
     chunk

@@ -17,9 +17,9 @@ from gpflow_ext.sites.algebra import (
 )
 from gpflow_ext.sites.dense import Dense, DenseFactor
 from gpflow_ext.sites.method import (
+    SitedModel,
     SiteMethod,
     SiteState,
-    SiteTarget,
     Step,
     envelope,
     register_method,
@@ -41,7 +41,7 @@ __all__ = [
     "Projection",
     "SiteMethod",
     "SiteState",
-    "SiteTarget",
+    "SitedModel",
     "Sites",
     "Step",
     "Whitened",

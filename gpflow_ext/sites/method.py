@@ -18,7 +18,7 @@ import tensorflow as tf
 from gpflow_ext.sites.algebra import Prior, Sites
 
 
-class SiteTarget(Protocol):
+class SitedModel(Protocol):
     """What a method needs of a model with Gaussian sites; `gpflow_ext.models.SiteModel` has it."""
 
     kernel: gpflow.kernels.Kernel
@@ -77,7 +77,7 @@ class SiteMethod(abc.ABC):
     monotone: ClassVar[bool] = False  # whether a step never lowers the objective
     newton: ClassVar[bool] = False  # whether a step near the fixed point squares the violation
 
-    def check(self, model: SiteTarget) -> None:  # noqa: B027  (nothing to check is the usual case)
+    def check(self, model: SitedModel) -> None:  # noqa: B027  (nothing to check is the usual case)
         """Raise where the method is not for the model's likelihood or sites.
 
         Raises
@@ -86,23 +86,23 @@ class SiteMethod(abc.ABC):
             That names the reason and what to use.
         """
 
-    def begin(self, model: SiteTarget, prior: Prior, sites: Sites) -> Any:
+    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """Return the state at given sites under a prior that has moved; by default the sites as they are."""
         return Step(sites, tf.constant(np.inf, sites.nat1.dtype))
 
     @abc.abstractmethod
-    def step(self, model: SiteTarget, prior: Prior, state: Any) -> Any:
+    def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
         """Return the state after one update of all sites, of the same structure and shapes."""
 
     @abc.abstractmethod
-    def objective(self, model: SiteTarget, prior: Prior, sites: Sites) -> tf.Tensor:
+    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return what is maximised, at any sites, []."""
 
     def known(self, state: Any) -> tf.Tensor:
         """Return the objective of a state where the state holds it, [], else NaN."""
         return tf.constant(np.nan, state.violation.dtype)
 
-    def at_rest(self, model: SiteTarget, prior: Prior, state: Any) -> tf.Tensor:
+    def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
 
         By default `objective` with the sites held fixed: right where that is stationary in the sites.
@@ -116,7 +116,7 @@ class SiteMethod(abc.ABC):
         return 1e-7 if self.newton else 1e-5
 
     def solve(
-        self, model: SiteTarget, prior: Prior, sites: Sites, steps: int, tolerance: float
+        self, model: SitedModel, prior: Prior, sites: Sites, steps: int, tolerance: float
     ) -> tuple[Any, tf.Tensor]:
         """Return the state after steps until the violation is within ``tolerance``, and whether it is finite.
 
@@ -137,7 +137,7 @@ class SiteMethod(abc.ABC):
         return state, tf.reduce_all(finite)
 
 
-def envelope(model: SiteTarget, prior: Prior, sites: Sites, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+def envelope(model: SitedModel, prior: Prior, sites: Sites, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
     """Return a function of the hyperparameters whose gradient is that of the optimised bound.
 
     At a fixed point of the sites, with marginals ``mean`` and ``var`` [N, L] held fixed, the bound and
@@ -151,7 +151,7 @@ def envelope(model: SiteTarget, prior: Prior, sites: Sites, mean: tf.Tensor, var
     return prior.log_normaliser(sites) - unseen + tf.reduce_sum(model.expectation(mean, var))
 
 
-def check_one_factor(model: SiteTarget, name: str) -> None:
+def check_one_factor(model: SitedModel, name: str) -> None:
     """Raise ``NotImplementedError`` for a model whose data have several factors, each with its own sites."""
     if model.sites.nat1.shape.rank != 2:
         raise NotImplementedError(

@@ -48,7 +48,7 @@ def project(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None = None) -> 
 
 
 class PriorCopy(tf.Module):
-    """A prior as it was when `follow` was last called."""
+    """A prior as it was when `copy_from` was last called."""
 
     def __init__(self, live: SparsePrior) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PriorCopy(tf.Module):
         self.kernel, self.mean_function, self.inducing_variable = gpflow.utilities.deepcopy(parts)
         self.num_latent_gps = live.num_latent_gps
 
-    def follow(self, live: SparsePrior) -> None:
+    def copy_from(self, live: SparsePrior) -> None:
         """Take over the parameters of the prior that this is a copy of."""
         for name in ("kernel", "mean_function", "inducing_variable"):
             for mine, theirs in zip(

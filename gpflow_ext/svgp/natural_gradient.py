@@ -37,7 +37,7 @@ Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 """Inputs X [B, D] and targets Y [B, 1]."""
 
 
-class Target(Protocol):
+class WhitenedVariational(Protocol):
     """What the engine needs of a model."""
 
     q_mu: gpflow.Parameter  # E[v], [M, K]
@@ -95,14 +95,14 @@ class MinibatchAscent(tf.Module):
     concave
         Whether γ-steps leave out negative weights wₙ at once.
     shards
-        The rows of a minibatch dealt to the replicas of a ``tf.distribute`` strategy.
+        The rows of a minibatch sharded over the replicas of a ``tf.distribute`` strategy.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(
         self,
-        target: Target,
+        target: WhitenedVariational,
         hypers: Sequence[tf.Variable],
         optimizer: Any,
         read: Callable[[], Minibatch],

@@ -1,9 +1,9 @@
 """Newton's method in a box, for the few hyperparameters of a model (Bertsekas 1982).
 
 The variables at or near a bound that the gradient pushes outwards are held there; the others take the step
-−|H|⁻¹g, the Hessian's eigenvalues made positive, along the path projected onto the box, halved until Armijo's
-rule holds. Where Izmailov (2016, section 3.3) took differences of gradients, the Hessian is differentiated
-exactly.
+−|H|⁻¹g, the Hessian's eigenvalues made positive, along the path projected onto the box, with backtracking
+until Armijo's rule holds. Where Izmailov (2016, section 3.3) took differences of gradients, the Hessian is
+differentiated exactly.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     """Return the plan of a sparse variational classifier on minibatches; the options are `RobustMaxOptions`.
 
     The data are (X [N, D], Y [N, 1]), or a ``tf.data.Dataset`` of minibatches that repeats without end. With
-    a ``strategy`` each minibatch of arrays is dealt to its replicas; the result is the same up to rounding.
-    The model is built outside of its scope. Without XLA.
+    a ``strategy`` each minibatch of arrays is sharded over its replicas; the result is the same up to
+    rounding. The model is built outside of its scope. Without XLA.
     """
     size, gamma, decay_steps, hold = (
         options.minibatch_size,
@@ -107,7 +107,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
     settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
-    optimizer = built(options.optimizer, moved, _decaying(options.rate, decay_steps, hold))
+    optimizer = built(options.optimizer, moved, decaying(options.rate, decay_steps, hold))
     shards = None if run.strategy is None else _shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(
         model,
@@ -237,7 +237,7 @@ def step_lengths(gamma: float, decay_steps: int | None) -> Callable[[int], float
     return lambda step: gamma * min(1.0, (step + 1) / _WARM_UP) * _cosine(step, decay_steps)
 
 
-def _decaying(rate: float, decay_steps: int | None, hold: int) -> Any:
+def decaying(rate: float, decay_steps: int | None, hold: int) -> Any:
     """Return the rate, or its schedule by the optimiser's own count of steps, which begins after ``hold``."""
     if decay_steps is None:
         return rate
@@ -250,11 +250,11 @@ def _shards(
     minibatch_size: int | None,
     jit_compile: bool | None,
 ) -> Shards:
-    """Return the rows of a minibatch dealt to the replicas."""
+    """Return the rows of a minibatch sharded over the replicas."""
     if jit_compile:
         raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
     if arrays is None:
         raise ValueError(
-            "`strategy` deals minibatches of arrays; give `data` as (X, Y) and `minibatch_size`."
+            "`strategy` shards minibatches of arrays; give `data` as (X, Y) and `minibatch_size`."
         )
     return Shards(strategy, minibatch_size or len(arrays[0]))

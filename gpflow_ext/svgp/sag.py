@@ -36,10 +36,10 @@ class StochasticAverageGradient(tf.Module):
     data
         Inputs [N, D] and targets [N, P].
     num_batches
-        Batches into which the shuffled rows are dealt once, alike in size but for one row; one for the full
+        Batches into which the shuffled rows are divided once, alike in size but for one row; one for the full
         gradient, whose steps never raise the loss.
     seed
-        Seed of the deal and of the draws.
+        Seed of the division and of the draws.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
 

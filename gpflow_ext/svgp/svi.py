@@ -18,8 +18,8 @@ from gpflow_ext.data import checks
 from gpflow_ext.svgp.natural_gradient import MinibatchAscent
 from gpflow_ext.svgp.recipe import reader
 from gpflow_ext.svgp.sag import StochasticAverageGradient
-from gpflow_ext.svgp.target import SVGPTarget
 from gpflow_ext.svgp.vi_means import Box, LBFGSSteps, box_of, check_box, moved
+from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training import gradient
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import built
@@ -125,7 +125,7 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
     For a whitened ``SVGP`` with one kernel and a full q_sqrt, on arrays, or with ``minibatch_size=None`` on a
     dataset of minibatches that has no end.
     """
-    target, size = SVGPTarget(model), options.minibatch_size
+    target, size = WhitenedSVGP(model), options.minibatch_size
     arrays, iterator = training_data(model, run.data, size, run.seed)
     if arrays is not None:
         _check_size(model, arrays, minibatches=iterator is not None)

@@ -1,4 +1,4 @@
-"""Data dealt to the replicas of a ``tf.distribute`` strategy, and sums over them.
+"""Data sharded over the replicas of a ``tf.distribute`` strategy, and sums over them.
 
 A replica is a device: one of this machine's (``MirroredStrategy``) or of several machines', a process to
 each (``MultiWorkerMirroredStrategy``). The variables of a model stay ordinary ones, equal in every process;
@@ -77,7 +77,7 @@ def total(values: Any) -> Any:
 
 
 def gram(strategy: tf.distribute.Strategy, Y: Any) -> tf.Tensor:
-    """Return YYᵀ [N, N] of an array [N, B], its columns dealt to the replicas. O(N²B) over their number.
+    """Return YYᵀ [N, N] of an array [N, B], its columns sharded over the replicas. O(N²B) over their number.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def gram(strategy: tf.distribute.Strategy, Y: Any) -> tf.Tensor:
     """
     missing = max(int(strategy.num_replicas_in_sync) - Y.shape[1], 0)
     shards = Shards(strategy, Y.shape[1] + missing)
-    rows = shards.deal(np.pad(Y.T, [(0, missing), (0, 0)]))
+    rows = shards.shard(np.pad(Y.T, [(0, missing), (0, 0)]))
 
     def part(own: tf.Tensor) -> tf.Tensor:
         return total(tf.matmul(own, own, transpose_a=True))
@@ -95,7 +95,7 @@ def gram(strategy: tf.distribute.Strategy, Y: Any) -> tf.Tensor:
 
 
 class Shards:
-    """Rows 0 … N − 1 dealt to the replicas in order, as evenly as possible.
+    """Rows 0 … N − 1 sharded over the replicas in order, as evenly as possible.
 
     Parameters
     ----------
@@ -137,10 +137,10 @@ class Shards:
         self._bounds = np.linspace(0, num_data, self.num_replicas + 1).round().astype(int)
         self._devices = strategy.extended.worker_devices
         self.num_processes = self.num_replicas // len(self._devices)
-        self.rows = self.deal(np.arange(num_data))
+        self.rows = self.shard(np.arange(num_data))
         self.is_chief = int(self.local(self.rows)[0][0]) == 0
 
-    def deal(self, values: Any) -> Any:
+    def shard(self, values: Any) -> Any:
         """Return each replica's rows of values [N, ...], on its device."""
 
         def shard(context: Any) -> tf.Tensor:
@@ -151,7 +151,7 @@ class Shards:
         return self._strategy.experimental_distribute_values_from_function(shard)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in every replica, with the replica's part of arguments that were dealt."""
+        """Call a function in every replica, with the replica's part of arguments that were sharded."""
         return self._strategy.run(function, args=args)
 
     def local(self, results: Any) -> tuple[Any, ...]:
@@ -178,7 +178,7 @@ class Shards:
         return self.equal(self.run(part, self.rows))
 
     def gather(self, values: tf.Tensor) -> tf.Tensor:
-        """Return values [N, ...], each row from the process to which it was dealt."""
+        """Return values [N, ...], each row from the process that holds it."""
         if self.num_processes == 1:
             return values
 

@@ -67,9 +67,9 @@ class Plan:
     data
         Training data that the model does not hold.
     shards
-        How the data are dealt to the replicas of a ``tf.distribute`` strategy.
+        How the data are sharded over the replicas of a ``tf.distribute`` strategy.
     gather
-        Makes the variables complete in each process where the data are dealt to several.
+        Makes the variables complete in each process where the data are sharded over several.
     settled
         How a run ends whose solver has settled.
     report
@@ -140,7 +140,7 @@ class Recipe:
         options: Any = options_from(self.options, arguments, f"fit(recipe={self.name!r})")
         if run.strategy is not None and not self.distributes:
             raise NotImplementedError(
-                f"`strategy` is for recipes that deal data to devices; {self.name!r} trains "
+                f"`strategy` is for data-parallel recipes; {self.name!r} trains "
                 f"{type(model).__name__} on one device."
             )
         return self.plan(model, run, options)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.sites.algebra import Sites
-from gpflow_ext.sites.method import SiteMethod, SiteTarget
+from gpflow_ext.sites.method import SitedModel, SiteMethod
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
 
@@ -37,7 +37,7 @@ class SiteIteration(tf.Module):
 
     def __init__(
         self,
-        model: SiteTarget,
+        model: SitedModel,
         method: SiteMethod,
         variables: Sequence[tf.Variable] = (),
         jit_compile: bool | None = None,

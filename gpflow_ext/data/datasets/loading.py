@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpflow_ext.data.datasets.raw import Raw, Request
 from gpflow_ext.data.datasets.sources import find
 from gpflow_ext.data.datasets.split import Floats, Rows, Scaler, Split, choose_rows
-from gpflow_ext.data.datasets.targets import CLASSIFICATION, Target, encode
+from gpflow_ext.data.datasets.targets import CLASSIFICATION, EncodedTarget, encode
 from gpflow_ext.data.datasets.treatment import (
     MISSING,
     fill_with_mean,
@@ -53,7 +53,7 @@ def load(
         A known name (see ``known_names``), the path of a CSV file, or that of an .npz file with the arrays X
         and Y.
     target
-        Target column, or several; a column ``y`` is found by itself.
+        EncodedTarget column, or several; a column ``y`` is found by itself.
     task
         "binary", "multiclass", "ordinal", "count" or "regression". None keeps the task of a named set, and
         for other files takes words and two distinct values as classes, all else as regression.
@@ -161,7 +161,7 @@ def _check_arguments(
 
 
 def _divide(
-    raw: Raw, encoded: Target, split: str | None, test_fraction: float, seed: int
+    raw: Raw, encoded: EncodedTarget, split: str | None, test_fraction: float, seed: int
 ) -> tuple[tuple[Rows, Rows], list[str]]:
     """Return the training and the test rows, by the parts of the source or at random."""
     if split == "published" and raw.test is None:

@@ -14,7 +14,7 @@ CLASSIFICATION = ("binary", "multiclass", "ordinal")
 _FEW = 20  # a whole-numbered regression target with so few distinct values may be meant as classes
 
 
-class Target(NamedTuple):
+class EncodedTarget(NamedTuple):
     """An encoded target: values [N, P], its task, the class names in class order, and what was done."""
 
     values: Floats
@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
 def encode(
     raw: NDArray[Any], name: str, task: str | None, labels: tuple[str, ...] | None, place: Place
-) -> Target:
+) -> EncodedTarget:
     """Encode a target without missing values.
 
     Parameters
@@ -61,13 +61,13 @@ def encode(
             raise ValueError(
                 f"task={task!r} takes one output, target {name!r} has {raw.shape[1]}; use regression."
             )
-        return Target(raw, "regression", None)
+        return EncodedTarget(raw, "regression", None)
     if labels is not None and task in (None, *CLASSIFICATION):
         return _check_numbered(raw, name, task, labels, place)
     return _encode_numbers(raw, name, task, place)
 
 
-def _encode_words(words: NDArray[Any], name: str, task: str | None) -> Target:
+def _encode_words(words: NDArray[Any], name: str, task: str | None) -> EncodedTarget:
     if task in ("ordinal", "count", "regression"):
         raise ValueError(f"task={task!r} needs a numeric target, {name!r} holds words such as {words[0]!r}.")
     classes, index = np.unique(words.astype(str), return_inverse=True)
@@ -79,7 +79,7 @@ def _encode_words(words: NDArray[Any], name: str, task: str | None) -> Target:
     return _classes(index, name, task, labels, (_encoded(name, labels),))
 
 
-def _encode_numbers(values: Floats, name: str, task: str | None, place: Place) -> Target:
+def _encode_numbers(values: Floats, name: str, task: str | None, place: Place) -> EncodedTarget:
     distinct, index = np.unique(values[:, 0], return_inverse=True)
     if task in CLASSIFICATION or (task is None and len(distinct) == 2):
         labels = tuple(map(_text, distinct))
@@ -95,13 +95,13 @@ def _encode_numbers(values: Floats, name: str, task: str | None, place: Place) -
             )
     if task is None and whole and len(distinct) <= _FEW:
         note = f"target {name!r} takes {len(distinct)} whole values and was taken as regression; "
-        return Target(values, "regression", None, (note + "pass task= if they are classes or counts",))
-    return Target(values, task or "regression", None)
+        return EncodedTarget(values, "regression", None, (note + "pass task= if they are classes or counts",))
+    return EncodedTarget(values, task or "regression", None)
 
 
 def _check_numbered(
     values: Floats, name: str, task: str | None, labels: tuple[str, ...], place: Place
-) -> Target:
+) -> EncodedTarget:
     wrong = np.flatnonzero(~np.isin(values[:, 0], np.arange(len(labels))))
     if wrong.size:
         raise ValueError(
@@ -113,14 +113,14 @@ def _check_numbered(
 
 def _classes(
     index: NDArray[Any], name: str, task: str | None, labels: tuple[str, ...], notes: tuple[str, ...]
-) -> Target:
+) -> EncodedTarget:
     if task == "binary" and len(labels) != 2:
         raise ValueError(
             f"task='binary' needs two classes, target {name!r} has {len(labels)}: {_some(labels)}; "
             "use task='multiclass'."
         )
     inferred = "binary" if len(labels) == 2 else "multiclass"
-    return Target(index.astype(np.float64).reshape(-1, 1), task or inferred, labels, notes)
+    return EncodedTarget(index.astype(np.float64).reshape(-1, 1), task or inferred, labels, notes)
 
 
 def _encoded(name: str, labels: tuple[str, ...]) -> str:

@@ -12,8 +12,8 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, sparse_prior
 
 
-class SVGPTarget:
-    """A whitened SVGP of one kernel as an `svgp.natural_gradient.Target`.
+class WhitenedSVGP:
+    """A whitened SVGP of one kernel as an `svgp.natural_gradient.WhitenedVariational`.
 
     Raises
     ------

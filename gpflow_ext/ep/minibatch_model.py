@@ -14,14 +14,14 @@ from gpflow_ext.sites import Message, Projection, Sites
 class Anchor(Protocol):
     """A prior that stays while the model moves."""
 
-    def follow(self, live: Any) -> None:
+    def copy_from(self, live: Any) -> None:
         """Take over the model's parameters."""
 
     def project(self, X: tf.Tensor, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean [B, L] and the projection [1, M, B] at X for the factor of K_uu."""
 
 
-class StochasticTarget(Protocol):
+class MinibatchModel(Protocol):
     """What the engine needs of a model whose data come in minibatches."""
 
     num_latent_gps: int

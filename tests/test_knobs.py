@@ -1,0 +1,129 @@
+"""The knobs of the recipes bite: another value of an option gives another run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+from gpflow.keras import tf_keras
+
+import gpflow_ext as gpx
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
+from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
+from gpflow_ext.svgp.recipe import decaying, step_lengths
+from gpflow_ext.training.hyperparameters import further_starts
+from gpflow_ext.training.scale import scale_failure
+
+DATA = problems.binary(24, variance=40.0, lengthscale=1.0)
+Z = problems.inputs(5, seed=5)
+
+
+def _kmm() -> VGPKMM:
+    return VGPKMM(DATA, problems.kernel(), BernoulliLogit())
+
+
+def _ep() -> SparseEP:
+    return SparseEP(DATA, problems.kernel(), BernoulliProbit(), inducing_variable=Z)
+
+
+def _robust_max() -> SVGPRobustMax:
+    return SVGPRobustMax(problems.kernel(), 2, Z, num_data=24)
+
+
+def _gprn() -> GPRNTensor:
+    X, Y = problems.continuous(12)
+    return GPRNTensor((X, Y * np.linspace(0.5, 1.5, 6)), problems.kernel(), problems.kernel(), 2)
+
+
+RUNS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "kmm": (_kmm, None, {"hyper_updates": 3}),
+    "ep": (_ep, None, {}),
+    "ep lbfgs": (_ep, None, {"optimizer": "lbfgs", "hyper_updates": 3}),
+    "robust_max": (_robust_max, DATA, {"minibatch_size": 8}),
+    "gprn": (_gprn, None, {"hyper_updates": 3}),
+}
+KNOBS = [
+    ("kmm", {"hyper_updates": 5}),
+    ("kmm", {"site_updates": 1}),
+    ("kmm", {"starts": 2}),
+    ("ep", {"damping": 0.3}),
+    ("ep", {"minibatch_size": 8}),
+    ("ep lbfgs", {"site_updates": 1}),
+    ("robust_max", {"gamma": 0.5}),
+    ("robust_max", {"gamma": None}),
+    ("robust_max", {"rate": 0.1}),
+    ("robust_max", {"decay_steps": 4}),
+    ("robust_max", {"hold": 3}),
+    ("robust_max", {"seed": 1}),
+    ("gprn", {"sweeps": 0}),
+    ("gprn", {"joint": True}),
+    ("gprn", {"independent_start": False}),
+    ("gprn", {"moment_start": False}),
+]
+STEPS = {"gprn": 1, "ep lbfgs": 1}  # of a run; 4 of the others
+
+
+def _trace(run: str, **changed: Any) -> np.ndarray:
+    build, data, options = RUNS[run]
+    result = gpx.fit(build(), data, steps=STEPS.get(run, 4), **{**options, **changed})
+    assert np.isfinite(result.objective).all()
+    return result.objective
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, np.ndarray]:
+    return {}
+
+
+@pytest.mark.parametrize(("run", "changed"), KNOBS, ids=str)
+def test_another_value_gives_another_run(plain, run: str, changed: dict[str, Any]) -> None:
+    if run not in plain:
+        plain[run] = _trace(run)
+    found = _trace(run, **changed)
+    assert len(found) != len(plain[run]) or np.abs(found - plain[run]).max() > 1e-6 * np.abs(found).max()
+
+
+def test_the_lengths_of_natural_gradient_steps_rise_and_then_fall_by_a_cosine() -> None:
+    lengths = np.array([step_lengths(0.4, 100)(step) for step in range(121)])
+    assert (np.diff(lengths[:9]) > 0.0).all()
+    assert (np.diff(lengths[10:100]) < 0.0).all()
+    np.testing.assert_allclose(lengths[50], 0.4 * (0.05 + 0.95 * 0.5), rtol=1e-12)
+    np.testing.assert_allclose(lengths[100:], 0.4 * 0.05, rtol=1e-12)
+    np.testing.assert_allclose([step_lengths(0.4, None)(step) for step in (9, 500)], 0.4, rtol=1e-12)
+
+
+def test_the_default_rate_decays_after_the_hold() -> None:
+    rate = decaying(0.01, 100, 20)
+    values = [float(rate(step)) for step in (0, 40, 80, 500)]
+    np.testing.assert_allclose(values, 0.01 * np.array([1.0, 0.05 + 0.95 * 0.5, 0.05, 0.05]), rtol=1e-5)
+    assert decaying(0.01, None, 20) == 0.01
+
+
+def test_further_starts_differ_from_the_models_own_and_from_each_other() -> None:
+    model = _kmm()
+    starts = [[part.numpy() for part in values] for values in further_starts(model, 3, seed=4)]
+    own = [variable.numpy() for variable in model.trainable_variables]
+    everything = np.array([own, *starts])
+    apart = np.abs(everything[:, None] - everything[None]).min(axis=-1)
+    assert apart[~np.eye(4, dtype=bool)].min() > 1e-3
+    again = [[part.numpy() for part in values] for values in further_starts(model, 3, seed=4)]
+    np.testing.assert_array_equal(again, starts)
+    assert np.abs(np.array(further_starts(model, 1, seed=5)) - starts[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("distance", "warned"), [(3.0, False), (4.5, True)])
+def test_the_warning_of_the_scale_comes_where_correlations_are_below_a_thousandth(distance, warned) -> None:
+    """exp(−3²/2) = 0.011 still tells something of the neighbour, exp(−4.5²/2) = 4e-5 does not."""
+    X = distance * np.arange(6.0)[:, None]
+    kernel = gpflow.kernels.SquaredExponential()
+    model = VGPKMM((X, (X > 8.0).astype(float)), kernel, BernoulliLogit())
+    failure = scale_failure(model)
+    assert (failure is not None and "relates no input" in failure) == warned
+
+
+def test_an_optimiser_of_ones_own_is_used() -> None:
+    slow = _trace("robust_max", optimizer=tf_keras.optimizers.SGD(0.0), gamma=None)
+    assert np.ptp(slow) < np.ptp(_trace("robust_max", gamma=None))
