@@ -16,7 +16,7 @@ from placing import placed
 
 import gpflow_ext as gpx
 from gpflow_ext.gprn import network
-from gpflow_ext.gprn.recipe import regression_network
+from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.tuning import Setting
@@ -154,7 +154,7 @@ def test_the_coordinates_make_the_expected_curvature_of_a_node_that_of_a_standar
 def test_training_forgets_the_draws() -> None:
     new, draws = sampled()
     new.assign_draws(draws)
-    regression_network(new)
+    gprn(new)
     assert not new.draw_names
 
 
