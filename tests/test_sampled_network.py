@@ -296,8 +296,15 @@ def test_predictions_are_those_of_importance_sampling() -> None:
 
 
 def test_a_run_that_resumes_has_the_same_draws_bit_by_bit(tmp_path) -> None:
-    whole = short(model(priors=False))
-    short(model(priors=False), num_samples=4, checkpoint_dir=tmp_path)
+    """Also in a new network, whose own nodes are others than those that the chains left from."""
+
+    def moved() -> GPRNTensor:
+        new = model(priors=False)
+        new.q.sweep(new.prior())
+        return new
+
+    whole = short(moved())
+    short(moved(), num_samples=4, checkpoint_dir=tmp_path)
     resumed = short(model(priors=False), checkpoint_dir=tmp_path)
     for name, value in whole.values.items():
         np.testing.assert_array_equal(resumed.values[name], value)
