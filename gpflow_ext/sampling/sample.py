@@ -23,7 +23,6 @@ from gpflow_ext._version import __version__
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.sampling import hmc
 from gpflow_ext.sampling.adaptation import Start
-from gpflow_ext.sampling.approximation import gaussian_approximation
 from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
 from gpflow_ext.sampling.draws import Draws
@@ -35,8 +34,6 @@ from gpflow_ext.sampling.tuners import KERNELS, Tuner, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.scale import scale_failure
-
-__all__ = ["gaussian_approximation", "sample"]
 
 
 def sample(
