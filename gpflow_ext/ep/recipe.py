@@ -13,6 +13,7 @@ from gpflow_ext.ep import distributed, engine
 from gpflow_ext.ep.method import EP, factored
 from gpflow_ext.ep.minibatches import minibatch_plan
 from gpflow_ext.ep.model import SparseEP
+from gpflow_ext.sites.method import adopt
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
@@ -88,9 +89,8 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     model is built outside of its scope and holds its data. Without XLA and minibatches.
     """
     run.without_data(model)
-    method = EP()
-    method.check(model)
-    model.site_method = method
+    EP().check(model)
+    adopt(model, EP())
     stationarity = _stationarity(model) if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
     if run.strategy is not None and options.minibatch_size is not None:

@@ -87,8 +87,6 @@ class Algorithm1(KMM):
         Sites whose rank-one updates are applied together; it does not change the iterates.
     """
 
-    name: ClassVar[str] = "algorithm1"
-
     def __init__(self, block: int = 64) -> None:
         super().__init__()
         self.block = block
@@ -122,4 +120,3 @@ class Algorithm1(KMM):
 
 
 register_method(KMM())
-register_method(Algorithm1())

@@ -160,6 +160,18 @@ def check_one_factor(model: SitedModel, name: str) -> None:
         )
 
 
+class Named(Protocol):
+    """A model that names its site method."""
+
+    site_method: SiteMethod | str
+
+
+def adopt(model: Named, method: SiteMethod) -> None:
+    """Let a model name a method as its own, where it does not yet."""
+    if site_method(model.site_method).name != method.name:
+        model.site_method = method
+
+
 _METHODS: dict[str, SiteMethod] = {}
 
 

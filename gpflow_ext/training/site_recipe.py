@@ -8,7 +8,7 @@ from typing import Any
 import gpflow
 import numpy as np
 
-from gpflow_ext.sites.method import SiteMethod, site_method
+from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.hyperparameters import HyperparameterAscent, further_starts
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -81,7 +81,7 @@ def site_plan(
     """
     run.without_data(model)
     method.check(model)
-    model.site_method = method
+    adopt(model, method)
     double = gpflow.default_float() == np.float64
     stationarity = method.stationarity() if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
