@@ -240,7 +240,7 @@ def test_wrong_use_is_named() -> None:
         gpx.fit(worker.model(), strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
     with pytest.raises(NotImplementedError, match="jit_compile"):
         gpx.fit(worker.model(), strategy=one, jit_compile=True)
-    with pytest.raises(NotImplementedError, match="SVGPRobustMax; VGPKMM"):
+    with pytest.raises(NotImplementedError, match="VGPKMM on one device"):
         gpx.fit(
             gpx.models.VGPKMM(
                 problems.binary(), gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit()

@@ -108,7 +108,7 @@ def test_the_factor_is_that_of_the_sum_of_kronecker_products(classes) -> None:
 
 
 def test_the_gradient_of_the_precision_is_that_of_the_sum_of_kronecker_products(classes) -> None:
-    sites, rng = JointSites(classes), np.random.default_rng(0)
+    sites, rng = JointSites(classes.density), np.random.default_rng(0)
     A, weights = (tf.constant(rng.standard_normal(shape)) for shape in ((2, M, N), (2, 3 * M, 3 * M)))
 
     def plain(A: tf.Tensor) -> tf.Tensor:

@@ -78,7 +78,15 @@ def bounded():
     return gpx.models.VGPKMM(problems.ordinal(20), K.SquaredExponential(), likelihood, inducing_variable=Z)
 
 
+def by_laplace() -> gpx.models.SiteModel:
+    """A model that names another site method than its class."""
+    model = gpx.models.SiteModel(DATA, K.Matern52(), gpx.likelihoods.BernoulliLogit())
+    gpx.fit(model, recipe="laplace", steps=1, hyper_updates=1)
+    return model
+
+
 CASES = {
+    "SiteModel": by_laplace,
     **{name: lambda build=build: build(DATA, K.Matern52() + K.White(), Z) for name, build in BUILD.items()},
     "SparseEP-comparisons": lambda: gpx.models.SparseEP(
         problems.classes(20), K.Matern52(), gpx.likelihoods.RobustMax(3), inducing_variable=Z

@@ -273,7 +273,7 @@ def test_resumes_exactly(recipe: str, options: dict, tmp_path) -> None:
 def test_a_wrong_call_names_the_fix() -> None:
     diagonal = SVGP(problems.kernel(), gpflow.likelihoods.Gaussian(), Z.copy(), q_diag=True)
     cases = [
-        (ValueError, "one of vi_means", lambda: gpx.fit(_svgp(), DATA, recipe="svi")),
+        (ValueError, "must be one of .*vi_means", lambda: gpx.fit(_svgp(), DATA, recipe="svi")),
         (ValueError, "GPR and SGPR", lambda: gpx.fit(_svgp(), DATA, recipe="vi_means")),
         (ValueError, "is for SVGP", lambda: gpx.fit(_sgpr(), recipe="svi_sag")),
         (ValueError, "is for SVGP", lambda: gpx.fit(_sgpr(), recipe="svi_natural")),
