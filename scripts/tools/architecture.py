@@ -33,7 +33,7 @@ def picture() -> Any:
     for number, rooms in enumerate(tower):
         wide = width / len(rooms)
         texts = {
-            room: textwrap.wrap(", ".join(name for name in names.split() if name != "."), int(13 * wide))
+            room: textwrap.wrap(", ".join(name for name in names.split() if name != "."), int(11.3 * wide))
             for room, names in rooms.items()
         }
         tall = 0.55 + 0.27 * max(map(len, texts.values()))
