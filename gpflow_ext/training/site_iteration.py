@@ -61,7 +61,7 @@ class SiteIteration(tf.Module):
 
         self._prior = tf.function(model.prior, autograph=False)
         self._begin = compiled(functools.partial(method.begin, model))
-        self._step = compiled(functools.partial(method.step, model))
+        self._step = compiled(lambda prior: self._assign(method.step(model, prior, self.current)))
         self._value, self._gradient = compiled(value), compiled(gradient)
         self._take = tf.function(self._assign, autograph=False)
         self.prior: Any = self._prior()
@@ -85,11 +85,11 @@ class SiteIteration(tf.Module):
     def start(self) -> Progress:
         """See `Solver`; the objective is without log priors, and NaN where the state does not hold it."""
         self.prior = self._prior()
-        return self._moved(self._begin(self.prior, self._model.sites))
+        return Progress(*self._take(self._begin(self.prior, self._model.sites)).numpy().tolist())
 
     def step(self) -> Progress:
         """See `Solver`."""
-        known, violation = self._moved(self._step(self.prior, self.current))
+        known, violation = self._step(self.prior).numpy().tolist()
         if math.isnan(violation):
             return Progress(math.nan, violation)
         if math.isnan(known):
@@ -102,7 +102,7 @@ class SiteIteration(tf.Module):
         for _ in range(max_steps):
             if not progress.violation > tolerance:  # near, or NaN
                 break
-            last, progress = progress, self._moved(self._step(self.prior, self.current))
+            last, progress = progress, Progress(*self._step(self.prior).numpy().tolist())
             if progress.objective - last.objective <= SMALLEST_GAIN * max(1.0, abs(progress.objective)):
                 break
         return progress
@@ -111,9 +111,6 @@ class SiteIteration(tf.Module):
         """See `SiteSolver`."""
         value, gradient = self._gradient()
         return float(value), gradient
-
-    def _moved(self, new: Any) -> Progress:
-        return Progress(*self._take(new).numpy().tolist())
 
     def _assign(self, new: Any) -> tf.Tensor:
         """Take over a state; one that is not finite leaves everything as it was, and returns NaN."""
