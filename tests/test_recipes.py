@@ -87,6 +87,8 @@ def test_a_recipe_of_ones_own_is_run_checkpointed_and_resumed_exactly(tmp_path, 
     seen: list[int] = []
     result = gpx.fit(whole, steps=12, monitor=seen.append, **options)
     assert seen == list(range(1, 13))
+    folder = gpx.export(whole, tmp_path / "exported", example=X[:3])
+    assert np.isfinite(gpx.load_exported(folder).predict_f(X[:3])["mean"]).all()
     assert result.objective[-1] > result.objective[0]
     gpx.fit(first, steps=7, checkpoint_dir=tmp_path, checkpoint_every=3, **options)
     resumed = gpx.fit(again, steps=12, checkpoint_dir=tmp_path, **options)

@@ -12,7 +12,7 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
-from gpflow_ext.sites import Message, Projection, Sites, Whitened, site_method, sparse_prior
+from gpflow_ext.sites import Message, Projection, Sites, Whitened, sparse_prior
 from gpflow_ext.sites.model import SiteModel
 
 
@@ -86,7 +86,6 @@ class SparseEP(SiteModel):
         zeros = tf.zeros([self.rows.num_data, *one.shape[1:]], one.dtype)
         self.nat1 = gpflow.Parameter(zeros, trainable=False)
         self.prec = gpflow.Parameter(zeros, trainable=False)
-        site_method(self.site_method).check(self)
 
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood

@@ -6,11 +6,7 @@ The methods of Izmailov (2016), "Review of materials on Gaussian Processes for M
 
 from __future__ import annotations
 
-from typing import Any
-
-import gpflow
 import tensorflow as tf
-from gpflow.models.util import InducingVariablesLike
 
 from gpflow_ext.sites import site_method, variational_bound
 from gpflow_ext.sites.model import SiteModel
@@ -28,23 +24,8 @@ class ExpandedModel(SiteModel):
         are zero, such as the robust maximum.
     """
 
-    def __init__(
-        self,
-        data: tuple[Any, Any],
-        kernel: gpflow.kernels.Kernel,
-        likelihood: gpflow.likelihoods.Likelihood,
-        mean_function: gpflow.functions.MeanFunction | None = None,
-        num_latent_gps: int | None = None,
-        *,
-        inducing_variable: InducingVariablesLike | None = None,
-    ) -> None:
-        super().__init__(
-            data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
-        )
-        site_method(self.site_method).check(self)
-
     def log_evidence(self) -> tf.Tensor:
-        """Return the approximation of log p(y) at the mode of the current sites, []; O(N³) or O(NM²)."""
+        """Return what the site method approximates log p(y) by at the current sites, []; O(N³) or O(NM²)."""
         return site_method(self.site_method).objective(self, self.prior(), self.sites)
 
 
@@ -96,21 +77,6 @@ class GPJaakkola(SiteModel):
     """
 
     site_method = "jaakkola"
-
-    def __init__(
-        self,
-        data: tuple[Any, Any],
-        kernel: gpflow.kernels.Kernel,
-        likelihood: gpflow.likelihoods.Likelihood,
-        mean_function: gpflow.functions.MeanFunction | None = None,
-        num_latent_gps: int | None = None,
-        *,
-        inducing_variable: InducingVariablesLike | None = None,
-    ) -> None:
-        super().__init__(
-            data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
-        )
-        site_method(self.site_method).check(self)
 
     def elbo(self) -> tf.Tensor:
         """Return J(μ̂, Σ̂, ξ) of the current sites at its best ξ, a scalar; O(N³) or O(NM²).

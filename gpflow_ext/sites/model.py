@@ -52,7 +52,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
     ValueError
         For data that are not finite matrices of equal length or lie outside the likelihood's support.
     NotImplementedError
-        For a multi-output kernel.
+        For a multi-output kernel, or a likelihood that the site method is not for.
     """
 
     site_method: SiteMethod | str = "kmm"
@@ -84,6 +84,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         checks.check_inducing(self.inducing_variable, X)
         self.nat1 = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
         self.prec = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
+        site_method(self.site_method).check(self)
 
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood
