@@ -48,10 +48,10 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 KNOBS = [
     ("kmm", {"hyper_updates": 5}),
     ("kmm", {"site_updates": 1}),
-    ("kmm", {"starts": 2}),
+    pytest.param("kmm", {"starts": 2}, marks=pytest.mark.slow),
     ("ep", {"damping": 0.3}),
     ("ep", {"minibatch_size": 8}),
-    ("ep lbfgs", {"site_updates": 1}),
+    pytest.param("ep lbfgs", {"site_updates": 1}, marks=pytest.mark.slow),
     ("robust_max", {"gamma": 0.5}),
     ("robust_max", {"gamma": None}),
     ("robust_max", {"rate": 0.1}),
@@ -59,9 +59,9 @@ KNOBS = [
     ("robust_max", {"hold": 3}),
     ("robust_max", {"seed": 1}),
     ("gprn", {"sweeps": 0}),
-    ("gprn", {"joint": True}),
-    ("gprn", {"independent_start": False}),
-    ("gprn", {"moment_start": False}),
+    pytest.param("gprn", {"joint": True}, marks=pytest.mark.slow),
+    pytest.param("gprn", {"independent_start": False}, marks=pytest.mark.slow),
+    pytest.param("gprn", {"moment_start": False}, marks=pytest.mark.slow),
 ]
 STEPS = {"gprn": 1, "ep lbfgs": 1}  # of a run; 4 of the others
 
@@ -78,7 +78,7 @@ def plain() -> dict[str, np.ndarray]:
     return {}
 
 
-@pytest.mark.parametrize(("run", "changed"), KNOBS, ids=str)
+@pytest.mark.parametrize(("run", "changed"), KNOBS)
 def test_another_value_gives_another_run(plain, run: str, changed: dict[str, Any]) -> None:
     if run not in plain:
         plain[run] = _trace(run)

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from builders import BUILD
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.numerics import grids
@@ -170,7 +171,9 @@ def test_tied_parameters_stay_tied(tmp_path) -> None:
     assert tuple(loaded.kernel.both) == (first.variance, second.variance)
 
 
-@pytest.mark.parametrize("name", ["VGPKMM", "SparseEP", "GPLaplace", "SVGPRobustMax", "GPRNTensor"])
+@pytest.mark.parametrize(
+    "name", others_slow(["VGPKMM", "SparseEP", "GPLaplace", "SVGPRobustMax", "GPRNTensor"], "SparseEP")
+)
 def test_training_goes_on_as_it_would_have(name, tmp_path) -> None:
     def build():
         return BUILD[name](DATA, K.Matern52(), Z)
@@ -226,7 +229,7 @@ def test_draws_that_are_held_come_back(tmp_path) -> None:
     assert not np.array_equal(loaded.predict_f(NEW)[0], model.predict_f(NEW)[0])
 
 
-@pytest.mark.parametrize("tuner", [None, "bayesopt"])
+@pytest.mark.parametrize("tuner", others_slow([None, "bayesopt"], None))
 def test_the_draws_of_a_run_are_held(tuner, tmp_path) -> None:
     model = drawn(tmp_path, tuner=tuner)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("ckpt-*")}

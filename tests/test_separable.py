@@ -12,6 +12,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import pytest
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext import Status
@@ -65,9 +66,9 @@ FITS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "kmm": (_kmm, {}),
     "kmm sparse": (
         lambda data, kernel: _kmm(data, kernel, inducing_variable=data[0][:20].copy()),
-        {"steps": 3},
+        {"steps": 1},
     ),
-    "kmm algorithm1": (_kmm, {"method": "algorithm1", "steps": 2}),
+    "kmm algorithm1": (_kmm, {"method": "algorithm1", "steps": 1}),
     "kmm starts": (_kmm, {"starts": 3, "steps": 1}),
     "laplace": (_of(gpx.models.GPLaplace, gpx.likelihoods.BernoulliLogit), {}),
     "taylor": (_of(gpx.models.GPTaylor, gpx.likelihoods.BernoulliLogit), {}),
@@ -82,12 +83,14 @@ FITS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "svi_sag": (_svgp, {"recipe": "svi_sag", "steps": 20}),
     "svi_fg": (_svgp, {"recipe": "svi_fg", "steps": 20}),
     "svi_classification": (_svgp, {"recipe": "svi_classification", "steps": 20}),
-    "gprn": (_gprn, {"steps": 3}),
+    "gprn": (_gprn, {"steps": 1}),
 }
 
 
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(
+    ("problem", "fit"),
+    others_slow([(problem, fit) for problem in PROBLEMS for fit in FITS], *(("noisy", fit) for fit in FITS)),
+)
 def test_a_fit_ends_finite(problem: str, fit: str) -> None:
     num_data, noise, lengthscale, variance = PROBLEMS[problem]
     build, options = FITS[fit]
@@ -102,7 +105,7 @@ def test_a_fit_ends_finite(problem: str, fit: str) -> None:
     assert all(np.isfinite(value).all() for value in gpflow.utilities.read_values(model).values())
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", others_slow(PROBLEMS, "noisy"))
 def test_a_gaussian_approximation_ends_finite(problem: str) -> None:
     num_data, noise, lengthscale, variance = PROBLEMS[problem]
     data = _data(num_data, noise)

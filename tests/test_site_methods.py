@@ -88,7 +88,7 @@ ROADS: dict[str, Callable[[], SiteModel]] = {
 }
 
 
-@pytest.mark.parametrize("name", others_slow(ROADS, "kmm", "ep", "own"))
+@pytest.mark.parametrize("name", others_slow(ROADS, "kmm", "ep"))
 def test_gpflows_own_optimiser_reaches_the_optimum_of_fit(name: str) -> None:
     """`gpx.fit` and ``gpflow.optimizers.Scipy`` maximise one objective; neither predicts the prior."""
     ours, theirs = ROADS[name](), ROADS[name]()
@@ -231,10 +231,11 @@ def test_a_free_form_model_is_not_trained() -> None:
 
 def test_hyperparameters_are_sampled_with_the_sites_at_rest() -> None:
     """With a Gaussian likelihood the objective of a stack is the evidence of GPflow's GPR at each member."""
-    data = problems.continuous(12)
+    data = problems.continuous(6)
     model = SiteModel(data, problems.kernel(), gpflow.likelihoods.Gaussian(0.1))
-    lengths = np.array([0.3, 0.8, 2.0])
-    found = model.log_likelihoods(Stack([(model.kernel.lengthscales, tf.constant(lengths))]))
+    lengths = np.array([0.3, 2.0])
+    stack = Stack([(model.kernel.lengthscales, tf.constant(lengths))])
+    found = tf.function(lambda: model.log_likelihoods(stack), autograph=False)()
     for length, value in zip(lengths, found.numpy(), strict=True):
         kernel = gpflow.kernels.SquaredExponential(model.kernel.variance.numpy(), length)
         exact = gpflow.models.GPR(data, kernel, noise_variance=0.1).log_marginal_likelihood()
