@@ -39,8 +39,8 @@ def test_every_method_trains_from_its_flags(method: str, tmp_path) -> None:
     loss = model.training_loss if hasattr(model, "data") else lambda: model.training_loss(split.train)
     before = float(loss())
     train_review.fit(options, model, split, 40 if method in (*train_review.STOCHASTIC, "svi-fg") else 1)
-    # The objective of an expansion is that after a Newton step, so at the start it is near the mode already.
-    assert loss() < before - (0.01 if method in ("laplace", "taylor") else 1.0)
+    # The objective of a site model is that at the fixed point of the sites: only the hyperparameters lower it.
+    assert loss() < before - (0.01 if method in train_review.QUADRATIC else 1.0)
     np.testing.assert_array_equal(model.inducing_variable.Z, Z)
 
 
