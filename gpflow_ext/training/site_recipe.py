@@ -80,12 +80,11 @@ def site_plan(
         Updates of all sites at most, where the hyperparameters are held.
     """
     run.without_data(model)
-    method.check(model)
-    adopt(model, method)
     double = gpflow.default_float() == np.float64
     stationarity = method.stationarity() if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
-    iteration = SiteIteration(model, method, hypers, run.jit_compile)
+    iteration = SiteIteration(model, method, hypers, run.jit_compile)  # refuses a model it is not for
+    adopt(model, method)
     settings = {"recipe": method.name, **(settings or {})}
     if not hypers:
         return Plan(
