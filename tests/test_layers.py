@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "citations": ""},
     {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
+    {"compiled": "structure functions ."},
     {
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
@@ -26,7 +27,7 @@ TOWER: list[dict[str, str]] = [
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
     },
     {
-        "training": "loop progress distribute options solver lbfgs gradient optimizers recipe gradient_descent "
+        "training": "loop progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
         "hyperparameters site_iteration site_recipe scale workers"
     },
     {

@@ -25,7 +25,7 @@ from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import Layout
 from gpflow_ext.sites import Projection, Sites
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.solver import Evaluation, Progress
 
 SMALLEST_DAMPING = 0.1
 LARGEST_RELAXATION = 100.0  # where a datum has several factors
@@ -269,7 +269,7 @@ class MomentMatcher(tf.Module):
         return Progress(np.nan, np.inf)
 
     def settle(self, max_steps: int, tolerance: float) -> Progress:
-        """See `SiteSolver`; NaN where the evidence is not finite."""
+        """Start, then step until the violation is within the tolerance; NaN where log Z is not finite."""
         progress = self.start()
         for _ in range(max_steps):
             if progress.violation <= tolerance or not np.isfinite(progress.objective):
@@ -277,8 +277,14 @@ class MomentMatcher(tf.Module):
             progress = self.step()
         return progress if np.isfinite(progress.objective) else Progress(np.nan, np.nan)
 
-    def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
+    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """See `SiteSolver`."""
+        violation = self.settle(max_steps, tolerance).violation
+        objective, gradient = self.differentiate()
+        return Evaluation(np.nan if np.isnan(violation) else objective, violation, gradient)
+
+    def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        """Return log Z at the present sites and its gradient in the hyperparameters."""
         point = self._with_gradient(self._target.sites)
         return float(point.objective), point.gradient
 

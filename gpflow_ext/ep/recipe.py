@@ -19,6 +19,7 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.site_recipe import GAIN
 from gpflow_ext.training.solver import Solver
 
 
@@ -124,6 +125,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             hypers,
             site_updates=options.site_updates,
             hyper_updates=options.hyper_updates,
+            tolerance=GAIN if gpflow.default_float() == np.float64 else 1e-6,
             stationarity=stationarity,
         )
     else:

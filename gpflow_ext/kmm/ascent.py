@@ -65,7 +65,7 @@ def start(prior: Prior, expectation: Expectation, initial: Sites) -> State:
 
     def unconditioned() -> tuple[tf.Tensor, ...]:
         mean = prior.mean + prior.product(initial.nat1)
-        return initial.nat1, mean, tf.broadcast_to(prior.variance(), mean.shape), tf.zeros([], mean.dtype)
+        return initial.nat1, mean, prior.variance() + tf.zeros_like(mean), tf.zeros([], mean.dtype)
 
     alpha, mean, var, spread = tf.cond(tf.reduce_any(initial.prec != 0.0), conditioned, unconditioned)
     zero = tf.zeros_like(alpha)

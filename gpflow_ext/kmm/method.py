@@ -11,7 +11,7 @@ from gpflow_ext.kmm.ascent import State
 from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
-SINGLE_FROM = 256  # data; below, single precision saves less than another compiled loop costs
+SINGLE_FROM = 2000  # data; below, single precision saves less than another compiled loop costs
 
 
 class KMM(SiteMethod):

@@ -54,4 +54,4 @@ def _pays(model: SiteModel) -> bool:
     """Tell whether to come near the fixed point in single precision first."""
     double = model.nat1.dtype == tf.float64
     dense = model.inducing_variable is None and type(model).prior is SiteModel.prior
-    return dense and double and model.nat1.shape[0] >= SINGLE_FROM
+    return dense and double and len(model.data[0]) >= SINGLE_FROM

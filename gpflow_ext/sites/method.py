@@ -9,6 +9,7 @@ they compile under XLA, and the same ones serve `gpflow_ext.fit` and GPflow's ow
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gpflow
@@ -17,6 +18,8 @@ import tensorflow as tf
 
 from gpflow_ext.sites.algebra import Prior, Sites
 
+SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
+
 
 class SitedModel(Protocol):
     """What a method needs of a model with Gaussian sites; `gpflow_ext.models.SiteModel` has it."""
@@ -24,6 +27,10 @@ class SitedModel(Protocol):
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood
     num_latent_gps: int
+
+    @property
+    def parameters(self) -> Sequence[gpflow.Parameter]:
+        """All parameters."""
 
     @property
     def sites(self) -> Sites:
@@ -116,22 +123,33 @@ class SiteMethod(abc.ABC):
         return 1e-7 if self.newton else 1e-5
 
     def solve(
-        self, model: SitedModel, prior: Prior, sites: Sites, steps: int, tolerance: float
+        self,
+        model: SitedModel,
+        prior: Prior,
+        sites: Sites,
+        steps: int | tf.Tensor,
+        tolerance: float | tf.Tensor,
     ) -> tuple[Any, tf.Tensor]:
         """Return the state after steps until the violation is within ``tolerance``, and whether it is finite.
 
-        The prior and the sites are held fixed: nothing is differentiated through the iteration.
+        They also end where the objective, if the state holds it, gains no more than rounding. The prior and
+        the sites are held fixed: nothing is differentiated through the iteration.
         """
         prior = tf.nest.map_structure(tf.stop_gradient, prior)
         first = self.begin(model, prior, Sites(*map(tf.stop_gradient, sites)))
 
-        def going(k: tf.Tensor, state: Any) -> tf.Tensor:
-            return (k < steps) & (state.violation > tolerance)  # false for NaN
+        def going(k: tf.Tensor, gain: tf.Tensor, state: Any) -> tf.Tensor:
+            return (k < steps) & (state.violation > tolerance) & (gain > 0.0)  # false for a NaN violation
 
-        def move(k: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
-            return k + 1, self.step(model, prior, state)
+        def move(k: tf.Tensor, gain: tf.Tensor, state: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+            new = self.step(model, prior, state)
+            new = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), new, state)
+            known = self.known(new)
+            gain = known - self.known(state) - SMALLEST_GAIN * tf.maximum(tf.abs(known), tf.ones_like(known))
+            return k + 1, tf.where(tf.math.is_nan(gain), tf.ones_like(gain), gain), new
 
-        _, state = tf.while_loop(going, move, (tf.constant(0), first))
+        begin = (tf.constant(0), tf.ones_like(self.known(first)), first)
+        _, _, state = tf.while_loop(going, move, begin)
         state = tf.nest.map_structure(tf.stop_gradient, state)
         finite = [tf.reduce_all(tf.math.is_finite(part)) for part in (*state.sites, state.violation)]
         return state, tf.reduce_all(finite)

@@ -82,8 +82,10 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
             None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
         )
         checks.check_inducing(self.inducing_variable, X)
-        self.nat1 = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
-        self.prec = gpflow.Parameter(tf.zeros([num_data, num_latent_gps], X.dtype), trainable=False)
+        none = tf.zeros([num_data, num_latent_gps], X.dtype)
+        open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
+        self.nat1 = gpflow.Parameter(none, trainable=False, shape=open_rows)
+        self.prec = gpflow.Parameter(none, trainable=False, shape=open_rows)
         site_method(self.site_method).check(self)
 
     def _hold(
@@ -98,7 +100,8 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
     @property
     def sites(self) -> Sites:
         """The current sites as tensors."""
-        return Sites(tf.convert_to_tensor(self.nat1), tf.convert_to_tensor(self.prec))
+        rows = self.data[0].shape[0]
+        return Sites(*(tf.ensure_shape(part, [rows, *part.shape[1:]]) for part in (self.nat1, self.prec)))
 
     @property
     def latent_sites(self) -> Sites:

@@ -29,7 +29,8 @@ def gram(prior: SparsePrior) -> tf.Tensor:
 
 def mean(prior: SparsePrior, X: tf.Tensor) -> tf.Tensor:
     """Return the prior mean at X [N, D], as [N, L]."""
-    return tf.broadcast_to(prior.mean_function(X), [tf.shape(X)[0], prior.num_latent_gps])
+    found = tf.broadcast_to(prior.mean_function(X), [tf.shape(X)[0], prior.num_latent_gps])
+    return tf.ensure_shape(found, [X.shape[0], prior.num_latent_gps])
 
 
 def project(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None = None) -> Projection:

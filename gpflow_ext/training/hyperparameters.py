@@ -13,11 +13,16 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.solver import Progress, SiteSolver
+from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.solver import Evaluation, Progress, SiteSolver
 
 
 class Sited(Protocol):
     """What the ascent needs of a model."""
+
+    @property
+    def parameters(self) -> Sequence[gpflow.Parameter]:
+        """Its parameters."""
 
     @property
     def sites(self) -> Sites:
@@ -28,13 +33,13 @@ class Sited(Protocol):
 
 
 class HyperparameterAscent(tf.Module):
-    """Steps of some iterations of L-BFGS on the optimised objective.
+    """One run of L-BFGS on the optimised objective, in steps of some iterations.
 
     In each evaluation the sites are brought to their fixed point at the new hyperparameters, warm-started
     from the last ones, and the gradient is that of the objective there with the sites held fixed, exact by
-    the envelope theorem. A run that does not raise the objective is undone, so a step never lowers it. It
-    depends on the variables of the model and of the solver alone: a restart from a checkpoint repeats it
-    exactly.
+    the envelope theorem. Positive parameters move in log space; see `log_space`. A step never lowers the
+    objective. It depends on the variables of the model and of the ascent alone: a restart from a checkpoint
+    repeats it exactly.
 
     Parameters
     ----------
@@ -45,11 +50,13 @@ class HyperparameterAscent(tf.Module):
     variables
         Its hyperparameters.
     site_updates
-        Steps of the solver in an evaluation, at most.
+        Updates of the sites in an evaluation, at most.
     hyper_updates
         Iterations of L-BFGS in a step.
+    tolerance
+        Relative gain of an iteration that counts as none; see `lbfgs.Run`.
     stationarity
-        The violation that ends the solver after a step.
+        The violation that ends the updates of the sites after a step.
     within
         The same in the evaluations.
     starts
@@ -64,6 +71,7 @@ class HyperparameterAscent(tf.Module):
         *,
         site_updates: int,
         hyper_updates: int,
+        tolerance: float,
         stationarity: float,
         within: float | None = None,
         starts: Sequence[Sequence[tf.Tensor]] = (),
@@ -73,47 +81,60 @@ class HyperparameterAscent(tf.Module):
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
         self._stationarity, self._within = stationarity, stationarity if within is None else within
         self._starts = tuple(tuple(values) for values in starts)
+        self.run = lbfgs.Run(LogSpace(variables, model.parameters), self._evaluate, tolerance)
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
+        self.last = tf.Variable([math.nan, math.inf], trainable=False, dtype=tf.float64)
 
     @property
     def state(self) -> list[tf.Variable]:
         """See `Solver`."""
-        return [*self.solver.state, self.started]
+        return [*self.solver.state, *self.run.variables, self.started, self.last]
 
     def start(self) -> Progress:
-        """See `Solver`."""
-        return self.solver.start()
+        """See `Solver`: begin a new run of L-BFGS where the hyperparameters are."""
+        self.run.restart()
+        return Progress(*self._settle()[:2])
 
     def step(self) -> Progress:
-        """See `Solver`."""
-        if bool(self.started):
-            return self._climb()
+        """See `Solver`; after the end of the run there is nothing to do."""
+        last = Progress(*self.last.numpy().tolist())
+        if bool(self.run.ended) and last.violation <= self._stationarity:
+            return last
+        progress = self._climb() if bool(self.started) else self._climb_from_each()
         self.started.assign(True)
+        self.last.assign(progress)
+        return progress
+
+    def _climb_from_each(self) -> Progress:
+        """Climb from each start, and go to the best end."""
         here, sites = [variable.read_value() for variable in self._variables], self._model.sites
         ends = []
         for values in (here, *self._starts):
             self._move(values, sites)
+            self.run.restart()
             progress = self._climb()
-            ends.append((progress, [v.read_value() for v in self._variables], self._model.sites))
-        best, values, sites = max(ends, key=lambda end: np.nan_to_num(end[0].objective, nan=-np.inf))
-        self._move(values, sites)
-        self.solver.start()
+            kept = [variable.read_value() for variable in (*self._variables, *self.run.variables)]
+            ends.append((progress, kept, self._model.sites))
+        best, kept, sites = max(ends, key=lambda end: np.nan_to_num(end[0].objective, nan=-np.inf))
+        self._move(kept, sites)
         return best
 
     def _climb(self) -> Progress:
         sites = self._model.sites
-        if not lbfgs.climb(self._variables, self._evaluate, self._hyper_updates):
+        if not self.run.climb(self._hyper_updates):
             self._model.assign_sites(sites)
-        violation = self.solver.settle(self._site_updates, self._stationarity).violation
-        return Progress(math.nan if math.isnan(violation) else self.solver.differentiate()[0], violation)
+        return Progress(*self._settle()[:2])
+
+    def _settle(self) -> Evaluation:
+        return self.solver.evaluate(self._site_updates, self._stationarity)
 
     def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        violation = self.solver.settle(self._site_updates, self._within).violation
-        value, gradient = self.solver.differentiate()
-        return math.nan if math.isnan(violation) else value, gradient
+        found = self.solver.evaluate(self._site_updates, self._within)
+        return found.objective, found.gradient
 
     def _move(self, values: Sequence[tf.Tensor], sites: Sites) -> None:
-        gpflow.optimizers.Scipy.assign_tensors(self._variables, values)
+        for variable, value in zip((*self._variables, *self.run.variables), values, strict=False):
+            variable.assign(value)
         self._model.assign_sites(sites)
 
 

@@ -7,15 +7,16 @@ from typing import TypeAlias
 
 import gpflow
 import numpy as np
-import numpy.typing as npt
 import scipy.optimize
 import tensorflow as tf
 
+from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
+
+SETTLED = 1e-3  # of a coordinate: a change of a logarithm by less is no change
 
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
 """Evaluate at the present values of the variables; return the objective and its gradient in each of them."""
-Vector: TypeAlias = npt.NDArray[np.float64]
 
 
 def evaluation(
@@ -72,6 +73,74 @@ def climb(
     return raised
 
 
+class Run(tf.Module):
+    """One run of L-BFGS-B that is done in parts and keeps its memory.
+
+    SciPy's search cannot be suspended, but it is a function of the values that it has asked for. Each part
+    repeats the run from the record of its evaluations, which costs next to nothing, and goes on from there. A
+    checkpoint that holds the record resumes exactly.
+
+    It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
+    moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; or by
+    SciPy's own tests: a gradient below 1e-5, or no step that raises the objective.
+
+    Parameters
+    ----------
+    coordinates
+        What moves.
+    evaluate
+        Evaluate at the present values of the variables; the gradient is that in the variables.
+    tolerance
+        Relative gain of an iteration that counts as none.
+    """
+
+    def __init__(self, coordinates: LogSpace, evaluate: Objective, tolerance: float) -> None:
+        super().__init__()
+        self._coordinates, self._evaluate, self._tolerance = coordinates, evaluate, tolerance
+        width = 2 * len(coordinates.is_log) + 1  # x, the objective and its gradient
+        none = tf.zeros([0, width], tf.float64)
+        self.record = tf.Variable(none, trainable=False, shape=[None, width])
+        self.iterations = tf.Variable(0, trainable=False)
+        self.ended = tf.Variable(False, trainable=False)
+
+    def restart(self) -> None:
+        """Begin a new run where the variables are."""
+        self.record.assign(self.record[:0])
+        self.iterations.assign(0)
+        self.ended.assign(False)
+
+    def climb(self, iterations: int) -> bool:
+        """Do more iterations and leave the variables at the best point; return whether it is no worse."""
+        recorded, size = list(self.record.numpy()), len(self._coordinates.is_log)
+        replayed = iter(list(recorded))
+
+        def loss(x: Vector) -> tuple[float, Vector]:
+            row = next(replayed, None)
+            if row is None or not np.array_equal(row[:size], x):
+                self._coordinates.assign(x)
+                value, parts = self._evaluate()
+                row = np.concatenate([x, [value], self._coordinates.gradient(x, parts)])
+                recorded.append(row)
+            return -row[size], -row[size + 1 :]
+
+        start = recorded[0][:size] if recorded else self._coordinates.vector()
+        guarded, total = _Guarded(loss, self._tolerance), int(self.iterations) + iterations
+        outcome = scipy.optimize.minimize(
+            guarded,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            callback=guarded.arrive,
+            options={"maxiter": total, "ftol": 0.0},
+        )
+        self.record.assign(np.array(recorded))
+        self.iterations.assign(total)
+        self.ended.assign(outcome.nit < total)
+        raised = bool(outcome.fun <= guarded.first)
+        self._coordinates.assign(outcome.x if raised else start)
+        return raised
+
+
 class _Guarded:
     """A loss for L-BFGS whose line search comes back by steps from where the loss is not finite.
 
@@ -81,8 +150,10 @@ class _Guarded:
     finite.
     """
 
-    def __init__(self, loss: Callable[[Vector], tuple[float, Vector]]) -> None:
-        self._loss = loss
+    def __init__(
+        self, loss: Callable[[Vector], tuple[float, Vector]], tolerance: float | None = None
+    ) -> None:
+        self._loss, self._tolerance = loss, tolerance
         self._iterate: tuple[Vector, float, Vector] | None = None
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
@@ -98,8 +169,14 @@ class _Guarded:
         return base + abs(float(slope @ (x - at))), -slope
 
     def arrive(self, x: Vector) -> None:
-        """Take the last evaluation for the iterate, as L-BFGS-B has accepted it."""
-        self._iterate = self._last
+        """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
+        before, self._iterate = self._iterate, self._last
+        if self._tolerance is None or before is None:
+            return
+        gain = (before[1] - self._last[1]) / max(1.0, abs(self._last[1]))
+        moved = np.max(np.abs(self._last[0] - before[0]), initial=0.0)
+        if gain <= self._tolerance * (1.0 if moved <= SETTLED else 0.01):
+            raise StopIteration
 
 
 def minimize(

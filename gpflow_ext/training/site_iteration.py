@@ -1,27 +1,94 @@
-"""The solver of every site method: its pure steps compiled once, its state in variables."""
+"""The solvers of every site method: their pure updates are compiled once for each structure of a model."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.sites.algebra import Sites
-from gpflow_ext.sites.method import SitedModel, SiteMethod
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.sites.algebra import Prior, Sites
+from gpflow_ext.sites.method import SMALLEST_GAIN, SitedModel, SiteMethod
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.solver import Evaluation, Progress
 
-SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
+
+class SiteUpdates(tf.Module):
+    """What is compiled: functions of a model's variables and data, without any state of their own.
+
+    Sites are assigned only when they are finite.
+    """
+
+    def __init__(self, model: SitedModel, method: SiteMethod, variables: Sequence[tf.Variable]) -> None:
+        super().__init__()
+        self._model, self._method, self._variables = model, method, list(variables)
+
+    def prior(self) -> Prior:
+        """Return the prior at the training inputs."""
+        return self._model.prior()
+
+    def begin(self, prior: Prior) -> tuple[Any, tf.Tensor]:
+        """Return the state at the model's sites, with its objective, if known, and violation, [2]."""
+        return self._keep(self._method.begin(self._model, prior, self._model.sites), None)
+
+    def step(self, prior: Prior, state: Any) -> tuple[Any, tf.Tensor]:
+        """Return the state after an update, with its objective and violation; NaN where it is undone."""
+        return self._keep(self._method.step(self._model, prior, state), state)
+
+    def value(self, prior: Prior) -> tf.Tensor:
+        """Return the objective at the model's sites, log priors included, []."""
+        value = self._method.objective(self._model, prior, self._model.sites)
+        return value + self._model.log_prior_density()
+
+    def log_prior(self) -> tf.Tensor:
+        """Return the log density of the priors of the hyperparameters, []."""
+        return self._model.log_prior_density()
+
+    def evaluate(self, steps: tf.Tensor, tolerance: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Bring the sites to their fixed point; return objective and violation, [2], and the gradient.
+
+        One graph: the prior is built once, with the tape that takes the gradient, and the iteration runs
+        aside from it.
+        """
+        model, method, before = self._model, self._method, self._model.sites
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            prior = model.prior()
+            with tape.stop_recording():
+                state, finite = method.solve(model, prior, before, steps, tolerance)
+            value = method.at_rest(model, prior, state) + model.log_prior_density()
+        gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
+        finite &= tf.math.is_finite(value)
+        self._assign(state.sites, before, finite)
+        return _or_nan(finite, tf.stack([value, state.violation])), gradient
+
+    def _keep(self, new: Any, old: Any) -> tuple[Any, tf.Tensor]:
+        """Return a state and its outcome; one that is not finite is replaced by the old one, and NaN."""
+        before, parts = self._model.sites, tf.nest.flatten(new)
+        sound = [tf.reduce_all(tf.math.is_finite(part)) for part in new.sites]
+        sound += [tf.reduce_all(~tf.math.is_nan(part)) for part in parts if part.dtype.is_floating]
+        finite = tf.reduce_all(sound)
+        self._assign(new.sites, before, finite)
+        kept = new if old is None else tf.nest.map_structure(functools.partial(tf.where, finite), new, old)
+        return kept, _or_nan(finite, tf.stack([self._method.known(new), new.violation]))
+
+    def _assign(self, sites: Sites, before: Sites, finite: tf.Tensor) -> None:
+        parts = zip(sites, before, strict=True)
+        self._model.assign_sites(Sites(*(tf.where(finite, new, old) for new, old in parts)))
+
+
+def _or_nan(finite: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    return tf.where(finite, values, tf.constant(np.nan, values.dtype))
 
 
 class SiteIteration(tf.Module):
     """Steps of a site method at the model's present hyperparameters.
 
-    A step that is not finite is undone and reported as NaN: the sites are assigned only when they are finite.
+    A step that is not finite is undone and reported as NaN.
 
     Parameters
     ----------
@@ -29,46 +96,24 @@ class SiteIteration(tf.Module):
         The model.
     method
         How its sites are proposed.
-    variables
-        The hyperparameters in which `differentiate` gives the gradient.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     """
 
-    def __init__(
-        self,
-        model: SitedModel,
-        method: SiteMethod,
-        variables: Sequence[tf.Variable] = (),
-        jit_compile: bool | None = None,
-    ) -> None:
+    def __init__(self, model: SitedModel, method: SiteMethod, jit_compile: bool | None = None) -> None:
         super().__init__()
         method.check(model)
-        self._model, self._method, jit = model, method, resolve_jit(jit_compile)
-        watched = list(variables)
-
-        def compiled(function: Callable[..., Any]) -> Any:
-            return tf.function(function, jit_compile=jit, autograph=False)
-
-        def value(prior: Any) -> tf.Tensor:
-            return method.objective(model, prior, model.sites) + model.log_prior_density()
-
-        def gradient() -> tuple[tf.Tensor, list[tf.Tensor]]:
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(watched)
-                found = method.at_rest(model, model.prior(), self.current) + model.log_prior_density()
-            return found, tape.gradient(found, watched, unconnected_gradients="zero")
-
-        self._prior = tf.function(model.prior, autograph=False)
-        self._begin = compiled(functools.partial(method.begin, model))
-        self._step = compiled(lambda prior: self._assign(method.step(model, prior, self.current)))
-        self._value, self._gradient = compiled(value), compiled(gradient)
-        self._take = tf.function(self._assign, autograph=False)
-        self.prior: Any = self._prior()
-        like = self._begin.get_concrete_function(self.prior, model.sites).structured_outputs
+        self._updates = SiteUpdates(model, method, ())
+        self._compiled = Compiled(self._updates, resolve_jit(jit_compile))
+        self._has_priors = any(parameter.prior is not None for parameter in model.parameters)
+        self.prior = self._compiled(self._updates.prior)
+        like, _ = self._compiled.specification(self._updates.begin, self.prior)
         self._packed = functools.partial(tf.nest.pack_sequence_as, like)
         self.point = [
-            tf.Variable(tf.zeros(part.shape, part.dtype), trainable=False) for part in tf.nest.flatten(like)
+            tf.Variable(
+                tf.zeros([0 if n is None else n for n in part.shape], part.dtype), False, shape=part.shape
+            )
+            for part in tf.nest.flatten(like)
         ]
         self.start()
 
@@ -84,43 +129,75 @@ class SiteIteration(tf.Module):
 
     def start(self) -> Progress:
         """See `Solver`; the objective is without log priors, and NaN where the state does not hold it."""
-        self.prior = self._prior()
-        return Progress(*self._take(self._begin(self.prior, self._model.sites)).numpy().tolist())
+        self.prior = self._compiled(self._updates.prior)
+        return self._take(self._compiled(self._updates.begin, self.prior))
 
     def step(self) -> Progress:
         """See `Solver`."""
-        known, violation = self._step(self.prior).numpy().tolist()
+        known, violation = self._advance()
         if math.isnan(violation):
             return Progress(math.nan, violation)
         if math.isnan(known):
-            return Progress(float(self._value(self.prior)), violation)
-        return Progress(known + float(self._model.log_prior_density()), violation)
+            return Progress(float(self._compiled(self._updates.value, self.prior)), violation)
+        log_prior = float(self._compiled(self._updates.log_prior)) if self._has_priors else 0.0
+        return Progress(known + log_prior, violation)
 
     def settle(self, max_steps: int, tolerance: float) -> Progress:
-        """See `SiteSolver`; also ends where the objective, if it is known, gains no more than rounding."""
+        """Start, then step until the violation is within the tolerance; the objective may be NaN.
+
+        It also ends where the objective, if it is known, gains no more than rounding.
+        """
         progress = self.start()
         for _ in range(max_steps):
             if not progress.violation > tolerance:  # near, or NaN
                 break
-            last, progress = progress, Progress(*self._step(self.prior).numpy().tolist())
+            last, progress = progress, self._advance()
             if progress.objective - last.objective <= SMALLEST_GAIN * max(1.0, abs(progress.objective)):
                 break
         return progress
 
-    def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        """See `SiteSolver`."""
-        value, gradient = self._gradient()
-        return float(value), gradient
+    def _advance(self) -> Progress:
+        return self._take(self._compiled(self._updates.step, self.prior, self.current))
 
-    def _assign(self, new: Any) -> tf.Tensor:
-        """Take over a state; one that is not finite leaves everything as it was, and returns NaN."""
-        parts, old, proposed = tf.nest.flatten(new), self._model.sites, new.sites
-        sound = [tf.reduce_all(tf.math.is_finite(part)) for part in proposed]
-        sound += [tf.reduce_all(~tf.math.is_nan(part)) for part in parts if part.dtype.is_floating]
-        finite = tf.reduce_all(sound)
-        for variable, part in zip(self.point, parts, strict=True):
-            variable.assign(tf.where(finite, part, variable))
-        kept = (tf.where(finite, after, before) for after, before in zip(proposed, old, strict=True))
-        self._model.assign_sites(Sites(*kept))
-        outcome = tf.stack([self._method.known(new), new.violation])
-        return tf.where(finite, outcome, tf.constant(np.nan, outcome.dtype))
+    def _take(self, outcome: tuple[Any, tf.Tensor]) -> Progress:
+        state, progress = outcome
+        for variable, part in zip(self.point, tf.nest.flatten(state), strict=True):
+            variable.assign(part)
+        return Progress(*progress.numpy().tolist())
+
+
+class SiteOptimum(tf.Module):
+    """The objective at the fixed point of the sites, as a function of the hyperparameters; see `SiteSolver`.
+
+    Parameters
+    ----------
+    model, method, jit_compile
+        As for `SiteIteration`.
+    variables
+        The hyperparameters.
+    """
+
+    def __init__(
+        self,
+        model: SitedModel,
+        method: SiteMethod,
+        variables: Sequence[tf.Variable],
+        jit_compile: bool | None = None,
+    ) -> None:
+        super().__init__()
+        method.check(model)
+        self._updates = SiteUpdates(model, method, variables)
+        self._compiled = Compiled(self._updates, resolve_jit(jit_compile))
+        self._dtype = model.sites.nat1.dtype
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `SiteSolver`: it starts from the model's sites."""
+        return []
+
+    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
+        """See `SiteSolver`."""
+        bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
+        outcome, gradient = self._compiled(self._updates.evaluate, *bounds)
+        objective, violation = outcome.numpy().tolist()
+        return Evaluation(objective, violation, gradient)

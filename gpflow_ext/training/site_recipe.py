@@ -12,7 +12,9 @@ from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.hyperparameters import HyperparameterAscent, further_starts
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_iteration import SiteIteration
+from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
+
+GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,10 @@ def site_plan(
     double = gpflow.default_float() == np.float64
     stationarity = method.stationarity() if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
-    iteration = SiteIteration(model, method, hypers, run.jit_compile)  # refuses a model it is not for
-    adopt(model, method)
     settings = {"recipe": method.name, **(settings or {})}
     if not hypers:
+        iteration = SiteIteration(model, method, run.jit_compile)  # refuses a model it is not for
+        adopt(model, method)
         return Plan(
             iteration,
             [*model.variables, *iteration.state],
@@ -97,12 +99,15 @@ def site_plan(
             trackables={"solver": iteration},
             settings=settings,
         )
+    optimum = SiteOptimum(model, method, hypers, run.jit_compile)  # refuses a model it is not for
+    adopt(model, method)
     ascent = HyperparameterAscent(
-        iteration,
+        optimum,
         model,
         hypers,
         site_updates=options.site_updates,
         hyper_updates=options.hyper_updates,
+        tolerance=GAIN if double else 1e-6,
         stationarity=stationarity,
         within=loosely * stationarity,
         starts=further_starts(model, options.starts - 1, run.seed),

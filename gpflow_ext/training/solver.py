@@ -30,14 +30,23 @@ class Solver(Protocol):
         """Do one step."""
 
 
-class SiteSolver(Solver, Protocol):
-    """A solver for sites at given hyperparameters, whose fixed point has a gradient in these."""
+class Evaluation(NamedTuple):
+    """The objective at the fixed point of the sites, as a function of the hyperparameters."""
 
-    def settle(self, max_steps: int, tolerance: float) -> Progress:
-        """Start, then step until the violation is within the tolerance; the objective may be NaN."""
+    objective: float  # log priors included; NaN where the sites cannot be brought there
+    violation: float  # of the fixed point
+    gradient: Sequence[tf.Tensor]  # in the hyperparameters
 
-    def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        """Return the objective at the present point, log priors included, and its gradient."""
+
+class SiteSolver(Protocol):
+    """Brings sites to their fixed point, where the objective has a gradient in the hyperparameters."""
+
+    @property
+    def state(self) -> Sequence[tf.Variable]:
+        """All that an evaluation changes besides the variables of the model."""
+
+    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
+        """Move the sites, from where they are, until their violation is within the tolerance; evaluate."""
 
 
 class Steps:

@@ -21,8 +21,7 @@ import tensorflow as tf
 import gpflow_ext as gpx
 from gpflow_ext.kmm.recipe import kmm
 from gpflow_ext.sites import Sites
-from gpflow_ext.training.site_iteration import SiteIteration
-from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.solver import Evaluation
 
 from ...shared.flops import Counter
 
@@ -136,27 +135,27 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
     model = problem.build(gpx.models.VGPKMM) if model is None else model
     plan = kmm(model, method=method)
     solver: Any = plan.solver
-    iteration = solver if isinstance(solver, SiteIteration) else solver.solver
     hypers = list(model.trainable_variables)
     start = [variable.read_value() for variable in hypers]
-    zeros, settle = tf.zeros_like(model.nat1), iteration.settle
+    zeros = tf.zeros_like(model.nat1)
+    evaluate = solver.solver.evaluate if hypers else None
 
-    def recorded(trace: Trace) -> Callable[[int, float], Progress]:
-        def settle_and_add(max_steps: int, tolerance: float) -> Progress:
-            progress = settle(max_steps, tolerance)
-            trace.add(progress.objective)
-            return progress
+    def recorded(trace: Trace) -> Callable[[int, float], Evaluation]:
+        def evaluate_and_add(max_steps: int, tolerance: float) -> Evaluation:
+            found = evaluate(max_steps, tolerance)
+            trace.add(found.objective)
+            return found
 
-        return settle_and_add
+        return evaluate_and_add
 
     def run(limit: Limit) -> Trace:
         for variable, value in zip(hypers, start, strict=True):
             variable.assign(value)
         model.assign_sites(Sites(zeros, zeros))
         trace = Trace(limit)
-        trace.add(iteration.start().objective)
+        trace.add(solver.start().objective)
         if hypers:
-            iteration.settle = recorded(trace)  # type: ignore[method-assign]
+            solver.solver.evaluate = recorded(trace)
         while not trace.done:
             before = trace.objective[-1]
             value, _ = plan.update()

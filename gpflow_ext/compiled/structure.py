@@ -1,0 +1,184 @@
+"""The structure of an object: all that decides a graph but the numbers in its variables and its data."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
+_BOOKKEEPING = {"_name", "_name_scope", "_scope_name", "_setattr_tracking", "_obj_reference_counts_dict"}
+_OF_OPTIMISER = {"_distribution_strategy", "_index_dict", "_mesh", "name"}
+_PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
+
+
+class Unkeyable(Exception):
+    """An attribute whose effect on a graph cannot be known, by its path."""
+
+
+class Apart:
+    """The base of attributes that are no part of the structure of their owner."""
+
+
+class Structure(NamedTuple):
+    """What decides a graph, and what its numbers are: the arguments of the compiled function."""
+
+    key: Hashable
+    variables: list[tf.Variable]  # each once, in the order in which they are met
+    tensors: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``
+    bijectors: list[tfp.bijectors.Bijector]
+    constants: list[tf.Tensor]  # all other tensors; the key holds their values
+
+
+def examine(owner: Any) -> Structure:
+    """Return the structure of an object: a model, a kernel, or a solver with all that it trains.
+
+    Two objects have equal keys where classes and attributes are equal: of variables and parameters their
+    dtype, shape, whether they are trainable, transform and prior; of arrays and constants their values; of
+    what is met again, such as a parameter that two kernels share, that it is the same.
+
+    Raises
+    ------
+    Unkeyable
+        For an attribute that no rule covers: a closure over a variable, an iterator, a symbolic tensor.
+    """
+    walk = _Walk()
+    return Structure(
+        walk.part(owner, type(owner).__name__), walk.variables, walk.tensors, walk.bijectors, walk.constants
+    )
+
+
+class _Walk:
+    """One walk, depth first, through the attributes of an object."""
+
+    def __init__(self) -> None:
+        self.variables: list[tf.Variable] = []
+        self.tensors: list[tf.Tensor] = []
+        self.bijectors: list[tfp.bijectors.Bijector] = []
+        self.constants: list[tf.Tensor] = []
+        self._met: dict[int, tuple[int, Any]] = {}
+
+    def part(self, value: Any, path: str) -> Hashable:
+        """Return the key of a value."""
+        if isinstance(value, Apart):
+            return None
+        if value is None or isinstance(value, _PLAIN):
+            return type(value).__name__, repr(value)  # 1, 1.0 and True are equal, NaN is not equal to itself
+        if isinstance(value, (type, types.BuiltinFunctionType, types.ModuleType, enum.Enum)):
+            return value
+        if id(value) in self._met:
+            return "again", self._met[id(value)][0]
+        if isinstance(value, (tuple, list)):
+            parts = (self.part(member, f"{path}[{place}]") for place, member in enumerate(value))
+            return type(value) if hasattr(value, "_fields") else "sequence", *parts
+        if isinstance(value, dict):
+            return "dict", *((self.part(k, path), self.part(v, f"{path}[{k!r}]")) for k, v in value.items())
+        if isinstance(value, (slice, functools.partial)):
+            return type(value), *(self.part(member, path) for member in value.__reduce__()[1:])
+        self._meet(value)
+        return self._object(value, path)
+
+    def _meet(self, value: Any) -> None:
+        """Give an object a number, and hold it: another one could else get its address."""
+        self._met[id(value)] = len(self._met), value
+
+    def _object(self, value: Any, path: str) -> Hashable:
+        if isinstance(value, gpflow.Parameter):
+            return self._parameter(value, path)
+        if isinstance(value, tf.Variable):
+            return self._variable(value, path)
+        if isinstance(value, np.ndarray) or tf.is_tensor(value):
+            return self._constant(value, path)
+        if isinstance(value, (tfp.bijectors.Bijector, tfp.distributions.Distribution)):
+            return self._of_parameters(value, path)
+        if isinstance(value, types.FunctionType):
+            return self._function(value, path)
+        if isinstance(value, types.MethodType):
+            return value.__func__, self.part(value.__self__, path)
+        return self._attributes(value, path)
+
+    def _variable(self, value: tf.Variable, path: str) -> Hashable:
+        if isinstance(value, tf.distribute.DistributedValues):
+            raise Unkeyable(f"{path}: a variable of a distribution strategy")
+        self.variables.append(value)
+        return "variable", value.dtype.name, tuple(value.shape), value.trainable
+
+    def _parameter(self, value: gpflow.Parameter, path: str) -> Hashable:
+        if not isinstance(value.unconstrained_variable, tf.Variable):
+            raise Unkeyable(f"{path}: a parameter without a variable")
+        names = ("transform", "prior", "prior_on")
+        parts = (self.part(getattr(value, name), f"{path}.{name}") for name in names)
+        variable = self.part(value.unconstrained_variable, path)
+        return "parameter", tuple(value.shape), variable, *parts
+
+    def _constant(self, value: Any, path: str) -> Hashable:
+        if isinstance(value, tf.Tensor):
+            if not hasattr(value, "numpy"):
+                raise Unkeyable(f"{path}: a symbolic tensor")
+            self.constants.append(value)
+        array = np.asarray(value)
+        if array.dtype == object:
+            raise Unkeyable(f"{path}: an array of objects")
+        content = array.tobytes()
+        if len(content) > DIGEST_FROM:
+            content = hashlib.blake2b(content).digest()
+        return type(value).__name__, array.dtype.str, array.shape, content
+
+    def _of_parameters(self, value: Any, path: str) -> Hashable:
+        """Return the key of a bijector or a distribution, which its class and arguments decide."""
+        if isinstance(value, tfp.bijectors.Bijector):
+            self.bijectors.append(value)
+        given = {name: argument for name, argument in value.parameters.items() if name != "name"}
+        return type(value), self.part(given, path)
+
+    def _function(self, value: types.FunctionType, path: str) -> Hashable:
+        """Return a function itself if its module holds it by its name; else its code and its closure."""
+        if _found_by_name(value):
+            return value
+        before = len(self.variables) + len(self.tensors) + len(self.constants)
+        cells = tuple(self.part(cell.cell_contents, path) for cell in value.__closure__ or ())
+        if len(self.variables) + len(self.tensors) + len(self.constants) > before:
+            raise Unkeyable(f"{path}: a function that closes over a variable or a tensor")
+        return value.__code__, id(value.__globals__), self.part(value.__defaults__, path), cells
+
+    def _attributes(self, value: Any, path: str) -> Hashable:
+        """Return the class and all attributes of any other object."""
+        foreign = type(value).__module__.startswith("tensorflow.") and not isinstance(value, tf.Module)
+        if foreign or not hasattr(value, "__dict__"):
+            raise Unkeyable(f"{path}: {type(value)}")
+        skipped = _BOOKKEEPING | (_OF_OPTIMISER if hasattr(value, "apply_gradients") else set())
+        parts = []
+        for name, held in sorted(vars(value).items()):
+            if name in skipped or name.startswith("_self_"):
+                continue
+            read = self._data if name == "data" else self.part
+            parts.append((name, read(held, f"{path}.{name}")))
+        return type(value), *parts
+
+    def _data(self, value: Any, path: str) -> Hashable:
+        """Return the key of the data of a model: dtypes and shapes without the number of rows."""
+        if not isinstance(value, tuple) or not all(isinstance(part, tf.Tensor) for part in value):
+            return self.part(value, path)
+        if any(id(part) in self._met for part in value):
+            return tuple(self.part(part, path) for part in value)
+        for part in value:
+            self._meet(part)
+            self.tensors.append(part)
+        return "data", *((part.dtype.name, tuple(part.shape[1:])) for part in value)
+
+
+def _found_by_name(function: types.FunctionType) -> bool:
+    """Tell whether a function is what its module holds under its name."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function

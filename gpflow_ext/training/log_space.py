@@ -1,0 +1,71 @@
+"""Coordinates for optimisers: the logarithms of positive parameters, all others as GPflow moves them.
+
+GPflow's softplus is the identity for large values: a variance that ends at 5,000 takes thousands of unit
+steps. In log space every scale is as near as any other. The transform's own lower bound stays: it is the
+part above the bound whose logarithm is the coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from tensorflow_probability import bijectors
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+TAIL = 30.0  # below minus this the softplus is the exponential to the last digit
+
+
+class LogSpace:
+    """The variables of a model as one vector in which its positive parameters are logarithms.
+
+    Parameters
+    ----------
+    variables
+        The variables, each element one coordinate.
+    parameters
+        The parameters that they belong to; a variable of none of them is taken as it is.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], parameters: Sequence[gpflow.Parameter] = ()) -> None:
+        self._variables = list(variables)
+        logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
+        sizes = [int(tf.size(variable)) for variable in self._variables]
+        self.is_log = np.repeat([id(v) in logs for v in self._variables], sizes)
+        self._ends = np.cumsum(sizes)
+
+    def vector(self) -> Vector:
+        """Return the present values, [P]."""
+        values = [np.ravel(variable.numpy()) for variable in self._variables]
+        raw = np.concatenate([np.zeros(0), *values]).astype(np.float64)
+        logs = np.where(raw < -TAIL, raw, np.log(np.logaddexp(0.0, np.maximum(raw, -TAIL))))
+        return np.where(self.is_log, logs, raw)
+
+    def assign(self, x: Vector) -> None:
+        """Give the variables the values at x [P]."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            y = np.exp(np.maximum(x, -TAIL))
+            raw = np.where(self.is_log & (x >= -TAIL), y + np.log(-np.expm1(-y)), x)
+        for variable, part in zip(self._variables, np.split(raw, self._ends[:-1]), strict=True):
+            variable.assign(part.reshape(variable.shape).astype(variable.dtype.as_numpy_dtype))
+
+    def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
+        """Return the gradient at x [P] from that in the variables."""
+        raw = np.concatenate([np.zeros(0), *(np.ravel(part.numpy()) for part in by_variable)])
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            y = np.exp(np.maximum(x, -TAIL))
+            slope = np.where(self.is_log & (x >= -TAIL), y / -np.expm1(-y), 1.0)
+        return raw.astype(np.float64) * slope
+
+
+def is_softplus(transform: bijectors.Bijector | None) -> bool:
+    """Tell whether a transform is the softplus, or the softplus above a lower bound."""
+    if isinstance(transform, bijectors.Chain) and len(transform.bijectors) == 2:
+        shift, transform = transform.bijectors
+        if not isinstance(shift, bijectors.Shift):
+            return False
+    return isinstance(transform, bijectors.Softplus) and transform.hinge_softness is None
