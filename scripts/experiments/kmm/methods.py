@@ -138,7 +138,7 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
     hypers = list(model.trainable_variables)
     start = [variable.read_value() for variable in hypers]
     zeros = tf.zeros_like(model.nat1)
-    evaluate = solver.solver.evaluate if hypers else None
+    evaluate: Any = solver.solver.evaluate if hypers else None
 
     def recorded(trace: Trace) -> Callable[[int, float], Evaluation]:
         def evaluate_and_add(max_steps: int, tolerance: float) -> Evaluation:
