@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gpflow
 import tensorflow as tf
 
 from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
+from gpflow_ext.ep.optimum import Sweep, settle
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Prior, Projection, SitedModel, SiteMethod, Sites, register_method, sparse_prior
-
-
-class Sweep(NamedTuple):
-    """A point of damped parallel sweeps."""
-
-    sites: Sites
-    proposal: Sites  # the sites that match the moments
-    violation: tf.Tensor  # []
-    direction: tf.Tensor  # the change that the last sweep proposed, nat1 and prec stacked, [2, N, L]
-    length: tf.Tensor  # ρ of the last sweep, 0 if there was none, []
 
 
 class EP(SiteMethod):
@@ -86,6 +77,25 @@ class EP(SiteMethod):
         )
         failed = tf.constant(float("nan"), violation.dtype)
         return Sweep(new, proposal, tf.where(sound, violation, failed), direction, 2.0 * length)
+
+    def solve(
+        self,
+        model: SitedModel,
+        prior: Prior,
+        sites: Sites,
+        steps: int | tf.Tensor,
+        tolerance: float | tf.Tensor,
+    ) -> tuple[Sweep, tf.Tensor]:
+        """See `SiteMethod.solve`; K is whitened once, and the graph evaluates the factors in one place."""
+        prior = tf.nest.map_structure(tf.stop_gradient, prior)
+        sites = Sites(*map(tf.stop_gradient, sites))
+
+        def legal(new: Sites) -> tf.Tensor:
+            return self._legal(model, new)
+
+        state = settle(factored(model), prior.whiten(), sites, steps, tolerance, legal=legal)
+        finite = tf.reduce_all(tf.math.is_finite(tf.stack(state.sites)))
+        return state, finite & tf.math.is_finite(state.violation)
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log Z."""

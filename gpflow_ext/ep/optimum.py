@@ -30,8 +30,8 @@ def settle(
     target: FactoredModel,
     prior: Projection,
     sites: Sites,
-    steps: tf.Tensor,
-    tolerance: tf.Tensor,
+    steps: int | tf.Tensor,
+    tolerance: float | tf.Tensor,
     damping: tf.Tensor | None = None,
     legal: Callable[[Sites], tf.Tensor] | None = None,
 ) -> Sweep:
