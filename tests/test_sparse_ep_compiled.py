@@ -134,6 +134,7 @@ def test_sites_stay_where_there_is_no_optimum() -> None:
     model = probit(30, True)
     Optimum(model, model.trainable_variables, None, None).evaluate(3, 1e-12)
     kept = [part.numpy() for part in model.sites]
+    assert np.abs(kept[0]).min() > 1e-3
     model.__class__ = Broken
     found = Optimum(model, model.trainable_variables, None, None).evaluate(200, 1e-10)
     assert np.isnan(found.objective)
