@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled.structure import Apart, Structure, Unkeyable, examine
+from gpflow_ext.compiled import gradients, options
+from gpflow_ext.compiled.structure import Apart, Structure, examine
 
 OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
 MOST = 64  # functions that are kept; the least recently used is dropped
@@ -31,11 +32,11 @@ class Entry(NamedTuple):
 
     def __call__(self, *flat: Any) -> Any:
         """Return the nested outputs."""
-        return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
+        with options.one_pass():
+            return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
 
 
 _entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()
-_closed: set[Hashable] = set()  # keys of functions that cannot be traced with an open number of rows
 _lock = threading.RLock()  # held to look up and while a function is traced
 _traces = 0
 
@@ -48,7 +49,6 @@ def clear_compiled() -> None:
     """
     with _lock:
         _entries.clear()
-        _closed.clear()
 
 
 def trace_count() -> int:
@@ -59,8 +59,8 @@ def trace_count() -> int:
 class Compiled(Apart):
     """The compiled methods of one object.
 
-    A method is compiled once for all objects of the same structure; see `structure.examine`. An object that
-    has no key, such as one that closes over a variable, gets functions of its own, which end with it.
+    A method is compiled once for all objects of the same structure; see `structure.examine`. Where that
+    refuses an attribute, the object gets functions of its own, which end with it.
 
     Parameters
     ----------
@@ -74,24 +74,20 @@ class Compiled(Apart):
 
     def __init__(self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = ()) -> None:
         self._owner, self._jit, self._given = owner, jit_compile, tuple(rows)
-        self._own: dict[Hashable, Entry] = {}  # where the owner has no key
+        self._found: dict[Hashable, Entry] = {}
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return the same for a copy of the owner."""
         return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given)
 
     @functools.cached_property
-    def _structure(self) -> Structure | None:
-        try:
-            return examine(self._owner)
-        except Unkeyable:
-            return None
+    def _structure(self) -> Structure:
+        return examine(self._owner)
 
     @functools.cached_property
     def _rows(self) -> frozenset[int]:
         """The lengths of axes that are left open."""
-        data = [] if self._structure is None else self._structure.tensors[:1]
-        rows = frozenset((*self._given, *(len(part) for part in data)))
+        rows = frozenset((*self._given, *(len(part) for part in self._structure.tensors[:1])))
         return frozenset() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -99,86 +95,107 @@ class Compiled(Apart):
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
             return method(*arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
-        return self._entry(method, arguments)(*self._held, *tf.nest.flatten(arguments))
+        entry, structure = self._entry(method, arguments), self._structure
+        return entry(*structure.variables, *structure.tensors, *tf.nest.flatten(arguments))
 
     def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""
         return self._entry(method, tf.nest.map_structure(tf.convert_to_tensor, arguments)).outputs
 
-    @property
-    def _held(self) -> list[Any]:
-        """What the owner passes to each of its functions."""
-        return [] if self._structure is None else [*self._structure.variables, *self._structure.tensors]
+    def _entry(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
+        """Return the compiled function for arguments of these shapes, found or made."""
+        given = tuple((part.dtype, tuple(part.shape)) for part in tf.nest.flatten(arguments))
+        call = method.__func__, _nesting(arguments), given
+        if call not in self._found:
+            with _lock:
+                self._found[call] = self._shared(method, arguments)
+        return self._found[call]
 
-    def _entry(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Entry:
-        """Find or make a function; with static shapes where it cannot be traced with open ones."""
-        with _lock:
-            rows = self._rows
-            if self._key(method, arguments, rows) in _closed:
-                rows = frozenset()
+    def _shared(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
+        """Find or trace a function; with static shapes where it cannot be traced with open ones."""
+        static = frozenset[int]()
+        for rows in (self._rows, static):
             key = self._key(method, arguments, rows)
-            entries = self._own if self._structure is None else _entries
-            if key not in entries:
-                try:
-                    entries[key] = self._trace(method, arguments, rows)
-                except Exception:  # of any kind: users' kernels may read a static number of rows
-                    if not rows:
-                        raise
-                    _closed.add(key)
-                    return self._entry(method, arguments)
-            if entries is _entries:
+            if key in _entries:
                 _entries.move_to_end(key)
-                while len(_entries) > MOST:
-                    _entries.popitem(last=False)
-            return entries[key]
+                return _entries[key]
+        try:
+            key = self._key(method, arguments, self._rows)
+            entry = self._trace(method, arguments, self._rows)
+        except Exception:  # of any kind: users' kernels may read a static number of rows
+            if not self._rows:
+                raise
+            key = self._key(method, arguments, static)
+            entry = self._trace(method, arguments, static)
+        if not self._structure.refused:
+            _entries[key] = entry
+            while len(_entries) > MOST:
+                _entries.popitem(last=False)
+        return entry
 
     def _key(self, method: Any, arguments: tuple[Any, ...], rows: frozenset[int]) -> Hashable:
         """Return all that decides the graph."""
-        structure = self._structure
+        given = [*self._data(rows), *(_opened(part, rows) for part in tf.nest.flatten(arguments))]
         return (
-            None if structure is None else (structure.key, *map(str, self._data(rows))),
+            self._structure.key,
             method.__func__,
+            _nesting(arguments),
+            *((spec.dtype, tuple(spec.shape)) for spec in given),
             self._jit,
             gpflow.default_float(),
             gpflow.default_jitter(),
-            _nesting(arguments),
-            *(str(_opened(part, rows)) for part in tf.nest.flatten(arguments)),
         )
 
     def _data(self, rows: frozenset[int]) -> list[tf.TensorSpec]:
-        """Return the specification of the data; of one that is left open only the rows are."""
-        tensors = [] if self._structure is None else self._structure.tensors
+        """Return the specification of the data; where any rows are left open theirs are."""
+        tensors = self._structure.tensors
         return [tf.TensorSpec([None if rows else len(part), *part.shape[1:]], part.dtype) for part in tensors]
 
     def _trace(self, method: Any, arguments: tuple[Any, ...], rows: frozenset[int]) -> Entry:
         global _traces
         _traces += 1
         flat = [_opened(part, rows) for part in tf.nest.flatten(arguments)]
-        held = [*self._data(rows), *flat]
-        if self._structure is not None:
-            held = [*self._structure.variables, *held]
         nesting: list[Any] = []
 
         def run(*given: Any) -> list[tf.Tensor]:
-            target = method if self._structure is None else self._copied(method, given)
-            result = target(*tf.nest.pack_sequence_as(arguments, given[len(given) - len(flat) :]))
+            owner = self._copied(given)
+            inner = tf.nest.pack_sequence_as(arguments, given[len(given) - len(flat) :])
+            result = method.__func__(owner, *inner)
             nesting.append(tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), result))
             return tf.nest.flatten(result)
 
         compiled = tf.function(run, jit_compile=self._jit, autograph=False)
-        return Entry(compiled.get_concrete_function(*held), nesting[0])
+        before = gradients.registered()
+        try:
+            function = compiled.get_concrete_function(*self._structure.variables, *self._data(rows), *flat)
+        finally:
+            self._clear_caches()
+        gradients.forget(before, function.graph)
+        return Entry(function, nesting[0])
 
-    def _copied(self, method: Any, given: Sequence[Any]) -> Any:
-        """Return the method of a copy of the owner that has the given variables and data for its own."""
-        _, variables, tensors, bijectors, constants = self._structure  # type: ignore[misc]
-        memo = {id(constant): constant for constant in constants}
-        for mine, its in zip([*variables, *tensors], given, strict=False):
+    def _copied(self, given: Sequence[Any]) -> Any:
+        """Return a copy of the owner that has the given variables and data for its own.
+
+        An owner that cannot be copied is taken itself, with its variables: the function is its own anyway.
+        """
+        self._clear_caches()
+        structure = self._structure
+        memo = {id(constant): constant for constant in structure.constants}
+        for mine, its in zip((*structure.variables, *structure.tensors), given, strict=False):
             memo[id(mine)] = its
-        for mine, its in zip(variables, given, strict=False):
+        for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
-        for bijector in bijectors:
-            bijector._cache.clear()  # they hold what cannot be copied
-        return getattr(copy.deepcopy(self._owner, memo), method.__name__)
+        try:
+            return copy.deepcopy(self._owner, memo)
+        except Exception:  # of any kind, from what was refused
+            if not structure.refused:
+                raise
+            return self._owner
+
+    def _clear_caches(self) -> None:
+        """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph."""
+        for bijector in self._structure.bijectors:
+            bijector._cache.clear()
 
 
 def _opened(tensor: tf.Tensor, rows: frozenset[int]) -> tf.TensorSpec:
