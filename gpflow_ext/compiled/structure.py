@@ -32,7 +32,7 @@ class Structure(NamedTuple):
     variables: list[tf.Variable]  # each once, in the order in which they are met
     tensors: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``
     bijectors: list[tfp.bijectors.Bijector]
-    constants: list[tf.Tensor]  # all other tensors; the key holds their values
+    constants: list[Any]  # what copies share: other tensors, whose values the key holds, and strategies
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
 
@@ -58,7 +58,7 @@ class _Walk:
         self.variables: list[tf.Variable] = []
         self.tensors: list[tf.Tensor] = []
         self.bijectors: list[tfp.bijectors.Bijector] = []
-        self.constants: list[tf.Tensor] = []
+        self.constants: list[Any] = []
         self.refused: list[str] = []
         self._met: dict[int, tuple[int, Any]] = {}
 
@@ -162,6 +162,8 @@ class _Walk:
         skipped = _BOOKKEEPING | (_OF_OPTIMISER if hasattr(value, "apply_gradients") else set())
         parts = []
         for name, held in sorted(vars(value).items()):
+            if isinstance(held, tf.distribute.Strategy) and name in skipped:
+                self.constants.append(held)
             if name in skipped or name.startswith("_self_"):
                 continue
             read = self._data if name == "data" else self.part
