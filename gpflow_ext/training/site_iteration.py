@@ -33,13 +33,13 @@ class SiteUpdates(tf.Module):
 
     def begin(self, prior: Prior) -> tuple[Any, tf.Tensor]:
         """Return the state at the model's sites, with its objective, if known, and violation, [2]."""
-        return self._keep(self._method.begin(self._model, prior, self._model.sites), None)
+        return self._keep(self._method.begin(self._model, prior, self._model.sites))
 
     def step(self, prior: Prior, state: Any) -> tuple[Any, tf.Tensor]:
         """Return the state after an update, with its objective and violation; NaN where it is undone."""
         model = self._model
         with as_one_function(model.expectation, model.sites.nat1):
-            return self._keep(self._method.step(model, prior, state), state)
+            return self._keep(self._method.step(model, prior, state))
 
     def value(self, prior: Prior) -> tf.Tensor:
         """Return the objective at the model's sites, log priors included, []."""
@@ -68,15 +68,14 @@ class SiteUpdates(tf.Module):
         self._assign(state.sites, before, finite)
         return _or_nan(finite, tf.stack([value, state.violation])), gradient
 
-    def _keep(self, new: Any, old: Any) -> tuple[Any, tf.Tensor]:
-        """Return a state and its outcome; one that is not finite is replaced by the old one, and NaN."""
-        before, parts = self._model.sites, tf.nest.flatten(new)
+    def _keep(self, new: Any) -> tuple[Any, tf.Tensor]:
+        """Assign the sites of a state, and return it with its outcome, which is NaN where it is not finite."""
+        parts = tf.nest.flatten(new)
         sound = [tf.reduce_all(tf.math.is_finite(part)) for part in new.sites]
         sound += [tf.reduce_all(~tf.math.is_nan(part)) for part in parts if part.dtype.is_floating]
         finite = tf.reduce_all(sound)
-        self._assign(new.sites, before, finite)
-        kept = new if old is None else tf.nest.map_structure(functools.partial(tf.where, finite), new, old)
-        return kept, _or_nan(finite, tf.stack([self._method.known(new), new.violation]))
+        self._assign(new.sites, self._model.sites, finite)
+        return new, _or_nan(finite, tf.stack([self._method.known(new), new.violation]))
 
     def _assign(self, sites: Sites, before: Sites, finite: tf.Tensor) -> None:
         parts = zip(sites, before, strict=True)
@@ -162,10 +161,12 @@ class SiteIteration(tf.Module):
         return self._take(self._compiled(self._updates.step, self.prior, self.current))
 
     def _take(self, outcome: tuple[Any, tf.Tensor]) -> Progress:
-        state, progress = outcome
-        for variable, part in zip(self.point, tf.nest.flatten(state), strict=True):
-            variable.assign(part)
-        return Progress(*progress.numpy().tolist())
+        state, numbers = outcome
+        progress = Progress(*numbers.numpy().tolist())
+        if not math.isnan(progress.violation):
+            for variable, part in zip(self.point, tf.nest.flatten(state), strict=True):
+                variable.assign(part)
+        return progress
 
 
 class SiteOptimum(tf.Module):
