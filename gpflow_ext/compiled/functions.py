@@ -12,7 +12,7 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import gpflow
 import tensorflow as tf
@@ -21,6 +21,8 @@ from gpflow_ext.compiled.structure import Apart, Structure, Unkeyable, examine
 
 OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
 MOST = 64  # functions that are kept; the least recently used is dropped
+BATCH, NUM_DATA = "batch", "num_data"  # what is open beside axes of some lengths
+Open: TypeAlias = frozenset[int | str]
 
 
 class Entry(NamedTuple):
@@ -70,15 +72,20 @@ class Compiled(Apart):
         XLA, with static shapes.
     rows
         Further numbers of rows that vary from call to call, beside that of the owner's ``data``.
+    batches
+        Whether arguments of two axes or more are minibatches of any number of rows, of which no matrix is
+        factorised.
     """
 
-    def __init__(self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = ()) -> None:
-        self._owner, self._jit, self._given = owner, jit_compile, tuple(rows)
+    def __init__(
+        self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = (), batches: bool = False
+    ) -> None:
+        self._owner, self._jit, self._given, self._batches = owner, jit_compile, tuple(rows), batches
         self._own: dict[Hashable, Entry] = {}  # where the owner has no key
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return the same for a copy of the owner."""
-        return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given)
+        return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given, self._batches)
 
     @functools.cached_property
     def _structure(self) -> Structure | None:
@@ -88,11 +95,14 @@ class Compiled(Apart):
             return None
 
     @functools.cached_property
-    def _rows(self) -> frozenset[int]:
-        """The lengths of axes that are left open."""
+    def _rows(self) -> Open:
+        """The lengths of axes that are left open, and what else is."""
         data = [] if self._structure is None else self._structure.tensors[:1]
-        rows = frozenset((*self._given, *(len(part) for part in data)))
-        return frozenset() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
+        counted = self._structure is not None and self._structure.counted
+        rows = {*self._given, *(len(part) for part in data)}
+        lengths = set() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
+        batch = {BATCH} if self._batches and not self._jit else set()
+        return frozenset(lengths | batch | ({NUM_DATA} if counted else set()))
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the owner with tensors, or nests of them, and return its tensors."""
@@ -108,7 +118,14 @@ class Compiled(Apart):
     @property
     def _held(self) -> list[Any]:
         """What the owner passes to each of its functions."""
-        return [] if self._structure is None else [*self._structure.variables, *self._structure.tensors]
+        if self._structure is None:
+            return []
+        return [*self._structure.variables, *self._structure.tensors, *self._counts]
+
+    @functools.cached_property
+    def _counts(self) -> list[tf.Tensor]:
+        """The numbers of data of the models that count them."""
+        return [tf.constant(model.num_data, tf.int64) for model in self._structure.counted]  # type: ignore[union-attr]
 
     def _entry(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Entry:
         """Find or make a function; with static shapes where it cannot be traced with open ones."""
@@ -132,11 +149,15 @@ class Compiled(Apart):
                     _entries.popitem(last=False)
             return entries[key]
 
-    def _key(self, method: Any, arguments: tuple[Any, ...], rows: frozenset[int]) -> Hashable:
+    def _key(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Hashable:
         """Return all that decides the graph."""
         structure = self._structure
         return (
             None if structure is None else (structure.key, *map(str, self._data(rows))),
+            *(
+                model.num_data
+                for model in ([] if structure is None or NUM_DATA in rows else structure.counted)
+            ),
             method.__func__,
             self._jit,
             gpflow.default_float(),
@@ -145,22 +166,26 @@ class Compiled(Apart):
             *(str(_opened(part, rows)) for part in tf.nest.flatten(arguments)),
         )
 
-    def _data(self, rows: frozenset[int]) -> list[tf.TensorSpec]:
+    def _data(self, rows: Open) -> list[tf.TensorSpec]:
         """Return the specification of the data; of one that is left open only the rows are."""
         tensors = [] if self._structure is None else self._structure.tensors
-        return [tf.TensorSpec([None if rows else len(part), *part.shape[1:]], part.dtype) for part in tensors]
+        opened = any(isinstance(length, int) for length in rows)
+        return [
+            tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in tensors
+        ]
 
-    def _trace(self, method: Any, arguments: tuple[Any, ...], rows: frozenset[int]) -> Entry:
+    def _trace(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Entry:
         global _traces
         _traces += 1
         flat = [_opened(part, rows) for part in tf.nest.flatten(arguments)]
-        held = [*self._data(rows), *flat]
+        held: list[Any] = flat
         if self._structure is not None:
-            held = [*self._structure.variables, *held]
+            counts = [tf.TensorSpec([], tf.int64)] * len(self._structure.counted)
+            held = [*self._structure.variables, *self._data(rows), *counts, *flat]
         nesting: list[Any] = []
 
         def run(*given: Any) -> list[tf.Tensor]:
-            target = method if self._structure is None else self._copied(method, given)
+            target = method if self._structure is None else self._copied(method, given, rows)
             result = target(*tf.nest.pack_sequence_as(arguments, given[len(given) - len(flat) :]))
             nesting.append(tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), result))
             return tf.nest.flatten(result)
@@ -168,9 +193,9 @@ class Compiled(Apart):
         compiled = tf.function(run, jit_compile=self._jit, autograph=False)
         return Entry(compiled.get_concrete_function(*held), nesting[0])
 
-    def _copied(self, method: Any, given: Sequence[Any]) -> Any:
+    def _copied(self, method: Any, given: Sequence[Any], rows: Open) -> Any:
         """Return the method of a copy of the owner that has the given variables and data for its own."""
-        _, variables, tensors, bijectors, constants = self._structure  # type: ignore[misc]
+        _, variables, tensors, bijectors, constants, counted = self._structure  # type: ignore[misc]
         memo = {id(constant): constant for constant in constants}
         for mine, its in zip([*variables, *tensors], given, strict=False):
             memo[id(mine)] = its
@@ -178,12 +203,20 @@ class Compiled(Apart):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         for bijector in bijectors:
             bijector._cache.clear()  # they hold what cannot be copied
-        return getattr(copy.deepcopy(self._owner, memo), method.__name__)
+        target = getattr(copy.deepcopy(self._owner, memo), method.__name__)
+        for model, number in zip(
+            counted if NUM_DATA in rows else (), given[len(variables) + len(tensors) :], strict=False
+        ):
+            memo[id(model)].num_data = number
+        return target
 
 
-def _opened(tensor: tf.Tensor, rows: frozenset[int]) -> tf.TensorSpec:
+def _opened(tensor: tf.Tensor, rows: Open) -> tf.TensorSpec:
     """Return the specification of an argument, axes of some lengths left open."""
-    return tf.TensorSpec([None if size in rows else size for size in tensor.shape], tensor.dtype)
+    shape = [None if size in rows else size for size in tensor.shape]
+    if BATCH in rows and len(shape) > 1:
+        shape[0] = None
+    return tf.TensorSpec(shape, tensor.dtype)
 
 
 def _nesting(value: Any) -> Hashable:

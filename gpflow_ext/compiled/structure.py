@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
+COUNTED = (gpflow.models.SVGP, gpflow.models.SGPR)  # models that scale by ``num_data``, or do not use it
 _BOOKKEEPING = {"_name", "_name_scope", "_scope_name", "_setattr_tracking", "_obj_reference_counts_dict"}
 _OF_OPTIMISER = {"_distribution_strategy", "_index_dict", "_mesh", "name"}
 _PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
@@ -36,7 +37,8 @@ class Structure(NamedTuple):
     variables: list[tf.Variable]  # each once, in the order in which they are met
     tensors: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``
     bijectors: list[tfp.bijectors.Bijector]
-    constants: list[tf.Tensor]  # all other tensors; the key holds their values
+    constants: list[Any]  # what copies share: other tensors, whose values the key holds, and strategies
+    counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
 
 
 def examine(owner: Any) -> Structure:
@@ -52,9 +54,8 @@ def examine(owner: Any) -> Structure:
         For an attribute that no rule covers: a closure over a variable, an iterator, a symbolic tensor.
     """
     walk = _Walk()
-    return Structure(
-        walk.part(owner, type(owner).__name__), walk.variables, walk.tensors, walk.bijectors, walk.constants
-    )
+    key = walk.part(owner, type(owner).__name__)
+    return Structure(key, walk.variables, walk.tensors, walk.bijectors, walk.constants, walk.counted)
 
 
 class _Walk:
@@ -64,7 +65,8 @@ class _Walk:
         self.variables: list[tf.Variable] = []
         self.tensors: list[tf.Tensor] = []
         self.bijectors: list[tfp.bijectors.Bijector] = []
-        self.constants: list[tf.Tensor] = []
+        self.constants: list[Any] = []
+        self.counted: list[gpflow.models.BayesianModel] = []
         self._met: dict[int, tuple[int, Any]] = {}
 
     def part(self, value: Any, path: str) -> Hashable:
@@ -158,7 +160,12 @@ class _Walk:
         skipped = _BOOKKEEPING | (_OF_OPTIMISER if hasattr(value, "apply_gradients") else set())
         parts = []
         for name, held in sorted(vars(value).items()):
+            if isinstance(held, tf.distribute.Strategy) and name in skipped:
+                self.constants.append(held)
             if name in skipped or name.startswith("_self_"):
+                continue
+            if name == "num_data" and isinstance(value, COUNTED) and isinstance(held, (int, np.integer)):
+                self.counted.append(value)
                 continue
             read = self._data if name == "data" else self.part
             parts.append((name, read(held, f"{path}.{name}")))
