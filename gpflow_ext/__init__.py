@@ -10,6 +10,7 @@
 from gpflow_ext import likelihoods, models
 from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
+from gpflow_ext.compiled import clear_compiled, trace_count
 from gpflow_ext.data import datasets, inducing
 from gpflow_ext.fit import fit
 from gpflow_ext.loading import load_checkpoint
@@ -37,6 +38,7 @@ __all__ = [
     "Status",
     "__version__",
     "cite",
+    "clear_compiled",
     "coordinates",
     "datasets",
     "distribute",
@@ -53,5 +55,6 @@ __all__ = [
     "recipe",
     "register",
     "sample",
+    "trace_count",
     "verify",
 ]

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled.structure import Apart, Structure, Unkeyable, examine
+from gpflow_ext.compiled import gradients
+from gpflow_ext.compiled.structure import Apart, Structure, examine
 
 OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
 MOST = 64  # functions that are kept; the least recently used is dropped
@@ -37,7 +38,6 @@ class Entry(NamedTuple):
 
 
 _entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()
-_closed: set[Hashable] = set()  # keys of functions that cannot be traced with an open number of rows
 _lock = threading.RLock()  # held to look up and while a function is traced
 _traces = 0
 
@@ -50,7 +50,6 @@ def clear_compiled() -> None:
     """
     with _lock:
         _entries.clear()
-        _closed.clear()
 
 
 def trace_count() -> int:
@@ -61,8 +60,8 @@ def trace_count() -> int:
 class Compiled(Apart):
     """The compiled methods of one object.
 
-    A method is compiled once for all objects of the same structure; see `structure.examine`. An object that
-    has no key, such as one that closes over a variable, gets functions of its own, which end with it.
+    A method is compiled once for all objects of the same structure; see `structure.examine`. Where that
+    refuses an attribute, the object gets functions of its own, which end with it.
 
     Parameters
     ----------
@@ -73,102 +72,97 @@ class Compiled(Apart):
     rows
         Further numbers of rows that vary from call to call, beside that of the owner's ``data``.
     batches
-        Whether arguments of two axes or more are minibatches of any number of rows, of which no matrix is
-        factorised.
+        Whether arguments of two axes or more are minibatches of any number of rows, for which no matrix of
+        that size is factorised.
     """
 
     def __init__(
         self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = (), batches: bool = False
     ) -> None:
         self._owner, self._jit, self._given, self._batches = owner, jit_compile, tuple(rows), batches
-        self._own: dict[Hashable, Entry] = {}  # where the owner has no key
+        self._found: dict[Hashable, Entry] = {}
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return the same for a copy of the owner."""
         return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given, self._batches)
 
     @functools.cached_property
-    def _structure(self) -> Structure | None:
-        try:
-            return examine(self._owner)
-        except Unkeyable:
-            return None
+    def _structure(self) -> Structure:
+        return examine(self._owner)
 
     @functools.cached_property
     def _rows(self) -> Open:
         """The lengths of axes that are left open, and what else is."""
-        data = [] if self._structure is None else self._structure.tensors[:1]
-        counted = self._structure is not None and self._structure.counted
-        rows = {*self._given, *(len(part) for part in data)}
+        rows = {*self._given, *(len(part) for part in self._structure.tensors[:1])}
         lengths = set() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
         batch = {BATCH} if self._batches and not self._jit else set()
-        return frozenset(lengths | batch | ({NUM_DATA} if counted else set()))
+        return frozenset(lengths | batch | ({NUM_DATA} if self._structure.counted else set()))
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the owner with tensors, or nests of them, and return its tensors."""
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
             return method(*arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
-        return self._entry(method, arguments)(*self._held, *tf.nest.flatten(arguments))
+        entry, structure = self._entry(method, arguments), self._structure
+        return entry(*structure.variables, *structure.tensors, *self._counts, *tf.nest.flatten(arguments))
+
+    @functools.cached_property
+    def _counts(self) -> list[tf.Tensor]:
+        """The numbers of data of models that weight them."""
+        return [tf.constant(model.num_data, tf.int64) for model in self._structure.counted]
 
     def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""
         return self._entry(method, tf.nest.map_structure(tf.convert_to_tensor, arguments)).outputs
 
-    @property
-    def _held(self) -> list[Any]:
-        """What the owner passes to each of its functions."""
-        if self._structure is None:
-            return []
-        return [*self._structure.variables, *self._structure.tensors, *self._counts]
+    def _entry(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
+        """Return the compiled function for arguments of these shapes, found or made."""
+        given = tuple((part.dtype, tuple(part.shape)) for part in tf.nest.flatten(arguments))
+        call = method.__func__, _nesting(arguments), given
+        if call not in self._found:
+            with _lock:
+                self._found[call] = self._shared(method, arguments)
+        return self._found[call]
 
-    @functools.cached_property
-    def _counts(self) -> list[tf.Tensor]:
-        """The numbers of data of the models that count them."""
-        return [tf.constant(model.num_data, tf.int64) for model in self._structure.counted]  # type: ignore[union-attr]
-
-    def _entry(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Entry:
-        """Find or make a function; with static shapes where it cannot be traced with open ones."""
-        with _lock:
-            rows = self._rows
-            if self._key(method, arguments, rows) in _closed:
-                rows = frozenset()
+    def _shared(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
+        """Find or trace a function; with static shapes where it cannot be traced with open ones."""
+        static: Open = frozenset()
+        for rows in (self._rows, static):
             key = self._key(method, arguments, rows)
-            entries = self._own if self._structure is None else _entries
-            if key not in entries:
-                try:
-                    entries[key] = self._trace(method, arguments, rows)
-                except Exception:  # of any kind: users' kernels may read a static number of rows
-                    if not rows:
-                        raise
-                    _closed.add(key)
-                    return self._entry(method, arguments)
-            if entries is _entries:
+            if key in _entries:
                 _entries.move_to_end(key)
-                while len(_entries) > MOST:
-                    _entries.popitem(last=False)
-            return entries[key]
+                return _entries[key]
+        try:
+            key = self._key(method, arguments, self._rows)
+            entry = self._trace(method, arguments, self._rows)
+        except Exception:  # of any kind: users' kernels may read a static number of rows
+            if not self._rows:
+                raise
+            key = self._key(method, arguments, static)
+            entry = self._trace(method, arguments, static)
+        if not self._structure.refused:
+            _entries[key] = entry
+            while len(_entries) > MOST:
+                _entries.popitem(last=False)
+        return entry
 
     def _key(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Hashable:
         """Return all that decides the graph."""
-        structure = self._structure
+        given = [*self._data(rows), *(_opened(part, rows) for part in tf.nest.flatten(arguments))]
         return (
-            None if structure is None else (structure.key, *map(str, self._data(rows))),
-            *(
-                model.num_data
-                for model in ([] if structure is None or NUM_DATA in rows else structure.counted)
-            ),
+            self._structure.key,
+            *(model.num_data for model in self._structure.counted if NUM_DATA not in rows),
             method.__func__,
+            _nesting(arguments),
+            *((spec.dtype, tuple(spec.shape)) for spec in given),
             self._jit,
             gpflow.default_float(),
             gpflow.default_jitter(),
-            _nesting(arguments),
-            *(str(_opened(part, rows)) for part in tf.nest.flatten(arguments)),
         )
 
     def _data(self, rows: Open) -> list[tf.TensorSpec]:
-        """Return the specification of the data; of one that is left open only the rows are."""
-        tensors = [] if self._structure is None else self._structure.tensors
+        """Return the specification of the data; where any rows are left open theirs are."""
+        tensors = self._structure.tensors
         opened = any(isinstance(length, int) for length in rows)
         return [
             tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in tensors
@@ -178,37 +172,56 @@ class Compiled(Apart):
         global _traces
         _traces += 1
         flat = [_opened(part, rows) for part in tf.nest.flatten(arguments)]
-        held: list[Any] = flat
-        if self._structure is not None:
-            counts = [tf.TensorSpec([], tf.int64)] * len(self._structure.counted)
-            held = [*self._structure.variables, *self._data(rows), *counts, *flat]
         nesting: list[Any] = []
 
         def run(*given: Any) -> list[tf.Tensor]:
-            target = method if self._structure is None else self._copied(method, given, rows)
-            result = target(*tf.nest.pack_sequence_as(arguments, given[len(given) - len(flat) :]))
+            owner = self._copied(given, rows)
+            inner = tf.nest.pack_sequence_as(arguments, given[len(given) - len(flat) :])
+            result = method.__func__(owner, *inner)
             nesting.append(tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), result))
             return tf.nest.flatten(result)
 
         compiled = tf.function(run, jit_compile=self._jit, autograph=False)
-        return Entry(compiled.get_concrete_function(*held), nesting[0])
+        held = [
+            *self._structure.variables,
+            *self._data(rows),
+            *([tf.TensorSpec([], tf.int64)] * len(self._counts)),
+        ]
+        before = gradients.registered()
+        try:
+            function = compiled.get_concrete_function(*held, *flat)
+        finally:
+            self._clear_caches()
+        gradients.forget(before, function.graph)
+        return Entry(function, nesting[0])
 
-    def _copied(self, method: Any, given: Sequence[Any], rows: Open) -> Any:
-        """Return the method of a copy of the owner that has the given variables and data for its own."""
-        _, variables, tensors, bijectors, constants, counted = self._structure  # type: ignore[misc]
-        memo = {id(constant): constant for constant in constants}
-        for mine, its in zip([*variables, *tensors], given, strict=False):
+    def _copied(self, given: Sequence[Any], rows: Open) -> Any:
+        """Return a copy of the owner that has the given variables and data for its own.
+
+        An owner that cannot be copied is taken itself, with its variables: the function is its own anyway.
+        """
+        self._clear_caches()
+        structure = self._structure
+        memo = {id(constant): constant for constant in structure.constants}
+        for mine, its in zip((*structure.variables, *structure.tensors), given, strict=False):
             memo[id(mine)] = its
-        for mine, its in zip(variables, given, strict=False):
+        for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
-        for bijector in bijectors:
-            bijector._cache.clear()  # they hold what cannot be copied
-        target = getattr(copy.deepcopy(self._owner, memo), method.__name__)
-        for model, number in zip(
-            counted if NUM_DATA in rows else (), given[len(variables) + len(tensors) :], strict=False
-        ):
+        try:
+            owner = copy.deepcopy(self._owner, memo)
+        except Exception:  # of any kind, from what was refused
+            if not structure.refused:
+                raise
+            return self._owner
+        numbers = given[len(structure.variables) + len(structure.tensors) :]
+        for model, number in zip(structure.counted if NUM_DATA in rows else (), numbers, strict=False):
             memo[id(model)].num_data = number
-        return target
+        return owner
+
+    def _clear_caches(self) -> None:
+        """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph."""
+        for bijector in self._structure.bijectors:
+            bijector._cache.clear()
 
 
 def _opened(tensor: tf.Tensor, rows: Open) -> tf.TensorSpec:

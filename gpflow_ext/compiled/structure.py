@@ -22,10 +22,6 @@ _OF_OPTIMISER = {"_distribution_strategy", "_index_dict", "_mesh", "name"}
 _PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
 
 
-class Unkeyable(Exception):
-    """An attribute whose effect on a graph cannot be known, by its path."""
-
-
 class Apart:
     """The base of attributes that are no part of the structure of their owner."""
 
@@ -39,6 +35,7 @@ class Structure(NamedTuple):
     bijectors: list[tfp.bijectors.Bijector]
     constants: list[Any]  # what copies share: other tensors, whose values the key holds, and strategies
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
+    refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
 
 def examine(owner: Any) -> Structure:
@@ -48,14 +45,14 @@ def examine(owner: Any) -> Structure:
     dtype, shape, whether they are trainable, transform and prior; of arrays and constants their values; of
     what is met again, such as a parameter that two kernels share, that it is the same.
 
-    Raises
-    ------
-    Unkeyable
-        For an attribute that no rule covers: a closure over a variable, an iterator, a symbolic tensor.
+    What no rule covers is refused: a function that closes over a variable, an iterator, a symbolic tensor.
+    Graphs of such an object are its own.
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
-    return Structure(key, walk.variables, walk.tensors, walk.bijectors, walk.constants, walk.counted)
+    variables = [variable for variable in walk.variables if id(variable) not in walk.captured]
+    constants = [*walk.constants, *walk.captured.values()]
+    return Structure(key, variables, walk.tensors, walk.bijectors, constants, walk.counted, walk.refused)
 
 
 class _Walk:
@@ -67,7 +64,10 @@ class _Walk:
         self.bijectors: list[tfp.bijectors.Bijector] = []
         self.constants: list[Any] = []
         self.counted: list[gpflow.models.BayesianModel] = []
+        self.captured: dict[int, tf.Variable] = {}  # by functions that are refused: copies share them too
+        self.refused: list[str] = []
         self._met: dict[int, tuple[int, Any]] = {}
+        self._functions: dict[int, tuple[int, Any]] = {}
 
     def part(self, value: Any, path: str) -> Hashable:
         """Return the key of a value."""
@@ -88,6 +88,10 @@ class _Walk:
             return type(value), *(self.part(member, path) for member in value.__reduce__()[1:])
         self._meet(value)
         return self._object(value, path)
+
+    def _refuse(self, reason: str) -> Hashable:
+        self.refused.append(reason)
+        return None
 
     def _meet(self, value: Any) -> None:
         """Give an object a number, and hold it: another one could else get its address."""
@@ -110,13 +114,13 @@ class _Walk:
 
     def _variable(self, value: tf.Variable, path: str) -> Hashable:
         if isinstance(value, tf.distribute.DistributedValues):
-            raise Unkeyable(f"{path}: a variable of a distribution strategy")
+            return self._refuse(f"{path}: a variable of a distribution strategy")
         self.variables.append(value)
         return "variable", value.dtype.name, tuple(value.shape), value.trainable
 
     def _parameter(self, value: gpflow.Parameter, path: str) -> Hashable:
         if not isinstance(value.unconstrained_variable, tf.Variable):
-            raise Unkeyable(f"{path}: a parameter without a variable")
+            return self._refuse(f"{path}: a parameter without a variable")
         names = ("transform", "prior", "prior_on")
         parts = (self.part(getattr(value, name), f"{path}.{name}") for name in names)
         variable = self.part(value.unconstrained_variable, path)
@@ -125,11 +129,11 @@ class _Walk:
     def _constant(self, value: Any, path: str) -> Hashable:
         if isinstance(value, tf.Tensor):
             if not hasattr(value, "numpy"):
-                raise Unkeyable(f"{path}: a symbolic tensor")
+                return self._refuse(f"{path}: a symbolic tensor")
             self.constants.append(value)
         array = np.asarray(value)
         if array.dtype == object:
-            raise Unkeyable(f"{path}: an array of objects")
+            return self._refuse(f"{path}: an array of objects")
         content = array.tobytes()
         if len(content) > DIGEST_FROM:
             content = hashlib.blake2b(content).digest()
@@ -146,17 +150,26 @@ class _Walk:
         """Return a function itself if its module holds it by its name; else its code and its closure."""
         if _found_by_name(value):
             return value
-        before = len(self.variables) + len(self.tensors) + len(self.constants)
-        cells = tuple(self.part(cell.cell_contents, path) for cell in value.__closure__ or ())
-        if len(self.variables) + len(self.tensors) + len(self.constants) > before:
-            raise Unkeyable(f"{path}: a function that closes over a variable or a tensor")
-        return value.__code__, id(value.__globals__), self.part(value.__defaults__, path), cells
+        held = (
+            value.__defaults__,
+            value.__kwdefaults__,
+            [cell.cell_contents for cell in value.__closure__ or ()],
+        )
+        self._functions[id(value)] = self._met[id(value)]
+        inner = _Walk()  # what is met again must be seen too: no copy of a function has its own
+        inner._met, inner._functions = dict(self._functions), dict(self._functions)
+        parts = inner.part(held, path)
+        self.bijectors += inner.bijectors
+        if inner.variables or inner.tensors or inner.constants or inner.refused:
+            self.captured |= inner.captured | {id(variable): variable for variable in inner.variables}
+            return self._refuse(f"{path}: a function that holds a variable or a tensor")
+        return value.__code__, id(value.__globals__), parts
 
     def _attributes(self, value: Any, path: str) -> Hashable:
         """Return the class and all attributes of any other object."""
         foreign = type(value).__module__.startswith("tensorflow.") and not isinstance(value, tf.Module)
         if foreign or not hasattr(value, "__dict__"):
-            raise Unkeyable(f"{path}: {type(value)}")
+            return self._refuse(f"{path}: {type(value)}")
         skipped = _BOOKKEEPING | (_OF_OPTIMISER if hasattr(value, "apply_gradients") else set())
         parts = []
         for name, held in sorted(vars(value).items()):

@@ -1,0 +1,322 @@
+"""Compiled once for a structure: shared between models, threads and sizes, and nothing kept of any model."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import gpflow_ext as gpx
+from gpflow_ext.compiled import Compiled, functions, trace_count
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SiteModel
+
+SE = gpflow.kernels.SquaredExponential
+
+
+@pytest.fixture
+def cold() -> Iterator[None]:
+    """Begin and end with nothing compiled."""
+    gpx.clear_compiled()
+    yield
+    gpx.clear_compiled()
+
+
+def _model(
+    model_class: type[SiteModel] = GPLaplace,
+    num_data: int = 20,
+    seed: int = 0,
+    kernel: gpflow.kernels.Kernel | None = None,
+    variance: float = 2.0,
+    **options: object,
+) -> SiteModel:
+    X, Y = problems.binary(num_data, seed=seed)
+    likelihood = BernoulliLogit(bound="jaakkola" if model_class is GPJaakkola else "piecewise")
+    return model_class((X, Y), kernel or SE(variance=variance), likelihood, **options)
+
+
+def _values(model: SiteModel) -> list[np.ndarray]:
+    return [variable.numpy() for variable in model.variables]
+
+
+def _assert_equal(model: SiteModel, other: SiteModel) -> None:
+    for mine, its in zip(_values(model), _values(other), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def _live_graphs() -> int:
+    gc.collect()
+    return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+
+class Raised(SE):
+    """A kernel of a user's, which reads a static number of rows where it is asked to."""
+
+    static, broken = False, False
+
+    def K(self, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+        if self.broken:
+            raise RuntimeError("a kernel that raises")
+        K = super().K(X, X2)
+        return K + tf.constant(0.1 * np.eye(X.shape[0])) if self.static and X2 is None else K
+
+
+# ------------------------------------------------------------------------------------------- one structure
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace, GPTaylor, GPJaakkola])
+@pytest.mark.parametrize("inducing", [False, True])
+def test_a_structure_is_traced_once_whatever_the_values_and_the_rows(
+    model_class: type[SiteModel], learn: bool, inducing: bool
+) -> None:
+    counts = []
+    for place, num_data in enumerate((20, 31, 14)):
+        Z = np.random.default_rng(place).uniform(-2.0, 2.0, (5, 2)) if inducing else None
+        model = _model(model_class, num_data, place, variance=1.0 + place, inducing_variable=Z)
+        gpflow.set_trainable(model, learn)
+        gpflow.set_trainable(model.nat1, False)
+        gpflow.set_trainable(model.prec, False)
+        assert np.isfinite(gpx.fit(model, progress=False, steps=3).objective).all()
+        counts.append(trace_count())
+    assert counts[0] == counts[1] == counts[2]
+
+
+CHANGES: dict[str, Callable[[SiteModel], None]] = {
+    "frozen": lambda model: gpflow.set_trainable(model.kernel.variance, False),
+    "prior": lambda model: setattr(
+        model.kernel.variance, "prior", tfp.distributions.Gamma(np.float64(30.0), np.float64(1.0))
+    ),
+    "kernel part": lambda model: setattr(model, "kernel", model.kernel + gpflow.kernels.Linear()),
+    "tied": lambda model: setattr(model.kernel, "lengthscales", model.kernel.variance),
+    "mean": lambda model: setattr(model, "mean_function", gpflow.functions.Constant(1.0)),
+    "patched": lambda model: setattr(model.kernel, "K_r2", lambda r2: tf.exp(-r2)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace])
+def test_a_structure_that_has_changed_is_never_trained_by_the_old_graph(
+    model_class: type[SiteModel], change: str, cold: None
+) -> None:
+    warm = _model(model_class)
+    gpx.fit(warm, progress=False)
+    for variable, value in zip(warm.variables, _values(_model(model_class)), strict=True):
+        variable.assign(value)
+    CHANGES[change](warm)
+    before = trace_count()
+    result = gpx.fit(warm, progress=False)
+    assert trace_count() > before
+    gpx.clear_compiled()
+    fresh = _model(model_class)
+    CHANGES[change](fresh)
+    np.testing.assert_array_equal(gpx.fit(fresh, progress=False).objective, result.objective)
+    _assert_equal(warm, fresh)
+
+
+@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace])
+def test_fits_do_not_see_each_other(model_class: type[SiteModel], cold: None) -> None:
+    first = _model(model_class, seed=1, variance=3.0)
+    gpx.fit(first, progress=False)
+    other = _model(model_class, num_data=27, seed=2, variance=0.5)
+    gpx.fit(other, progress=False)
+    kept, data = _values(other), [part.numpy() for part in other.data]
+    again = _model(model_class, seed=1, variance=3.0)
+    gpx.fit(again, progress=False)
+    _assert_equal(first, again)
+    for mine, its in zip(
+        (*_values(other), *(part.numpy() for part in other.data)), (*kept, *data), strict=True
+    ):
+        np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_nothing_of_a_model_is_kept(learn: bool, cold: None) -> None:
+    model = _model(VGPKMM)
+    gpflow.set_trainable(model.kernel, learn)
+    gpx.fit(model, progress=False)
+    references = [weakref.ref(part) for part in (model, model.kernel.variance, model.data[0], model.nat1)]
+    del model
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace])
+def test_graphs_do_not_grow_with_fits(model_class: type[SiteModel], learn: bool) -> None:
+    counts = []
+    for seed in range(6):
+        model = _model(model_class, num_data=15 + seed, seed=seed)
+        gpflow.set_trainable(model.kernel, learn)
+        gpx.fit(model, progress=False, steps=2)
+        del model
+        counts.append(_live_graphs())
+    assert counts[-1] == counts[0]
+
+
+def test_graphs_of_models_without_a_key_end_with_them() -> None:
+    counts = []
+    for seed in range(4):
+        model = _model(seed=seed)
+        scale = tf.Variable(1.0 + seed, dtype=tf.float64, trainable=False)
+        model.kernel.K_r2 = lambda r2, scale=scale: tf.exp(-scale * r2)
+        gpx.fit(model, progress=False, steps=2)
+        del model
+        counts.append(_live_graphs())
+    assert counts[-1] <= counts[0]
+
+
+def test_the_least_recently_used_is_dropped(cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "MOST", 2)
+    ends: dict[int, list[list[np.ndarray]]] = {}
+    counts = []
+    for _ in range(2):
+        for width in (1, 2, 3):
+            X, Y = problems.binary(15)
+            model = GPLaplace((np.tile(X[:, :1], width), Y), SE(), BernoulliLogit())
+            gpx.fit(model, progress=False)
+            ends.setdefault(width, []).append(_values(model))
+        counts.append(len(functions._entries))
+    assert counts == [2, 2]
+    for first, second in ends.values():
+        for mine, its in zip(first, second, strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace, GPJaakkola])
+def test_a_dropped_function_frees_its_graphs(model_class: type[SiteModel], cold: None) -> None:
+    before = _live_graphs()
+    gpx.fit(_model(model_class), progress=False, steps=2)
+    assert _live_graphs() > before
+    gpx.clear_compiled()
+    assert _live_graphs() == before
+
+
+# ------------------------------------------------------------------------------------------------- threads
+
+
+def test_threads_share_one_trace_and_give_what_each_gives_alone(cold: None) -> None:
+    before = trace_count()
+    models = [_model(VGPKMM, 16 + seed, seed) for seed in range(8)]
+    failures: list[BaseException] = []
+
+    def train(model: SiteModel) -> None:
+        try:
+            gpx.fit(model, progress=False)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=train, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert trace_count() == before + 1
+    for seed, model in enumerate(models):
+        alone = _model(VGPKMM, 16 + seed, seed)
+        gpx.fit(alone, progress=False)
+        _assert_equal(model, alone)
+
+
+def test_a_trace_that_fails_leaves_everything_usable(cold: None) -> None:
+    kernel = Raised()
+    kernel.broken = True
+    model = _model(kernel=kernel)
+    kept = _values(model)
+    with pytest.raises(RuntimeError, match="a kernel that raises"):
+        gpx.fit(model, progress=False)
+    for mine, its in zip(_values(model), kept, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert all(isinstance(p.unconstrained_variable, tf.Variable) for p in model.parameters)
+    kernel.broken = False
+    assert np.isfinite(gpx.fit(model, progress=False).objective[-1])
+
+
+# --------------------------------------------------------------------------------------- users' own classes
+
+
+def test_a_kernel_that_needs_static_rows_is_compiled_for_each_number_of_them(cold: None) -> None:
+    counts, ends = [], []
+    for num_data in (12, 12, 17):
+        kernel = Raised()
+        kernel.static = True
+        model = _model(num_data=num_data, kernel=kernel)
+        before = trace_count()
+        gpx.fit(model, progress=False)
+        counts.append(trace_count() - before)
+        ends.append(model.kernel.variance.numpy())
+    assert counts[1] == 0
+    assert counts[2] > 0
+    assert ends[0] == ends[1]
+
+
+def test_functions_without_a_key_are_right_and_shared_by_nobody(cold: None) -> None:
+    ends = []
+    for scale in (0.5, 2.0):
+        model, variable = _model(), tf.Variable(scale, dtype=tf.float64, trainable=False)
+        model.kernel.K_r2 = lambda r2, variable=variable: tf.exp(-variable * r2)
+        gpflow.set_trainable(model.kernel, False)
+        ends.append(gpx.fit(model, progress=False).objective[-1])
+        expected = _model(kernel=SE(lengthscales=(2.0 * scale) ** -0.5), num_data=20)
+        gpflow.set_trainable(expected.kernel, False)
+        expected.kernel.variance.assign(1.0)
+        np.testing.assert_allclose(ends[-1], gpx.fit(expected, progress=False).objective[-1], rtol=1e-9)
+    assert ends[0] != ends[1]
+
+
+# ------------------------------------------------------------------------------------------------ equality
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("likelihood", [BernoulliLogit, gpflow.likelihoods.Poisson])
+@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace])
+def test_eager_functions_give_the_same(
+    model_class: type[SiteModel], likelihood: type[gpflow.likelihoods.Likelihood], dtype: type
+) -> None:
+    X, Y = problems.binary(12) if likelihood is BernoulliLogit else problems.counts(12)
+    ends = []
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        for eager in (False, True):
+            model = model_class((X.astype(dtype), Y.astype(dtype)), SE(), likelihood())
+            gpflow.set_trainable(model.kernel, False)
+            tf.config.run_functions_eagerly(eager)
+            try:
+                ends.append(gpx.fit(model, progress=False, steps=3).objective[-1])
+            finally:
+                tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(*ends, rtol=1e-9 if dtype is np.float64 else 1e-5)
+
+
+class Counter(tf.Module):
+    """An owner with variables, data and a method that changes them."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        super().__init__()
+        self.total = tf.Variable(0.0, dtype=tf.float64)
+        self.data = (tf.constant(data),)
+        self.compiled = Compiled(self)
+
+    def add(self, factor: tf.Tensor) -> dict[str, tf.Tensor]:
+        self.total.assign_add(factor * tf.reduce_sum(self.data[0]))
+        return {"total": self.total.read_value(), "rows": tf.shape(self.data[0])[0]}
+
+
+def test_methods_change_the_variables_of_their_owner_alone() -> None:
+    first, second = Counter(np.ones(3)), Counter(np.ones(5))
+    before = trace_count()
+    outcome = first.compiled(first.add, np.float64(2.0))
+    assert (float(outcome["total"]), int(outcome["rows"])) == (6.0, 3)
+    assert float(second.compiled(second.add, np.float64(1.0))["total"]) == 5.0
+    assert float(first.compiled(first.add, np.float64(1.0))["total"]) == 9.0
+    assert float(second.total) == 5.0
+    assert trace_count() == before + 1
+    assert first.compiled.specification(first.add, np.float64(1.0))["total"].shape == []

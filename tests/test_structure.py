@@ -1,0 +1,198 @@
+"""What decides a compiled graph: the keys of structures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from gpflow_ext.compiled import examine
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import GPLaplace, GPTaylor
+
+SE = gpflow.kernels.SquaredExponential
+
+
+class Scaled(SE):
+    """A user's kernel with a plain attribute."""
+
+    def __init__(self, factor: float, **options: object) -> None:
+        super().__init__(**options)
+        self.factor = factor
+
+    def K_r2(self, r2: tf.Tensor) -> tf.Tensor:
+        return self.factor * super().K_r2(r2)
+
+
+@dataclass
+class Option:
+    """A user's plain object, which is no module."""
+
+    degree: int
+
+
+def _model(
+    kernel: gpflow.kernels.Kernel | None = None,
+    likelihood: gpflow.likelihoods.Likelihood | None = None,
+    num_data: int = 20,
+    width: int = 2,
+    seed: int = 0,
+    **options: object,
+) -> GPLaplace:
+    X = problems.inputs(num_data, seed, width)
+    Y = (X[:, :1] > 0.0).astype(float)
+    return GPLaplace((X, Y), kernel or SE(), likelihood or BernoulliLogit(), **options)
+
+
+def _sum(tied: bool) -> gpflow.kernels.Kernel:
+    parts = SE() + SE()
+    if tied:
+        parts.kernels[1].lengthscales = parts.kernels[0].lengthscales
+    return parts
+
+
+def _with_prior(rate: float, on: str = "constrained") -> gpflow.kernels.Kernel:
+    kernel = SE()
+    kernel.variance.prior = tfp.distributions.Gamma(np.float64(1.0), np.float64(rate))
+    kernel.variance.prior_on = on
+    return kernel
+
+
+def _bounded(lower: float) -> gpflow.kernels.Kernel:
+    kernel = SE()
+    kernel.lengthscales = gpflow.Parameter(1.0, transform=gpflow.utilities.positive(lower))
+    return kernel
+
+
+def _frozen() -> gpflow.kernels.Kernel:
+    kernel = SE()
+    gpflow.set_trainable(kernel.lengthscales, False)
+    return kernel
+
+
+def _attributed(value: object) -> gpflow.kernels.Kernel:
+    kernel = SE()
+    kernel.note = value
+    return kernel
+
+
+def _with_default(value: object) -> Callable[[tf.Tensor], tf.Tensor]:
+    return lambda x, value=value: x * value
+
+
+DIFFERENT: dict[str, Callable[[], GPLaplace]] = {
+    "base": _model,
+    "sum": lambda: _model(_sum(False)),
+    "tied": lambda: _model(_sum(True)),
+    "ARD": lambda: _model(SE(lengthscales=[1.0, 1.0])),
+    "prior": lambda: _model(_with_prior(1.0)),
+    "another prior": lambda: _model(_with_prior(2.0)),
+    "prior on the unconstrained value": lambda: _model(_with_prior(1.0, "unconstrained")),
+    "lower bound": lambda: _model(_bounded(1e-3)),
+    "another bound": lambda: _model(_bounded(1e-2)),
+    "frozen": lambda: _model(_frozen()),
+    "user's kernel": lambda: _model(Scaled(2.0)),
+    "its attribute": lambda: _model(Scaled(3.0)),
+    "an integer in its place": lambda: _model(Scaled(3)),
+    "true in its place": lambda: _model(Scaled(True)),
+    "one in its place": lambda: _model(Scaled(1)),
+    "dimensions": lambda: _model(SE(active_dims=[0])),
+    "other dimensions": lambda: _model(SE(active_dims=[1])),
+    "exact": lambda: _model(likelihood=BernoulliLogit(bound=None)),
+    "fewer pieces": lambda: _model(likelihood=BernoulliLogit(bound="piecewise", num_pieces=10)),
+    "likelihood": lambda: _model(likelihood=gpflow.likelihoods.Bernoulli()),
+    "mean function": lambda: _model(mean_function=gpflow.functions.Constant()),
+    "width": lambda: _model(width=3),
+    "inducing": lambda: _model(inducing_variable=np.zeros([1, 2])),
+    "more inducing": lambda: _model(inducing_variable=np.array([[0.0, 0.0], [1.0, 1.0]])),
+    "method": lambda: GPTaylor(_model().data, SE(), BernoulliLogit()),
+    "plain object": lambda: _model(_attributed(Option(2))),
+    "another plain object": lambda: _model(_attributed(Option(3))),
+    "closure over a number": lambda: _model(_attributed((lambda c: lambda x: x * c)(2.0))),
+    "another number": lambda: _model(_attributed((lambda c: lambda x: x * c)(3.0))),
+    "array": lambda: _model(_attributed(np.arange(2000.0))),
+    "another array": lambda: _model(_attributed(np.arange(2000.0)[::-1])),
+    "constant": lambda: _model(_attributed(tf.constant([1.0, 2.0]))),
+    "another constant": lambda: _model(_attributed(tf.constant([1.0, 3.0]))),
+    "not a number": lambda: _model(_attributed(float("nan"))),
+}
+
+
+def test_what_decides_a_graph_decides_the_key() -> None:
+    keys = {name: examine(build()).key for name, build in DIFFERENT.items()}
+    assert len(set(keys.values())) == len(keys), [
+        (a, b) for a in keys for b in keys if a < b and keys[a] == keys[b]
+    ]
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_models_built_alike_have_equal_keys(name: str) -> None:
+    first, second = (examine(DIFFERENT[name]()) for _ in range(2))
+    assert first.key == second.key
+    assert not first.refused
+    assert hash(first.key) == hash(second.key)
+    assert [v.shape.as_list() for v in first.variables] == [v.shape.as_list() for v in second.variables]
+
+
+def test_values_and_the_number_of_rows_decide_nothing() -> None:
+    model = _model(SE(variance=3.0), num_data=25, seed=5)
+    model.nat1.assign(tf.ones_like(model.nat1))
+    assert examine(model).key == examine(_model()).key
+
+
+def test_training_leaves_the_key_as_it_is() -> None:
+    model = _model()
+    key = examine(model).key
+    model.training_loss()
+    model.predict_y(model.data[0])
+    model.trainable_parameters[0].log_prior_density()
+    assert examine(model).key == key
+
+
+def test_a_changed_structure_is_another_key() -> None:
+    model, keys = _model(), []
+    keys.append(examine(model).key)
+    gpflow.set_trainable(model.kernel.variance, False)
+    keys.append(examine(model).key)
+    model.kernel.lengthscales.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(1.0))
+    keys.append(examine(model).key)
+    model.kernel = model.kernel + gpflow.kernels.White()
+    keys.append(examine(model).key)
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: (lambda variable: lambda x: x * variable)(tf.Variable(1.0)),
+        lambda: _with_default(tf.Variable(1.0)),
+        lambda: (lambda constant: lambda x: x * constant)(tf.constant(1.0)),
+        lambda: iter([1]),
+        lambda: tf.data.Dataset.range(3),
+        lambda: tf.function(lambda x: x),
+        lambda: {1, 2},
+        lambda: np.array([object()]),
+    ],
+)
+def test_what_no_rule_covers_has_no_key(value: Callable[[], object]) -> None:
+    (reason,) = examine(_model(_attributed(value()))).refused
+    assert reason.startswith("GPLaplace.kernel.note: ")
+
+
+def test_a_key_is_quick() -> None:
+    kernel = SE() + SE() + SE() + SE() + SE()
+    model = _model(kernel)
+    examine(model)
+    seconds = []
+    for _ in range(20):
+        begin = time.process_time()
+        examine(model)
+        seconds.append(time.process_time() - begin)
+    assert min(seconds) <= 2e-3
