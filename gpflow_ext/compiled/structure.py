@@ -18,7 +18,7 @@ import tensorflow_probability as tfp
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
 COUNTED = (gpflow.models.SVGP, gpflow.models.SGPR)  # models that scale by ``num_data``, or do not use it
 _BOOKKEEPING = {"_name", "_name_scope", "_scope_name", "_setattr_tracking", "_obj_reference_counts_dict"}
-_OF_OPTIMISER = {"_distribution_strategy", "_index_dict", "_mesh", "name"}
+_OF_OPTIMISER = {"_coalesced_children", "_distribution_strategy", "_index_dict", "_mesh", "name"}
 _PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
 
 
