@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import gradients
+from gpflow_ext.compiled import gradients, options
 from gpflow_ext.compiled.structure import Apart, Structure, examine
 
 OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
@@ -34,7 +34,8 @@ class Entry(NamedTuple):
 
     def __call__(self, *flat: Any) -> Any:
         """Return the nested outputs."""
-        return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
+        with options.one_pass():
+            return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
 
 
 _entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()

@@ -17,7 +17,10 @@ Shapes: N data, M inducing variables, L latent functions; vectors over the data 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
@@ -135,12 +138,51 @@ class Expected(NamedTuple):
 
 
 def expect(expectation: Expectation, mean: tf.Tensor, var: tf.Tensor) -> Expected:
-    """Evaluate the expected log likelihood and its derivatives in one pass."""
+    """Evaluate the expected log likelihood and its derivatives in one pass; see also `as_one_function`."""
+    call = _CALLS.get().get(expectation)
+    return _expect(expectation, mean, var) if call is None else call(mean, var)
+
+
+def _expect(expectation: Expectation, mean: tf.Tensor, var: tf.Tensor) -> Expected:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch((mean, var))
         value = tf.reduce_sum(expectation(mean, var))
     by_mean, by_var = tape.gradient(value, (mean, var))
     return Expected(value, by_mean, -2.0 * by_var)
+
+
+_CALLS: contextvars.ContextVar[dict[Expectation, Callable[[tf.Tensor, tf.Tensor], Expected]]]
+_CALLS = contextvars.ContextVar("_CALLS", default={})  # noqa: B039  (never changed)
+
+
+@contextlib.contextmanager
+def as_one_function(expectation: Expectation, like: tf.Tensor) -> Iterator[None]:
+    """Within, let a graph have `expect` of this expectation once, as a function that is called.
+
+    An update of the sites asks for it in five to ten places, each of which would else have a copy of its
+    hundreds of operations. It is not to be differentiated, and only for arguments shaped as ``like``.
+    """
+    if tf.executing_eagerly():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+
+    @functools.cache
+    def made() -> Any:
+        spec = tf.TensorSpec(like.shape, like.dtype)
+        compiled = tf.function(
+            lambda mean, var: _expect(expectation, mean, var),
+            autograph=False,
+            experimental_attributes={"_noinline": True},
+        )
+        with graph.as_default():  # the caller may be in a loop of it
+            return compiled.get_concrete_function(spec, spec)
+
+    token = _CALLS.set({**_CALLS.get(), expectation: lambda mean, var: Expected(*made()(mean, var))})
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
 
 
 def variational_sites(expectation: Expectation, marginals: Marginals) -> Sites:

@@ -16,7 +16,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.sites.algebra import Prior, Sites
+from gpflow_ext.sites.algebra import Prior, Sites, as_one_function
 
 SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 
@@ -135,6 +135,12 @@ class SiteMethod(abc.ABC):
         They also end where the objective, if the state holds it, gains no more than rounding. The prior and
         the sites are held fixed: nothing is differentiated through the iteration.
         """
+        with as_one_function(model.expectation, sites.nat1):
+            return self._solve(model, prior, sites, steps, tolerance)
+
+    def _solve(
+        self, model: SitedModel, prior: Prior, sites: Sites, steps: Any, tolerance: Any
+    ) -> tuple[Any, tf.Tensor]:
         prior = tf.nest.map_structure(tf.stop_gradient, prior)
         first = self.begin(model, prior, Sites(*map(tf.stop_gradient, sites)))
 

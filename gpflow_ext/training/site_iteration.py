@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.sites.algebra import Prior, Sites
+from gpflow_ext.sites.algebra import Prior, Sites, as_one_function
 from gpflow_ext.sites.method import SMALLEST_GAIN, SitedModel, SiteMethod
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
@@ -37,7 +37,9 @@ class SiteUpdates(tf.Module):
 
     def step(self, prior: Prior, state: Any) -> tuple[Any, tf.Tensor]:
         """Return the state after an update, with its objective and violation; NaN where it is undone."""
-        return self._keep(self._method.step(self._model, prior, state), state)
+        model = self._model
+        with as_one_function(model.expectation, model.sites.nat1):
+            return self._keep(self._method.step(model, prior, state), state)
 
     def value(self, prior: Prior) -> tf.Tensor:
         """Return the objective at the model's sites, log priors included, []."""
