@@ -151,7 +151,7 @@ def test_a_model_that_needs_its_number_of_data_as_a_plain_number_gets_it() -> No
 
 
 def test_a_loss_that_closes_over_its_model_is_minimised() -> None:
-    """Its variables are met outside of the function too; the graph must differentiate in those it holds."""
+    """The variables that it holds are arguments of the graph too, which differentiates in them."""
     model = gpr(20)
     before = float(model.training_loss())
     found = lbfgs.minimize(lambda: model.training_loss(), model.trainable_variables)

@@ -50,9 +50,9 @@ def examine(owner: Any) -> Structure:
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
-    variables = [variable for variable in walk.variables if id(variable) not in walk.captured]
-    constants = [*walk.constants, *walk.captured.values()]
-    return Structure(key, variables, walk.tensors, walk.bijectors, constants, walk.counted, walk.refused)
+    return Structure(
+        key, walk.variables, walk.tensors, walk.bijectors, walk.constants, walk.counted, walk.refused
+    )
 
 
 class _Walk:
@@ -64,10 +64,8 @@ class _Walk:
         self.bijectors: list[tfp.bijectors.Bijector] = []
         self.constants: list[Any] = []
         self.counted: list[gpflow.models.BayesianModel] = []
-        self.captured: dict[int, tf.Variable] = {}  # by functions that are refused: copies share them too
         self.refused: list[str] = []
         self._met: dict[int, tuple[int, Any]] = {}
-        self._functions: dict[int, tuple[int, Any]] = {}
 
     def part(self, value: Any, path: str) -> Hashable:
         """Return the key of a value."""
@@ -155,13 +153,9 @@ class _Walk:
             value.__kwdefaults__,
             [cell.cell_contents for cell in value.__closure__ or ()],
         )
-        self._functions[id(value)] = self._met[id(value)]
-        inner = _Walk()  # what is met again must be seen too: no copy of a function has its own
-        inner._met, inner._functions = dict(self._functions), dict(self._functions)
-        parts = inner.part(held, path)
-        self.bijectors += inner.bijectors
-        if inner.variables or inner.tensors or inner.constants or inner.refused:
-            self.captured |= inner.captured | {id(variable): variable for variable in inner.variables}
+        before = len(self.variables) + len(self.tensors) + len(self.constants)
+        parts = self.part(held, path)
+        if len(self.variables) + len(self.tensors) + len(self.constants) > before:
             return self._refuse(f"{path}: a function that holds a variable or a tensor")
         return value.__code__, id(value.__globals__), parts
 
