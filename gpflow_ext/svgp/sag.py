@@ -73,14 +73,14 @@ class AverageDescent(Loss):
         """Return L, doubled until a step along the batch's own gradient lowers its loss as it should."""
         square = tf.reduce_sum(gradient**2)
 
-        def too_small(k: tf.Tensor, lipschitz: tf.Tensor) -> tf.Tensor:
+        def attempt(k: tf.Tensor, lipschitz: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
             self._assign(x - gradient / lipschitz)
             value = self.value(batch)
-            high = value > loss - 0.5 * square / lipschitz
-            return (k < DOUBLINGS) & (high | tf.logical_not(tf.math.is_finite(value)))
+            high = (value > loss - 0.5 * square / lipschitz) | tf.logical_not(tf.math.is_finite(value))
+            return k + 1, tf.where(high, 2.0 * lipschitz, lipschitz), high
 
-        start = (tf.constant(0), tf.convert_to_tensor(self.lipschitz))
-        _, lipschitz = tf.while_loop(too_small, lambda k, lipschitz: (k + 1, 2.0 * lipschitz), start)
+        start = (tf.constant(0), tf.convert_to_tensor(self.lipschitz), tf.constant(True))
+        _, lipschitz, _ = tf.while_loop(lambda k, _, high: (k < DOUBLINGS) & high, attempt, start)
         return lipschitz
 
     def _assign(self, x: tf.Tensor) -> None:
