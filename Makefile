@@ -14,10 +14,18 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint audit bench docs pictures reproduce reproduce-quick zoo clean
+.PHONY: demo test check slow lint audit bench docs pictures reproduce reproduce-quick zoo clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
+
+# The linters and the tests that a change touches: a minute and a half.
+check: lint
+	$(BIN)/python -m scripts.tools.check $(CHECK_ARGS)
+
+# The next share of the long tests, recorded in docs/results/slow_tests.jsonl.
+slow: $(SETUP)
+	$(BIN)/python -m scripts.tools.slow_tests $(SLOW_ARGS)
 
 test: $(SETUP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)

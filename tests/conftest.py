@@ -6,6 +6,7 @@ import gc
 import gzip
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,15 +21,48 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", default=False, help="also run the long tests")
+    parser.addoption("--slow-share", metavar="K/N", help="of the long tests run the K-th of N shares, alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--runslow"):
-        return
-    skip = pytest.mark.skip(reason="slow: run with --runslow")
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
+    share = config.getoption("--slow-share")
+    if share:
+        number, shares = map(int, share.split("/"))
+        kept = [item for item in items if "slow" in item.keywords and _share(item, shares) == number]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    elif not config.getoption("--runslow"):
+        skip = pytest.mark.skip(reason="slow: run with --runslow")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip)
+
+
+def _share(item: pytest.Item, shares: int) -> int:
+    """Return the share of a test, from 1, which its name decides."""
+    return zlib.crc32(item.nodeid.encode()) % shares + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Seconds(config), "seconds of files")
+
+
+class _Seconds:
+    """Keeps what each file of tests takes, for `scripts.tools.check`."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config, self._seconds = config, dict[str, float]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file] = self._seconds.get(file, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        cache = getattr(self._config, "cache", None)
+        if cache is None or hasattr(self._config, "workerinput"):
+            return
+        name = "gpflow_ext/seconds"
+        cache.set(name, {**cache.get(name, {}), **self._seconds})
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

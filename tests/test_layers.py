@@ -37,8 +37,8 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "kmm": "newton ascent algorithm1 method model recipe",
-        "ep": "seen_posterior moment_matching removal engine method distributed minibatch_model stochastic model "
-        "minibatches recipe",
+        "ep": "seen_posterior moment_matching removal factors engine optimum method distributed minibatch_model minibatch_updates "
+        "stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi",
         "gprn": "network outputs tensor_normal conditional sampled block_ascent tensor collapsed posterior draws model "

@@ -126,7 +126,7 @@ def moved(model, seed=3):
     for parameter in model.parameters:
         variable = parameter.unconstrained_variable
         variable.assign(
-            tf.abs(variable + tf.constant(0.1 * rng.uniform(size=variable.shape), variable.dtype))
+            tf.abs(variable + tf.constant(0.1 * rng.uniform(size=variable.numpy().shape), variable.dtype))
         )
     return model
 

@@ -82,7 +82,7 @@ def _settled(model: GPModel) -> GPModel:
         model.q_mu.assign(np.random.default_rng(0).normal(size=model.q_mu.shape))
         model.q_sqrt.assign(0.5 * model.q_sqrt)
         return model
-    prec = np.random.default_rng(0).uniform(0.1, 0.3, model.prec.shape)
+    prec = np.random.default_rng(0).uniform(0.1, 0.3, model.sites.prec.shape)
     model.assign_sites(Sites(tf.constant(model.data[1].numpy() - 0.5), tf.constant(prec)))
     return model
 

@@ -26,8 +26,8 @@ def kernel():
 def sited(model):
     """Give a site model sites that no default has, in place of training it."""
     rng = np.random.default_rng(1)
-    model.nat1.assign(rng.normal(size=model.nat1.shape))
-    model.prec.assign(rng.uniform(0.2, 2.0, size=model.prec.shape))
+    model.nat1.assign(rng.normal(size=model.sites.nat1.shape))
+    model.prec.assign(rng.uniform(0.2, 2.0, size=model.sites.prec.shape))
     return model
 
 

@@ -14,7 +14,8 @@ from scipy.special import log_ndtr
 from scipy.stats import multivariate_normal, norm
 
 import gpflow_ext as gpx
-from gpflow_ext.ep.engine import MomentMatcher, evaluate
+from gpflow_ext.ep.engine import MomentMatcher
+from gpflow_ext.ep.factors import evaluate
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import SparseEP
 
@@ -148,7 +149,7 @@ def test_label_noise_makes_one_factor_of_a_datum() -> None:
         point = evaluate(model, model.prior(), model.sites)
         np.testing.assert_allclose(point.objective, exact[0], rtol=0, atol=1e-10)
         model.assign_sites(point.proposal)
-    assert model.nat1.shape == (1, 3)
+    assert model.sites.nat1.shape == (1, 3)
     assert point.violation < 1e-8
     assert (np.abs(model.prec) > 1e-3).all()
 

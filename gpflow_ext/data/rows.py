@@ -12,6 +12,7 @@ import tensorflow as tf
 from gpflow_ext.data import checks
 
 CHUNK = 2048  # rows held at a time in a sum over all data
+PIECE = 512  # rows at a time where each piece is a call of a compiled function
 SHUFFLE_BUFFER = 10_000  # rows of a dataset from which a minibatch is drawn
 
 Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
@@ -29,6 +30,9 @@ class Rows(Protocol):
         They depend on ``size``, ``seed`` and ``epoch`` alone. The last may be smaller.
         """
 
+    def pieces(self) -> Iterator[Batch]:
+        """Yield all rows in order, `PIECE` at a time; the last piece may be smaller."""
+
     def total(self, initial: Any, function: Callable[[Batch], Any]) -> Any:
         """Return ``initial`` plus the sum of a function over all data, `CHUNK` rows at a time."""
 
@@ -45,6 +49,12 @@ class ArrayRows:
         for begin in range(first * size, self.num_data, size):
             rows = tf.constant(order[begin : begin + size])
             yield rows, tf.gather(self._X, rows), tf.gather(self._Y, rows)
+
+    def pieces(self) -> Iterator[Batch]:
+        """See `Rows`."""
+        for begin in range(0, self.num_data, PIECE):
+            part = slice(begin, min(begin + PIECE, self.num_data))
+            yield tf.range(part.start, part.stop, dtype=tf.int64), self._X[part], self._Y[part]
 
     def total(self, initial: Any, function: Callable[[Batch], Any]) -> Any:
         """See `Rows`. All shapes are static, as XLA needs them."""
@@ -116,6 +126,11 @@ class DatasetRows:
         buffer = min(self.num_data, SHUFFLE_BUFFER)
         shuffled = self._dataset.enumerate().shuffle(buffer, seed=mixed, reshuffle_each_iteration=False)
         for rows, (X, Y) in shuffled.batch(size).skip(first).prefetch(2):
+            yield rows, X, Y
+
+    def pieces(self) -> Iterator[Batch]:
+        """See `Rows`."""
+        for rows, (X, Y) in self._dataset.enumerate().batch(PIECE).prefetch(1):
             yield rows, X, Y
 
     def total(self, initial: Any, function: Callable[[Batch], Any]) -> Any:

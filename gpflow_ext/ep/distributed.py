@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, moment_matching
+from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.moment_matching import Layout
 from gpflow_ext.sites import Projection, Sites
 from gpflow_ext.training.distribute import Shards, total
 
 
 class ShardableModel(Protocol):
-    """What the engine needs of a model beyond `ep.engine.FactoredModel`."""
+    """What the engine needs of a model beyond `ep.factors.FactoredModel`."""
 
     data: tuple[tf.Tensor, tf.Tensor]
 
@@ -68,11 +68,11 @@ class ShardedFactors:
         """Return the prior at each replica's data."""
         return self._shards.run(self._target.prior, self._data[0])
 
-    def at(self, prior: Any, sites: Sites) -> engine.Evaluated:
+    def at(self, prior: Any, sites: Sites) -> factors.Evaluated:
         """Evaluate the evidence and match the moments of all factors; see `ep.engine`."""
         return self._point(prior, sites, [])
 
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> engine.Evaluated:
+    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> factors.Evaluated:
         """Return `at` and the gradient of its objective with the sites held fixed."""
         return self._point(None, sites, variables)
 
@@ -80,7 +80,7 @@ class ShardedFactors:
         """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
         return self._shards.sum(values)
 
-    def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> engine.Evaluated:
+    def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> factors.Evaluated:
         """Return the point; its proposal is that of this process's factors, the other sites stay."""
 
         def part(prior: Projection | None, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor) -> Any:
@@ -90,7 +90,7 @@ class ShardedFactors:
         value, unsound, violations, *gradient = self._shards.equal(results[0])
         proposal = Sites(*(self._shards.replace(*pair) for pair in zip(sites, results[1], strict=True)))
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in [value, violations, *gradient]])
-        return engine.Evaluated(
+        return factors.Evaluated(
             value, proposal, tf.reduce_max(violations), finite & (unsound == 0.0), gradient
         )
 
@@ -117,7 +117,7 @@ class ShardedFactors:
             value = at.log_evidence + shared / replicas
         gradient = tape.gradient(value, variables, unconnected_gradients="zero")
         residual = layout.select(prior.residual)
-        proposal, violation, finite = engine.match(log_normaliser, at.cavity, residual, sites)
+        proposal, violation, finite = factors.match(log_normaliser, at.cavity, residual, sites)
         unsound = tf.cast(~(at.sound & finite), value.dtype)
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         violations = tf.one_hot(number, replicas, on_value=violation, off_value=tf.zeros_like(violation))

@@ -16,91 +16,20 @@ log Z is not monotone along the way and decides nothing but convergence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import moment_matching
-from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Projection, Sites
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.ep.factors import Evaluated, FactoredModel, Factors, WholeFactors
+from gpflow_ext.sites import Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
 SMALLEST_DAMPING = 0.1
 LARGEST_RELAXATION = 100.0  # where a datum has several factors
 ATTEMPTS = 20  # of a step, each with half the length of the last
-
-
-class FactoredModel(Protocol):
-    """What the engine needs of a model whose sites stand for factors of the likelihood."""
-
-    @property
-    def sites(self) -> Sites:
-        """The current sites."""
-
-    def assign_sites(self, new: Sites) -> None:
-        """Replace the sites."""
-
-    def gram(self) -> tf.Tensor:
-        """Return K_uu, [M, M]."""
-
-    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
-        """Return the prior at the training inputs, for the Cholesky factor of K_uu where it is known."""
-
-    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-        """Return log ∫ p(yₙ | f) N(f; mean, var) df for all data, [N]."""
-
-    def layout(self) -> Layout:
-        """Return which latent functions each factor sees."""
-
-    def log_prior_density(self) -> tf.Tensor:
-        """Return the log density of the priors of the hyperparameters."""
-
-
-class Evaluated(NamedTuple):
-    """All that a step needs to know at given sites and hyperparameters."""
-
-    objective: tf.Tensor  # log Z plus the log prior density, []
-    proposal: Sites  # the sites that match the moments, in the shape of the sites
-    violation: tf.Tensor  # largest change of a site that they propose, relative to 1 + |prec|, []
-    sound: tf.Tensor  # whether all of it is finite, B and the cavity variances are positive, []
-    gradient: list[tf.Tensor]  # of the objective in the hyperparameters, where these move
-
-
-def evaluate(target: FactoredModel, prior: Projection, sites: Sites) -> Evaluated:
-    """Evaluate the evidence and match the moments of all factors. O(NM²): one Cholesky factorisation."""
-    layout = target.layout()
-    at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
-    residual = layout.select(prior.residual)
-    proposal, violation, finite = match(target.log_normaliser, at.cavity, residual, sites)
-    return Evaluated(at.log_evidence + target.log_prior_density(), proposal, violation, at.sound & finite, [])
-
-
-def match(
-    log_normaliser: moment_matching.LogNormaliser,
-    cavity: moment_matching.Cavity,
-    residual: tf.Tensor,
-    sites: Sites,
-) -> tuple[Sites, tf.Tensor, tf.Tensor]:
-    """Return the matching sites, the largest relative change that they are, and whether all are finite."""
-    proposal = moment_matching.matched_sites(log_normaliser, cavity, residual)
-    change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
-    violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
-    return proposal, violation, tf.math.is_finite(tf.reduce_sum(change))
-
-
-def evaluate_with_gradient(
-    target: FactoredModel, variables: Sequence[tf.Variable], sites: Sites
-) -> Evaluated:
-    """Return `evaluate` and the gradient of its objective with the sites held fixed, the cavities not."""
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(variables)
-        chol = tf.stop_gradient(tf.linalg.cholesky(target.gram()))  # its derivative is cheaper in closed form
-        point = evaluate(target, target.prior(None, chol), sites)
-    gradient = tape.gradient(point.objective, variables, unconnected_gradients="zero")
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in gradient])
-    return point._replace(gradient=gradient, sound=point.sound & finite)
 
 
 def largest_relaxation(nat1: tf.Tensor) -> float:
@@ -136,52 +65,124 @@ def relaxation(
     return tf.clip_by_value(secant, SMALLEST_DAMPING, longest)
 
 
-def sum_over_factors(values: tf.Tensor) -> tf.Tensor:
-    """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
-    return tf.reduce_sum(values, axis=list(range(1, values.shape.rank)))
+def check_damping(damping: float | None) -> None:
+    """Raise ``ValueError`` for a share of the way that is not in (0, 1]."""
+    if damping is not None and not 0.0 < damping <= 1.0:
+        raise ValueError(f"`damping` must be in (0, 1]; got {damping}.")
 
 
-class Factors(Protocol):
-    """Where the factors of a model are evaluated: all at once, or in shards."""
+class Sweeps:
+    """What is compiled: the sweeps, with the variables that they remember between them.
+
+    Parameters
+    ----------
+    target
+        The model.
+    factors
+        Where its factors are evaluated.
+    variables
+        Its hyperparameters.
+    optimizer
+        A tf_keras optimiser that moves them in each sweep; ``None`` holds them fixed.
+    """
+
+    def __init__(
+        self, target: FactoredModel, factors: Factors, variables: Sequence[tf.Variable], optimizer: Any | None
+    ) -> None:
+        self._target, self._factors, self._optimizer = target, factors, optimizer
+        self._variables = list(variables)
+        self.moving = [] if optimizer is None else list(variables)
+        nat1 = target.sites.nat1
+        self._longest = largest_relaxation(nat1)
+        zeros, open_rows = tf.zeros([2, *nat1.shape], nat1.dtype), [2, None, *nat1.shape[1:]]
+        self.proposal = tf.Variable(zeros, False, shape=open_rows)  # nat1 and prec, stacked
+        self.direction = tf.Variable(zeros, False, shape=open_rows)  # of the last step, not damped
+        self.length = tf.Variable(tf.zeros([], nat1.dtype), False)  # ρ of the last step
+        self.gradient = [tf.Variable(tf.zeros_like(v), False) for v in self.moving]
 
     def prior(self) -> Any:
-        """Return the prior at the data, in the form that ``at`` takes."""
-
-    def at(self, prior: Any, sites: Sites) -> Evaluated:
-        """Return `evaluate` of all factors."""
-
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Evaluated:
-        """Return `evaluate_with_gradient` of all factors."""
-
-    def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the sum of values [K, N, ...] over all but the first axis, [K]."""
-
-
-class WholeFactors:
-    """All factors of a model at once."""
-
-    def __init__(self, target: FactoredModel) -> None:
-        self._target = target
-
-    def prior(self) -> Projection:
         """Return the prior at the data."""
-        return self._target.prior()
+        return self._factors.prior()
 
-    def at(self, prior: Projection, sites: Sites) -> Evaluated:
-        """Return `evaluate`."""
-        return evaluate(self._target, prior, sites)
+    def differentiate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return log Z at the present sites and its gradient in the hyperparameters."""
+        point = self._factors.with_gradient(self._variables, self._target.sites)
+        return point.objective, point.gradient
 
-    def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Evaluated:
-        """Return `evaluate_with_gradient`."""
-        return evaluate_with_gradient(self._target, variables, sites)
+    def take(self, prior: Any, share: tf.Tensor, damping: tf.Tensor) -> tf.Tensor:
+        """Try a step of a share of its length, and commit or undo it; the share 0 begins where the sites are.
 
-    def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """See `sum_over_factors`."""
-        return sum_over_factors(values)
+        Parameters
+        ----------
+        prior
+            What `prior` returns; empty where the hyperparameters move.
+        share
+            Part of the step that is taken, [].
+        damping
+            ρ of a whole step; NaN adapts it, [].
+
+        Returns
+        -------
+        log Z plus the log prior density, the violation, and 1 if the step was sound, else 0; [3].
+        """
+        old, begins = self._target.sites, tf.equal(share, 0.0)
+        moved = [*self.moving, *([] if self._optimizer is None else self._optimizer.variables)]
+        kept = [variable.read_value() for variable in moved]
+        change = self.proposal - tf.stack(old)
+        direction = tf.where(begins, tf.zeros_like(change), change)
+        length = share * self._length(direction, damping)
+        new = Sites(*tf.unstack(tf.stack(old) + length * direction))
+        if self.moving:
+            self._descend(kept, share, begins)
+            point = self._factors.with_gradient(self.moving, new)
+        else:
+            point = self._factors.at(prior, new)
+        pairs = zip(new, old, strict=True)
+        self._target.assign_sites(Sites(*(tf.where(point.sound, a, b) for a, b in pairs)))
+        for variable, before in zip(moved, kept, strict=True):
+            variable.assign(tf.where(point.sound & ~begins, variable, before))
+        self._keep(point, direction, length)
+        return tf.stack([point.objective, point.violation, tf.cast(point.sound, length.dtype)])
+
+    def _length(self, direction: tf.Tensor, damping: tf.Tensor) -> tf.Tensor:
+        """Return ρ of the next step."""
+        total = self._factors.sum
+        secant = relaxation(direction, self.direction, self.length, self._longest, total)
+        return tf.where(tf.math.is_nan(damping), secant, damping)
+
+    def _descend(self, kept: Sequence[tf.Tensor], share: tf.Tensor, begins: tf.Tensor) -> None:
+        """Take a share of a step of the optimiser, none of it where a run begins."""
+        descent = [-part for part in self.gradient]
+        self._optimizer.apply_gradients(zip(descent, self.moving, strict=True))  # type: ignore[union-attr]
+        for variable, before in zip(self.moving, kept, strict=False):
+            part = before + tf.cast(share, variable.dtype) * (variable - before)
+            variable.assign(tf.where(begins, before, part))
+
+    def _keep(self, point: Evaluated, direction: tf.Tensor, length: tf.Tensor) -> None:
+        """Store what the next step reads, where the step was sound."""
+        stored = [self.proposal, self.direction, self.length, *self.gradient]
+        values = [tf.stack(point.proposal), direction, length, *point.gradient]
+        for variable, value in zip(stored, values, strict=False):
+            variable.assign(tf.where(point.sound, value, variable))
+
+
+class OwnFunctions:
+    """The methods of one object compiled for it alone; called as `gpflow_ext.compiled.Compiled` is."""
+
+    def __init__(self) -> None:
+        self._functions: dict[Any, Any] = {}
+
+    def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method."""
+        if method not in self._functions:
+            self._functions[method] = tf.function(method, autograph=False)
+        return self._functions[method](*arguments)
 
 
 class MomentMatcher(tf.Module):
-    """Sweeps over the sites, compiled once, their state in variables that a checkpoint can hold.
+    """Sweeps over the sites, compiled once for each structure of a model.
+
+    Their state is in variables that a checkpoint can hold.
 
     Parameters
     ----------
@@ -196,7 +197,7 @@ class MomentMatcher(tf.Module):
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     factors
-        Where its factors are evaluated; all at once by default.
+        Where its factors are evaluated; all at once by default. The sweeps are else compiled for them alone.
     """
 
     def __init__(
@@ -209,31 +210,16 @@ class MomentMatcher(tf.Module):
         factors: Factors | None = None,
     ) -> None:
         super().__init__()
-        if damping is not None and not 0.0 < damping <= 1.0:
-            raise ValueError(f"`damping` must be in (0, 1]; got {damping}.")
-        self._target, self._damping, self._optimizer = target, damping, optimizer
-        self._moving = [] if optimizer is None else list(variables)
-        self._moved = [*self._moving, *([] if optimizer is None else optimizer.variables)]
-        jit = resolve_jit(jit_compile)
-        factors = WholeFactors(target) if factors is None else factors
-        self._prior = tf.function(factors.prior, autograph=False)
-        self._sum = factors.sum
-        self._fixed: Any = None
-
-        def with_gradient(sites: Sites) -> Evaluated:
-            return factors.with_gradient(variables, sites)
-
-        self._at = tf.function(factors.at, jit_compile=jit, autograph=False)
-        self._with_gradient = tf.function(with_gradient, jit_compile=jit, autograph=False)
-        self._step = tf.function(self._take, autograph=False)
-        nat1 = target.sites.nat1
-        self._longest = largest_relaxation(nat1)
-        dtype, shape = nat1.dtype, [2, *nat1.shape]
-        self.proposal = tf.Variable(tf.zeros(shape, dtype), trainable=False)  # nat1 and prec, stacked
-        self.direction = tf.Variable(tf.zeros(shape, dtype), trainable=False)  # of the last step, not damped
-        self.length = tf.Variable(tf.zeros([], dtype), trainable=False)  # ρ of the last step
-        self.gradient = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._moving]
+        check_damping(damping)
+        self._target, self._optimizer = target, optimizer
+        sweeps = Sweeps(target, WholeFactors(target) if factors is None else factors, variables, optimizer)
+        self._sweeps = sweeps
+        self._prior: Any = None
+        self._compiled = Compiled(sweeps, resolve_jit(jit_compile)) if factors is None else OwnFunctions()
+        self.proposal, self.direction, self.length = sweeps.proposal, sweeps.direction, sweeps.length
+        self.gradient = sweeps.gradient
         self.started = tf.Variable(False, trainable=False)
+        self._damping = tf.constant(np.nan if damping is None else damping, self.length.dtype)
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -246,14 +232,13 @@ class MomentMatcher(tf.Module):
 
         Where the sites are not sound there, they are set to zero. NaN if even that does not help.
         """
-        self._fixed = None
-        point = self._evaluate(self._target.sites)
-        if not bool(point.sound):
-            self._target.assign_sites(Sites(*(tf.zeros_like(part) for part in self._target.sites)))
-            point = self._evaluate(self._target.sites)
-        self._keep(point, tf.zeros_like(self.direction), tf.zeros_like(self.length), True)
+        self._prior = None
+        progress, sound = self._take(0.0)
+        if not sound:
+            self._target.assign_sites(Sites(*map(tf.zeros_like, self._target.sites)))
+            progress, sound = self._take(0.0)
         self.started.assign(True)
-        return Progress(float(point.objective) if bool(point.sound) else np.nan, float(point.violation))
+        return progress if sound else Progress(np.nan, progress.violation)
 
     def step(self) -> Progress:
         """Do one sweep, and one step of the optimiser.
@@ -263,9 +248,9 @@ class MomentMatcher(tf.Module):
         if not self.started and not np.isfinite(self.start().objective):
             return Progress(np.nan, np.inf)
         for attempt in range(ATTEMPTS):
-            objective, violation, sound = self._run(0.5**attempt)
+            progress, sound = self._take(0.5**attempt)
             if sound:
-                return Progress(float(objective), float(violation))
+                return progress
         return Progress(np.nan, np.inf)
 
     def settle(self, max_steps: int, tolerance: float) -> Progress:
@@ -285,51 +270,13 @@ class MomentMatcher(tf.Module):
 
     def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
         """Return log Z at the present sites and its gradient in the hyperparameters."""
-        point = self._with_gradient(self._target.sites)
-        return float(point.objective), point.gradient
+        objective, gradient = self._compiled(self._sweeps.differentiate)
+        return float(objective), gradient
 
-    def _evaluate(self, sites: Sites) -> Evaluated:
-        return self._with_gradient(sites) if self._moving else self._at(self._cached_prior(), sites)
-
-    def _cached_prior(self) -> Any:
-        if self._fixed is None:
-            self._fixed = self._prior()
-        return self._fixed
-
-    def _run(self, share: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        prior = None if self._moving else self._cached_prior()
-        return self._step(prior, tf.constant(share, self.length.dtype))
-
-    def _take(self, prior: Any, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Try a step of the given share of its length, and commit or undo it."""
-        old = self._target.sites
-        kept = [variable.read_value() for variable in self._moved]
-        direction = self.proposal - tf.stack(old)
-        length = share * self._length(direction)
-        new = Sites(*tf.unstack(tf.stack(old) + length * direction))
-        if self._moving:
-            descent = [-part for part in self.gradient]
-            self._optimizer.apply_gradients(zip(descent, self._moving, strict=True))  # type: ignore[union-attr]
-            for variable, before in zip(self._moving, kept, strict=False):
-                variable.assign(before + tf.cast(share, variable.dtype) * (variable - before))
-        point = self._with_gradient(new) if self._moving else self._at(prior, new)
-        self._target.assign_sites(
-            Sites(*(tf.where(point.sound, a, b) for a, b in zip(new, old, strict=True)))
-        )
-        for variable, before in zip(self._moved, kept, strict=True):
-            variable.assign(tf.where(point.sound, variable, before))
-        self._keep(point, direction, length, point.sound)
-        return point.objective, point.violation, point.sound
-
-    def _length(self, direction: tf.Tensor) -> tf.Tensor:
-        """Return ρ of the next step."""
-        if self._damping is not None:
-            return tf.constant(self._damping, direction.dtype)
-        return relaxation(direction, self.direction, self.length, self._longest, self._sum)
-
-    def _keep(self, point: Evaluated, direction: tf.Tensor, length: tf.Tensor, sound: Any) -> None:
-        """Store what the next step reads, where the step was sound."""
-        stored = [self.proposal, self.direction, self.length, *self.gradient]
-        values = [tf.stack(point.proposal), direction, length, *point.gradient]
-        for variable, value in zip(stored, values, strict=False):
-            variable.assign(tf.where(sound, value, variable))
+    def _take(self, share: float) -> tuple[Progress, bool]:
+        """Take a share of a step; return its outcome, and whether it is sound."""
+        if self._prior is None:
+            self._prior = () if self._sweeps.moving else self._compiled(self._sweeps.prior)
+        given = tf.constant(share, self.length.dtype), self._damping
+        objective, violation, sound = self._compiled(self._sweeps.take, self._prior, *given).numpy().tolist()
+        return Progress(objective, violation), bool(sound)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, moment_matching
+from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
+from gpflow_ext.ep.optimum import Sweep, settle
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Prior, Projection, SitedModel, SiteMethod, Sites, register_method, sparse_prior
-
-
-class Sweep(NamedTuple):
-    """A point of damped parallel sweeps."""
-
-    sites: Sites
-    proposal: Sites  # the sites that match the moments
-    violation: tf.Tensor  # []
-    direction: tf.Tensor  # the change that the last sweep proposed, nat1 and prec stacked, [2, N, L]
-    length: tf.Tensor  # ρ of the last sweep, 0 if there was none, []
 
 
 class EP(SiteMethod):
@@ -53,10 +44,10 @@ class EP(SiteMethod):
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweep:
         """See `SiteMethod.begin`; sites that are not sound under the prior are set to zero."""
         target, seen = factored(model), prior.whiten()
-        point = engine.evaluate(target, seen, sites)
+        point = factors.evaluate(target, seen, sites)
         zero = Sites(*map(tf.zeros_like, sites))
         sites, point = tf.cond(
-            point.sound, lambda: (sites, point), lambda: (zero, engine.evaluate(target, seen, zero))
+            point.sound, lambda: (sites, point), lambda: (zero, factors.evaluate(target, seen, zero))
         )
         none = tf.zeros_like(tf.stack(sites))
         return Sweep(sites, point.proposal, point.violation, none, tf.zeros([], none.dtype))
@@ -71,12 +62,12 @@ class EP(SiteMethod):
             state.direction,
             state.length,
             engine.largest_relaxation(state.sites.nat1),
-            engine.sum_over_factors,
+            factors.sum_over_factors,
         )
 
         def attempt(k: tf.Tensor, length: tf.Tensor, *_: Any) -> tuple[Any, ...]:
             new = Sites(*tf.unstack(old + length * direction))
-            point = engine.evaluate(target, seen, new)
+            point = factors.evaluate(target, seen, new)
             sound = point.sound & self._legal(model, new)
             return k + 1, 0.5 * length, sound, new, point.proposal, point.violation
 
@@ -86,6 +77,25 @@ class EP(SiteMethod):
         )
         failed = tf.constant(float("nan"), violation.dtype)
         return Sweep(new, proposal, tf.where(sound, violation, failed), direction, 2.0 * length)
+
+    def solve(
+        self,
+        model: SitedModel,
+        prior: Prior,
+        sites: Sites,
+        steps: int | tf.Tensor,
+        tolerance: float | tf.Tensor,
+    ) -> tuple[Sweep, tf.Tensor]:
+        """See `SiteMethod.solve`; K is whitened once, and the graph evaluates the factors in one place."""
+        prior = tf.nest.map_structure(tf.stop_gradient, prior)
+        sites = Sites(*map(tf.stop_gradient, sites))
+
+        def legal(new: Sites) -> tf.Tensor:
+            return self._legal(model, new)
+
+        state = settle(factored(model), prior.whiten(), sites, steps, tolerance, legal=legal)
+        finite = tf.reduce_all(tf.math.is_finite(tf.stack(state.sites)))
+        return state, finite & tf.math.is_finite(state.violation)
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log Z."""
@@ -114,11 +124,11 @@ class FactorView:
 
     @property
     def sites(self) -> Sites:
-        """See `ep.engine.FactoredModel`."""
+        """See `ep.factors.FactoredModel`."""
         return self._model.sites
 
     def assign_sites(self, new: Sites) -> None:
-        """See `ep.engine.FactoredModel`."""
+        """See `ep.factors.FactoredModel`."""
         self._model.assign_sites(new)
 
     def gram(self) -> tf.Tensor:
@@ -128,7 +138,7 @@ class FactorView:
         return self._model.prior().cov[0]
 
     def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
-        """See `ep.engine.FactoredModel`."""
+        """See `ep.factors.FactoredModel`."""
         model = self._model
         if chol is None:
             return model.prior().whiten()
@@ -139,7 +149,7 @@ class FactorView:
         return Projection(prior.mean, A[None], prior.residual, chol[None])
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-        """See `ep.engine.FactoredModel`."""
+        """See `ep.factors.FactoredModel`."""
         return self._model.log_normaliser(mean, var)
 
     def layout(self) -> Layout:
@@ -147,12 +157,12 @@ class FactorView:
         return WHOLE_DATUM
 
     def log_prior_density(self) -> tf.Tensor:
-        """See `ep.engine.FactoredModel`."""
+        """See `ep.factors.FactoredModel`."""
         return self._model.log_prior_density()
 
 
 def factored(model: Any) -> Any:
-    """Return a site model as `ep.engine.FactoredModel`: itself where it is one, else a view of it."""
+    """Return a site model as `ep.factors.FactoredModel`: itself where it is one, else a view of it."""
     return model if hasattr(model, "layout") else FactorView(model)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.data.rows import Rows
 from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Message, Projection, Sites
+from gpflow_ext.sites import Projection, Sites
 
 
 class Anchor(Protocol):
@@ -49,11 +49,11 @@ class MinibatchModel(Protocol):
     def prior(self, X: tf.Tensor, chol: tf.Tensor) -> Projection:
         """Return the prior at X for the Cholesky factor of K_uu."""
 
+    def without_data(self) -> MinibatchModel:
+        """Return a model of the same parameters that holds no data."""
+
     def prior_copy(self) -> Anchor:
         """Return what keeps the prior of the anchor."""
-
-    def message(self, chol: tf.Tensor) -> Message:
-        """Return the message of all sites."""
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor, data: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         """Return log ∫ p(yₙ | f) N(f; mean, var) df, [B], or that of each factor, [B, F]."""

@@ -84,8 +84,9 @@ class SparseEP(SiteModel):
         X, Y = self.data if self._stream is None else self._stream.head
         one = self.layout((X[:1], Y[:1])).select(tf.zeros([1, self.num_latent_gps], self.nat1.dtype))
         zeros = tf.zeros([self.rows.num_data, *one.shape[1:]], one.dtype)
-        self.nat1 = gpflow.Parameter(zeros, trainable=False)
-        self.prec = gpflow.Parameter(zeros, trainable=False)
+        open_rows = [None, *one.shape[1:]]
+        self.nat1 = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
+        self.prec = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
 
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood
@@ -97,6 +98,12 @@ class SparseEP(SiteModel):
             return stream.head, stream.num_data
         self._stream = None
         return super()._hold(data, likelihood)
+
+    @property
+    def sites(self) -> Sites:
+        """See `SiteModel.sites`."""
+        rows = self.data[0].shape[0] if self._stream is None else self._stream.num_data
+        return Sites(*(tf.ensure_shape(part, [rows, *part.shape[1:]]) for part in (self.nat1, self.prec)))
 
     def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the data in memory."""
@@ -131,6 +138,13 @@ class SparseEP(SiteModel):
     def gram(self) -> tf.Tensor:
         """Return K_uu, [M, M]."""
         return sparse_prior.gram(self)
+
+    def without_data(self) -> SparseEP:
+        """Return a model that shares all parameters with this one and holds no data."""
+        other = object.__new__(type(self))
+        held = {name: value for name, value in vars(self).items() if not name.startswith("_self_")}
+        other.__dict__.update(held, data=None, _stream=None)  # set as attributes they would be tracked
+        return other
 
     def prior_copy(self) -> sparse_prior.PriorCopy:
         """Return a copy of what decides the prior."""

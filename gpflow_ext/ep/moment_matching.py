@@ -89,7 +89,7 @@ def matched_sites(log_normaliser: LogNormaliser, cav: Cavity, residual: tf.Tenso
         with tf.GradientTape(watch_accessed_variables=False) as inner:
             inner.watch(cav.mean)
             value = tf.reduce_sum(log_normaliser(cav.mean, var))
-        slope = inner.gradient(value, cav.mean)
+        slope = tf.ensure_shape(inner.gradient(value, cav.mean), cav.mean.shape)
         slopes = tf.unstack(slope, axis=-1)
     rows = [outer.gradient(s, cav.mean, unconnected_gradients="zero")[..., k] for k, s in enumerate(slopes)]
     bend = -tf.stack(rows, axis=-1)  # γ

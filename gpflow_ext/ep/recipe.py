@@ -13,6 +13,7 @@ from gpflow_ext.ep import distributed, engine
 from gpflow_ext.ep.method import EP, factored
 from gpflow_ext.ep.minibatches import minibatch_plan
 from gpflow_ext.ep.model import SparseEP
+from gpflow_ext.ep.optimum import Optimum
 from gpflow_ext.sites.method import adopt
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.distribute import Shards
@@ -113,14 +114,16 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     if run.strategy is not None:
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
         factors = distributed.ShardedFactors(model, shards)
-    matcher = engine.MomentMatcher(factored(model), hypers, inner, options.damping, jit_compile, factors)
+    target = factored(model)
+    matcher = engine.MomentMatcher(target, hypers, inner, options.damping, jit_compile, factors)
     solver: Solver = matcher
     settings: dict[str, Any] = {"recipe": "ep", "damping": options.damping}
     if hypers and options.outer:
         names = ("optimizer", "site_updates", "hyper_updates")
         settings |= {name: getattr(options, name) for name in names}
+        whole = Optimum(target, hypers, options.damping, jit_compile)
         solver = HyperparameterAscent(
-            matcher,
+            whole if shards is None else matcher,
             model,
             hypers,
             site_updates=options.site_updates,

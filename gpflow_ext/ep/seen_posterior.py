@@ -63,7 +63,8 @@ def seen_posterior(A: tf.Tensor, rho: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Te
         variances = tf.transpose(tf.reduce_sum(G**2, axis=1))
         return (tf.transpose(h), variances, log_z), gradient
 
-    return value(A, rho, prec)
+    means, variances, log_z = value(A, rho, prec)
+    return tf.ensure_shape(means, rho.shape), tf.ensure_shape(variances, rho.shape), log_z
 
 
 def _gram(A: tf.Tensor, full: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

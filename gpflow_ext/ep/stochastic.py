@@ -34,51 +34,25 @@ variance is passed over: its sites stay, it adds nothing to the gradient, and it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.data.rows import Batch
-from gpflow_ext.ep import moment_matching
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.data.rows import PIECE, Batch
+from gpflow_ext.ep.engine import ATTEMPTS, check_damping
 from gpflow_ext.ep.minibatch_model import MinibatchModel
-from gpflow_ext.ep.removal import remove
-from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Message, Projection, Sites, Whitened
+from gpflow_ext.ep.minibatch_updates import MinibatchUpdates
+from gpflow_ext.sites import Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
 
-ATTEMPTS = 20  # of a step, each with half the length of the last
-
-
-class State(NamedTuple):
-    """The sums, and q as they give it; at the present hyperparameters K_uu = LLᵀ."""
-
-    prec: tf.Tensor  # S, [L, M, M]
-    nat1: tf.Tensor  # s, [M, L]
-    chol: tf.Tensor  # L, [M, M]
-    shift: tf.Tensor  # W = L₀⁻¹L, [M, M]
-    mean: tf.Tensor  # of q(v), [M, L]
-    q_chol: tf.Tensor  # R with Var[v] = (RRᵀ)⁻¹, [L, M, M]
-    log_normaliser: tf.Tensor  # log ∫ N(v; 0, I) times the message, []
-
-
-class Visit(NamedTuple):
-    """What a minibatch finds."""
-
-    objective: tf.Tensor  # estimate of log Z plus the log prior density, []
-    gradient: list[tf.Tensor]  # of the objective
-    proposal: Sites  # the sites that match the moments, in the shape of the sites
-    violation: tf.Tensor  # largest change of a site relative to 1 + |prec|, ∞ where one is passed over, []
-    sound: tf.Tensor  # whether all but the violation is finite, []
-    mean: tf.Tensor  # μ now, [B, L]
-    A: tf.Tensor  # W⁻ᵀa, the present projection in the coordinates of the anchor, [1, M, B]
-    old_mean: tf.Tensor  # μ of the anchor, [B, L]
-    old_A: tf.Tensor  # b, [1, M, B]
-
 
 class StochasticMatcher(tf.Module):
-    """Minibatch steps, compiled once, their state in variables that a checkpoint can hold.
+    """Minibatch steps, compiled once for each structure of a model.
+
+    Their state is in variables that a checkpoint can hold.
 
     The minibatches depend on the seed, the epoch and the position in it alone, so that a run resumes exactly
     at any step.
@@ -113,27 +87,21 @@ class StochasticMatcher(tf.Module):
         jit_compile: bool | None = None,
     ) -> None:
         super().__init__()
-        if not 0.0 < damping <= 1.0:
-            raise ValueError(f"`damping` must be in (0, 1]; got {damping}.")
-        self._target, self._optimizer, self._damping = target, optimizer, damping
-        self._moving = [] if optimizer is None else list(variables)
-        self._moved = [*self._moving, *([] if optimizer is None else optimizer.variables)]
+        check_damping(damping)
+        self._target, self._optimizer = target, optimizer
         self._size, self._seed = minibatch_size, seed
         self._batches: Iterator[Batch] | None = None
-        jit = resolve_jit(jit_compile)
-        self._visit = tf.function(self._look, jit_compile=jit, autograph=False)
-        self._derive = tf.function(self._posterior, jit_compile=jit, autograph=False)
-        self._step = tf.function(self._take, reduce_retracing=True, autograph=False)
-        self._rebuild = tf.function(self._sum_all, autograph=False)
-        like = tf.convert_to_tensor(target.gram())
-        M, L, dtype = like.shape[0], target.num_latent_gps, like.dtype
-        shapes = State([L, M, M], [M, L], [M, M], [M, M], [M, L], [L, M, M], [])
-        self.sums = State(*(tf.Variable(tf.zeros(shape, dtype), trainable=False) for shape in shapes))
-        self.anchor = target.prior_copy()
-        self.anchor_chol = tf.Variable(tf.zeros_like(like), trainable=False)
+        N, updates = target.rows.num_data, MinibatchUpdates(target.without_data(), variables, optimizer)
+        open_rows = [n for n in (minibatch_size, N % minibatch_size) if n > 1]
+        self._updates = updates
+        self._compiled = Compiled(updates, resolve_jit(jit_compile), open_rows)
+        self._summing = Compiled(updates, rows=[PIECE, N % PIECE] if N % PIECE > 1 else [PIECE])
+        self.sums, self.anchor, self.anchor_chol = updates.sums, updates.anchor, updates.anchor_chol
+        self.violation = updates.violation
+        self._whole = tf.constant(damping, self.violation.dtype)
+        self._num_data = tf.constant(N, self.violation.dtype)
         self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.position = tf.Variable(0, dtype=tf.int64, trainable=False)  # minibatches done in the epoch
-        self.violation = tf.Variable(tf.zeros([], dtype), trainable=False)  # largest one in the epoch
         self.started = tf.Variable(False, trainable=False)
 
     @property
@@ -147,7 +115,7 @@ class StochasticMatcher(tf.Module):
         Where they do not, all sites are set to zero first. O(NM²).
         """
         for _ in range(2):
-            if bool(self._rebuild()):
+            if self._sum_all():
                 self.started.assign(True)
                 return Progress(0.0, np.inf)
             self._target.assign_sites(Sites(*(tf.zeros_like(part) for part in self._target.sites)))
@@ -164,7 +132,9 @@ class StochasticMatcher(tf.Module):
             return Progress(np.nan, np.inf)
         batch = self._next()
         for attempt in range(ATTEMPTS):
-            objective, sound = self._step(*batch, tf.constant(0.5**attempt, self.violation.dtype))
+            share = tf.constant(0.5**attempt, self.violation.dtype)
+            given = *batch, share * self._whole, share, self._num_data
+            objective, sound = self._compiled(self._updates.take, *given).numpy().tolist()
             if sound:
                 break
         else:
@@ -180,7 +150,7 @@ class StochasticMatcher(tf.Module):
         violation = float(self.violation) if done else np.inf
         if done:
             self.violation.assign(tf.zeros_like(self.violation))
-        return Progress(float(objective), violation)
+        return Progress(objective, violation)
 
     def _next(self) -> Batch:
         if self._batches is None:
@@ -189,120 +159,10 @@ class StochasticMatcher(tf.Module):
             )
         return next(self._batches)
 
-    def _sum_all(self) -> tf.Tensor:
+    def _sum_all(self) -> bool:
         """Make the sums anew, the anchor where the hyperparameters are; tell whether they are sound."""
-        chol, finite = linalg.cholesky(self._target.gram())
-        message = self._target.message(chol)
-        self.anchor.copy_from(self._target)
-        self.anchor_chol.assign(chol)
-        new, sound = self._posterior(message, chol)
-        self._assign(new, tf.constant(True))
-        return finite & sound
-
-    def _assign(self, new: State, sound: tf.Tensor) -> None:
-        for variable, value in zip(self.sums, new, strict=True):
-            variable.assign(tf.where(sound, value, variable))
-
-    def _posterior(self, message: Message, chol: tf.Tensor | None = None) -> tuple[State, tf.Tensor]:
-        """Return the state that a message in the coordinates of the anchor gives, and if it is sound. O(M³).
-
-        With ``chol`` the anchor is where the hyperparameters are, W = I.
-        """
-        prec, nat1 = message
-        if chol is None and not self._moving:
-            chol = tf.convert_to_tensor(self.anchor_chol)
-        if chol is not None:
-            finite, shift = tf.constant(True), tf.eye(chol.shape[0], dtype=chol.dtype)
-            q = message.posterior()
-        else:
-            chol, finite = linalg.cholesky(self._target.gram())
-            shift = tf.linalg.triangular_solve(self.anchor_chol, chol)
-            seen = tf.matmul(shift, prec @ shift, transpose_a=True)
-            q = Message(seen, tf.matmul(shift, nat1, transpose_a=True)).posterior()
-        state = State(prec, nat1, chol, shift, q.mean, q.chol, q.log_normaliser())
-        sound = finite & q.finite & _finite(state.log_normaliser) & _finite(q.mean)
-        return state, sound
-
-    def _look(self, sites: Sites, X: tf.Tensor, Y: tf.Tensor) -> Visit:
-        """Match the moments of a minibatch and differentiate its share of the evidence. O(M³ + BM²)."""
-        target, state = self._target, State(*(tf.convert_to_tensor(part) for part in self.sums))
-        q = Whitened(state.mean, state.q_chol, state.mean, tf.constant(True))
-        scale = tf.cast(target.rows.num_data, X.dtype) / tf.cast(tf.shape(X)[0], X.dtype)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._moving)
-            prior = target.prior(X, state.chol)
-        if self._moving:
-            old_mean, old_A = self.anchor.project(X, tf.convert_to_tensor(self.anchor_chol))
-            own = tf.matmul(state.shift, old_A, transpose_a=True)
-            A = tf.linalg.triangular_solve(state.shift[None], prior.A, adjoint=True)
-        else:
-            old_mean, old_A, own, A = prior.mean, prior.A, prior.A, prior.A
-        layout = target.layout((X, Y))
-        counted = Sites(sites.nat1 - sites.prec * layout.select(old_mean), sites.prec)
-        left = remove(q, prior, own, counted, layout)
-        cav, residual = left.cavity, layout.select(prior.residual)
-        usable, var = tf.reduce_all(cav.ratio > 0.0, axis=-1), cav.var + residual
-
-        def log_normaliser(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-            value = target.log_normaliser(mean, var, (X, Y))
-            return tf.where(usable, value, tf.zeros_like(value))
-
-        with tf.GradientTape(watch_accessed_variables=False) as factors:
-            factors.watch([cav.mean, var, *self._moving])
-            log_factors = scale * tf.reduce_sum(log_normaliser(cav.mean, var))
-            value = log_factors + target.log_prior_density()
-        by_mean, by_var, *direct = factors.gradient(
-            value, [cav.mean, var, *self._moving], unconnected_gradients="zero"
-        )
-        shift, spread = layout.combine(Sites(by_mean, by_var))  # [B, L]
-        through = tape.gradient(
-            [prior.mean, prior.A, prior.residual],
-            self._moving,
-            [shift, left.adjoint(q, by_mean, by_var), tf.reduce_sum(spread, axis=1, keepdims=True)],
-            unconnected_gradients="zero",
-        )
-        gradient = [a + b for a, b in zip(direct, through, strict=True)]
-        matched = moment_matching.matched_sites(log_normaliser, cav, residual)
-        proposal = Sites(*(tf.where(usable[..., None], *pair) for pair in zip(matched, sites, strict=True)))
-        change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
-        violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
-        violation = tf.where(tf.reduce_all(usable), violation, tf.constant(np.inf, violation.dtype))
-        overlap = tf.reduce_sum(tf.where(usable[..., None], left.overlap, tf.zeros_like(left.overlap)))
-        objective = value + state.log_normaliser - scale * overlap
-        sound = tf.reduce_all([_finite(part) for part in (objective, change, cav.ratio, *gradient)])
-        return Visit(objective, gradient, proposal, violation, sound, prior.mean, A, old_mean, old_A)
-
-    def _take(
-        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, share: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Try a step of the given share of its length, and commit or undo it."""
-        old = self._target.gather_sites(rows)
-        kept = [variable.read_value() for variable in self._moved]
-        visit = self._visit(old, X, Y)
-        length = share * self._damping
-        new = Sites(*(a + length * (b - a) for a, b in zip(old, visit.proposal, strict=True)))
-        if self._moving:
-            descent = [-part for part in visit.gradient]
-            self._optimizer.apply_gradients(zip(descent, self._moving, strict=True))  # type: ignore[union-attr]
-            for variable, before in zip(self._moving, kept, strict=False):
-                variable.assign(before + tf.cast(share, variable.dtype) * (variable - before))
-        both = Projection(
-            tf.concat([visit.old_mean, visit.mean], 0), tf.concat([visit.old_A, visit.A], 2), share, share
-        )
-        layout = self._target.layout((X, Y))
-        parts = zip(layout.combine(old), layout.combine(new), strict=True)
-        change = both.message(Sites(*(tf.concat([-a, b], 0) for a, b in parts)))
-        state, sound = self._derive(Message(self.sums.prec + change.prec, self.sums.nat1 + change.nat1))
-        sound &= visit.sound
-        self._target.scatter_sites(
-            rows, Sites(*(tf.where(sound, a, b) for a, b in zip(new, old, strict=True)))
-        )
-        self._assign(state, sound)
-        for variable, before in zip(self._moved, kept, strict=True):
-            variable.assign(tf.where(sound, variable, before))
-        self.violation.assign(tf.where(sound, tf.maximum(self.violation, visit.violation), self.violation))
-        return visit.objective, sound
-
-
-def _finite(part: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_all(tf.math.is_finite(part))
+        updates, compiled = self._updates, self._summing
+        finite = compiled(updates.begin)
+        for piece in self._target.rows.pieces():
+            compiled(updates.add, *piece)
+        return bool(compiled(updates.close)) and bool(finite)

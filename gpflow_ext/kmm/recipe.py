@@ -47,7 +47,7 @@ def kmm(model: SiteModel, run: Run, options: KMMOptions) -> Plan:
     method: SiteMethod = Algorithm1(options.block)
     if options.method == "parallel":
         method = KMM(approach=_pays(model))
-    return site_plan(model, run, method, options, settings={"method": options.method}, loosely=10.0)
+    return site_plan(model, run, method, options, settings={"method": options.method})
 
 
 def _pays(model: SiteModel) -> bool:

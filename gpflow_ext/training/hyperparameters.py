@@ -14,7 +14,7 @@ from gpflow.models import BayesianModel
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.log_space import LogSpace
-from gpflow_ext.training.solver import Evaluation, Progress, SiteSolver
+from gpflow_ext.training.solver import Progress, SiteSolver
 
 
 class Sited(Protocol):
@@ -56,9 +56,7 @@ class HyperparameterAscent(tf.Module):
     tolerance
         Relative gain of an iteration that counts as none; see `lbfgs.Run`.
     stationarity
-        The violation that ends the updates of the sites after a step.
-    within
-        The same in the evaluations.
+        The violation that ends the updates of the sites.
     starts
         Further values of the variables: the first step climbs from each of them too, and keeps the best.
     """
@@ -73,13 +71,12 @@ class HyperparameterAscent(tf.Module):
         hyper_updates: int,
         tolerance: float,
         stationarity: float,
-        within: float | None = None,
         starts: Sequence[Sequence[tf.Tensor]] = (),
     ) -> None:
         super().__init__()
         self.solver, self._model, self._variables = solver, model, list(variables)
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
-        self._stationarity, self._within = stationarity, stationarity if within is None else within
+        self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
         self._starts = tuple(tuple(values) for values in starts)
         self.run = lbfgs.Run(LogSpace(variables, model.parameters), self._evaluate, tolerance)
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
@@ -93,7 +90,7 @@ class HyperparameterAscent(tf.Module):
     def start(self) -> Progress:
         """See `Solver`: begin a new run of L-BFGS where the hyperparameters are."""
         self.run.restart()
-        return Progress(*self._settle()[:2])
+        return self._settle()
 
     def step(self) -> Progress:
         """See `Solver`; after the end of the run there is nothing to do."""
@@ -123,13 +120,16 @@ class HyperparameterAscent(tf.Module):
         sites = self._model.sites
         if not self.run.climb(self._hyper_updates):
             self._model.assign_sites(sites)
-        return Progress(*self._settle()[:2])
+        elif self.run.at_latest and self._latest.violation <= self._stationarity:
+            return self._latest
+        return self._settle()
 
-    def _settle(self) -> Evaluation:
-        return self.solver.evaluate(self._site_updates, self._stationarity)
+    def _settle(self) -> Progress:
+        return Progress(*self.solver.evaluate(self._site_updates, self._stationarity)[:2])
 
     def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        found = self.solver.evaluate(self._site_updates, self._within)
+        found = self.solver.evaluate(self._site_updates, self._stationarity)
+        self._latest = Progress(found.objective, found.violation)
         return found.objective, found.gradient
 
     def _move(self, values: Sequence[tf.Tensor], sites: Sites) -> None:

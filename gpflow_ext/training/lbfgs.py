@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -84,8 +85,9 @@ class Run(tf.Module):
     best point, without its memory.
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
-    moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; or by
-    SciPy's own tests: a gradient below 1e-5, or no step that raises the objective.
+    moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
+    element of the gradient is above ``1000·tolerance·max(1, |objective|)``; or by SciPy's own test, that no
+    step raises the objective.
 
     Parameters
     ----------
@@ -114,6 +116,8 @@ class Run(tf.Module):
         self.record = tf.Variable(none, trainable=False, shape=[None, width])
         self.iterations = tf.Variable(0, trainable=False)
         self.ended = tf.Variable(False, trainable=False)
+        self.latest: Vector | None = None  # where this object has evaluated last
+        self.at_latest = False  # whether the last part has left the variables there
 
     def restart(self) -> None:
         """Begin a new run where the variables are."""
@@ -126,19 +130,19 @@ class Run(tf.Module):
         rows, width = self.record.numpy().shape
         if rows > LONGEST or rows * width > LARGEST:
             self.restart()
-        recorded, size = list(self.record.numpy()), len(self._coordinates.is_log)
-        replayed = iter(list(recorded))
+        record, size = list(self.record.numpy()), len(self._coordinates.is_log)
+        calls = itertools.count()
 
         def loss(x: Vector) -> tuple[float, Vector]:
-            row = next(replayed, None)
-            if row is None or not np.array_equal(row[:size], x):
+            call = next(calls)
+            if call == len(record):
                 self._coordinates.assign(x)
                 value, parts = self._evaluate()
-                row = np.concatenate([x, [value], self._coordinates.gradient(x, parts)])
-                recorded.append(row)
-            return -row[size], -row[size + 1 :]
+                record.append(np.concatenate([x, [value], self._coordinates.gradient(x, parts)]))
+                self.latest = x.copy()
+            return -record[call][size], -record[call][size + 1 :]
 
-        start = recorded[0][:size] if recorded else self._coordinates.vector()
+        start = record[0][:size] if record else self._coordinates.vector()
         guarded, total = _Guarded(loss, self._tolerance), int(self.iterations) + iterations
         outcome = scipy.optimize.minimize(
             guarded,
@@ -149,11 +153,13 @@ class Run(tf.Module):
             callback=guarded.arrive,
             options={"maxiter": total, "ftol": 0.0},
         )
-        self.record.assign(np.array(recorded))
+        self.record.assign(np.array(record))
         self.iterations.assign(total)
         self.ended.assign(outcome.nit < total)
         raised = bool(outcome.fun <= guarded.first)
-        self._coordinates.assign(outcome.x if raised else start)
+        end = outcome.x if raised else start
+        self._coordinates.assign(end)
+        self.at_latest = self.latest is not None and np.array_equal(end, self.latest)
         return raised
 
 
@@ -189,9 +195,11 @@ class _Guarded:
         before, self._iterate = self._iterate, self._last
         if self._tolerance is None or before is None:
             return
-        gain = (before[1] - self._last[1]) / max(1.0, abs(self._last[1]))
-        moved = np.max(np.abs(self._last[0] - before[0]), initial=0.0)
-        if gain <= self._tolerance * (1.0 if moved <= SETTLED else 0.01):
+        at, value, gradient = self._last
+        least = self._tolerance * max(1.0, abs(value))
+        settled = np.max(np.abs(at - before[0]), initial=0.0) <= SETTLED
+        flat = np.max(np.abs(gradient), initial=0.0) <= 1e3 * least
+        if flat or before[1] - value <= (least if settled else 0.01 * least):
             raise StopIteration
 
 

@@ -58,7 +58,6 @@ def site_plan(
     options: SiteOptions,
     *,
     settings: dict[str, Any] | None = None,
-    loosely: float = 1.0,
     steps: int = 200,
 ) -> Plan:
     """Return the plan that trains a site model by a site method.
@@ -76,8 +75,6 @@ def site_plan(
         The method.
     settings
         What else a resumed run must share.
-    loosely
-        By how much the violation may be larger in the evaluations of L-BFGS than at the end of a step.
     steps
         Updates of all sites at most, where the hyperparameters are held.
     """
@@ -109,7 +106,6 @@ def site_plan(
         hyper_updates=options.hyper_updates,
         tolerance=GAIN if double else 1e-6,
         stationarity=stationarity,
-        within=loosely * stationarity,
         starts=further_starts(model, options.starts - 1, run.seed),
     )
     names = ("hyper_updates", "site_updates", "starts")

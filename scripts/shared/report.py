@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ def set_threads(threads: int | None) -> None:
 
 
 def environment(threads: int | None = None) -> dict[str, Any]:
-    """Return the machine, its load, the threads, the versions and the date."""
+    """Return the commit, the machine, its load, the threads, the versions and the date."""
     cores = os.cpu_count() or 1
     return {
+        "commit": _commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": _cpu_model(),
         "cores": cores,
@@ -41,8 +43,9 @@ def environment(threads: int | None = None) -> dict[str, Any]:
 def describe(where: Mapping[str, Any], precision: str = "float64") -> str:
     """Return the environment as a sentence of Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    commit = f"commit {where['commit']}; " if where.get("commit") else ""
     return (
-        f"{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads, load average "
+        f"{commit}{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads, load average "
         f"{where['load']} at the start; Python {where['python']}, {versions}; {precision}, no XLA."
     )
 
@@ -83,6 +86,19 @@ def write(path: Path, text: str) -> None:
 def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Write one JSON object a line."""
     write(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+
+
+def _commit() -> str | None:
+    """Return the commit of this checkout, with a plus where files differ from it."""
+    where = Path(__file__).parent
+    shown = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"],
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return shown.stdout.strip() or None
 
 
 def _version(name: str) -> str | None:

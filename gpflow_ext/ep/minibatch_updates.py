@@ -1,0 +1,217 @@
+"""What stochastic expectation propagation compiles; the equations are in `ep.stochastic`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep.minibatch_model import MinibatchModel
+from gpflow_ext.ep.removal import remove
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Message, Projection, Sites, Whitened
+
+
+class State(NamedTuple):
+    """The sums, and q as they give it; at the present hyperparameters K_uu = LLᵀ."""
+
+    prec: tf.Tensor  # S, [L, M, M]
+    nat1: tf.Tensor  # s, [M, L]
+    chol: tf.Tensor  # L, [M, M]
+    shift: tf.Tensor  # W = L₀⁻¹L, [M, M]
+    mean: tf.Tensor  # of q(v), [M, L]
+    q_chol: tf.Tensor  # R with Var[v] = (RRᵀ)⁻¹, [L, M, M]
+    log_normaliser: tf.Tensor  # log ∫ N(v; 0, I) times the message, []
+
+
+class Visit(NamedTuple):
+    """What a minibatch finds."""
+
+    objective: tf.Tensor  # estimate of log Z plus the log prior density, []
+    gradient: list[tf.Tensor]  # of the objective
+    proposal: Sites  # the sites that match the moments, in the shape of the sites
+    violation: tf.Tensor  # largest change of a site relative to 1 + |prec|, ∞ where one is passed over, []
+    sound: tf.Tensor  # whether all but the violation is finite, []
+    mean: tf.Tensor  # μ now, [B, L]
+    A: tf.Tensor  # W⁻ᵀa, the present projection in the coordinates of the anchor, [1, M, B]
+    old_mean: tf.Tensor  # μ of the anchor, [B, L]
+    old_A: tf.Tensor  # b, [1, M, B]
+
+
+class MinibatchUpdates:
+    """The minibatch steps, with the variables that they remember between them.
+
+    Parameters
+    ----------
+    target
+        The model; it need not hold its data.
+    variables
+        Its hyperparameters.
+    optimizer
+        A tf_keras optimiser built on them that takes one step in each step; ``None`` holds them fixed.
+    """
+
+    def __init__(
+        self, target: MinibatchModel, variables: Sequence[tf.Variable], optimizer: Any | None
+    ) -> None:
+        self._target, self._optimizer = target, optimizer
+        self.moving = [] if optimizer is None else list(variables)
+        like = tf.convert_to_tensor(target.gram())
+        M, L, dtype = like.shape[0], target.num_latent_gps, like.dtype
+        shapes = State([L, M, M], [M, L], [M, M], [M, M], [M, L], [L, M, M], [])
+        self.sums = State(*(tf.Variable(tf.zeros(shape, dtype), trainable=False) for shape in shapes))
+        self.anchor = target.prior_copy()
+        self.anchor_chol = tf.Variable(tf.zeros_like(like), trainable=False)
+        self.violation = tf.Variable(tf.zeros([], dtype), trainable=False)  # largest one in the epoch
+
+    def begin(self) -> tf.Tensor:
+        """Make the present hyperparameters the anchor, the sums empty; tell whether K_uu is sound, []."""
+        chol, finite = linalg.cholesky(self._target.gram())
+        self.anchor.copy_from(self._target)
+        self.anchor_chol.assign(chol)
+        for part in (self.sums.prec, self.sums.nat1):
+            part.assign(tf.zeros_like(part))
+        return finite
+
+    def add(self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        """Add the sites of some data to the sums, where the anchor is; return how many data they are, []."""
+        target = self._target
+        sites = target.layout((X, Y)).combine(target.gather_sites(rows))
+        message = target.prior(X, tf.convert_to_tensor(self.anchor_chol)).message(sites)
+        self.sums.prec.assign_add(message.prec)
+        self.sums.nat1.assign_add(message.nat1)
+        return tf.shape(rows)[0]
+
+    def close(self) -> tf.Tensor:
+        """Derive the posterior from the sums, where the anchor is; tell whether it is sound, []."""
+        message = Message(*map(tf.convert_to_tensor, (self.sums.prec, self.sums.nat1)))
+        new, sound = self._posterior(message, tf.convert_to_tensor(self.anchor_chol))
+        self._assign(new, tf.constant(True))
+        return sound
+
+    def visit(self, sites: Sites, X: tf.Tensor, Y: tf.Tensor, num_data: tf.Tensor) -> Visit:
+        """Match the moments of a minibatch and differentiate its share of the evidence. O(M³ + BM²)."""
+        target, state = self._target, State(*(tf.convert_to_tensor(part) for part in self.sums))
+        q = Whitened(state.mean, state.q_chol, state.mean, tf.constant(True))
+        scale = num_data / tf.cast(tf.shape(X)[0], X.dtype)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.moving)
+            prior = target.prior(X, state.chol)
+        if self.moving:
+            old_mean, old_A = self.anchor.project(X, tf.convert_to_tensor(self.anchor_chol))
+            own = tf.matmul(state.shift, old_A, transpose_a=True)
+            A = tf.linalg.triangular_solve(state.shift[None], prior.A, adjoint=True)
+        else:
+            old_mean, old_A, own, A = prior.mean, prior.A, prior.A, prior.A
+        layout = target.layout((X, Y))
+        counted = Sites(sites.nat1 - sites.prec * layout.select(old_mean), sites.prec)
+        left = remove(q, prior, own, counted, layout)
+        cav, residual = left.cavity, layout.select(prior.residual)
+        usable, var = tf.reduce_all(cav.ratio > 0.0, axis=-1), cav.var + residual
+
+        def log_normaliser(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+            value = target.log_normaliser(mean, var, (X, Y))
+            return tf.where(usable, value, tf.zeros_like(value))
+
+        with tf.GradientTape(watch_accessed_variables=False) as factors:
+            factors.watch([cav.mean, var, *self.moving])
+            log_factors = scale * tf.reduce_sum(log_normaliser(cav.mean, var))
+            value = log_factors + target.log_prior_density()
+        by_mean, by_var, *direct = factors.gradient(
+            value, [cav.mean, var, *self.moving], unconnected_gradients="zero"
+        )
+        shift, spread = layout.combine(Sites(by_mean, by_var))  # [B, L]
+        through = tape.gradient(
+            [prior.mean, prior.A, prior.residual],
+            self.moving,
+            [shift, left.adjoint(q, by_mean, by_var), tf.reduce_sum(spread, axis=1, keepdims=True)],
+            unconnected_gradients="zero",
+        )
+        gradient = [a + b for a, b in zip(direct, through, strict=True)]
+        matched = moment_matching.matched_sites(log_normaliser, cav, residual)
+        proposal = Sites(*(tf.where(usable[..., None], *pair) for pair in zip(matched, sites, strict=True)))
+        change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
+        violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
+        violation = tf.where(tf.reduce_all(usable), violation, tf.constant(np.inf, violation.dtype))
+        overlap = tf.reduce_sum(tf.where(usable[..., None], left.overlap, tf.zeros_like(left.overlap)))
+        objective = value + state.log_normaliser - scale * overlap
+        sound = tf.reduce_all([_finite(part) for part in (objective, change, cav.ratio, *gradient)])
+        return Visit(objective, gradient, proposal, violation, sound, prior.mean, A, old_mean, old_A)
+
+    def take(
+        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, length: tf.Tensor, share: tf.Tensor, N: tf.Tensor
+    ) -> tf.Tensor:
+        """Try a step on a minibatch of N data, and commit or undo it.
+
+        Parameters
+        ----------
+        rows, X, Y
+            The minibatch.
+        length
+            The share of the way to the matching sites, [].
+        share
+            The share of the optimiser's step, [].
+        N
+            The number of data, [].
+
+        Returns
+        -------
+        The objective before it, and 1 if the step was sound, else 0; [2].
+        """
+        old = self._target.gather_sites(rows)
+        moved = [*self.moving, *([] if self._optimizer is None else self._optimizer.variables)]
+        kept = [variable.read_value() for variable in moved]
+        visit = self.visit(old, X, Y, N)
+        new = Sites(*(a + length * (b - a) for a, b in zip(old, visit.proposal, strict=True)))
+        if self.moving:
+            descent = [-part for part in visit.gradient]
+            self._optimizer.apply_gradients(zip(descent, self.moving, strict=True))  # type: ignore[union-attr]
+            for variable, before in zip(self.moving, kept, strict=False):
+                variable.assign(before + tf.cast(share, variable.dtype) * (variable - before))
+        both = Projection(
+            tf.concat([visit.old_mean, visit.mean], 0), tf.concat([visit.old_A, visit.A], 2), share, share
+        )
+        layout = self._target.layout((X, Y))
+        parts = zip(layout.combine(old), layout.combine(new), strict=True)
+        change = both.message(Sites(*(tf.concat([-a, b], 0) for a, b in parts)))
+        state, sound = self._posterior(Message(self.sums.prec + change.prec, self.sums.nat1 + change.nat1))
+        sound &= visit.sound
+        self._target.scatter_sites(
+            rows, Sites(*(tf.where(sound, a, b) for a, b in zip(new, old, strict=True)))
+        )
+        self._assign(state, sound)
+        for variable, before in zip(moved, kept, strict=True):
+            variable.assign(tf.where(sound, variable, before))
+        self.violation.assign(tf.where(sound, tf.maximum(self.violation, visit.violation), self.violation))
+        return tf.stack([visit.objective, tf.cast(sound, visit.objective.dtype)])
+
+    def _assign(self, new: State, sound: tf.Tensor) -> None:
+        for variable, value in zip(self.sums, new, strict=True):
+            variable.assign(tf.where(sound, value, variable))
+
+    def _posterior(self, message: Message, chol: tf.Tensor | None = None) -> tuple[State, tf.Tensor]:
+        """Return the state that a message in the coordinates of the anchor gives, and if it is sound. O(M³).
+
+        With ``chol`` the anchor is where the hyperparameters are, W = I.
+        """
+        prec, nat1 = message
+        if chol is None and not self.moving:
+            chol = tf.convert_to_tensor(self.anchor_chol)
+        if chol is not None:
+            finite, shift = tf.constant(True), tf.eye(chol.shape[0], dtype=chol.dtype)
+            q = message.posterior()
+        else:
+            chol, finite = linalg.cholesky(self._target.gram())
+            shift = tf.linalg.triangular_solve(self.anchor_chol, chol)
+            seen = tf.matmul(shift, prec @ shift, transpose_a=True)
+            q = Message(seen, tf.matmul(shift, nat1, transpose_a=True)).posterior()
+        state = State(prec, nat1, chol, shift, q.mean, q.chol, q.log_normaliser())
+        sound = finite & q.finite & _finite(state.log_normaliser) & _finite(q.mean)
+        return state, sound
+
+
+def _finite(part: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(part))

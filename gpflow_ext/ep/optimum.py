@@ -1,0 +1,171 @@
+"""The evidence at the fixed point of the sites and its gradient in the hyperparameters, in one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.ep import engine, factors, moment_matching
+from gpflow_ext.ep.factors import FactoredModel
+from gpflow_ext.sites import Projection, Sites
+from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Evaluation
+
+
+class Sweep(NamedTuple):
+    """A point of damped parallel sweeps."""
+
+    sites: Sites
+    proposal: Sites  # the sites that match the moments
+    violation: tf.Tensor  # NaN where no length of the last sweep was sound, []
+    direction: tf.Tensor  # the change that the last sweep proposed, nat1 and prec stacked, [2, N, L]
+    length: tf.Tensor  # ρ of the last sweep, 0 if there was none, []
+
+
+def settle(
+    target: FactoredModel,
+    prior: Projection,
+    sites: Sites,
+    steps: int | tf.Tensor,
+    tolerance: float | tf.Tensor,
+    damping: tf.Tensor | None = None,
+    legal: Callable[[Sites], tf.Tensor] | None = None,
+) -> Sweep:
+    """Sweep until the violation is within the tolerance; the violation is NaN where that fails.
+
+    One loop in the graph, each turn of which evaluates all factors once: at the sites as they are, at zero
+    where these are not sound, or after a sweep, which is taken again at half the length where it is not.
+
+    Parameters
+    ----------
+    target
+        The model.
+    prior
+        Its prior at the data.
+    sites
+        Where to begin.
+    steps
+        Sweeps, at most, [].
+    tolerance
+        The violation that ends them, [].
+    damping
+        ρ of a sweep; NaN or ``None`` adapts it, [].
+    legal
+        Tells whether sites may be moved to.
+    """
+    zero = tf.zeros([], sites.nat1.dtype)
+    adapted = zero + np.nan if damping is None else damping
+    longest = engine.largest_relaxation(sites.nat1)
+
+    def going(done: tf.Tensor, attempt: tf.Tensor, point: Sweep) -> tf.Tensor:
+        return (done <= steps) & (attempt < engine.ATTEMPTS) & ~(point.violation <= tolerance)
+
+    def turn(done: tf.Tensor, attempt: tf.Tensor, point: Sweep) -> tuple[tf.Tensor, tf.Tensor, Sweep]:
+        old = tf.stack(point.sites)
+        direction = tf.stack(point.proposal) - old
+        ρ = engine.relaxation(direction, point.direction, point.length, longest, factors.sum_over_factors)
+        ρ = tf.where(tf.math.is_nan(adapted), ρ, adapted) * 0.5 ** tf.cast(attempt, zero.dtype)
+        new = Sites(*tf.unstack(old + ρ * direction))
+        found = factors.evaluate(target, prior, new)
+        sound = found.sound if legal is None else found.sound & (legal(new) | tf.equal(done, 0))
+        moved = Sweep(new, found.proposal, found.violation, direction, ρ)
+        begins = tf.equal(done, 0)
+        lost = tf.where(begins & (attempt > 0), engine.ATTEMPTS, attempt + 1)
+        none = Sites(*map(tf.zeros_like, new))
+        back = point._replace(
+            sites=Sites(*(tf.where(begins, *pair) for pair in zip(none, point.sites, strict=True))),
+            proposal=Sites(*(tf.where(begins, *pair) for pair in zip(none, point.proposal, strict=True))),
+        )
+        kept = tf.nest.map_structure(lambda a, b: tf.where(sound, a, b), moved, back)
+        kept = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), kept, point)
+        return done + tf.cast(sound, tf.int32), tf.where(sound, 0, lost), kept
+
+    begin = Sweep(sites, sites, zero + np.inf, tf.zeros_like(tf.stack(sites)), zero)
+    _, attempt, point = tf.while_loop(going, turn, (tf.constant(0), tf.constant(0), begin))
+    failed = tf.where(attempt > 0, zero + np.nan, point.violation)
+    return tf.nest.map_structure(tf.stop_gradient, point._replace(violation=failed))
+
+
+class Evidence:
+    """What is compiled: log Z at the fixed point, and its gradient in the hyperparameters.
+
+    Parameters
+    ----------
+    target
+        The model.
+    variables
+        Its hyperparameters.
+    """
+
+    def __init__(self, target: FactoredModel, variables: Sequence[tf.Variable]) -> None:
+        self._target, self._variables = target, list(variables)
+
+    def evaluate(
+        self, steps: tf.Tensor, tolerance: tf.Tensor, damping: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Bring the sites to their fixed point; return log Z and violation, [2], and the gradient of log Z.
+
+        The prior is built once, under the tape that takes the gradient; the sweeps run aside from it. Sites
+        are kept where all is finite.
+        """
+        target, before = self._target, self._target.sites
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            chol = tf.stop_gradient(tf.linalg.cholesky(target.gram()))  # as in `evaluate_with_gradient`
+            prior = target.prior(None, chol)
+            with tape.stop_recording():
+                fixed = Projection(*map(tf.stop_gradient, prior))
+                point = settle(target, fixed, before, steps, tolerance, damping)
+            at = moment_matching.evaluate(prior, target.log_normaliser, point.sites, layout=target.layout())
+            value = at.log_evidence + target.log_prior_density()
+        gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
+        outcome = tf.stack([value, point.violation])
+        finite = at.sound & tf.reduce_all(tf.math.is_finite(outcome))
+        pairs = zip(point.sites, before, strict=True)
+        target.assign_sites(Sites(*(tf.where(finite, new, old) for new, old in pairs)))
+        return tf.where(finite, outcome, tf.constant(np.nan, outcome.dtype)), gradient
+
+
+class Optimum(tf.Module):
+    """log Z at the fixed point of the sites, as L-BFGS sees it; see `SiteSolver`.
+
+    Parameters
+    ----------
+    target
+        The model.
+    variables
+        Its hyperparameters.
+    damping
+        The share ρ of the way to the matching sites; ``None`` adapts it.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(
+        self,
+        target: FactoredModel,
+        variables: Sequence[tf.Variable],
+        damping: float | None,
+        jit_compile: bool | None,
+    ) -> None:
+        super().__init__()
+        engine.check_damping(damping)
+        self._evidence = Evidence(target, variables)
+        self._compiled = Compiled(self._evidence, resolve_jit(jit_compile))
+        self._damping = tf.constant(np.nan if damping is None else damping, target.sites.nat1.dtype)
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `SiteSolver`: it starts from the model's sites."""
+        return []
+
+    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
+        """See `SiteSolver`."""
+        given = tf.constant(max_steps), tf.constant(tolerance, self._damping.dtype), self._damping
+        outcome, gradient = self._compiled(self._evidence.evaluate, *given)
+        objective, violation = outcome.numpy().tolist()
+        return Evaluation(objective, violation, gradient)

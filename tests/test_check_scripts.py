@@ -1,0 +1,98 @@
+"""Which tests a change touches, and the long tests in turn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.tools import check, slow_tests
+
+ROOT = Path(__file__).parent.parent
+GRAPH = {
+    "gpflow_ext/low.py": set[str](),
+    "gpflow_ext/high.py": {"gpflow_ext/low.py"},
+    "gpflow_ext/other.py": set[str](),
+    "tests/test_low.py": {"gpflow_ext/low.py"},
+    "tests/test_high.py": {"gpflow_ext/high.py"},
+    "tests/test_other.py": {"gpflow_ext/other.py"},
+    "tests/problems.py": {"gpflow_ext/other.py"},
+}
+JUNIT = """<testsuites><testsuite>
+<testcase classname="tests.test_a" name="good" time="1.26"/>
+<testcase classname="tests.test_a" name="bad" time="2.0"><failure message="no"/></testcase>
+<testcase classname="tests.test_b" name="left" time="0.0"><skipped message="no data"/></testcase>
+<testcase classname="tests.test_b" name="broken" time="0.1"><error message="no"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_tests_are_taken_by_their_distance_from_a_change() -> None:
+    assert check.nearest(["gpflow_ext/low.py"], GRAPH) == ["tests/test_low.py", "tests/test_high.py"]
+    assert check.nearest(["tests/test_other.py"], GRAPH) == ["tests/test_other.py"]
+    assert check.nearest(["README.md"], GRAPH) == []
+    assert check.nearest(["tests/test_gone.py"], GRAPH) == []
+
+
+def test_no_more_is_taken_than_the_seconds_allow() -> None:
+    known = {"long": 50.0, "short": 10.0}
+    assert check.affordable(["long", "short", "new"], known, 60.0) == ["long", "short"]
+    assert check.affordable(["long", "short", "new"], known, 20.0) == ["short", "new"]
+
+
+def test_imports_of_this_repository_are_found() -> None:
+    graph = check.imports()
+    assert "gpflow_ext/sites/algebra.py" in graph["gpflow_ext/training/site_iteration.py"]
+    assert (
+        "scripts/shared/report.py" in graph["scripts/tools/check.py"] | graph["scripts/tools/slow_tests.py"]
+    )
+    assert "tests/problems.py" in graph["tests/test_compiled.py"]
+    assert "tests/test_structure.py" in check.nearest(["gpflow_ext/compiled/structure.py"], graph)[:3]
+
+
+def test_shares_take_turns() -> None:
+    assert slow_tests.following([]) == 1
+    assert slow_tests.following([{"share": 1}, {"share": 2}]) == 3
+    order = [3, 4, 5, 6, 7, 8, 1, 2]
+    assert slow_tests.following([{"share": share} for share in order]) == 3
+
+
+def test_outcomes_are_read_from_the_report_of_a_run() -> None:
+    assert slow_tests.outcomes(JUNIT) == {
+        "tests.test_a::good": ("passed", 1.3),
+        "tests.test_a::bad": ("failed", 2.0),
+        "tests.test_b::left": ("skipped", 0.0),
+        "tests.test_b::broken": ("error", 0.1),
+    }
+
+
+def test_a_share_with_a_failure_fails_and_replaces_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = tmp_path / "slow.jsonl"
+    for outcome, status in (("passed", 0), ("failed", 1)):
+        record = {"share": 2, "seconds": 1, "environment": {"commit": "a"}, "tests": {"one": [outcome, 1.0]}}
+        monkeypatch.setattr(slow_tests, "run", lambda share, record=record: {**record, "share": share})
+        assert slow_tests.main(["--share", "2", "--out", str(records)]) == status
+    (kept,) = map(json.loads, records.read_text().splitlines())
+    assert kept["tests"] == {"one": ["failed", 1.0]}
+
+
+def test_the_shares_are_all_long_tests_each_once() -> None:
+    def collected(*flags: str) -> set[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *flags]
+        shown = subprocess.run(
+            [*command, "tests/test_coordinate_ascent.py", "tests/test_lbfgs.py"],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return {line for line in shown.stdout.splitlines() if "::" in line}
+
+    both = [collected(f"--slow-share={number}/2") for number in (1, 2)]
+    assert not both[0] & both[1]
+    assert both[0] | both[1] == collected("--runslow", "-m", "slow")
+    assert all(both)
