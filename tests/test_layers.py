@@ -27,7 +27,7 @@ TOWER: list[dict[str, str]] = [
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
     },
     {
-        "training": "loop progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
+        "training": "loop loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
         "hyperparameters site_iteration site_recipe scale workers"
     },
     {

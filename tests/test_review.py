@@ -205,7 +205,7 @@ def test_sag_keeps_one_gradient_for_each_batch() -> None:
     variables = model.trainable_variables
     engine = sag.StochasticAverageGradient(model.training_loss, variables, DATA, num_batches=7, seed=1)
     size = sum(int(np.prod(v.shape)) for v in variables)
-    assert engine.table.shape == (7, size)  # the memory: batches times variables
+    assert engine.table.numpy().shape == (7, size)  # the memory: batches times variables
     for _ in range(7):
         assert float(engine.seen_share) < 1.0
         engine.step()

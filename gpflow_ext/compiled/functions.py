@@ -12,7 +12,7 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import gpflow
 import tensorflow as tf
@@ -22,6 +22,8 @@ from gpflow_ext.compiled.structure import Apart, Structure, examine
 
 OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
 MOST = 64  # functions that are kept; the least recently used is dropped
+BATCH, NUM_DATA = "batch", "num_data"  # what is open beside axes of some lengths
+Open: TypeAlias = frozenset[int | str]
 
 
 class Entry(NamedTuple):
@@ -70,25 +72,32 @@ class Compiled(Apart):
         XLA, with static shapes.
     rows
         Further numbers of rows that vary from call to call, beside that of the owner's ``data``.
+    batches
+        Whether arguments of two axes or more are minibatches of any number of rows, for which no matrix of
+        that size is factorised.
     """
 
-    def __init__(self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = ()) -> None:
-        self._owner, self._jit, self._given = owner, jit_compile, tuple(rows)
+    def __init__(
+        self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = (), batches: bool = False
+    ) -> None:
+        self._owner, self._jit, self._given, self._batches = owner, jit_compile, tuple(rows), batches
         self._found: dict[Hashable, Entry] = {}
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return the same for a copy of the owner."""
-        return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given)
+        return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given, self._batches)
 
     @functools.cached_property
     def _structure(self) -> Structure:
         return examine(self._owner)
 
     @functools.cached_property
-    def _rows(self) -> frozenset[int]:
-        """The lengths of axes that are left open."""
-        rows = frozenset((*self._given, *(len(part) for part in self._structure.tensors[:1])))
-        return frozenset() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
+    def _rows(self) -> Open:
+        """The lengths of axes that are left open, and what else is."""
+        rows = {*self._given, *(len(part) for part in self._structure.tensors[:1])}
+        lengths = set() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
+        batch = {BATCH} if self._batches and not self._jit else set()
+        return frozenset(lengths | batch | ({NUM_DATA} if self._structure.counted else set()))
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the owner with tensors, or nests of them, and return its tensors."""
@@ -96,7 +105,12 @@ class Compiled(Apart):
             return method(*arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
         entry, structure = self._entry(method, arguments), self._structure
-        return entry(*structure.variables, *structure.tensors, *tf.nest.flatten(arguments))
+        return entry(*structure.variables, *structure.tensors, *self._counts, *tf.nest.flatten(arguments))
+
+    @functools.cached_property
+    def _counts(self) -> list[tf.Tensor]:
+        """The numbers of data of models that weight them."""
+        return [tf.constant(model.num_data, tf.int64) for model in self._structure.counted]
 
     def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""
@@ -113,7 +127,7 @@ class Compiled(Apart):
 
     def _shared(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
         """Find or trace a function; with static shapes where it cannot be traced with open ones."""
-        static = frozenset[int]()
+        static: Open = frozenset()
         for rows in (self._rows, static):
             key = self._key(method, arguments, rows)
             if key in _entries:
@@ -133,11 +147,12 @@ class Compiled(Apart):
                 _entries.popitem(last=False)
         return entry
 
-    def _key(self, method: Any, arguments: tuple[Any, ...], rows: frozenset[int]) -> Hashable:
+    def _key(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Hashable:
         """Return all that decides the graph."""
         given = [*self._data(rows), *(_opened(part, rows) for part in tf.nest.flatten(arguments))]
         return (
             self._structure.key,
+            *(model.num_data for model in self._structure.counted if NUM_DATA not in rows),
             method.__func__,
             _nesting(arguments),
             *((spec.dtype, tuple(spec.shape)) for spec in given),
@@ -146,34 +161,42 @@ class Compiled(Apart):
             gpflow.default_jitter(),
         )
 
-    def _data(self, rows: frozenset[int]) -> list[tf.TensorSpec]:
+    def _data(self, rows: Open) -> list[tf.TensorSpec]:
         """Return the specification of the data; where any rows are left open theirs are."""
         tensors = self._structure.tensors
-        return [tf.TensorSpec([None if rows else len(part), *part.shape[1:]], part.dtype) for part in tensors]
+        opened = any(isinstance(length, int) for length in rows)
+        return [
+            tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in tensors
+        ]
 
-    def _trace(self, method: Any, arguments: tuple[Any, ...], rows: frozenset[int]) -> Entry:
+    def _trace(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Entry:
         global _traces
         _traces += 1
         flat = [_opened(part, rows) for part in tf.nest.flatten(arguments)]
         nesting: list[Any] = []
 
         def run(*given: Any) -> list[tf.Tensor]:
-            owner = self._copied(given)
+            owner = self._copied(given, rows)
             inner = tf.nest.pack_sequence_as(arguments, given[len(given) - len(flat) :])
             result = method.__func__(owner, *inner)
             nesting.append(tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), result))
             return tf.nest.flatten(result)
 
         compiled = tf.function(run, jit_compile=self._jit, autograph=False)
+        held = [
+            *self._structure.variables,
+            *self._data(rows),
+            *([tf.TensorSpec([], tf.int64)] * len(self._counts)),
+        ]
         before = gradients.registered()
         try:
-            function = compiled.get_concrete_function(*self._structure.variables, *self._data(rows), *flat)
+            function = compiled.get_concrete_function(*held, *flat)
         finally:
             self._clear_caches()
         gradients.forget(before, function.graph)
         return Entry(function, nesting[0])
 
-    def _copied(self, given: Sequence[Any]) -> Any:
+    def _copied(self, given: Sequence[Any], rows: Open) -> Any:
         """Return a copy of the owner that has the given variables and data for its own.
 
         An owner that cannot be copied is taken itself, with its variables: the function is its own anyway.
@@ -186,11 +209,15 @@ class Compiled(Apart):
         for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         try:
-            return copy.deepcopy(self._owner, memo)
+            owner = copy.deepcopy(self._owner, memo)
         except Exception:  # of any kind, from what was refused
             if not structure.refused:
                 raise
             return self._owner
+        numbers = given[len(structure.variables) + len(structure.tensors) :]
+        for model, number in zip(structure.counted if NUM_DATA in rows else (), numbers, strict=False):
+            memo[id(model)].num_data = number
+        return owner
 
     def _clear_caches(self) -> None:
         """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph."""
@@ -198,9 +225,12 @@ class Compiled(Apart):
             bijector._cache.clear()
 
 
-def _opened(tensor: tf.Tensor, rows: frozenset[int]) -> tf.TensorSpec:
+def _opened(tensor: tf.Tensor, rows: Open) -> tf.TensorSpec:
     """Return the specification of an argument, axes of some lengths left open."""
-    return tf.TensorSpec([None if size in rows else size for size in tensor.shape], tensor.dtype)
+    shape = [None if size in rows else size for size in tensor.shape]
+    if BATCH in rows and len(shape) > 1:
+        shape[0] = None
+    return tf.TensorSpec(shape, tensor.dtype)
 
 
 def _nesting(value: Any) -> Hashable:

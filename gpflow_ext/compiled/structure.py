@@ -16,8 +16,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
+COUNTED = (gpflow.models.SVGP, gpflow.models.SGPR)  # models that scale by ``num_data``, or do not use it
 _BOOKKEEPING = {"_name", "_name_scope", "_scope_name", "_setattr_tracking", "_obj_reference_counts_dict"}
-_OF_OPTIMISER = {"_distribution_strategy", "_index_dict", "_mesh", "name"}
+_OF_OPTIMISER = {"_coalesced_children", "_distribution_strategy", "_index_dict", "_mesh", "name"}
 _PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
 
 
@@ -33,6 +34,7 @@ class Structure(NamedTuple):
     tensors: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``
     bijectors: list[tfp.bijectors.Bijector]
     constants: list[Any]  # what copies share: other tensors, whose values the key holds, and strategies
+    counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
 
@@ -48,7 +50,9 @@ def examine(owner: Any) -> Structure:
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
-    return Structure(key, walk.variables, walk.tensors, walk.bijectors, walk.constants, walk.refused)
+    return Structure(
+        key, walk.variables, walk.tensors, walk.bijectors, walk.constants, walk.counted, walk.refused
+    )
 
 
 class _Walk:
@@ -59,6 +63,7 @@ class _Walk:
         self.tensors: list[tf.Tensor] = []
         self.bijectors: list[tfp.bijectors.Bijector] = []
         self.constants: list[Any] = []
+        self.counted: list[gpflow.models.BayesianModel] = []
         self.refused: list[str] = []
         self._met: dict[int, tuple[int, Any]] = {}
 
@@ -165,6 +170,9 @@ class _Walk:
             if isinstance(held, tf.distribute.Strategy) and name in skipped:
                 self.constants.append(held)
             if name in skipped or name.startswith("_self_"):
+                continue
+            if name == "num_data" and isinstance(value, COUNTED) and isinstance(held, (int, np.integer)):
+                self.counted.append(value)
                 continue
             read = self._data if name == "data" else self.part
             parts.append((name, read(held, f"{path}.{name}")))

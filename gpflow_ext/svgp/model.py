@@ -112,7 +112,9 @@ class SVGPRobustMax(SVGP):
     def scale(self, X: tf.Tensor) -> tf.Tensor:
         """Return N/B for a minibatch X [B, D]."""
         rows = tf.cast(tf.shape(X)[0], gpflow.default_float())
-        return tf.ones_like(rows) if self.num_data is None else float(self.num_data) / rows
+        if self.num_data is None:
+            return tf.ones_like(rows)
+        return tf.cast(self.num_data, rows.dtype) / rows
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR

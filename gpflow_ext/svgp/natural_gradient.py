@@ -19,7 +19,6 @@ whitened, so that it follows the prior. Without γ the optimiser moves q too.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import gpflow
 import tensorflow as tf
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import linalg, triangular
 from gpflow_ext.sites import Projection
 from gpflow_ext.training.distribute import Shards, total
@@ -75,6 +75,148 @@ class Sums(NamedTuple):
     pull: tf.Tensor | None  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
 
 
+class AscentUpdates(tf.Module):
+    """What is compiled: a step on a minibatch, with the natural parameters of q that it keeps.
+
+    Parameters
+    ----------
+    target, hypers, optimizer, shards
+        As for `MinibatchAscent`.
+    natural
+        Whether q moves by natural gradients.
+    """
+
+    def __init__(
+        self,
+        target: WhitenedVariational,
+        hypers: Sequence[tf.Variable],
+        optimizer: Any,
+        natural: bool,
+        shards: Shards | None,
+    ) -> None:
+        super().__init__()
+        self._target, self._optimizer, self._natural, self._shards = target, optimizer, natural, shards
+        q = () if natural else (target.q_mu, target.q_sqrt)
+        self._q = [variable for part in q for variable in part.trainable_variables]
+        self._hypers = list(hypers)
+        self.moved = [*self._q, *self._hypers]
+        if natural:
+            (M, K), dtype = target.q_mu.shape, target.q_mu.dtype
+            self.nat1 = tf.Variable(tf.zeros([M, K], dtype), trainable=False)
+            self.prec = tf.Variable(tf.zeros([K, M, M], dtype), trainable=False)
+
+    def start(self) -> tf.Tensor:
+        """Take the natural parameters from q; return nothing, []. O(KM³)."""
+        root = triangular.inverse(tf.convert_to_tensor(self._target.q_sqrt))  # R⁻¹, Var[v] = RRᵀ
+        prec = tf.matmul(root, root, transpose_a=True)
+        self.nat1.assign(_product(prec, tf.convert_to_tensor(self._target.q_mu)))
+        self.prec.assign(tf.reverse(prec, [-1, -2]))
+        return tf.zeros([])
+
+    def step(self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        """Do one step where it is sound.
+
+        Parameters
+        ----------
+        X, Y
+            The minibatch, [B, D] and [B, 1].
+        least
+            What smaller weights wₙ are raised to.
+        length
+            γ.
+
+        Returns
+        -------
+            The bound before the step, whether it and its gradient are finite, whether the step was done, and
+            how many rows were classified as their labels say, [4].
+        """
+        return self._step(X, Y, least, length, self.moved)
+
+    def step_held(self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        """Do a step that leaves the hyperparameters; see `step`."""
+        return self._step(X, Y, least, length, self._q)
+
+    def _step(
+        self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor, moving: Sequence[tf.Variable]
+    ) -> tf.Tensor:
+        value, finite, sums = self._look(X, Y, least, moving)
+        sound = finite & self._turn(sums, length, finite) if self._natural else finite
+        if moving:
+            tf.cond(sound, lambda: self._descend(sums.gradient, moving), lambda: False)
+        flags = (tf.cast(part, value.dtype) for part in (finite, sound))
+        return tf.stack([value, *flags, sums.correct])
+
+    def _look(
+        self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, moving: Sequence[tf.Variable]
+    ) -> tuple[tf.Tensor, tf.Tensor, Sums]:
+        """Return the bound, whether all is finite, and the sums, their gradient that of the bound."""
+        scale = self._target.scale(X)
+        if self._shards is None:
+            sums = self._sums(X, Y, scale, least, moving)
+        else:
+
+            def part(rows: tf.Tensor) -> Sums:
+                return total(self._sums(tf.gather(X, rows), tf.gather(Y, rows), scale, least, moving))
+
+            sums = self._shards.equal(self._shards.run(part, self._shards.rows))
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(moving)
+            kl = self._target.prior_kl()
+            shared = self._target.log_prior_density() - kl
+        by_shared = tape.gradient(shared, moving, unconnected_gradients="zero")
+        sums = sums._replace(gradient=[a + b for a, b in zip(sums.gradient, by_shared, strict=True)])
+        value = sums.value + shared
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in (value, *sums.gradient)])
+        return value, finite, sums
+
+    def _sums(
+        self, X: tf.Tensor, Y: tf.Tensor, scale: tf.Tensor, least: tf.Tensor, moving: Sequence[tf.Variable]
+    ) -> Sums:
+        """Return the sums over the rows X [b, D], Y [b, 1]."""
+        target = self._target
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(moving)
+            prior = target.prior(X)
+            mean, var = target.marginals(prior)
+            tape.watch([mean, var])
+            value = scale * tf.reduce_sum(target.expectations(X, Y, mean, var))
+        by_mean, by_var, *gradient = tape.gradient(value, [mean, var, *moving], unconnected_gradients="zero")
+        correct = tf.cast(target.num_correct(Y, mean), value.dtype)
+        if not self._natural:
+            return Sums(value, correct, gradient, None, None)
+        A, weight = prior.A[0], tf.maximum(-2.0 * by_var, least)
+        gram = triangular.weighted_gram(A[::-1], weight)
+        pull = tf.matmul(A, by_mean + weight * (mean - prior.mean))
+        return Sums(value, correct, gradient, gram, pull)
+
+    def _turn(self, sums: Sums, length: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
+        """Take the natural-gradient step if it is safe; return whether it is, []."""
+        *new, safe = self._natural_step(sums.gram, sums.pull, length)
+        for variable, value in zip((self.nat1, self.prec), new[:2], strict=True):
+            variable.assign(tf.where(finite & safe, value, variable))
+        for parameter, value in zip((self._target.q_mu, self._target.q_sqrt), new[2:], strict=True):
+            parameter.assign(tf.where(finite & safe, value, parameter))
+        return safe
+
+    def _natural_step(self, gram: tf.Tensor, pull: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the natural parameters and the moments after a step, and whether they are finite. O(KM³)."""
+        nat1 = (1.0 - length) * self.nat1 + length * tf.ensure_shape(pull, self.nat1.shape)
+        prec = (1.0 - length) * self.prec + length * tf.ensure_shape(gram, self.prec.shape)
+        prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
+        chol, finite = linalg.cholesky(prec)
+        root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
+        mean = _product(root, _product(root, nat1, transpose=True))
+        before, after = (tf.reduce_sum(tf.square(r), axis=[-2, -1]) for r in (self._target.q_sqrt, root))
+        safe = tf.reduce_all(after <= before / (1.0 - tf.minimum(1.1 * length, 0.99)))
+        return nat1, prec, mean, root, finite & safe & tf.reduce_all(tf.math.is_finite(mean))
+
+    def _descend(self, gradient: Sequence[tf.Tensor], moving: Sequence[tf.Variable]) -> bool:
+        self._optimizer.apply_gradients(
+            (-part, variable) for part, variable in zip(gradient, moving, strict=True)
+        )
+        return True
+
+
 class MinibatchAscent(tf.Module):
     """Minibatch steps, compiled once, their state in variables that a checkpoint can hold.
 
@@ -114,149 +256,48 @@ class MinibatchAscent(tf.Module):
         jit_compile: bool | None = None,
     ) -> None:
         super().__init__()
-        self._target, self._optimizer, self._read = target, optimizer, read
-        self._gamma, self._hold, self._concave, self._shards = gamma, hold, concave, shards
-        self._q = (
-            []
-            if gamma is not None
-            else [*target.q_mu.trainable_variables, *target.q_sqrt.trainable_variables]
-        )
-        self._hypers = list(hypers)
-        jit = resolve_jit(jit_compile)
-        compiled = {"jit_compile": jit, "autograph": False, "reduce_retracing": True}
-        held, free = list(self._q), [*self._q, *self._hypers]
-        self._look_held = tf.function(functools.partial(self._look, moving=held), **compiled)
-        self._look_free = tf.function(functools.partial(self._look, moving=free), **compiled)
-        self._move = tf.function(self._natural_step, jit_compile=jit, autograph=False)
-        self._commit = tf.function(self._assign, autograph=False)
-        self._descend_held = tf.function(lambda g: self._descend(g, held), autograph=False)
-        self._descend_free = tf.function(lambda g: self._descend(g, free), autograph=False)
-        like = tf.convert_to_tensor(target.q_mu)
-        self._dtype = like.dtype
+        self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
+        self._concave, self._dtype = concave, target.q_mu.dtype
+        self._updates = AscentUpdates(target, hypers, optimizer, gamma is not None, shards)
+        self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
         self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.accuracy = tf.Variable(0.0, dtype=tf.float64, trainable=False)  # running mean over minibatches
-        if gamma is not None:
-            M, K = like.shape
-            self.nat1 = tf.Variable(tf.zeros([M, K], like.dtype), trainable=False)
-            self.prec = tf.Variable(tf.zeros([K, M, M], like.dtype), trainable=False)
 
     @property
     def state(self) -> list[tf.Variable]:
         """See `Solver`: what the optimiser moves and keeps; q moves only where it is sound."""
-        moved = [*self._q, *self._hypers]
-        return moved if self._optimizer is None else [*moved, *self._optimizer.variables]
+        moved = self._updates.moved
+        return [*moved, *([] if self._optimizer is None else self._optimizer.variables)]
 
     def start(self) -> Progress:
         """See `Solver`: the natural parameters are taken from q anew."""
         if self._gamma is not None:
-            self._start()
+            self._compiled(self._updates.start)
         return Progress(math.nan)
 
     def step(self) -> Progress:
         """Do one step; the objective is the bound's estimate before it, NaN where it is not finite."""
         step = int(self.steps)
         if self._gamma is not None and step == 0:
-            self._start()
-        held = step < self._hold
-        look = self._look_held if held else self._look_free
+            self.start()
+        method = self._updates.step_held if step < self._hold else self._updates.step
         X, Y = self._read()
+        length = tf.constant(0.0 if self._gamma is None else self._gamma(step), self._dtype)
         for least in (0.0,) if self._concave else (-math.inf, 0.0):
-            value, finite, sums = look(X, Y, tf.constant(least, self._dtype))
+            outcome = self._compiled(method, X, Y, tf.constant(least, self._dtype), length)
+            value, finite, sound, correct = outcome.numpy().tolist()
             if not finite:
                 return Progress(math.nan)
-            if self._gamma is None or self._turn(sums, self._gamma(step)):
+            if sound:
                 break
             self.fallbacks.assign_add(1)
         else:
             return Progress(math.nan)
-        if sums.gradient:
-            (self._descend_held if held else self._descend_free)(sums.gradient)
-        share = float(sums.correct) / int(X.shape[0])
         weight = 1.0 / min(step + 1, 50)
-        self.accuracy.assign_add(weight * (share - self.accuracy))
+        self.accuracy.assign_add(weight * (correct / int(X.shape[0]) - self.accuracy))
         self.steps.assign_add(1)
-        return Progress(float(value))
-
-    def _start(self) -> None:
-        """Take the natural parameters from q. O(KM³)."""
-        root = triangular.inverse(tf.convert_to_tensor(self._target.q_sqrt))  # R⁻¹, Var[v] = RRᵀ
-        prec = tf.matmul(root, root, transpose_a=True)
-        self.nat1.assign(_product(prec, tf.convert_to_tensor(self._target.q_mu)))
-        self.prec.assign(tf.reverse(prec, [-1, -2]))
-
-    def _look(
-        self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, moving: list[tf.Variable]
-    ) -> tuple[tf.Tensor, tf.Tensor, Sums]:
-        """Return the bound, whether all is finite, and the sums, their gradient that of the bound."""
-        scale = self._target.scale(X)
-        if self._shards is None:
-            sums = self._sums(X, Y, scale, least, moving)
-        else:
-
-            def part(rows: tf.Tensor) -> Sums:
-                return total(self._sums(tf.gather(X, rows), tf.gather(Y, rows), scale, least, moving))
-
-            sums = self._shards.equal(self._shards.run(part, self._shards.rows))
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(moving)
-            kl = self._target.prior_kl()
-            shared = self._target.log_prior_density() - kl
-        by_shared = tape.gradient(shared, moving, unconnected_gradients="zero")
-        sums = sums._replace(gradient=[a + b for a, b in zip(sums.gradient, by_shared, strict=True)])
-        value = sums.value + shared
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in (value, *sums.gradient)])
-        return value, finite, sums
-
-    def _sums(
-        self, X: tf.Tensor, Y: tf.Tensor, scale: tf.Tensor, least: tf.Tensor, moving: list[tf.Variable]
-    ) -> Sums:
-        """Return the sums over the rows X [b, D], Y [b, 1]."""
-        target = self._target
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(moving)
-            prior = target.prior(X)
-            mean, var = target.marginals(prior)
-            tape.watch([mean, var])
-            value = scale * tf.reduce_sum(target.expectations(X, Y, mean, var))
-        by_mean, by_var, *gradient = tape.gradient(value, [mean, var, *moving], unconnected_gradients="zero")
-        correct = tf.cast(target.num_correct(Y, mean), value.dtype)
-        if self._gamma is None:
-            return Sums(value, correct, gradient, None, None)
-        A, weight = prior.A[0], tf.maximum(-2.0 * by_var, least)
-        gram = triangular.weighted_gram(A[::-1], weight)
-        pull = tf.matmul(A, by_mean + weight * (mean - prior.mean))
-        return Sums(value, correct, gradient, gram, pull)
-
-    def _turn(self, sums: Sums, gamma: float) -> bool:
-        """Take the natural-gradient step if it is safe; tell whether it is."""
-        *new, safe = self._move(sums.gram, sums.pull, tf.constant(gamma, self._dtype))
-        if safe:
-            self._commit(*new)
-        return bool(safe)
-
-    def _natural_step(self, gram: tf.Tensor, pull: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the natural parameters and the moments after a step, and whether they are finite. O(KM³)."""
-        nat1 = (1.0 - length) * self.nat1 + length * pull
-        prec = (1.0 - length) * self.prec + length * gram
-        prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
-        chol, finite = linalg.cholesky(prec)
-        root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
-        mean = _product(root, _product(root, nat1, transpose=True))
-        before, after = (tf.reduce_sum(tf.square(r), axis=[-2, -1]) for r in (self._target.q_sqrt, root))
-        safe = tf.reduce_all(after <= before / (1.0 - tf.minimum(1.1 * length, 0.99)))
-        return nat1, prec, mean, root, finite & safe & tf.reduce_all(tf.math.is_finite(mean))
-
-    def _assign(self, nat1: tf.Tensor, prec: tf.Tensor, mean: tf.Tensor, root: tf.Tensor) -> None:
-        self.nat1.assign(nat1)
-        self.prec.assign(prec)
-        self._target.q_mu.assign(mean)
-        self._target.q_sqrt.assign(root)
-
-    def _descend(self, gradient: list[tf.Tensor], moving: list[tf.Variable]) -> None:
-        self._optimizer.apply_gradients(
-            (-part, variable) for part, variable in zip(gradient, moving, strict=True)
-        )
+        return Progress(value)
 
 
 def _product(matrices: tf.Tensor, columns: tf.Tensor, transpose: bool = False) -> tf.Tensor:

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import linalg
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss
 
 SMALLEST_CURVATURE = 1e-5  # to which smaller eigenvalues of the Hessian are raised
 ARMIJO = 1e-4
@@ -24,6 +26,22 @@ HALVINGS = 40
 NEAR = 1e-2  # a variable this near to a bound, or as near as the projected gradient is small, is held there
 
 Array = npt.NDArray[np.float64]
+
+
+class Curved(Loss):
+    """A loss with its Hessian."""
+
+    def derivatives(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the loss [], its gradient [P] and its Hessian [P, P]."""
+        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            loss, parts = self.value_and_gradient()
+            gradient = gpflow.optimizers.Scipy.pack_tensors(parts)
+        columns = tape.jacobian(
+            gradient, self._variables, unconnected_gradients="zero", experimental_use_pfor=False
+        )
+        size = gradient.shape[0]
+        return loss, gradient, tf.concat([tf.reshape(part, [size, -1]) for part in columns], axis=1)
 
 
 class ProjectedNewton:
@@ -59,23 +77,8 @@ class ProjectedNewton:
         if len(box) != size or (box[:, 0] > box[:, 1]).any():
             raise ValueError(f"`bounds` must be {size} pairs (low, high) with low <= high; got {bounds}.")
         self._low, self._high = box.T
-        jit = resolve_jit(jit_compile)
-        self._loss = tf.function(closure, jit_compile=jit, autograph=False)
-        pack = gpflow.optimizers.Scipy.pack_tensors
-
-        def derivatives() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
-                outer.watch(self._variables)
-                with tf.GradientTape(watch_accessed_variables=False) as inner:
-                    inner.watch(self._variables)
-                    loss = closure()
-                gradient = pack(inner.gradient(loss, self._variables, unconnected_gradients="zero"))
-            parts = outer.jacobian(
-                gradient, self._variables, unconnected_gradients="zero", experimental_use_pfor=False
-            )
-            return loss, gradient, tf.concat([tf.reshape(part, [size, -1]) for part in parts], axis=1)
-
-        self._derivatives = tf.function(derivatives, jit_compile=jit, autograph=False)
+        self._loss = Curved(closure, self._variables)
+        self._compiled = Compiled(self._loss, resolve_jit(jit_compile))
 
     def step(self, tolerance: float = 0.0) -> tuple[float, bool]:
         """Take one step; return the loss after it, and whether the projected gradient was small.
@@ -85,7 +88,7 @@ class ProjectedNewton:
         """
         x = self._project(self._read())
         self._assign(x)
-        derivatives = self._derivatives()
+        derivatives = self._compiled(self._loss.derivatives)
         loss, gradient, hessian = (part.numpy().astype(float) for part in derivatives)
         slack = float(linalg.rounding_slack(derivatives[0]))  # the fall near an optimum is below rounding
         if not (np.isfinite(loss) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
@@ -97,7 +100,7 @@ class ProjectedNewton:
         for length in 0.5 ** np.arange(HALVINGS):
             new = self._project(x + length * direction)
             self._assign(new)
-            value = float(self._loss())
+            value = float(self._compiled(self._loss.value))
             if value <= loss + slack + ARMIJO * gradient @ (new - x):  # false for NaN
                 return value, False
         self._assign(x)

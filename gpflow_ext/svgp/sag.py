@@ -12,16 +12,83 @@ O(number of batches · number of variables), O(N M²/B) for a variational poster
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss, LossFunction
 
 DOUBLINGS = 60  # of L in a step, at most
+
+
+class AverageDescent(Loss):
+    """What is compiled: a step, with the table and the other state that it keeps.
+
+    Parameters
+    ----------
+    closure, variables
+        The loss and what to move.
+    num_batches
+        Rows of the table.
+    """
+
+    def __init__(self, closure: LossFunction, variables: Sequence[tf.Variable], num_batches: int) -> None:
+        super().__init__(closure, variables)
+        dtype, size = variables[0].dtype, sum(int(np.prod(variable.shape)) for variable in variables)
+        table, seen = tf.zeros([num_batches, size], dtype), tf.zeros([num_batches], tf.bool)
+        self.table = tf.Variable(table, trainable=False, shape=[None, size])
+        self.seen = tf.Variable(seen, trainable=False, shape=[None])
+        self.direction = tf.Variable(tf.zeros([size], dtype), trainable=False)
+        self.seen_share = tf.Variable(tf.zeros([], dtype), trainable=False)
+        self.lipschitz = tf.Variable(tf.ones([], dtype), trainable=False)
+
+    def step(self, batch: tuple[tf.Tensor, tf.Tensor], drawn: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        """Do one step for a batch, its number and its share of the data; return its loss before it, []."""
+        pack = gpflow.optimizers.Scipy.pack_tensors
+        loss, parts = self.value_and_gradient(batch)
+        gradient, x, before = pack(parts), pack(self._variables), tf.gather(self.table, drawn)
+        sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(gradient))
+        gradient = tf.where(sound, gradient, before)
+        lipschitz = self._search(batch, x, loss, gradient)
+        first = sound & tf.logical_not(tf.gather(self.seen, drawn))
+        seen_share = self.seen_share + tf.where(first, share, tf.zeros_like(share))
+        direction = self.direction + share * (gradient - before)
+        self._assign(tf.where(sound, x - direction / (lipschitz * seen_share), x))
+        self.table.scatter_nd_update([[drawn]], gradient[None])
+        self.seen.scatter_nd_update([[drawn]], [sound | tf.gather(self.seen, drawn)])
+        self.direction.assign(direction)
+        self.seen_share.assign(seen_share)
+        shrunk = lipschitz * 2.0 ** (-1.0 / tf.cast(tf.shape(self.table)[0], lipschitz.dtype))
+        self.lipschitz.assign(tf.where(sound, shrunk, self.lipschitz))
+        return tf.where(sound, loss, float("nan"))
+
+    def _search(
+        self, batch: tuple[tf.Tensor, tf.Tensor], x: tf.Tensor, loss: tf.Tensor, gradient: tf.Tensor
+    ) -> tf.Tensor:
+        """Return L, doubled until a step along the batch's own gradient lowers its loss as it should."""
+        square = tf.reduce_sum(gradient**2)
+
+        def attempt(k: tf.Tensor, lipschitz: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            self._assign(x - gradient / lipschitz)
+            value = self.value(batch)
+            high = (value > loss - 0.5 * square / lipschitz) | tf.logical_not(tf.math.is_finite(value))
+            return k + 1, tf.where(high, 2.0 * lipschitz, lipschitz), high
+
+        start = (tf.constant(0), tf.convert_to_tensor(self.lipschitz), tf.constant(True))
+        _, lipschitz, _ = tf.while_loop(lambda k, _, high: (k < DOUBLINGS) & high, attempt, start)
+        return lipschitz
+
+    def _assign(self, x: tf.Tensor) -> None:
+        begin = 0
+        for variable in self._variables:
+            size = int(np.prod(variable.shape))
+            variable.assign(tf.reshape(x[begin : begin + size], variable.shape))
+            begin += size
 
 
 class StochasticAverageGradient(tf.Module):
@@ -51,7 +118,7 @@ class StochasticAverageGradient(tf.Module):
 
     def __init__(
         self,
-        closure: Callable[[tuple[tf.Tensor, tf.Tensor]], tf.Tensor],
+        closure: LossFunction,
         variables: Sequence[tf.Variable],
         data: tuple[Any, Any],
         *,
@@ -63,26 +130,19 @@ class StochasticAverageGradient(tf.Module):
         num_data = len(data[0])
         if not 1 <= num_batches <= num_data:
             raise ValueError(f"`num_batches` must be from 1 to {num_data}, the rows; got {num_batches}.")
-        self._closure, self._moved, self._seed = closure, list(variables), seed
+        self._seed = seed
         order = np.random.default_rng(seed).permutation(num_data)
         self._batches = [
             tuple(tf.constant(np.asarray(part)[rows]) for part in data)
             for rows in np.array_split(order, num_batches)
         ]
-        dtype = self._moved[0].dtype
-        size = sum(int(np.prod(variable.shape)) for variable in self._moved)
+        dtype = variables[0].dtype
         self._shares = [tf.constant(len(X) / num_data, dtype) for X, _ in self._batches]
-        self.table = tf.Variable(tf.zeros([num_batches, size], dtype), trainable=False)
-        self.direction = tf.Variable(tf.zeros([size], dtype), trainable=False)
-        self.seen = tf.Variable(tf.zeros([num_batches], tf.bool), trainable=False)
-        self.seen_share = tf.Variable(tf.zeros([], dtype), trainable=False)
-        self.lipschitz = tf.Variable(tf.ones([], dtype), trainable=False)
+        self._updates = updates = AverageDescent(closure, variables, num_batches)
+        self._compiled = Compiled(updates, resolve_jit(jit_compile), batches=True)
+        self.table, self.direction, self.lipschitz = updates.table, updates.direction, updates.lipschitz
+        self.seen, self.seen_share = updates.seen, updates.seen_share
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-        rows = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in self._batches[0])
-        signature = [rows, tf.TensorSpec([], tf.int32), tf.TensorSpec([], dtype)]  # one trace for all batches
-        self._step = tf.function(
-            self._update, jit_compile=resolve_jit(jit_compile), autograph=False, input_signature=signature
-        )
 
     def step(self) -> float:
         """Do one step; return the loss of its batch before it.
@@ -93,58 +153,14 @@ class StochasticAverageGradient(tf.Module):
         # Each batch once in its first epoch, then at random: the table is full as soon as can be.
         count = len(self._batches)
         drawn = number if number < count else int(np.random.default_rng((self._seed, number)).integers(count))
-        loss = float(self._step(self._batches[drawn], tf.constant(drawn), self._shares[drawn]))
+        batch = self._batches[drawn], tf.constant(drawn), self._shares[drawn]
+        loss = float(self._compiled(self._updates.step, *batch))
         self.steps.assign_add(1)
         return loss
 
-    def _update(self, batch: tuple[tf.Tensor, tf.Tensor], drawn: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        pack = gpflow.optimizers.Scipy.pack_tensors
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._moved)
-            loss = self._closure(batch)
-        gradient = pack(tape.gradient(loss, self._moved, unconnected_gradients="zero"))
-        x, before = pack(self._moved), tf.gather(self.table, drawn)
-        sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(gradient))
-        gradient = tf.where(sound, gradient, before)
-        lipschitz = self._search(batch, x, loss, gradient)
-        first = sound & tf.logical_not(tf.gather(self.seen, drawn))
-        seen_share = self.seen_share + tf.where(first, share, tf.zeros_like(share))
-        direction = self.direction + share * (gradient - before)
-        self._assign(tf.where(sound, x - direction / (lipschitz * seen_share), x))
-        self.table.scatter_nd_update([[drawn]], gradient[None])
-        self.seen.scatter_nd_update([[drawn]], [sound | tf.gather(self.seen, drawn)])
-        self.direction.assign(direction)
-        self.seen_share.assign(seen_share)
-        shrunk = lipschitz * 2.0 ** (-1.0 / len(self._batches))
-        self.lipschitz.assign(tf.where(sound, shrunk, self.lipschitz))
-        return tf.where(sound, loss, float("nan"))
-
-    def _search(
-        self, batch: tuple[tf.Tensor, tf.Tensor], x: tf.Tensor, loss: tf.Tensor, gradient: tf.Tensor
-    ) -> tf.Tensor:
-        """Return L, doubled until a step along the batch's own gradient lowers its loss as it should."""
-        square = tf.reduce_sum(gradient**2)
-
-        def too_small(k: tf.Tensor, lipschitz: tf.Tensor) -> tf.Tensor:
-            self._assign(x - gradient / lipschitz)
-            value = self._closure(batch)
-            high = value > loss - 0.5 * square / lipschitz
-            return (k < DOUBLINGS) & (high | tf.logical_not(tf.math.is_finite(value)))
-
-        start = (tf.constant(0), tf.convert_to_tensor(self.lipschitz))
-        _, lipschitz = tf.while_loop(too_small, lambda k, lipschitz: (k + 1, 2.0 * lipschitz), start)
-        return lipschitz
-
-    def _assign(self, x: tf.Tensor) -> None:
-        begin = 0
-        for variable in self._moved:
-            size = int(np.prod(variable.shape))
-            variable.assign(tf.reshape(x[begin : begin + size], variable.shape))
-            begin += size
-
 
 def minimize(
-    closure: Callable[[tuple[tf.Tensor, tf.Tensor]], tf.Tensor],
+    closure: LossFunction,
     variables: Sequence[tf.Variable],
     data: tuple[Any, Any],
     *,

@@ -34,7 +34,7 @@ class LBFGSBOptions:
     Attributes
     ----------
     iterations
-        Of L-BFGS-B in a step; each step begins anew, so that a run resumes exactly.
+        Of L-BFGS-B in a step.
     bounds
         As for `vi_means`.
     """
@@ -52,17 +52,18 @@ def svi_lbfgsb(model: SVGP, run: Run, options: LBFGSBOptions) -> Plan:
     """Return the plan svi-L-BFGS-B: q(u), by its Cholesky factor, and the hyperparameters on all data."""
     arrays = _arrays(model, run.data, "svi_lbfgsb")
     variables = moved(model)
-    constant = tuple(tf.constant(part) for part in arrays)
-    solver = LBFGSSteps(
-        lambda: model.training_loss(constant),
-        variables,
-        options.iterations,
-        box_of(model, variables, options.bounds),
-        run.jit_compile,
-    )
-    settings = {"recipe": "svi_lbfgsb", "iterations": options.iterations, "bounds": options.bounds}
+    constants = tuple(tf.constant(part) for part in arrays)
+    box = box_of(model, variables, options.bounds)
+    solver = LBFGSSteps(model, (constants,), variables, options.iterations, box, run.jit_compile)
     return Plan(
-        solver, model.variables, steps=100, tolerance=1e-9, monotone=True, settings=settings, data=arrays
+        solver,
+        [*model.variables, *solver.state],
+        steps=100,
+        tolerance=1e-9,
+        monotone=True,
+        trackables={"lbfgs": solver.run},
+        settings={"recipe": "svi_lbfgsb", "iterations": options.iterations, "bounds": options.bounds},
+        data=arrays,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -16,8 +16,9 @@ from gpflow.models import GPR, SGPR
 from gpflow_ext.svgp.projected_newton import ProjectedNewton
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
+from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.solver import Progress, Steps
+from gpflow_ext.training.solver import Progress
 
 Box: TypeAlias = tuple[float, float]
 
@@ -57,12 +58,21 @@ def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
     variables = moved(model)
     box = box_of(model, variables, options.bounds)
     newton = options.optimizer == "projected_newton"
-    kind = NewtonSteps if newton else LBFGSSteps
     iterations = options.iterations or (1 if newton else 20)
-    solver = kind(model.training_loss, variables, iterations, box, run.jit_compile)
-    settings = {"recipe": "vi_means", **dataclasses.asdict(options)}
+    solver: NewtonSteps | LBFGSSteps
+    if newton:
+        solver = NewtonSteps(model, variables, iterations, box, run.jit_compile)
+    else:
+        solver = LBFGSSteps(model, (), variables, iterations, box, run.jit_compile)
     return Plan(
-        solver, model.variables, steps=100, tolerance=1e-9, monotone=True, stationarity=0.0, settings=settings
+        solver,
+        [*model.variables, *solver.state],
+        steps=100,
+        tolerance=1e-9,
+        monotone=True,
+        stationarity=0.0,
+        trackables={"lbfgs": solver.run} if isinstance(solver, LBFGSSteps) else {},
+        settings={"recipe": "vi_means", **dataclasses.asdict(options)},
     )
 
 
@@ -102,13 +112,15 @@ def box_of(model: Any, variables: Sequence[tf.Variable], bounds: Box | None) -> 
     return pairs
 
 
-class LBFGSSteps(Steps):
-    """Steps of some iterations of L-BFGS-B; the objective is measured after them.
+class LBFGSSteps:
+    """One run of L-BFGS-B in steps of some iterations; positive parameters move in log space.
 
     Parameters
     ----------
-    loss
-        What is lowered, [].
+    model
+        Whose training loss is lowered.
+    data
+        What the loss is called with: a pair of tensors, or nothing.
     variables
         What moves.
     iterations
@@ -121,19 +133,33 @@ class LBFGSSteps(Steps):
 
     def __init__(
         self,
-        loss: Callable[[], tf.Tensor],
+        model: Any,
+        data: Sequence[Any],
         variables: Sequence[tf.Variable],
         iterations: int,
         box: Sequence[Box] | None,
         jit_compile: bool | None,
     ) -> None:
-        evaluate = lbfgs.evaluation(loss, variables, jit_compile)
+        self._evaluate = lbfgs.evaluation(model.training_loss, variables, jit_compile, *data)
+        coordinates = LogSpace(variables, model.trainable_parameters)
+        self.run = lbfgs.Run(coordinates, self._evaluate, lbfgs.SMALLEST_GAIN, box)
+        self._iterations = iterations
 
-        def step() -> float:
-            lbfgs.climb(variables, evaluate, iterations, box)
-            return evaluate()[0]
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`."""
+        return list(self.run.variables)
 
-        super().__init__(step)
+    def start(self) -> Progress:
+        """See `Solver`: begin a new run where the variables are."""
+        self.run.restart()
+        return Progress(math.nan)
+
+    def step(self) -> Progress:
+        """See `Solver`; after the end of the run there is nothing to do."""
+        if not self.run.ended:
+            self.run.climb(self._iterations)
+        return Progress(self._evaluate()[0])
 
 
 class NewtonSteps:
@@ -141,14 +167,15 @@ class NewtonSteps:
 
     def __init__(
         self,
-        loss: Callable[[], tf.Tensor],
+        model: Any,
         variables: Sequence[tf.Variable],
         iterations: int,
         box: Sequence[Box] | None,
         jit_compile: bool | None,
     ) -> None:
         self.state: list[tf.Variable] = []
-        self._engine, self._iterations = ProjectedNewton(loss, variables, box, jit_compile), iterations
+        self._engine = ProjectedNewton(model.training_loss, variables, box, jit_compile)
+        self._iterations = iterations
         self._small = 1e-6 if gpflow.default_float() == np.float64 else 1e-2
 
     def start(self) -> Progress:

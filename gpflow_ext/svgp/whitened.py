@@ -57,7 +57,9 @@ class WhitenedSVGP:
     def scale(self, X: tf.Tensor) -> tf.Tensor:
         """Return N/B, []."""
         rows = tf.cast(tf.shape(X)[0], gpflow.default_float())
-        return tf.ones_like(rows) if self._model.num_data is None else float(self._model.num_data) / rows
+        if self._model.num_data is None:
+            return tf.ones_like(rows)
+        return tf.cast(self._model.num_data, rows.dtype) / rows
 
     def prior_kl(self) -> tf.Tensor:
         """Return KL[q(v) || N(0, I)], []."""

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss, LossFunction
 from gpflow_ext.training.solver import Steps
 
-Loss: TypeAlias = Callable[..., tf.Tensor]
 
-
-def minibatches(data: tuple[Any, Any], size: int, seed: int) -> Any:
-    """Return an endless iterator over shuffled minibatches (X [B, D], Y [B, P]).
+class Minibatches(tf.Module):
+    """An endless iterator over shuffled minibatches (X [B, D], Y [B, P]).
 
     The data are shuffled anew in each pass, which depends on the seed alone; the last, smaller batch of a
-    pass is filled up from the next pass. The iterator can be checkpointed at the cost of N indices.
+    pass is filled up from the next pass. It can be checkpointed at the cost of N indices.
+
+    Parameters
+    ----------
+    data
+        Inputs X [N, D] and targets Y [N, P].
+    size
+        B.
+    seed
+        Seed of the order.
     """
-    X, Y = (tf.convert_to_tensor(part) for part in data)
-    num_data = int(X.shape[0])
-    order = tf.data.Dataset.range(num_data).shuffle(num_data, seed=seed, reshuffle_each_iteration=True)
-    batches = order.repeat().batch(size, drop_remainder=True)
-    return iter(batches.map(lambda rows: (tf.gather(X, rows), tf.gather(Y, rows))))
+
+    def __init__(self, data: tuple[Any, Any], size: int, seed: int) -> None:
+        super().__init__()
+        self._data = tuple(tf.convert_to_tensor(part) for part in data)
+        num_data = int(self._data[0].shape[0])
+        rows = tf.data.Dataset.range(num_data).shuffle(num_data, seed=seed, reshuffle_each_iteration=True)
+        self.order = iter(rows.repeat().batch(size, drop_remainder=True))
+
+    def __iter__(self) -> Minibatches:
+        return self
+
+    def __next__(self) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = next(self.order)
+        return tf.gather(self._data[0], rows), tf.gather(self._data[1], rows)
 
 
 def next_minibatch(batches: Any) -> Any:
@@ -42,8 +60,30 @@ def next_minibatch(batches: Any) -> Any:
     return batch
 
 
+class Descent(Loss):
+    """A loss and the step of an optimiser down its gradient.
+
+    Parameters
+    ----------
+    loss, variables
+        As for `Loss`.
+    optimizer
+        A tf_keras optimiser, built on the variables.
+    """
+
+    def __init__(self, loss: LossFunction, variables: Sequence[tf.Variable], optimizer: Any) -> None:
+        super().__init__(loss, variables)
+        self._optimizer = optimizer
+
+    def step(self, *batch: Any) -> tf.Tensor:
+        """Do one step; return the loss before it, []."""
+        value, gradient = self.value_and_gradient(*batch)
+        self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
+        return value
+
+
 def gradient_steps(
-    loss: Loss,
+    loss: LossFunction,
     variables: Sequence[tf.Variable],
     optimizer: Any,
     batches: Any | None,
@@ -53,32 +93,19 @@ def gradient_steps(
 
     Parameters
     ----------
-    loss
-        Called with a minibatch, or without arguments when ``batches`` is ``None``.
-    variables
-        What to train.
-    optimizer
-        A tf_keras optimiser, built on the variables.
+    loss, variables, optimizer
+        As for `Descent`; the loss is called with a minibatch, or without arguments when ``batches`` is
+        ``None``.
     batches
         Iterator over minibatches.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
     """
-
-    @tf.function(jit_compile=resolve_jit(jit_compile), autograph=False)
-    def gradients(*batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            value = loss(*batch)
-        return value, tape.gradient(value, variables, unconnected_gradients="zero")
-
-    @tf.function(autograph=False)
-    def step(*batch: Any) -> tf.Tensor:
-        value, grads = gradients(*batch)
-        optimizer.apply_gradients(zip(grads, variables, strict=True))
-        return value
+    descent = Descent(loss, variables, optimizer)
+    compiled = Compiled(descent, resolve_jit(jit_compile), batches=True)
 
     def update() -> float:
-        return -float(step() if batches is None else step(next_minibatch(batches)))
+        batch = () if batches is None else (next_minibatch(batches),)
+        return -float(compiled(descent.step, *batch))
 
     return Steps(update, optimizer.variables)

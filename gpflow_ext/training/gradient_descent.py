@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,10 @@ def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
     optimizer = built(options.optimizer, variables)
     arrays, batches = training_data(model, run.data, size, run.seed)
-    loss = model.training_loss
+    source = batches
     if batches is None and arrays is not None:
-        loss = functools.partial(model.training_loss, tuple(tf.constant(part) for part in arrays))
-    solver = gradient.gradient_steps(loss, variables, optimizer, batches, run.jit_compile)
+        source = itertools.repeat(tuple(tf.constant(part) for part in arrays))
+    solver = gradient.gradient_steps(model.training_loss, variables, optimizer, source, run.jit_compile)
     return Plan(
         solver,
         [*model.variables, *solver.state],
@@ -82,4 +82,4 @@ def training_data(
         raise ValueError(
             f"`minibatch_size` must be from 1 to {len(arrays[0])}, the number of data; got {minibatch_size}."
         )
-    return arrays, gradient.minibatches(arrays, minibatch_size, seed)
+    return arrays, gradient.Minibatches(arrays, minibatch_size, seed)

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gpflow
 import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss, LossFunction
 
 SETTLED = 1e-3  # of a coordinate: a change of a logarithm by less is no change
+SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
+LONGEST, LARGEST = 200, 2**22  # evaluations and numbers in a record, after which a run begins anew
 
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
 """Evaluate at the present values of the variables; return the objective and its gradient in each of them."""
 
 
 def evaluation(
-    closure: Callable[[], tf.Tensor], variables: Sequence[tf.Variable], jit_compile: bool | None = None
+    closure: LossFunction,
+    variables: Sequence[tf.Variable],
+    jit_compile: bool | None = None,
+    *data: Any,
 ) -> Objective:
-    """Return the compiled evaluation of minus a loss and its gradient in the variables."""
-
-    @tf.function(jit_compile=resolve_jit(jit_compile), autograph=False)
-    def evaluate() -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            value = -closure()
-        return value, tape.gradient(value, variables, unconnected_gradients="zero")
+    """Return the compiled evaluation of minus a loss of the data and its gradient in the variables."""
+    loss = Loss(closure, variables)
+    compiled = Compiled(loss, resolve_jit(jit_compile), batches=True)
 
     def objective() -> tuple[float, Sequence[tf.Tensor]]:
-        value, gradient = evaluate()
-        return float(value), gradient
+        value, gradient = compiled(loss.value_and_gradient, *data)
+        return -float(value), [-part for part in gradient]
 
     return objective
 
@@ -79,7 +81,8 @@ class Run(tf.Module):
 
     SciPy's search cannot be suspended, but it is a function of the values that it has asked for. Each part
     repeats the run from the record of its evaluations, which costs next to nothing, and goes on from there. A
-    checkpoint that holds the record resumes exactly.
+    checkpoint that holds the record resumes exactly. Where the record is long the run begins anew from its
+    best point, without its memory.
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
     moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
@@ -94,11 +97,20 @@ class Run(tf.Module):
         Evaluate at the present values of the variables; the gradient is that in the variables.
     tolerance
         Relative gain of an iteration that counts as none.
+    bounds
+        A pair for each element of the variables one after the other, between which they stay.
     """
 
-    def __init__(self, coordinates: LogSpace, evaluate: Objective, tolerance: float) -> None:
+    def __init__(
+        self,
+        coordinates: LogSpace,
+        evaluate: Objective,
+        tolerance: float,
+        bounds: Sequence[tuple[float, float]] | None = None,
+    ) -> None:
         super().__init__()
         self._coordinates, self._evaluate, self._tolerance = coordinates, evaluate, tolerance
+        self._bounds = None if bounds is None else coordinates.at(np.transpose(bounds)).T
         width = 2 * len(coordinates.is_log) + 1  # x, the objective and its gradient
         none = tf.zeros([0, width], tf.float64)
         self.record = tf.Variable(none, trainable=False, shape=[None, width])
@@ -115,6 +127,9 @@ class Run(tf.Module):
 
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
+        rows, width = self.record.numpy().shape
+        if rows > LONGEST or rows * width > LARGEST:
+            self.restart()
         record, size = list(self.record.numpy()), len(self._coordinates.is_log)
         calls = itertools.count()
 
@@ -134,6 +149,7 @@ class Run(tf.Module):
             start,
             jac=True,
             method="L-BFGS-B",
+            bounds=self._bounds,
             callback=guarded.arrive,
             options={"maxiter": total, "ftol": 0.0},
         )
@@ -191,10 +207,11 @@ def minimize(
     closure: Callable[[], tf.Tensor],
     variables: Sequence[tf.Variable],
     *,
+    parameters: Sequence[gpflow.Parameter] = (),
     bounds: Sequence[tuple[float, float]] | None = None,
     iterations: int = 1000,
 ) -> float:
-    """Lower a loss by L-BFGS-B and return it; ``bounds`` as for `climb`."""
+    """Lower a loss by L-BFGS-B and return it; ``parameters`` as for `LogSpace`, ``bounds`` as for `Run`."""
     objective = evaluation(closure, variables)
-    climb(variables, objective, iterations, bounds)
+    Run(LogSpace(variables, parameters), objective, SMALLEST_GAIN, bounds).climb(iterations)
     return -objective()[0]

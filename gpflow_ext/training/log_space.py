@@ -41,7 +41,10 @@ class LogSpace:
     def vector(self) -> Vector:
         """Return the present values, [P]."""
         values = [np.ravel(variable.numpy()) for variable in self._variables]
-        raw = np.concatenate([np.zeros(0), *values]).astype(np.float64)
+        return self.at(np.concatenate([np.zeros(0), *values]).astype(np.float64))
+
+    def at(self, raw: Vector) -> Vector:
+        """Return the coordinates where the variables have the values raw [..., P], infinite ones included."""
         logs = np.where(raw < -TAIL, raw, np.log(np.logaddexp(0.0, np.maximum(raw, -TAIL))))
         return np.where(self.is_log, logs, raw)
 

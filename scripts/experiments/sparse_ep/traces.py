@@ -239,7 +239,7 @@ def svgp_natural_gradients(train: Data, test: Data, Z: Any, budget: float) -> Re
     natural = gpflow.optimizers.NaturalGradient(gamma=0.1)
     adam = tf_keras.optimizers.Adam(0.01)
     adam.build(variables)
-    batches = gradient.minibatches(train, MINIBATCH, 0)
+    batches = gradient.Minibatches(train, MINIBATCH, 0)
     predict = tf.function(model.predict_f)
 
     @tf.function
