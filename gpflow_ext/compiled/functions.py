@@ -94,6 +94,8 @@ class Compiled(Apart):
     @functools.cached_property
     def _rows(self) -> Open:
         """The lengths of axes that are left open, and what else is."""
+        if self._structure.refused:
+            return frozenset()
         rows = {*self._given, *(len(part) for part in self._structure.data[:1])}
         lengths = set() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
         batch = {BATCH} if self._batches and not self._jit else set()
@@ -198,10 +200,13 @@ class Compiled(Apart):
     def _copied(self, given: Sequence[Any], rows: Open) -> Any:
         """Return a copy of the owner that has the given variables and data for its own.
 
-        An owner that cannot be copied is taken itself, with its variables: the function is its own anyway.
+        One with a refused attribute, or that cannot be copied, is taken itself, with its variables: what
+        closes over a part of it would not close over the copy's.
         """
         self._clear_caches()
         structure = self._structure
+        if structure.refused:
+            return self._owner
         memo = {id(constant): constant for constant in structure.constants}
         held = (*structure.variables, *structure.data, *structure.tensors)
         for mine, its in zip(held, given, strict=False):
@@ -210,9 +215,8 @@ class Compiled(Apart):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         try:
             owner = copy.deepcopy(self._owner, memo)
-        except Exception:  # of any kind, from what was refused
-            if not structure.refused:
-                raise
+        except Exception as failure:  # of any kind, from a user's own class
+            structure.refused.append(f"{type(self._owner).__name__} cannot be copied: {failure!r}")
             return self._owner
         numbers = given[len(held) :]
         for model, number in zip(structure.counted if NUM_DATA in rows else (), numbers, strict=False):

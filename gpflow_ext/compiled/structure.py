@@ -38,7 +38,7 @@ class Structure(NamedTuple):
     data: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``, of any number of rows
     tensors: list[tf.Tensor]  # other vectors and matrices of real numbers, whose shapes the key holds
     bijectors: list[tfp.bijectors.Bijector]
-    constants: list[Any]  # what copies share: all other tensors, whose values the key holds, and strategies
+    constants: list[Any]  # what copies share: all else whose values the key holds, and strategies
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
@@ -71,6 +71,7 @@ class _Walk:
         self.constants: list[Any] = []
         self.counted: list[gpflow.models.BayesianModel] = []
         self.refused: list[str] = []
+        self._by_value = False  # whether tensors are keyed by their values: in a distribution
         self._met: dict[int, tuple[int, Any]] = {}
 
     def part(self, value: Any, path: str) -> Hashable:
@@ -108,8 +109,11 @@ class _Walk:
             return self._variable(value, path)
         if isinstance(value, np.ndarray) or tf.is_tensor(value):
             return self._constant(value, path)
-        if isinstance(value, (tfp.bijectors.Bijector, tfp.distributions.Distribution)):
+        if isinstance(value, tfp.bijectors.Bijector):
+            self.bijectors.append(value)
             return self._of_parameters(value, path)
+        if isinstance(value, tfp.distributions.Distribution):
+            return self._distribution(value, path)
         if isinstance(value, types.FunctionType):
             return self._function(value, path)
         if isinstance(value, types.MethodType):
@@ -134,7 +138,7 @@ class _Walk:
         if isinstance(value, tf.Tensor):
             if not hasattr(value, "numpy"):
                 return self._refuse(f"{path}: a symbolic tensor")
-            if value.dtype.is_floating and value.shape.rank:
+            if value.dtype.is_floating and value.shape.rank and not self._by_value:
                 self.tensors.append(value)
                 return "tensor", value.dtype.name, tuple(value.shape)
             self.constants.append(value)
@@ -148,10 +152,17 @@ class _Walk:
 
     def _of_parameters(self, value: Any, path: str) -> Hashable:
         """Return the key of a bijector or a distribution, which its class and arguments decide."""
-        if isinstance(value, tfp.bijectors.Bijector):
-            self.bijectors.append(value)
         given = {name: argument for name, argument in value.parameters.items() if name != "name"}
         return type(value), self.part(given, path)
+
+    def _distribution(self, value: Any, path: str) -> Hashable:
+        """Return the key of a distribution; without variables it is shared, as not all can be copied."""
+        before, self._by_value = (len(self.variables), self._by_value), True
+        key = self._of_parameters(value, path)
+        if len(self.variables) == before[0]:
+            self.constants.append(value)
+        self._by_value = before[1]
+        return key
 
     def _function(self, value: types.FunctionType, path: str) -> Hashable:
         """Return a function itself if its module holds it by its name; else its code and its closure."""

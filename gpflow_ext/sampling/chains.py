@@ -122,8 +122,8 @@ def _draws_of(positions: tf.Tensor, values: Values) -> dict[str, Array]:
     """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [·, d]."""
     positions = tf.convert_to_tensor(positions)  # of a variable with any number of rows
     S, C, d = positions.shape
-    flat = tf.reshape(positions, [S * C, d])
     size = _BLOCK * C
+    flat = tf.pad(tf.reshape(positions, [S * C, d]), [[0, -S * C % size], [0, 0]])  # whole blocks alone
     parts = [values(flat[first : first + size]) for first in range(0, S * C, size)]
-    joined = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
+    joined = {name: np.concatenate([part[name].numpy() for part in parts])[: S * C] for name in parts[0]}
     return {name: np.swapaxes(value.reshape(S, C, *value.shape[1:]), 0, 1) for name, value in joined.items()}
