@@ -22,6 +22,7 @@ examples
   python -m scripts.benchmarks gprn                      GPRNTensor, needs no data
   python -m scripts.benchmarks all                       all of them, about an hour
   python -m scripts.benchmarks serving --threads 1       one prediction by an exported model, needs no data
+  python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -47,6 +48,9 @@ sgpmc: sampling (Hensman et al. 2015) beside GPflow's SGPMC with TFP's HMC. Two 
 gprn: regression on many outputs (Li et al. 2020). One table: a training step against the number of outputs, beside
 GPflow's GPR and its SVGP with linear coregionalisation.
 
+fits: imports, the first fit, the second and one with fewer rows, each contender in a process of its own, beside
+scikit-learn and GPBoost; ten folds; the targets.
+
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
 
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
@@ -62,6 +66,7 @@ SIZES = {
     "sgpmc": (0, ()),
     "gprn": (50, (10**3, 10**4, 10**5, 10**6)),
     "serving": (100, (100, 1000)),
+    "fits": (100, (351, 500, 1000, 2000)),
 }
 
 

@@ -1,0 +1,195 @@
+"""What a user pays: imports, the first fit with its compilation, and the next ones, beside other libraries."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..shared import report
+
+METHODS = ("GPLaplace", "VGPKMM", "scikit-learn", "GPBoost")
+MODULES = {"GPBoost": "gpboost", "scikit-learn": "sklearn"}
+FOLDS = 10
+SAME = 1e-3  # relative: objectives of one approximation that differ by less are the same optimum
+Record = dict[str, Any]
+
+
+def run(options: argparse.Namespace) -> list[Record]:
+    """Measure each contender in processes of its own."""
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "ionosphere.npz"
+        if 351 in options.sizes:
+            _store(data)
+        for task in tasks(options.sizes, options.quick):
+            record = measure({**task, "data": str(data)}, options.threads)
+            records.append(record)
+            print(json.dumps({k: v for k, v in record.items() if k != "data"}), flush=True)
+    return records
+
+
+def tasks(sizes: Sequence[int], quick: bool) -> list[Record]:
+    """Return what to measure."""
+    installed = [name for name in METHODS if name not in MODULES or importlib.util.find_spec(MODULES[name])]
+    found = []
+    for size in sizes:
+        for learn in (False, True) if size == 351 or quick else (True,):
+            found += [{"method": m, "size": size, "learn": learn, "folds": 0} for m in installed]
+    if 351 in sizes:
+        validated = [name for name in installed if name != "GPBoost"]
+        for learn in (False, True):
+            found += [{"method": m, "size": 351, "learn": learn, "folds": FOLDS} for m in validated]
+    return found
+
+
+def measure(task: Mapping[str, Any], threads: int | None) -> Record:
+    """Run a worker and return its record."""
+    number = str(threads or os.cpu_count() or 1)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    command = [sys.executable, "-m", "scripts.benchmarks.fits_worker", json.dumps(task)]
+    shown = subprocess.run(
+        command,
+        env={**os.environ, **dict.fromkeys(names, number)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if shown.returncode:
+        raise RuntimeError(f"{task['method']} failed:\n{shown.stderr[-2000:]}")
+    record: Record = json.loads(shown.stdout.splitlines()[-1])
+    record.pop("data")
+    return record
+
+
+def _store(path: Path) -> None:
+    from gpflow_ext import datasets
+
+    X, Y = datasets.load("ionosphere", test_fraction=0.0, seed=0).train
+    np.savez(path, X=X, y=Y[:, 0])
+
+
+def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
+    """Return the page."""
+    single = [record for record in records if not record["folds"]]
+    parts = [
+        "# What a fit costs\n",
+        "Binary classification with a logistic likelihood and a squared exponential kernel, from the same start; "
+        "GPLaplace, scikit-learn and GPBoost maximise the same objective, VGPKMM a bound. Each in a process of its own: the imports, the "
+        "first fit with all compilation, a second one of new objects, and a third one with a twentieth fewer rows. Size 351 is the ionosphere "
+        "data, the others are drawn from the model. Written by `python -m scripts.benchmarks fits`.\n",
+        report.describe(where),
+        "",
+    ]
+    for size in dict.fromkeys(record["size"] for record in single):
+        for learn in (False, True):
+            chosen = [r for r in single if r["size"] == size and r["learn"] == learn]
+            if chosen:
+                parts += [
+                    f"## N = {size}, hyperparameters {'learnt' if learn else 'fixed'}\n",
+                    _table(chosen),
+                ]
+    folds = [record for record in records if record["folds"]]
+    if folds:
+        parts += [f"## Ionosphere in {FOLDS} folds\n", _folds(folds)]
+    parts += ["## Targets\n", report.table(("target", "measured", "met"), verdicts(records))]
+    return "\n".join(parts)
+
+
+def _table(records: Iterable[Record]) -> str:
+    columns = (
+        "",
+        "imports",
+        "first fit",
+        "second",
+        "fewer rows",
+        "fresh process",
+        "evaluations",
+        "objective",
+    )
+    rows = [
+        (
+            r["method"],
+            report.number(r["imports"]),
+            *(report.number(seconds) for seconds in r["seconds"]),
+            report.number(r["imports"] + r["seconds"][0]),
+            "–" if r["evaluations"] is None else str(r["evaluations"]),
+            f"{r['objective']:.4f}",
+        )
+        for r in records
+    ]
+    return report.table(columns, rows)
+
+
+def _folds(records: Iterable[Record]) -> str:
+    rows = [
+        (r["method"], "learnt" if r["learn"] else "fixed", *(report.number(s) for s in r["seconds"]))
+        for r in records
+    ]
+    return report.table(("", "hyperparameters", "first", "second"), rows)
+
+
+def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """Return each target, what was measured, and whether it is met."""
+    found: list[tuple[str, str, str]] = []
+
+    def add(what: str, value: float | None, limit: float | None) -> None:
+        if value is not None and limit is not None:
+            found.append(
+                (what, f"{report.number(value)} of {report.number(limit)}", "yes" if value <= limit else "no")
+            )
+
+    for name in METHODS[:2]:
+        for learn, place, most in ((True, 0, 1.5), (True, 1, 0.25), (False, 1, 0.05)):
+            which = f"{'first' if place == 0 else 'second'} fit, {'learnt' if learn else 'fixed'}"
+            add(f"{name}, N = 351: {which}", _seconds(records, name, 351, learn, place), most)
+        for learn in (False, True):
+            what = f"{name}: {FOLDS} folds, {'learnt' if learn else 'fixed'}"
+            add(what, _seconds(records, name, 351, learn, 0, FOLDS), 2.5)
+    for size in (500, 1000, 2000):
+        theirs = _seconds(records, "scikit-learn", size, True, 1)
+        for name, share in (("GPLaplace", 2.0 / 3.0), ("VGPKMM", 1.0)):
+            limit = None if theirs is None or size == 500 else share * theirs
+            label = "2/3 of scikit-learn's" if share < 1.0 else "scikit-learn's"
+            add(
+                f"{name}, N = {size}: learnt, in {label} seconds",
+                _seconds(records, name, size, True, 1),
+                limit,
+            )
+        fresh = {m: _fresh(records, m, size) for m in ("GPLaplace", "scikit-learn")}
+        add(f"GPLaplace, N = {size}: a fresh process, imports included, in scikit-learn's", *fresh.values())
+    for size in dict.fromkeys(r["size"] for r in records):
+        add(f"N = {size}: the same optimum, relative difference", _spread(records, size), SAME)
+    return found
+
+
+def _find(records: Sequence[Record], **key: Any) -> Record | None:
+    return next((r for r in records if key.items() <= r.items()), None)
+
+
+def _seconds(
+    records: Sequence[Record], method: str, size: int, learn: bool, place: int, folds: int = 0
+) -> float | None:
+    record = _find(records, method=method, size=size, learn=learn, folds=folds)
+    return None if record is None else float(record["seconds"][place])
+
+
+def _fresh(records: Sequence[Record], method: str, size: int) -> float | None:
+    record = _find(records, method=method, size=size, learn=True, folds=0)
+    return None if record is None else float(record["imports"] + record["seconds"][0])
+
+
+def _spread(records: Sequence[Record], size: int) -> float | None:
+    """Return how far the learnt objectives of the Laplace approximations lie apart."""
+    same = [_find(records, method=m, size=size, learn=True, folds=0) for m in METHODS if m != "VGPKMM"]
+    values = [record["objective"] for record in same if record is not None]
+    return (max(values) - min(values)) / abs(max(values)) if len(values) > 1 else None

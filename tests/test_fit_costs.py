@@ -1,0 +1,67 @@
+"""The benchmark of what a fit costs: its tasks, its table, and verdicts that come from the figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.benchmarks import fits
+
+ROOT = Path(__file__).parent.parent
+
+
+def _record(method: str, size: int, learn: bool, seconds: list[float], **more: object) -> fits.Record:
+    record = {"method": method, "size": size, "learn": learn, "folds": 0, "imports": 2.0, "seconds": seconds}
+    return {**record, "objective": -90.0, "evaluations": 9, **more}
+
+
+def test_every_contender_is_measured_fixed_and_learnt() -> None:
+    found = fits.tasks([351, 1000], False)
+    assert {(task["size"], task["learn"], task["folds"]) for task in found} == {
+        (351, False, 0),
+        (351, True, 0),
+        (1000, True, 0),
+        (351, False, 10),
+        (351, True, 10),
+    }
+    assert {"GPLaplace", "VGPKMM"} <= {task["method"] for task in found}
+
+
+def test_verdicts_are_read_from_the_figures() -> None:
+    records = [
+        _record("GPLaplace", 351, True, [1.4, 0.2, 0.2]),
+        _record("GPLaplace", 351, False, [0.5, 0.06, 0.04]),
+        _record("GPLaplace", 1000, True, [3.0, 2.0, 2.0], objective=-90.05),
+        _record("scikit-learn", 1000, True, [3.0, 2.9, 2.8]),
+        _record("GPLaplace", 351, True, [2.4, 2.0], folds=10),
+    ]
+    found = {target: met for target, _, met in fits.verdicts(records)}
+    assert found == {
+        "GPLaplace, N = 351: first fit, learnt": "yes",
+        "GPLaplace, N = 351: second fit, learnt": "yes",
+        "GPLaplace, N = 351: second fit, fixed": "no",
+        "GPLaplace: 10 folds, learnt": "yes",
+        "GPLaplace, N = 1000: learnt, in 2/3 of scikit-learn's seconds": "no",
+        "GPLaplace, N = 1000: a fresh process, imports included, in scikit-learn's": "yes",
+        "N = 1000: the same optimum, relative difference": "yes",
+    }
+    page = fits.document(
+        {"versions": {}, "date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": ""}, records
+    )
+    assert "| GPLaplace | 2 | 1.4 | 0.2 | 0.2 | 3.4 | 9 | -90.0000 |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["GPLaplace", "scikit-learn"])
+def test_a_contender_is_measured_in_a_process_of_its_own(method: str) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is compared where it is installed")
+    task = {"method": method, "size": 40, "learn": True, "folds": 0, "data": ""}
+    command = [sys.executable, "-m", "scripts.benchmarks.fits_worker", json.dumps(task)]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    record = json.loads(shown.stdout.splitlines()[-1])
+    assert len(record["seconds"]) == 3
+    assert record["objective"] < 0.0
