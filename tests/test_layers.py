@@ -22,7 +22,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
     {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
-    {"prediction": "classes densities metrics predictor plotting"},
+    {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
     },
