@@ -174,6 +174,7 @@ def test_a_changed_structure_is_another_key() -> None:
         lambda: (lambda variable: lambda x: x * variable)(tf.Variable(1.0)),
         lambda: _with_default(tf.Variable(1.0)),
         lambda: (lambda constant: lambda x: x * constant)(tf.constant(1.0)),
+        lambda: (lambda kernel: lambda x: x * kernel.variance)(SE()),
         lambda: iter([1]),
         lambda: tf.data.Dataset.range(3),
         lambda: tf.function(lambda x: x),
@@ -196,3 +197,10 @@ def test_a_key_is_quick() -> None:
         examine(model)
         seconds.append(time.process_time() - begin)
     assert min(seconds) <= 2e-3
+
+
+def test_a_function_that_holds_its_own_model_has_no_key() -> None:
+    model = _model()
+    model.kernel.note = lambda: model.data[0]
+    (reason,) = examine(model).refused
+    assert reason.startswith("GPLaplace.kernel.note: ")

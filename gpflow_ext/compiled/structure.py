@@ -148,16 +148,11 @@ class _Walk:
         """Return a function itself if its module holds it by its name; else its code and its closure."""
         if _found_by_name(value):
             return value
-        held = (
-            value.__defaults__,
-            value.__kwdefaults__,
-            [cell.cell_contents for cell in value.__closure__ or ()],
-        )
-        before = len(self.variables) + len(self.tensors) + len(self.constants)
-        parts = self.part(held, path)
-        if len(self.variables) + len(self.tensors) + len(self.constants) > before:
-            return self._refuse(f"{path}: a function that holds a variable or a tensor")
-        return value.__code__, id(value.__globals__), parts
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        held = (value.__defaults__, value.__kwdefaults__, cells)
+        if not _is_plain(held):
+            return self._refuse(f"{path}: a function that holds more than plain values")
+        return value.__code__, id(value.__globals__), self.part(held, path)
 
     def _attributes(self, value: Any, path: str) -> Hashable:
         """Return the class and all attributes of any other object."""
@@ -188,6 +183,15 @@ class _Walk:
             self._meet(part)
             self.tensors.append(part)
         return "data", *((part.dtype.name, tuple(part.shape[1:])) for part in value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is of numbers, texts, arrays and functions alone, which a copy may share."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (*_PLAIN, type, enum.Enum, np.ndarray, types.FunctionType))
 
 
 def _found_by_name(function: types.FunctionType) -> bool:

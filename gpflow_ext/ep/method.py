@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.ep import engine, factors, moment_matching
@@ -85,6 +86,7 @@ class EP(SiteMethod):
         sites: Sites,
         steps: int | tf.Tensor,
         tolerance: float | tf.Tensor,
+        smallest_gain: float = -np.inf,
     ) -> tuple[Sweep, tf.Tensor]:
         """See `SiteMethod.solve`; K is whitened once, and the graph evaluates the factors in one place."""
         prior = tf.nest.map_structure(tf.stop_gradient, prior)

@@ -129,17 +129,19 @@ class SiteMethod(abc.ABC):
         sites: Sites,
         steps: int | tf.Tensor,
         tolerance: float | tf.Tensor,
+        smallest_gain: float = -np.inf,
     ) -> tuple[Any, tf.Tensor]:
         """Return the state after steps until the violation is within ``tolerance``, and whether it is finite.
 
-        They also end where the objective, if the state holds it, gains no more than rounding. The prior and
-        the sites are held fixed: nothing is differentiated through the iteration.
+        They also end where the objective, if the state holds it, gains no more than ``smallest_gain``,
+        relative to it. The prior and the sites are held fixed: nothing is differentiated through the
+        iteration.
         """
         with as_one_function(model.expectation, sites.nat1):
-            return self._solve(model, prior, sites, steps, tolerance)
+            return self._solve(model, prior, sites, steps, tolerance, smallest_gain)
 
     def _solve(
-        self, model: SitedModel, prior: Prior, sites: Sites, steps: Any, tolerance: Any
+        self, model: SitedModel, prior: Prior, sites: Sites, steps: Any, tolerance: Any, least: float
     ) -> tuple[Any, tf.Tensor]:
         prior = tf.nest.map_structure(tf.stop_gradient, prior)
         first = self.begin(model, prior, Sites(*map(tf.stop_gradient, sites)))
@@ -151,7 +153,7 @@ class SiteMethod(abc.ABC):
             new = self.step(model, prior, state)
             new = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), new, state)
             known = self.known(new)
-            gain = known - self.known(state) - SMALLEST_GAIN * tf.maximum(tf.abs(known), tf.ones_like(known))
+            gain = known - self.known(state) - least * tf.maximum(tf.abs(known), tf.ones_like(known))
             return k + 1, tf.where(tf.math.is_nan(gain), tf.ones_like(gain), gain), new
 
         begin = (tf.constant(0), tf.ones_like(self.known(first)), first)

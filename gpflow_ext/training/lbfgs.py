@@ -16,7 +16,7 @@ from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
 
-SETTLED = 1e-3  # of a coordinate: a change of a logarithm by less is no change
+SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
 LONGEST, LARGEST = 200, 2**22  # evaluations and numbers in a record, after which a run begins anew
 
@@ -86,7 +86,7 @@ class Run(tf.Module):
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
     moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
-    element of the gradient is above ``1000·tolerance·max(1, |objective|)``; or by SciPy's own test, that no
+    element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test, that no
     step raises the objective.
 
     Parameters
@@ -198,7 +198,7 @@ class _Guarded:
         at, value, gradient = self._last
         least = self._tolerance * max(1.0, abs(value))
         settled = np.max(np.abs(at - before[0]), initial=0.0) <= SETTLED
-        flat = np.max(np.abs(gradient), initial=0.0) <= 1e3 * least
+        flat = np.max(np.abs(gradient), initial=0.0) <= 10.0 * least
         if flat or before[1] - value <= (least if settled else 0.01 * least):
             raise StopIteration
 

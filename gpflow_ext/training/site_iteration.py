@@ -61,7 +61,7 @@ class SiteUpdates(tf.Module):
             tape.watch(self._variables)
             prior = model.prior()
             with tape.stop_recording():
-                state, finite = method.solve(model, prior, before, steps, tolerance)
+                state, finite = method.solve(model, prior, before, steps, tolerance, SMALLEST_GAIN)
             value = method.at_rest(model, prior, state) + model.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
         finite &= tf.math.is_finite(value)
@@ -69,7 +69,7 @@ class SiteUpdates(tf.Module):
         return _or_nan(finite, tf.stack([value, state.violation])), gradient
 
     def _keep(self, new: Any) -> tuple[Any, tf.Tensor]:
-        """Assign the sites of a state, and return it with its outcome, which is NaN where it is not finite."""
+        """Assign the sites of a state; return it and its outcome, which is NaN where it is not finite."""
         parts = tf.nest.flatten(new)
         sound = [tf.reduce_all(tf.math.is_finite(part)) for part in new.sites]
         sound += [tf.reduce_all(~tf.math.is_nan(part)) for part in parts if part.dtype.is_floating]
