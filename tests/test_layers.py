@@ -46,6 +46,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"models": ""},
     {"fit": "", "loading": ""},
+    {"cross_validation": ""},
     {"estimators": "classifier"},
     {"sklearn": ""},
 ]
