@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpflow.models import GPR, SGPR, SVGP, VGP
 
 import gpflow_ext as gpx
-from gpflow_ext.compiled import clear_compiled, trace_count
+from gpflow_ext.compiled import Preferred, clear_compiled, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM, GPLaplace, SVGPRobustMax
 from gpflow_ext.prediction.batches import Predicted
@@ -115,3 +115,24 @@ def test_graphs_are_made_anew_where_all_are_dropped() -> None:
     first = gpx.metrics.evaluate(model, problems.binary(6))
     clear_compiled()
     assert gpx.metrics.evaluate(model, problems.binary(6)) == first
+
+
+def test_a_preferred_method_runs_eagerly_where_no_other_object_shares_it() -> None:
+    class Owner(tf.Module):
+        def __init__(self, held: Any) -> None:
+            super().__init__()
+            self.held, self.eager = held, []
+
+        def double(self, x: tf.Tensor) -> tf.Tensor:
+            self.eager.append(tf.executing_eagerly())
+            return 2.0 * x
+
+    shared, alone, lasting = Owner(None), Owner(n for n in ()), Owner(n for n in ())
+    for owner, call in (
+        (shared, Preferred(shared)),
+        (alone, Preferred(alone)),
+        (lasting, Preferred(lasting, lasting=True)),
+    ):
+        np.testing.assert_array_equal(call(owner.double, tf.ones([3, 1])), 2.0 * np.ones([3, 1]))
+    assert (shared.eager, alone.eager) == ([], [True])  # a graph is traced on a copy,
+    assert lasting.eager == [False]  # but for what cannot be copied

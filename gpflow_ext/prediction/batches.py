@@ -9,7 +9,7 @@ import gpflow
 import tensorflow as tf
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.compiled import Compiled
+from gpflow_ext.compiled import Preferred
 from gpflow_ext.prediction import densities
 from gpflow_ext.prediction.classes import class_probabilities
 
@@ -81,19 +81,10 @@ class Predicted:
 
     def __init__(self, model: Any, jit_compile: bool = False, lasting: bool = False) -> None:
         self.of = Predicting(model)
-        compiled = Compiled(self.of, jit_compile, batches=True)
         simple = isinstance(model, gpflow.models.GPModel) and not hasattr(model, "predictions")
-        useful = lasting or (simple and compiled.is_shared)
-        self._compiled = compiled if useful and "predict_f" not in vars(model) else None
-        self._eager: set[str] = set()
+        compiled = (simple or lasting) and "predict_f" not in vars(model)
+        self._call = Preferred(self.of, jit_compile, lasting) if compiled else None
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of ``of``; eagerly where it cannot be traced."""
-        if self._compiled is None or method.__name__ in self._eager or tf.config.functions_run_eagerly():
-            return method(*arguments)
-        try:
-            self._compiled.specification(method, *arguments)
-        except Exception:  # of any kind: users' models may compute in NumPy
-            self._eager.add(method.__name__)
-            return method(*arguments)
-        return self._compiled(method, *arguments)
+        """Call a method of ``of``."""
+        return method(*arguments) if self._call is None else self._call(method, *arguments)
