@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "citations": ""},
     {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
-    {"compiled": "structure gradients options functions preferred ."},
+    {"compiled": "structure gradients options functions preferred replicas ."},
     {
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
