@@ -259,6 +259,49 @@ def test_a_kernel_that_needs_static_rows_is_compiled_for_each_number_of_them(col
     assert ends[0] == ends[1]
 
 
+class Uncopied(SE):
+    """A kernel of a user's that cannot be copied."""
+
+    def __deepcopy__(self, memo: object) -> Uncopied:
+        raise TypeError("not to be copied")
+
+
+def test_a_model_that_cannot_be_copied_trains_all_the_same(cold: None) -> None:
+    model, expected = _model(kernel=Uncopied(variance=2.0)), _model()
+    ends = [gpx.fit(each, progress=False).objective[-1] for each in (model, expected)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-12)
+    assert len(functions._entries) == 1
+
+
+PRIORS = {
+    "transformed": lambda: tfp.distributions.TransformedDistribution(
+        tfp.distributions.Normal(np.float64(0.0), np.float64(1.0)), tfp.bijectors.Exp()
+    ),
+    "with a variable": lambda: tfp.distributions.Gamma(tf.Variable(np.float64(2.0)), np.float64(1.0)),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_priors_of_every_kind_enter_the_compiled_objective(prior: str, cold: None) -> None:
+    ends = []
+    for _ in range(2):
+        model = _model()
+        model.kernel.variance.prior = PRIORS[prior]()
+        before = trace_count()
+        ends.append(gpx.fit(model, progress=False).objective[-1])
+        np.testing.assert_allclose(ends[-1], -model.training_loss(), rtol=1e-7)
+    assert trace_count() == before
+    assert ends[0] == ends[1]
+
+
+def test_a_closure_over_a_model_sees_its_own_parameters(cold: None) -> None:
+    model, expected = _model(variance=3.0), _model(variance=3.0)
+    model.kernel.K_r2 = lambda r2: model.kernel.variance * tf.exp(-0.5 * r2)
+    assert gpx.fit(model, progress=False).objective[-1] == pytest.approx(
+        gpx.fit(expected, progress=False).objective[-1], rel=1e-9
+    )
+
+
 def test_functions_without_a_key_are_right_and_shared_by_nobody(cold: None) -> None:
     ends = []
     for scale in (0.5, 2.0):

@@ -280,9 +280,9 @@ def test_tuners_find_good_settings_of_a_gaussian() -> None:
     assert [number for number, _ in seen] == list(range(1, 16))
     assert 0.1 < best.setting.step_size < 0.6  # stable below 2 · 0.3
     assert len(best.trials) == 15
-    averaging = DualAveragingOptions(iterations=150, max_leapfrogs=6)
+    averaging = DualAveragingOptions(iterations=600, max_leapfrogs=6)
     average = adaptation.dual_averaging(start, averaging, lambda *_: None)
-    accepted = go(average.positions.numpy(), average.setting, 300)[1].accepted.numpy().mean()
+    accepted = go(average.positions.numpy(), average.setting, 3000)[1].accepted.numpy().mean()
     assert accepted == pytest.approx(0.75, abs=0.12)
 
 

@@ -15,7 +15,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import PoissonLog, RobustMax
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import grids
-from gpflow_ext.sampling.gibbs import blocks_of
+from gpflow_ext.sampling.gibbs import Blocks
 from gpflow_ext.sampling.tuning import Setting
 
 NOISE, N = 0.3, 8
@@ -113,7 +113,7 @@ def classes() -> SGPMCFreeForm:
 def test_the_density_in_two_steps_is_the_density(build, precondition) -> None:
     model = build()
     target, _ = placed(model, precondition)
-    blocks = blocks_of(target, model.sampleable().in_two_steps())
+    blocks = Blocks(target, model.sampleable().in_two_steps())
     z = tf.constant(np.random.default_rng(0).standard_normal((3, target.num_dimensions)))
     np.testing.assert_allclose(blocks.density(z, blocks.prepare(z)), target(z), rtol=1e-11)
     other = tf.concat([z[:, : blocks.size] + 1.0, z[:, blocks.size :]], axis=1)

@@ -119,8 +119,11 @@ DIFFERENT: dict[str, Callable[[], GPLaplace]] = {
     "another number": lambda: _model(_attributed((lambda c: lambda x: x * c)(3.0))),
     "array": lambda: _model(_attributed(np.arange(2000.0))),
     "another array": lambda: _model(_attributed(np.arange(2000.0)[::-1])),
-    "constant": lambda: _model(_attributed(tf.constant([1.0, 2.0]))),
-    "another constant": lambda: _model(_attributed(tf.constant([1.0, 3.0]))),
+    "tensor": lambda: _model(_attributed(tf.constant([1.0, 2.0]))),
+    "longer tensor": lambda: _model(_attributed(tf.constant([1.0, 3.0, 2.0]))),
+    "number": lambda: _model(_attributed(tf.constant(1.0))),
+    "integers": lambda: _model(_attributed(tf.constant([1, 2]))),
+    "other integers": lambda: _model(_attributed(tf.constant([1, 3]))),
     "not a number": lambda: _model(_attributed(float("nan"))),
 }
 
@@ -145,6 +148,12 @@ def test_values_and_the_number_of_rows_decide_nothing() -> None:
     model = _model(SE(variance=3.0), num_data=25, seed=5)
     model.nat1.assign(tf.ones_like(model.nat1))
     assert examine(model).key == examine(_model()).key
+
+
+def test_tensors_of_real_numbers_are_arguments() -> None:
+    first, second = (examine(_model(_attributed(tf.constant(value)))) for value in ([1.0, 2.0], [1.0, 3.0]))
+    assert first.key == second.key
+    assert [1.0, 2.0] in [part.numpy().tolist() for part in first.tensors]
 
 
 def test_training_leaves_the_key_as_it_is() -> None:

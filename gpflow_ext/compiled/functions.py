@@ -94,7 +94,9 @@ class Compiled(Apart):
     @functools.cached_property
     def _rows(self) -> Open:
         """The lengths of axes that are left open, and what else is."""
-        rows = {*self._given, *(len(part) for part in self._structure.tensors[:1])}
+        if self._structure.refused:
+            return frozenset()
+        rows = {*self._given, *(len(part) for part in self._structure.data[:1])}
         lengths = set() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
         batch = {BATCH} if self._batches and not self._jit else set()
         return frozenset(lengths | batch | ({NUM_DATA} if self._structure.counted else set()))
@@ -105,7 +107,8 @@ class Compiled(Apart):
             return method(*arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
         entry, structure = self._entry(method, arguments), self._structure
-        return entry(*structure.variables, *structure.tensors, *self._counts, *tf.nest.flatten(arguments))
+        held = (*structure.variables, *structure.data, *structure.tensors, *self._counts)
+        return entry(*held, *tf.nest.flatten(arguments))
 
     @functools.cached_property
     def _counts(self) -> list[tf.Tensor]:
@@ -168,11 +171,8 @@ class Compiled(Apart):
 
     def _data(self, rows: Open) -> list[tf.TensorSpec]:
         """Return the specification of the data; where any rows are left open theirs are."""
-        tensors = self._structure.tensors
-        opened = any(isinstance(length, int) for length in rows)
-        return [
-            tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in tensors
-        ]
+        data, opened = self._structure.data, any(isinstance(length, int) for length in rows)
+        return [tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in data]
 
     def _trace(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Entry:
         global _traces
@@ -191,6 +191,7 @@ class Compiled(Apart):
         held = [
             *self._structure.variables,
             *self._data(rows),
+            *(tf.TensorSpec(part.shape, part.dtype) for part in self._structure.tensors),
             *([tf.TensorSpec([], tf.int64)] * len(self._counts)),
         ]
         before = gradients.registered()
@@ -204,22 +205,25 @@ class Compiled(Apart):
     def _copied(self, given: Sequence[Any], rows: Open) -> Any:
         """Return a copy of the owner that has the given variables and data for its own.
 
-        An owner that cannot be copied is taken itself, with its variables: the function is its own anyway.
+        One with a refused attribute, or that cannot be copied, is taken itself, with its variables: what
+        closes over a part of it would not close over the copy's.
         """
         self._clear_caches()
         structure = self._structure
+        if structure.refused:
+            return self._owner
         memo = {id(constant): constant for constant in structure.constants}
-        for mine, its in zip((*structure.variables, *structure.tensors), given, strict=False):
+        held = (*structure.variables, *structure.data, *structure.tensors)
+        for mine, its in zip(held, given, strict=False):
             memo[id(mine)] = its
         for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         try:
             owner = copy.deepcopy(self._owner, memo)
-        except Exception:  # of any kind, from what was refused
-            if not structure.refused:
-                raise
+        except Exception as failure:  # of any kind, from a user's own class
+            structure.refused.append(f"{type(self._owner).__name__} cannot be copied: {failure!r}")
             return self._owner
-        numbers = given[len(structure.variables) + len(structure.tensors) :]
+        numbers = given[len(held) :]
         for model, number in zip(structure.counted if NUM_DATA in rows else (), numbers, strict=False):
             memo[id(model)].num_data = number
         return owner

@@ -16,7 +16,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
-COUNTED = (gpflow.models.SVGP, gpflow.models.SGPR)  # models that scale by ``num_data``, or do not use it
+COUNTED = (
+    gpflow.models.SVGP,
+    gpflow.models.SGPR,
+    gpflow.models.SGPMC,
+)  # they weight data by ``num_data``, or not
 _BOOKKEEPING = {"_name", "_name_scope", "_scope_name", "_setattr_tracking", "_obj_reference_counts_dict"}
 _OF_OPTIMISER = {"_coalesced_children", "_distribution_strategy", "_index_dict", "_mesh", "name"}
 _PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
@@ -31,9 +35,10 @@ class Structure(NamedTuple):
 
     key: Hashable
     variables: list[tf.Variable]  # each once, in the order in which they are met
-    tensors: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``
+    data: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``, of any number of rows
+    tensors: list[tf.Tensor]  # other vectors and matrices of real numbers, whose shapes the key holds
     bijectors: list[tfp.bijectors.Bijector]
-    constants: list[Any]  # what copies share: other tensors, whose values the key holds, and strategies
+    constants: list[Any]  # what copies share: all else whose values the key holds, and strategies
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
@@ -42,17 +47,17 @@ def examine(owner: Any) -> Structure:
     """Return the structure of an object: a model, a kernel, or a solver with all that it trains.
 
     Two objects have equal keys where classes and attributes are equal: of variables and parameters their
-    dtype, shape, whether they are trainable, transform and prior; of arrays and constants their values; of
-    what is met again, such as a parameter that two kernels share, that it is the same.
+    dtype, shape, whether they are trainable, transform and prior; of tensors of real numbers their dtype and
+    shape; of all other arrays and constants their values; of what is met again, such as a parameter that
+    two kernels share, that it is the same.
 
     What no rule covers is refused: a function that closes over a variable, an iterator, a symbolic tensor.
     Graphs of such an object are its own.
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
-    return Structure(
-        key, walk.variables, walk.tensors, walk.bijectors, walk.constants, walk.counted, walk.refused
-    )
+    lists = (walk.variables, walk.data, walk.tensors, walk.bijectors, walk.constants, walk.counted)
+    return Structure(key, *lists, walk.refused)
 
 
 class _Walk:
@@ -60,11 +65,13 @@ class _Walk:
 
     def __init__(self) -> None:
         self.variables: list[tf.Variable] = []
+        self.data: list[tf.Tensor] = []
         self.tensors: list[tf.Tensor] = []
         self.bijectors: list[tfp.bijectors.Bijector] = []
         self.constants: list[Any] = []
         self.counted: list[gpflow.models.BayesianModel] = []
         self.refused: list[str] = []
+        self._by_value = False  # whether tensors are keyed by their values: in a distribution
         self._met: dict[int, tuple[int, Any]] = {}
 
     def part(self, value: Any, path: str) -> Hashable:
@@ -102,8 +109,11 @@ class _Walk:
             return self._variable(value, path)
         if isinstance(value, np.ndarray) or tf.is_tensor(value):
             return self._constant(value, path)
-        if isinstance(value, (tfp.bijectors.Bijector, tfp.distributions.Distribution)):
+        if isinstance(value, tfp.bijectors.Bijector):
+            self.bijectors.append(value)
             return self._of_parameters(value, path)
+        if isinstance(value, tfp.distributions.Distribution):
+            return self._distribution(value, path)
         if isinstance(value, types.FunctionType):
             return self._function(value, path)
         if isinstance(value, types.MethodType):
@@ -128,6 +138,9 @@ class _Walk:
         if isinstance(value, tf.Tensor):
             if not hasattr(value, "numpy"):
                 return self._refuse(f"{path}: a symbolic tensor")
+            if value.dtype.is_floating and value.shape.rank and not self._by_value:
+                self.tensors.append(value)
+                return "tensor", value.dtype.name, tuple(value.shape)
             self.constants.append(value)
         array = np.asarray(value)
         if array.dtype == object:
@@ -139,10 +152,17 @@ class _Walk:
 
     def _of_parameters(self, value: Any, path: str) -> Hashable:
         """Return the key of a bijector or a distribution, which its class and arguments decide."""
-        if isinstance(value, tfp.bijectors.Bijector):
-            self.bijectors.append(value)
         given = {name: argument for name, argument in value.parameters.items() if name != "name"}
         return type(value), self.part(given, path)
+
+    def _distribution(self, value: Any, path: str) -> Hashable:
+        """Return the key of a distribution; without variables it is shared, as not all can be copied."""
+        before, self._by_value = (len(self.variables), self._by_value), True
+        key = self._of_parameters(value, path)
+        if len(self.variables) == before[0]:
+            self.constants.append(value)
+        self._by_value = before[1]
+        return key
 
     def _function(self, value: types.FunctionType, path: str) -> Hashable:
         """Return a function itself if its module holds it by its name; else its code and its closure."""
@@ -181,7 +201,7 @@ class _Walk:
             return tuple(self.part(part, path) for part in value)
         for part in value:
             self._meet(part)
-            self.tensors.append(part)
+            self.data.append(part)
         return "data", *((part.dtype.name, tuple(part.shape[1:])) for part in value)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.sampling import hmc
 from gpflow_ext.sampling.hmc import LogDensity, Run
 from gpflow_ext.sampling.options import (
@@ -119,16 +120,27 @@ def chees(start: Start, options: ChEESOptions, report: Report) -> Tuned:
     Its jittered trajectories, uniform on (0, T], are those of `hmc.RandomLengthHMC` with L_max = T/ε. It
     compares chains, and needs two at least. All iterations are one call: ``report`` is not called.
     """
-    z, iterations, most = start.positions, options.iterations, options.max_leapfrogs
-    step = tf.constant(options.step_size, z.dtype)
-    inner = tfp.mcmc.HamiltonianMonteCarlo(start.target, step_size=step, num_leapfrog_steps=1)
-    kernel = tfp.experimental.mcmc.GradientBasedTrajectoryLengthAdaptation(
-        inner, num_adaptation_steps=iterations, max_leapfrog_steps=most
-    )
-    kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(kernel, num_adaptation_steps=iterations)
+    z, adapted = start.positions, Adapted(start.target, options)
+    position, step, length = Compiled(adapted)(adapted.run, z, tf.constant([start.seed, 0]))
+    longest = min(options.max_leapfrogs, max(1, math.ceil(float(length) / float(step))))
+    return Tuned(Setting(float(step), longest), position)
 
-    @tf.function(autograph=False)
-    def adapt(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+
+class Adapted:
+    """Chains whose step size and trajectory length adapt, as one function to compile."""
+
+    def __init__(self, target: LogDensity, options: ChEESOptions) -> None:
+        self._target, self._options = target, options
+
+    def run(self, z: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the last positions [C, d], the step size and the trajectory length."""
+        iterations, most = self._options.iterations, self._options.max_leapfrogs
+        step = tf.constant(self._options.step_size, z.dtype)
+        inner = tfp.mcmc.HamiltonianMonteCarlo(self._target, step_size=step, num_leapfrog_steps=1)
+        kernel = tfp.experimental.mcmc.GradientBasedTrajectoryLengthAdaptation(
+            inner, num_adaptation_steps=iterations, max_leapfrog_steps=most
+        )
+        kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(kernel, num_adaptation_steps=iterations)
         position, _, results = tfp.mcmc.sample_chain(
             1,
             z,
@@ -136,10 +148,6 @@ def chees(start: Start, options: ChEESOptions, report: Report) -> Tuned:
             num_burnin_steps=iterations - 1,
             trace_fn=lambda *_: (),
             return_final_kernel_results=True,
-            seed=tf.constant([start.seed, 0]),
+            seed=seed,
         )
         return position[0], results.new_step_size, results.inner_results.max_trajectory_length
-
-    position, step, length = adapt(z)
-    longest = min(most, max(1, math.ceil(float(length) / float(step))))
-    return Tuned(Setting(float(step), longest), position)

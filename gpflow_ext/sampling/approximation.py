@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Protocol
 
 import gpflow
@@ -62,9 +61,7 @@ def gaussian_approximation(
         mean_function=model.mean_function,
         num_latent_gps=model.num_latent_gps,
     )
-    closure = svgp.training_loss_closure(model.data, compile=False)
-    if model.structure is not None:
-        closure = functools.partial(_loss_on_a_grid, model, svgp)
+    closure = Bound(model, svgp).loss if model.structure is None else Bound(model, svgp).loss_on_a_grid
 
     def climb() -> float:
         variables = svgp.trainable_variables
@@ -89,10 +86,21 @@ def gaussian_approximation(
     return bound
 
 
-def _loss_on_a_grid(model: Approximated, svgp: SVGP) -> tf.Tensor:
-    """Return the training loss of an SVGP that shares the model's parts, by Kronecker products."""
-    X, Y = model.data
-    q = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
-    mean, var = model.density.gaussian_moments(*q)
-    expected = tf.reduce_sum(svgp.likelihood.variational_expectations(X, mean, var, Y))
-    return svgp.prior_kl() - expected - svgp.log_prior_density()
+class Bound:
+    """Minus the bound of an SVGP that shares the parts of a model, on the model's data."""
+
+    def __init__(self, model: Approximated, svgp: SVGP) -> None:
+        self._svgp, self._density, self.data = svgp, model.density, model.data
+
+    def loss(self) -> tf.Tensor:
+        """Return the training loss, []."""
+        loss: tf.Tensor = self._svgp.training_loss(self.data)
+        return loss
+
+    def loss_on_a_grid(self) -> tf.Tensor:
+        """Return the same by Kronecker products, []."""
+        svgp, (X, Y) = self._svgp, self.data
+        q = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
+        mean, var = self._density.gaussian_moments(*q)
+        expected = tf.reduce_sum(svgp.likelihood.variational_expectations(X, mean, var, Y))
+        return svgp.prior_kl() - expected - svgp.log_prior_density()

@@ -22,14 +22,14 @@ Values = Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
 """Map positions z [·, d] to parameters by name."""
 
 _BLOCK = 4  # draws of all chains whose parameters are computed together; a gradient needs more memory
-_WARM_UP = 2**30  # distinguishes the random numbers of phases, which are numbered by iteration within each
+_WARM_UP = 2**30  # distinguishes the random numbers of phases, whose iterations are numbered within each
 
 
 class Chains(tf.Module):
     """C chains, the S draws kept of each, and the setting of the sampler.
 
-    A chunk of iterations depends on the position it starts from, the setting, the seed and its number alone:
-    a run that is resumed at the end of a chunk ends with the same draws, bit by bit.
+    An iteration depends on the position it starts from, the setting, the seed and its number alone: a run
+    that is resumed ends with the same draws, bit by bit, and the first S draws of a longer one are these.
 
     Parameters
     ----------
@@ -80,22 +80,22 @@ class Chains(tf.Module):
 
     def warm_up(self, run: Run, iterations: int, seed: int) -> None:
         """Move without keeping a draw; compile on the way."""
-        position, _ = self._run(run, [seed, _WARM_UP], max(iterations, 1), 1)
+        position, _ = self._run(run, [seed, _WARM_UP], max(iterations, 1), 1, 0)
         if iterations:
             self.now.assign(position)
 
     def advance(self, run: Run, number: int, thin: int, seed: int) -> None:
         """Keep ``number`` more draws, each after ``thin`` iterations."""
         begin, first = time.perf_counter(), int(self.done)
-        position, trace = self._run(run, [seed, first], number, thin)
+        position, trace = self._run(run, [seed, 0], number, thin, first)
         for kept, part in zip(self.kept, trace, strict=True):
             kept[first : first + number].assign(part)
         self.now.assign(position)
         self.done.assign_add(number)
         self.seconds.assign_add(time.perf_counter() - begin)
 
-    def _run(self, run: Run, seed: list[int], number: int, thin: int) -> tuple[tf.Tensor, Trace]:
-        return hmc.call(run, tf.convert_to_tensor(self.now), self.setting, seed, number, thin)
+    def _run(self, run: Run, seed: list[int], number: int, thin: int, first: int) -> tuple[tf.Tensor, Trace]:
+        return hmc.call(run, tf.convert_to_tensor(self.now), self.setting, seed, number, thin, first)
 
     def log_density(self) -> float:
         """Return the mean over the chains of the log density of the last draw kept."""
@@ -122,9 +122,8 @@ def _draws_of(positions: tf.Tensor, values: Values) -> dict[str, Array]:
     """Return the parameters [C, S, *shape] of positions [S, C, d], for a function of positions [·, d]."""
     positions = tf.convert_to_tensor(positions)  # of a variable with any number of rows
     S, C, d = positions.shape
-    flat = tf.reshape(positions, [S * C, d])
-    compiled = tf.function(values, autograph=False, reduce_retracing=True)
     size = _BLOCK * C
-    parts = [compiled(flat[first : first + size]) for first in range(0, S * C, size)]
-    joined = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
+    flat = tf.pad(tf.reshape(positions, [S * C, d]), [[0, -S * C % size], [0, 0]])  # whole blocks alone
+    parts = [values(flat[first : first + size]) for first in range(0, S * C, size)]
+    joined = {name: np.concatenate([part[name].numpy() for part in parts])[: S * C] for name in parts[0]}
     return {name: np.swapaxes(value.reshape(S, C, *value.shape[1:]), 0, 1) for name, value in joined.items()}

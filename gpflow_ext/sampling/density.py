@@ -85,7 +85,11 @@ class FreeFormDensity:
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]."""
-        return self.expected(stack, self.projection(stack), stack[self.model.V])
+        return self.projected(stack, self.projection(stack))
+
+    def projected(self, stack: Stack, A: grids.Dense | grids.Kronecker) -> tf.Tensor:
+        """Return the same given the projection, [C]."""
+        return self.expected(stack, A, stack[self.model.V])
 
     def expected(self, stack: Stack, A: grids.Dense | grids.Kronecker, V: tf.Tensor) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] given the projection and v [C, M, P], [C]. O(CNMP)."""

@@ -98,8 +98,9 @@ class SGPMCFreeForm(SGPMC):
         self.q_sqrt = gpflow.Parameter(eye, trainable=False)
         self._structure = self._find_structure()
         zeros = np.zeros([len(X), num_latent_gps], X.dtype)
-        self.nat1 = gpflow.Parameter(zeros, trainable=False)
-        self.prec = gpflow.Parameter(zeros, trainable=False)
+        open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
+        self.nat1 = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
+        self.prec = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
         self.draw_names: tuple[str, ...] = ()
         self.draw_values: list[tf.Variable] = []
 

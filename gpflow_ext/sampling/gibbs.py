@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sampling.hmc import Counting, Results, before, draw_length, trajectory
+from gpflow_ext.sampling.hmc import Counting, Randomness, Results, draw_length, trajectory
 from gpflow_ext.sampling.target import Target
 
 
@@ -26,28 +26,34 @@ class TwoSteps(NamedTuple):
     log_likelihood: Callable[[Stack, Any], tf.Tensor]  # of a stack and what `prepare` returned, [C]
 
 
-class Blocks(NamedTuple):
-    """A log density of z = (v, θ) in two steps."""
+class Blocks:
+    """A log density of z = (v, θ) in two steps, in coordinates in which θ does not depend on those of v.
 
-    size: int  # coordinates of v, which come first
-    prepare: Callable[[tf.Tensor], Any]  # what does not depend on v, a nest of tensors [C, ...], of z [C, d]
-    density: Callable[[tf.Tensor, Any], tf.Tensor]  # of z and what `prepare` returned, [C]
+    Parameters
+    ----------
+    target, steps
+        The density.
 
+    Attributes
+    ----------
+    size
+        Coordinates of v, which come first.
+    """
 
-def blocks_of(target: Target, steps: TwoSteps) -> Blocks:
-    """Return the density of z in two steps, for coordinates in which θ does not depend on those of v."""
+    def __init__(self, target: Target, steps: TwoSteps) -> None:
+        self._target, self._steps, self.size = target, steps, steps.size
 
-    def prepare(z: tf.Tensor) -> Any:
-        prepared = steps.prepare(target.values(target.position(z)))
+    def prepare(self, z: tf.Tensor) -> Any:
+        """Return what does not depend on v, a nest of tensors [C, ...], of z [C, d]."""
+        prepared = self._steps.prepare(self._target.values(self._target.position(z)))
         return tf.nest.map_structure(
             lambda part: tf.broadcast_to(part, tf.concat([tf.shape(z)[:1], tf.shape(part)[1:]], axis=0)),
             prepared,
         )
 
-    def density(z: tf.Tensor, prepared: Any) -> tf.Tensor:
-        return target.density(z, lambda stack: steps.log_likelihood(stack, prepared))
-
-    return Blocks(steps.size, prepare, density)
+    def density(self, z: tf.Tensor, prepared: Any) -> tf.Tensor:
+        """Return the log density of z [C, d] and what `prepare` returned, [C]."""
+        return self._target.density(z, lambda stack: self._steps.log_likelihood(stack, prepared))
 
 
 class _State(NamedTuple):
@@ -66,20 +72,20 @@ class MetropolisWithinGibbs(Counting):
         ε of a leapfrog step of v and α of the random walk of θ, [2], and L_max.
     """
 
-    def __init__(self, blocks: Blocks, steps: tf.Tensor, longest: tf.Tensor) -> None:
-        super().__init__(blocks)
+    def __init__(self, blocks: Blocks, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness) -> None:
+        super().__init__(blocks, randomness)
         self._blocks, self._steps, self._longest = blocks, steps, longest
 
     def bootstrap_results(self, z: tf.Tensor) -> Results:
         """Return the results of an iteration that has not happened."""
         prepared = self._blocks.prepare(z)
-        return before(_State(prepared, self._blocks.density(z, prepared)), z)
+        return self.before(_State(prepared, self._blocks.density(z, prepared)), z)
 
     def one_step(
         self, z: tf.Tensor, previous: Results, seed: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Results]:
-        """Do one iteration."""
-        for_walk, for_length, for_v = tfp.random.split_seed(tfp.random.sanitize_seed(seed), n=3)
+        """Do one iteration; its random numbers are those of its number, not of ``seed``."""
+        for_walk, for_length, for_v = tfp.random.split_seed(self.seed(previous), n=3)
         z, state = self._walk(z, previous.inner, for_walk)
         v, theta = tf.split(z, [self._blocks.size, -1], axis=1)
         steps = draw_length(for_length, self._longest)

@@ -20,13 +20,14 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext._version import __version__
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.sampling import hmc
 from gpflow_ext.sampling.adaptation import Start
 from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
 from gpflow_ext.sampling.draws import Draws
-from gpflow_ext.sampling.gibbs import blocks_of
+from gpflow_ext.sampling.gibbs import Blocks
 from gpflow_ext.sampling.options import TunerOptions
 from gpflow_ext.sampling.sampleable import Sampleable, sampleable
 from gpflow_ext.sampling.target import Target, coordinates
@@ -167,7 +168,9 @@ def sample(
             if checkpoints is not None:
                 checkpoints.save(int(chains.done))
             move(int(chains.done), chains.log_density())
-    draws = chains.draws(functools.partial(_named, target), {**settings, "gpflow_ext": __version__})
+    named = Named(target)
+    values = functools.partial(Compiled(named, batches=True), named.values)
+    draws = chains.draws(values, {**settings, "gpflow_ext": __version__})
     sampled.hold(draws)
     if check:
         draws.check()
@@ -189,10 +192,17 @@ def _runner(
 ) -> tuple[hmc.Run, int]:
     """Return what runs the chains, and of Gibbs sampling the number of coordinates that come first."""
     steps = sampled.in_two_steps() if tuner.kind == "gibbs" else None
-    density = target if steps is None else blocks_of(target, steps)
+    density = target if steps is None else Blocks(target, steps)
     return hmc.runner(density, KERNELS[tuner.kind], jit_compile), 0 if steps is None else steps.size
 
 
-def _named(target: Target, z: tf.Tensor) -> dict[str, tf.Tensor]:
-    stack = target.values(target.position(z))
-    return {each.name: stack[each.parameter] for each in target.coordinates}
+class Named:
+    """The parameters of a target by name."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def values(self, z: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the constrained values of each parameter at z [C, d], [C, *shape]."""
+        stack = self._target.values(self._target.position(z))
+        return {each.name: stack[each.parameter] for each in self._target.coordinates}

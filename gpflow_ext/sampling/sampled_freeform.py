@@ -11,6 +11,7 @@ from gpflow_ext.sampling.affine import Affine
 from gpflow_ext.sampling.approximation import Approximated, gaussian_approximation
 from gpflow_ext.sampling.coordinates import VB, Conditional, Coordinates, Rescaled
 from gpflow_ext.sampling.coordinates.freeform import approximation
+from gpflow_ext.sampling.density import FreeFormDensity
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.gibbs import TwoSteps
 from gpflow_ext.sampling.sampleable import Kind
@@ -28,6 +29,17 @@ class Holding(Approximated, Protocol):
 
     def assign_draws(self, draws: Draws | None) -> None:
         """Hold draws; ``None`` forgets them."""
+
+
+class HeldProjection:
+    """The density of a free-form model whose kernel is held: its data are projected once."""
+
+    def __init__(self, density: FreeFormDensity) -> None:
+        self._density, self._projection = density, density.projection(Stack([]))
+
+    def log_likelihoods(self, stack: Stack) -> tf.Tensor:
+        """Return Σₙ E[log p(yₙ | fₙ)] for each member, [C]."""
+        return self._density.projected(stack, self._projection)
 
 
 class SampledFreeForm:
@@ -52,8 +64,7 @@ class SampledFreeForm:
         """See `Sampleable`; with the kernel held the data are projected here, once."""
         if self._model.kernel.trainable_parameters:
             return self.density.log_likelihoods
-        A = self.density.projection(Stack([]))
-        return lambda stack: self.density.expected(stack, A, stack[self._model.V])
+        return HeldProjection(self.density).log_likelihoods
 
     def recover(self, stack: Stack) -> Stack:
         """See `Sampleable`."""
@@ -83,9 +94,5 @@ class SampledFreeForm:
 
     def in_two_steps(self) -> TwoSteps:
         """Return the density in two steps: the projection of the data depends on θ alone."""
-        density, V = self.density, self._model.V
-        return TwoSteps(
-            int(tf.size(V)),
-            density.projection,
-            lambda stack, A: density.expected(stack, A, stack[V]),
-        )
+        size = int(tf.size(self._model.V))
+        return TwoSteps(size, self.density.projection, self.density.projected)

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import grids
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.affine import Affine, around
@@ -136,16 +137,23 @@ def _check_moving(coordinates: Coordinates, sampled: Sampleable, kind: Kind) -> 
         )
 
 
+class _Recovered:
+    """The values to report from those of z and θ."""
+
+    def __init__(self, sampled: Sampleable, sites: Sites) -> None:
+        self._sampled, self._sites = sampled, sites
+
+    def recover(self, stack: Stack) -> Stack:
+        return self._sampled.recover(self._sites.recover(stack))
+
+
 def _placed(
     sampled: Sampleable, density: FreeFormDensity, build: Callable[[FreeFormDensity], Sites]
 ) -> Placed:
     """Return the density of z and θ around z = 0, where the sites have their mean, and the model's θ."""
     sites, (M, P) = build(density), density.model.V.shape
 
-    def recover(stack: Stack) -> Stack:
-        return sampled.recover(sites.recover(stack))
-
-    target = Target(sampled.module, sites.log_likelihoods, recover=recover)
+    target = Target(sampled.module, sites.log_likelihoods, recover=_Recovered(sampled, sites).recover)
     affine = around(target.start(), tf.eye(M, batch_shape=[P], dtype=target.start().dtype))
     own = tf.range(target.num_dimensions) < M * P
     centred = affine._replace(loc=tf.where(own, tf.zeros_like(affine.loc), affine.loc))
@@ -155,16 +163,24 @@ def _placed(
 def _tilt(target: Target, size: int, mean: Callable[[Stack], tf.Tensor]) -> tf.Tensor:
     """Return dm/dθ of the mean m(θ) [C, M, P] that sites of the data give v, by central differences."""
     start = target.start()
-    step = tf.constant(float(np.finfo(start.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0), start.dtype)
-    rest = target.num_dimensions - size
+    moving = _Moving(target, size, mean)
+    compiled = Compiled(moving)
+    units = tf.unstack(tf.eye(target.num_dimensions - size, dtype=start.dtype))
+    if not units:
+        return tf.zeros([size, 0], start.dtype)
+    return tf.stack([compiled(moving.slope, start, unit) for unit in units], axis=1)
 
-    @tf.function(autograph=False)
-    def slope(unit: tf.Tensor) -> tf.Tensor:
+
+class _Moving:
+    """The mean m(θ) as θ moves."""
+
+    def __init__(self, target: Target, size: int, mean: Callable[[Stack], tf.Tensor]) -> None:
+        self._target, self._size, self._mean = target, size, mean
+
+    def slope(self, start: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
         """Return the slope of m(θ), [M·P], along a direction [rest]; few members at a time, for memory."""
-        moved = start[size:] + step * tf.stack([unit, -unit])
-        at = tf.concat([tf.zeros([2, size], start.dtype), moved], axis=1)
-        ahead, back = tf.unstack(tf.reshape(mean(target.values(at)), [2, size]))
+        step = tf.constant(float(np.finfo(start.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0), start.dtype)
+        moved = start[self._size :] + step * tf.stack([unit, -unit])
+        at = tf.concat([tf.zeros([2, self._size], start.dtype), moved], axis=1)
+        ahead, back = tf.unstack(tf.reshape(self._mean(self._target.values(at)), [2, self._size]))
         return (ahead - back) / (2.0 * step)
-
-    units = tf.unstack(tf.eye(rest, dtype=start.dtype))
-    return tf.stack([slope(unit) for unit in units], axis=1) if units else tf.zeros([size, 0], start.dtype)

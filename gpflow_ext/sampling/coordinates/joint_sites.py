@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.likelihoods import Likelihood
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import grids, stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
@@ -121,17 +122,29 @@ def are_coupled(model: FreeForm) -> bool:
     return model.num_latent_gps > 1 and model.structure is None and int(tf.size(model.V)) <= MOST
 
 
+class _Expected:
+    """The expected log likelihood."""
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        self._likelihood = likelihood
+
+    def slope(self, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        """Return ∂/∂m Σₙ E[log p(yₙ | fₙ)], [N, P]."""
+        with tf.GradientTape() as tape:
+            tape.watch(mean)
+            value = tf.reduce_sum(self._likelihood.variational_expectations(X, mean, var, Y))
+        return tape.gradient(value, mean)
+
+
 def _derivatives(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ∂E/∂m [N, P] of E = E[log p(y | f)] and −∂²E/∂m∂mᵀ [N, P, P], this by central differences."""
+    expected = _Expected(likelihood)
+    compiled = Compiled(expected, rows=[len(X)])
 
-    @tf.function(autograph=False)
     def slope(at: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(at)
-            value = tf.reduce_sum(likelihood.variational_expectations(X, at, var, Y))
-        return tape.gradient(value, at)
+        return compiled(expected.slope, X, at, var, Y)
 
     sizes = float(np.finfo(mean.dtype.as_numpy_dtype).eps) ** (1.0 / 3.0) * tf.sqrt(var)
     steps = tf.unstack(tf.linalg.diag(sizes), axis=1)  # [N, P], one for each latent function
