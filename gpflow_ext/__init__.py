@@ -11,6 +11,7 @@ from gpflow_ext import likelihoods, models
 from gpflow_ext._version import __version__
 from gpflow_ext.citations import cite
 from gpflow_ext.compiled import clear_compiled, trace_count
+from gpflow_ext.cross_validation import CrossValidation, cross_validate
 from gpflow_ext.data import datasets, inducing
 from gpflow_ext.fit import fit
 from gpflow_ext.loading import load_checkpoint
@@ -29,6 +30,7 @@ from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
 __all__ = [
     "ClassPredictor",
     "ConvergenceWarning",
+    "CrossValidation",
     "Draws",
     "FitResult",
     "Plan",
@@ -40,6 +42,7 @@ __all__ = [
     "cite",
     "clear_compiled",
     "coordinates",
+    "cross_validate",
     "datasets",
     "distribute",
     "export",

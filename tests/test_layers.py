@@ -15,14 +15,14 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "citations": ""},
     {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
-    {"compiled": "structure gradients options functions ."},
+    {"compiled": "structure gradients options functions preferred replicas ."},
     {
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
     {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
     {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
-    {"prediction": "classes densities metrics predictor plotting"},
+    {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
     },
@@ -46,6 +46,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"models": ""},
     {"fit": "", "loading": ""},
+    {"cross_validation": ""},
     {"estimators": "classifier"},
     {"sklearn": ""},
 ]

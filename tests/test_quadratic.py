@@ -355,6 +355,7 @@ def test_a_step_and_its_gradient_compile_under_xla(name: str, dtype, request) ->
 
 def test_likelihoods_that_cannot_be_expanded_are_refused() -> None:
     data = problems.classes(12)
+    GPLaplace(data, problems.kernel(), gpx.likelihoods.StickBreaking(4))  # as many latent functions
     for likelihood, message in (
         (gpx.likelihoods.MultinomialLogit(3), "StickBreaking"),
         (gpflow.likelihoods.MultiClass(3), "curvature"),

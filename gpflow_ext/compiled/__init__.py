@@ -1,6 +1,8 @@
 """Compile once for each structure of a model, not once for each model."""
 
 from gpflow_ext.compiled.functions import Compiled, clear_compiled, trace_count
+from gpflow_ext.compiled.preferred import Preferred
+from gpflow_ext.compiled.replicas import replica
 from gpflow_ext.compiled.structure import Structure, examine
 
-__all__ = ["Compiled", "Structure", "clear_compiled", "examine", "trace_count"]
+__all__ = ["Compiled", "Preferred", "Structure", "clear_compiled", "examine", "replica", "trace_count"]

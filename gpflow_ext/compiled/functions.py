@@ -115,6 +115,11 @@ class Compiled(Apart):
         """The numbers of data of models that weight them."""
         return [tf.constant(model.num_data, tf.int64) for model in self._structure.counted]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the functions serve all objects of the owner's structure."""
+        return not self._structure.refused
+
     def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""
         return self._entry(method, tf.nest.map_structure(tf.convert_to_tensor, arguments)).outputs

@@ -8,6 +8,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpflow_ext.data import inducing
 from gpflow_ext.fit import fit
+from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.svgp.model import SVGPRobustMax
 from gpflow_ext.training.loop import Status
 
@@ -130,11 +132,11 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """Return the probability of each of ``classes_`` at inputs [N, D], as [N, K]."""
         check_is_fitted(self)
         inputs = self._scaled(validate_data(self, X, dtype=gpflow.default_float(), reset=False))
-        parts = [
-            self.model_.likelihood.class_probabilities(batch, *self.model_.predict_f(batch)).numpy()
-            for batch in (inputs[begin : begin + _BATCH] for begin in range(0, len(inputs), _BATCH))
-        ]
-        return np.concatenate(parts)
+        predict = Predicted(self.model_)
+        batches = (inputs[begin : begin + _BATCH] for begin in range(0, len(inputs), _BATCH))
+        return np.concatenate(
+            [predict(predict.of.probabilities, tf.constant(batch)).numpy() for batch in batches]
+        )
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the most probable label at inputs [N, D], as [N]; ties go to the first of ``classes_``."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import ClassVar
 
+import gpflow
 import tensorflow as tf
 
+from gpflow_ext.compiled import examine
 from gpflow_ext.laplace import expansion, updates
 from gpflow_ext.sites import Prior, Sites, condition, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
+
+_PASSED: set[Hashable] = set()  # structures of likelihoods that Laplace's method is for
 
 
 class Laplace(SiteMethod):
@@ -24,6 +29,10 @@ class Laplace(SiteMethod):
         """Refuse a likelihood whose second derivatives couple the latent functions, or are zero."""
         check_one_factor(model, self.name)
         like, name = model.sites.nat1, type(model.likelihood).__name__
+        structure = examine(model.likelihood)
+        kind = type(model), structure.key, like.shape[1], like.dtype, gpflow.default_float()
+        if kind in _PASSED:
+            return
         point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
         if like.shape[1] > 1 and expansion.is_coupled(model.log_density, point):
             raise NotImplementedError(
@@ -34,6 +43,8 @@ class Laplace(SiteMethod):
             raise NotImplementedError(
                 f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
             )
+        if not structure.refused:
+            _PASSED.add(kind)
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Step:
         """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""

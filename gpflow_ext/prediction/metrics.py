@@ -10,7 +10,7 @@ import scipy.stats
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
-from gpflow_ext.prediction import densities
+from gpflow_ext.prediction.batches import Predicted
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
@@ -134,7 +134,7 @@ def evaluate(
     data
         Inputs [N, D] and targets [N, P].
     batch_size
-        Rows per call of ``predict_f``, which is called once per batch.
+        Rows that are predicted at a time.
 
     Raises
     ------
@@ -192,16 +192,16 @@ def _tested(
     X, Y = _checked_data(*data)
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
-    densities, predictions = [], []
-    for start in range(0, len(X), batch_size):  # eagerly: a ragged last batch costs no second trace
+    predict = Predicted(model)
+    scored = []
+    for start in range(0, len(X), batch_size):
         rows = slice(start, start + batch_size)
-        density, prediction, is_classifier = _predict(model, tf.constant(X[rows]), tf.constant(Y[rows]))
-        densities.append(density)
-        predictions.append(prediction)
+        scored.append(_predict(predict, X[rows], Y[rows]))
+    densities, predictions, of_classes = zip(*scored, strict=True)
     prediction = np.concatenate(predictions)
     if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
         prediction, Y = prediction * Y[:, 1:], Y[:, :1]
-    return np.concatenate(densities), prediction, Y, is_classifier
+    return np.concatenate(densities), prediction, Y, of_classes[0]
 
 
 def _scores(
@@ -219,16 +219,15 @@ def _scores(
     return metrics
 
 
-def _predict(model: Predictor, X: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, bool]:
+def _predict(predict: Predicted, X: Floats, Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
     """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
-    predictions = densities.predictions(model, X)
-    probabilities = predictions.probabilities()
-    if probabilities is None:
-        prediction = predictions.mean_and_var()[0]
-    else:
-        prediction = probabilities
-        _classified(probabilities, Y)  # first: a density may give nonsense for a label out of range
-    return predictions.log_density(Y), prediction, probabilities is not None
+    found = predict(predict.of.scored, tf.constant(X), tf.constant(Y))
+    density = found["log_density"].numpy()
+    if "mean" in found:
+        return density, found["mean"].numpy(), False
+    probabilities = found["probabilities"].numpy()
+    _classified(probabilities, Y)
+    return density, probabilities, True
 
 
 def _checked_data(X: ArrayLike, Y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.prediction.classes import class_probabilities
 
 Array = npt.NDArray[Any]
@@ -25,10 +26,9 @@ class ClassPredictor:
     labels
         Names of the classes in order, [K]; the class numbers by default.
     batch_size
-        Inputs at a time, which bounds the memory. The last batch is filled up, so that TensorFlow compiles
-        one graph.
+        Inputs at a time, which bounds the memory.
     jit_compile
-        XLA.
+        XLA, for which the last batch is filled up, so that it compiles one graph.
 
     Raises
     ------
@@ -51,21 +51,17 @@ class ClassPredictor:
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}")
-        posterior, likelihood = model.posterior(), model.likelihood
-        self._batch_size = batch_size
-
-        def predict(X: tf.Tensor) -> tf.Tensor:
-            return class_probabilities(likelihood, X, *posterior.predict_f(X))
-
-        self._predict = tf.function(predict, jit_compile=jit_compile, autograph=False)
+        self._batch_size, self._fill = batch_size, jit_compile
+        self._predict = Predicted(model, jit_compile, lasting=True)
         dtype = gpflow.default_float()
         moments: tuple[Array, Array] = (
             np.zeros([1, model.num_latent_gps], dtype),
             np.ones([1, model.num_latent_gps], dtype),
         )
-        one = class_probabilities(likelihood, np.zeros([1, 1], dtype), *map(tf.constant, moments))
+        one = class_probabilities(model.likelihood, np.zeros([1, 1], dtype), *map(tf.constant, moments))
         if one is None:
-            raise ValueError(f"{type(likelihood).__name__} is no likelihood of classes")
+            raise ValueError(f"{type(model.likelihood).__name__} is no likelihood of classes")
+        self._cache = self._predict.of.cache()
         self.names = np.arange(one.shape[-1]) if labels is None else np.asarray(labels)
         if self.names.shape != (one.shape[-1],):
             raise ValueError(f"labels must name {one.shape[-1]} classes; its shape is {self.names.shape}")
@@ -78,9 +74,10 @@ class ClassPredictor:
         found = [np.zeros([0, len(self.names)], inputs.dtype)]
         for begin in range(0, len(inputs), self._batch_size):
             part = inputs[begin : begin + self._batch_size]
-            if len(inputs) > self._batch_size:
+            if self._fill and len(inputs) > self._batch_size:
                 part = np.pad(part, [(0, self._batch_size - len(part)), (0, 0)])
-            found.append(self._predict(tf.constant(part)).numpy()[: len(inputs) - begin])
+            batch = self._predict(self._predict.of.cached_probabilities, self._cache, tf.constant(part))
+            found.append(batch.numpy()[: len(inputs) - begin])
         return np.concatenate(found)
 
     def labels(self, X: npt.ArrayLike) -> Array:

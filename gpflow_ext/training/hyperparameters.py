@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeAlias
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
+from gpflow_ext.compiled import examine, replica
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.solver import Progress, SiteSolver
+
+WORKERS = 2  # threads that climb from further starts; the ends are those of one
+_End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
 
 
 class Sited(Protocol):
@@ -103,18 +108,27 @@ class HyperparameterAscent(tf.Module):
         return progress
 
     def _climb_from_each(self) -> Progress:
-        """Climb from each start, and go to the best end."""
+        """Climb from each start, some at a time on copies where there can be any, and go to the best end."""
         here, sites = [variable.read_value() for variable in self._variables], self._model.sites
-        ends = []
-        for values in (here, *self._starts):
-            self._move(values, sites)
-            self.run.restart()
-            progress = self._climb()
-            kept = [variable.read_value() for variable in (*self._variables, *self.run.variables)]
-            ends.append((progress, kept, self._model.sites))
+
+        def climb(ascent: HyperparameterAscent, values: Sequence[tf.Tensor]) -> _End:
+            ascent._move(values, sites)
+            ascent.run.restart()
+            progress = ascent._climb()
+            return progress, [variable.read_value() for variable in ascent._moving], ascent._model.sites
+
+        starts = (here, *self._starts)
+        alone = bool(examine(self).refused)  # distributed variables, or what cannot be copied
+        copies = [self if alone else replica(self) for _ in starts]
+        with ThreadPoolExecutor(1 if alone else WORKERS) as pool:
+            ends = list(pool.map(climb, copies, starts))
         best, kept, sites = max(ends, key=lambda end: np.nan_to_num(end[0].objective, nan=-np.inf))
         self._move(kept, sites)
         return best
+
+    @property
+    def _moving(self) -> list[tf.Variable]:
+        return [*self._variables, *self.run.variables, *self.solver.state]
 
     def _climb(self) -> Progress:
         sites = self._model.sites
@@ -133,7 +147,7 @@ class HyperparameterAscent(tf.Module):
         return found.objective, found.gradient
 
     def _move(self, values: Sequence[tf.Tensor], sites: Sites) -> None:
-        for variable, value in zip((*self._variables, *self.run.variables), values, strict=False):
+        for variable, value in zip(self._moving, values, strict=False):
             variable.assign(value)
         self._model.assign_sites(sites)
 

@@ -116,7 +116,7 @@ class SiteIteration(tf.Module):
             )
             for part in tf.nest.flatten(like)
         ]
-        self.start()
+        self._begin()
 
     @property
     def current(self) -> Any:
@@ -131,7 +131,7 @@ class SiteIteration(tf.Module):
     def start(self) -> Progress:
         """See `Solver`; the objective is without log priors, and NaN where the state does not hold it."""
         self.prior = self._compiled(self._updates.prior)
-        return self._take(self._compiled(self._updates.begin, self.prior))
+        return self._begin()
 
     def step(self) -> Progress:
         """See `Solver`."""
@@ -156,6 +156,9 @@ class SiteIteration(tf.Module):
             if progress.objective - last.objective <= SMALLEST_GAIN * max(1.0, abs(progress.objective)):
                 break
         return progress
+
+    def _begin(self) -> Progress:
+        return self._take(self._compiled(self._updates.begin, self.prior))
 
     def _advance(self) -> Progress:
         return self._take(self._compiled(self._updates.step, self.prior, self.current))

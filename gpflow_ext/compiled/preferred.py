@@ -1,0 +1,42 @@
+"""Methods that run compiled where that is of use to more than one object, and eagerly where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from gpflow_ext.compiled.functions import Compiled
+
+
+class Preferred:
+    """Calls the methods of one object.
+
+    They are compiled for batches of any length. Those that cannot be traced run eagerly, as do all methods of
+    an object that shares its functions with no other.
+
+    Parameters
+    ----------
+    owner, jit_compile
+        As for `Compiled`.
+    lasting
+        Whether so much will be called that a function is of use to this object alone.
+    """
+
+    def __init__(self, owner: Any, jit_compile: bool = False, lasting: bool = False) -> None:
+        self._compiled = Compiled(owner, jit_compile, batches=True)
+        self._lasting = lasting
+        self._eager: set[str] = set()
+
+    def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the owner with tensors and return its tensors."""
+        useful = self._lasting or self._compiled.is_shared
+        if not useful or method.__name__ in self._eager or tf.config.functions_run_eagerly():
+            return method(*arguments)
+        try:
+            self._compiled.specification(method, *arguments)
+        except Exception:  # of any kind: users' models and kernels may compute in NumPy
+            self._eager.add(method.__name__)
+            return method(*arguments)
+        return self._compiled(method, *arguments)

@@ -1,0 +1,26 @@
+"""Copies of an object that share its compiled functions."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import tensorflow as tf
+
+from gpflow_ext.compiled.structure import examine
+
+T = TypeVar("T")
+
+
+def replica(owner: T) -> T:
+    """Return a copy of an object with variables of its own; data and constants are the same tensors.
+
+    Its structure is that of the object. ``copy.deepcopy`` alone would close the open axes of variables.
+    """
+    structure = examine(owner)
+    memo = {id(part): part for part in structure.constants}
+    for part in structure.variables:
+        memo[id(part)] = tf.Variable(part.read_value(), part.trainable, name=part.name[:-2], shape=part.shape)
+    for bijector in structure.bijectors:
+        bijector._cache.clear()  # what is in it cannot be copied
+    return copy.deepcopy(owner, memo)

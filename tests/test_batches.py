@@ -1,0 +1,138 @@
+"""Compiled predictions: those of `predict_f`, in graphs that models of one structure share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from gpflow.models import GPR, SGPR, SVGP, VGP
+
+import gpflow_ext as gpx
+from gpflow_ext.compiled import Preferred, clear_compiled, trace_count
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import VGPKMM, GPLaplace, SVGPRobustMax
+from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.sites import Sites
+
+Z = problems.inputs(5, seed=5)
+MODELS: dict[str, Callable[[int], Any]] = {
+    "dense sites": lambda n: GPLaplace(problems.binary(n), problems.kernel(), BernoulliLogit()),
+    "sparse sites": lambda n: VGPKMM(
+        problems.binary(n), problems.kernel(), BernoulliLogit(), inducing_variable=Z.copy()
+    ),
+    "classes": lambda n: SVGPRobustMax(problems.kernel(), 3, Z.copy(), num_data=n),
+    "VGP": lambda n: VGP(problems.binary(12), problems.kernel(), gpflow.likelihoods.Bernoulli()),
+    "SVGP": lambda n: SVGP(problems.kernel(), gpflow.likelihoods.Bernoulli(), Z.copy(), num_data=n),
+    "GPR": lambda n: GPR(problems.continuous(n), problems.kernel()),
+    "SGPR": lambda n: SGPR(problems.continuous(n), problems.kernel(), Z.copy()),
+}
+CLASSIFIERS = [name for name in MODELS if name not in ("GPR", "SGPR")]
+
+
+def scattered(name: str, rows: int, seed: int) -> Any:
+    """Return a model with values of its own."""
+    model, rng = MODELS[name](rows), np.random.default_rng(seed)
+    if hasattr(model, "nat1"):
+        model.nat1.assign(rng.normal(size=model.nat1.numpy().shape))
+        model.prec.assign(rng.uniform(0.1, 1.0, size=model.prec.numpy().shape))
+    if hasattr(model, "q_mu"):
+        model.q_mu.assign(rng.normal(size=model.q_mu.numpy().shape))
+    model.kernel.variance.assign(1.0 + rng.uniform())
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_second_model_of_a_structure_traces_nothing(name: str) -> None:
+    test = (problems.continuous if name in ("GPR", "SGPR") else problems.binary)(17)
+    gpx.metrics.evaluate(scattered(name, 12, 0), test)
+    model, before = scattered(name, 15, 1), trace_count()
+    scores = gpx.metrics.evaluate(model, tuple(part[:9] for part in test), batch_size=5)
+    assert trace_count() == before
+    X, Y = (tf.constant(part[:9]) for part in test)
+    density = model.likelihood.predict_log_density(X, *model.predict_f(X), Y)
+    np.testing.assert_allclose(scores["nlpd"], -np.mean(density), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_predictors_share_the_graphs_of_posteriors(name: str) -> None:
+    X, _ = problems.binary(17)
+    gpx.ClassPredictor(scattered(name, 12, 0)).probabilities(X)
+    model, before = scattered(name, 15, 1), trace_count()
+    p = gpx.ClassPredictor(model, batch_size=7).probabilities(X)
+    assert trace_count() == before
+    np.testing.assert_allclose(p[:, 1:], model.predict_y(X)[0][:, -p.shape[1] + 1 :], rtol=1e-7)
+
+
+def test_a_predictor_keeps_its_cache() -> None:
+    X, _ = problems.binary(17)
+    model = scattered("dense sites", 12, 0)
+    predictor = gpx.ClassPredictor(model)
+    before = predictor.probabilities(X)
+    model.assign_sites(Sites(model.nat1 + 1.0, model.prec + 0.0))
+    np.testing.assert_array_equal(predictor.probabilities(X), before)
+    assert np.abs(gpx.ClassPredictor(model).probabilities(X) - before).max() > 0.01
+
+
+class InNumPy(GPR):
+    """A model that no graph can hold."""
+
+    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> Any:
+        """Return the prior mean and variance."""
+        size = np.asarray(Xnew).shape[0]
+        return tf.zeros([size, 1], tf.float64), tf.ones([size, 1], tf.float64)
+
+
+def test_a_model_that_computes_in_numpy_is_evaluated() -> None:
+    X, Y = problems.continuous(9)
+    scores = gpx.metrics.evaluate(InNumPy((X, Y), problems.kernel()), (X, Y))
+    np.testing.assert_allclose(scores["rmse"], np.sqrt(np.mean(Y**2)), rtol=1e-12)
+
+
+def test_a_target_that_is_no_class_is_named_before_it_is_scored() -> None:
+    X, _ = problems.binary(4)
+    for wrong in (3.0, -1.0, 0.5, np.nan):
+        with pytest.raises(ValueError, match="class numbers 0 to 2"):
+            gpx.metrics.evaluate(MODELS["classes"](9), (X, np.array([[0.0], [wrong], [2.0], [1.0]])))
+    with pytest.raises(ValueError, match="not one-hot"):
+        gpx.metrics.evaluate(MODELS["classes"](9), (X, np.eye(3)[[0, 1, 2, 0]]))
+
+
+def test_an_own_predict_f_is_called() -> None:
+    model = scattered("dense sites", 12, 0)
+    model.predict_f = lambda X: (tf.zeros([len(X), 1], tf.float64), tf.ones([len(X), 1], tf.float64))
+    predict = Predicted(model)
+    p = predict(predict.of.probabilities, tf.zeros([3, problems.inputs(3).shape[1]], tf.float64))
+    np.testing.assert_allclose(p, 0.5, rtol=1e-9)
+
+
+def test_graphs_are_made_anew_where_all_are_dropped() -> None:
+    model = scattered("dense sites", 12, 0)
+    first = gpx.metrics.evaluate(model, problems.binary(6))
+    clear_compiled()
+    assert gpx.metrics.evaluate(model, problems.binary(6)) == first
+
+
+def test_a_preferred_method_runs_eagerly_where_no_other_object_shares_it() -> None:
+    class Owner(tf.Module):
+        def __init__(self, held: Any) -> None:
+            super().__init__()
+            self.held, self.eager = held, []
+
+        def double(self, x: tf.Tensor) -> tf.Tensor:
+            self.eager.append(tf.executing_eagerly())
+            return 2.0 * x
+
+    shared, alone, lasting = Owner(None), Owner(n for n in ()), Owner(n for n in ())
+    for owner, call in (
+        (shared, Preferred(shared)),
+        (alone, Preferred(alone)),
+        (lasting, Preferred(lasting, lasting=True)),
+    ):
+        np.testing.assert_array_equal(call(owner.double, tf.ones([3, 1])), 2.0 * np.ones([3, 1]))
+    assert (shared.eager, alone.eager) == ([], [True])  # a graph is traced on a copy,
+    assert lasting.eager == [False]  # but for what cannot be copied
