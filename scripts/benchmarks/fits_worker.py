@@ -74,7 +74,7 @@ def ours(name: str) -> Fit:
         counted += 1
         return evaluate(self, *arguments)
 
-    SiteOptimum.evaluate = counting  # type: ignore[method-assign]
+    SiteOptimum.evaluate = counting  # type: ignore[assignment, method-assign]
 
     def fit(X: Array, y: Array, learn: bool) -> tuple[float, int | None]:
         nonlocal counted
