@@ -28,7 +28,7 @@ slow: $(SETUP)
 	$(BIN)/python -m scripts.tools.slow_tests $(SLOW_ARGS)
 
 test: $(SETUP)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 bench: $(SETUP)
 	$(BIN)/python -m scripts.benchmarks all
