@@ -103,7 +103,7 @@ CHANGES: dict[str, Callable[[SiteModel], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace])
+@pytest.mark.parametrize("model_class", [pytest.param(VGPKMM, marks=pytest.mark.slow), GPLaplace])
 def test_a_structure_that_has_changed_is_never_trained_by_the_old_graph(
     model_class: type[SiteModel], change: str, cold: None
 ) -> None:
@@ -150,7 +150,7 @@ def test_nothing_of_a_model_is_kept(learn: bool, cold: None) -> None:
 
 
 @pytest.mark.parametrize("learn", [False, True])
-@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace])
+@pytest.mark.parametrize("model_class", [pytest.param(VGPKMM, marks=pytest.mark.slow), GPLaplace])
 def test_graphs_do_not_grow_with_fits(model_class: type[SiteModel], learn: bool) -> None:
     counts = []
     for seed in range(6):
@@ -191,7 +191,7 @@ def test_the_least_recently_used_is_dropped(cold: None, monkeypatch: pytest.Monk
             np.testing.assert_array_equal(mine, its)
 
 
-@pytest.mark.parametrize("model_class", [VGPKMM, GPLaplace, GPJaakkola])
+@pytest.mark.parametrize("model_class", [GPLaplace, GPJaakkola, pytest.param(VGPKMM, marks=pytest.mark.slow)])
 def test_a_dropped_function_frees_its_graphs(model_class: type[SiteModel], cold: None) -> None:
     before = _live_graphs()
     gpx.fit(_model(model_class), progress=False, steps=2)
@@ -205,7 +205,7 @@ def test_a_dropped_function_frees_its_graphs(model_class: type[SiteModel], cold:
 
 def test_threads_share_one_trace_and_give_what_each_gives_alone(cold: None) -> None:
     before = trace_count()
-    models = [_model(VGPKMM, 16 + seed, seed) for seed in range(8)]
+    models = [_model(num_data=16 + seed, seed=seed) for seed in range(8)]
     failures: list[BaseException] = []
 
     def train(model: SiteModel) -> None:
@@ -222,7 +222,7 @@ def test_threads_share_one_trace_and_give_what_each_gives_alone(cold: None) -> N
     assert not failures
     assert trace_count() == before + 1
     for seed, model in enumerate(models):
-        alone = _model(VGPKMM, 16 + seed, seed)
+        alone = _model(num_data=16 + seed, seed=seed)
         gpx.fit(alone, progress=False)
         _assert_equal(model, alone)
 
