@@ -21,6 +21,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", default=False, help="also run the long tests")
+    parser.addoption("--minutes", type=float, metavar="M", help="skip the tests that would begin later")
     parser.addoption("--slow-share", metavar="K/N", help="of the long tests run the K-th of N shares, alone")
 
 
@@ -36,6 +37,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+_BEGIN = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - _BEGIN > 60.0 * minutes:
+        pytest.skip(f"{minutes:g} minutes are over")
 
 
 def _share(item: pytest.Item, shares: int) -> int:

@@ -74,7 +74,7 @@ def test_a_share_with_a_failure_fails_and_replaces_its_record(
     records = tmp_path / "slow.jsonl"
     for outcome, status in (("passed", 0), ("failed", 1)):
         record = {"share": 2, "seconds": 1, "environment": {"commit": "a"}, "tests": {"one": [outcome, 1.0]}}
-        monkeypatch.setattr(slow_tests, "run", lambda share, record=record: {**record, "share": share})
+        monkeypatch.setattr(slow_tests, "run", lambda share, _, record=record: {**record, "share": share})
         assert slow_tests.main(["--share", "2", "--out", str(records)]) == status
     (kept,) = map(json.loads, records.read_text().splitlines())
     assert kept["tests"] == {"one": ["failed", 1.0]}

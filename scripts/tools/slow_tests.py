@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     new.add_argument("--share", type=int, metavar="K", choices=range(1, SHARES + 1), help="1 to 8")
+    new.add_argument("--minutes", type=float, metavar="M", help="begin no test later; they count as skipped")
     new.add_argument("--out", type=Path, default=RECORDS, metavar="FILE.jsonl")
     return new
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     journal = Journal(options.out)
     share = options.share or following(journal.records)
-    record = run(share)
+    record = run(share, options.minutes)
     others = [each for each in journal.records if each["share"] != share]
     report.write_lines(options.out, [*others, record])
     outcomes = Counter(outcome for outcome, _ in record["tests"].values())
@@ -60,12 +61,13 @@ def following(records: Sequence[Record]) -> int:
     return missing[0] if missing else recorded[0]
 
 
-def run(share: int) -> Record:
+def run(share: int, minutes: float | None = None) -> Record:
     """Run the tests of a share and return the record."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tests.xml"
         flags = [f"--slow-share={share}/{SHARES}", f"--junit-xml={path}", "--dist=worksteal"]
+        flags += [] if minutes is None else [f"--minutes={minutes}"]
         workers = ["--numprocesses=auto", "--maxprocesses=4"]
         subprocess.run([sys.executable, "-m", "pytest", *flags, *workers], cwd=ROOT, check=False)
         tests = outcomes(path.read_text(encoding="utf-8")) if path.exists() else {}

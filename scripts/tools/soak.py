@@ -1,0 +1,161 @@
+"""Fit, predict, sample and export again and again, and watch what is left behind.
+
+    python -m scripts.tools.soak              200 fits of each model, of as many sizes: some minutes
+    python -m scripts.tools.soak --fits 20    fewer
+
+Writes docs/results/soak.md and the measurements beside it: the live graphs of TensorFlow and the memory of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..shared import report
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 512  # rows of a fit
+GROWTH = 5.0  # MB between the middle and the end that count as none
+
+
+def parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(
+        prog="python -m scripts.tools.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument("--fits", type=int, default=200, metavar="N", help="of each model (default: 200)")
+    new.add_argument(
+        "--out", type=Path, default=ROOT / "docs/results", metavar="DIR", help="default: docs/results"
+    )
+    return new
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    records = [record for name in ("GPLaplace", "VGPKMM") for record in fits(name, options.fits)]
+    records += repeated("sample", sampled, options.fits // 10)
+    records += repeated("export", exported, options.fits // 10)
+    where = report.environment()
+    report.write(options.out / "soak.md", document(where, records))
+    report.write_lines(options.out / "soak.jsonl", [{"environment": where}, *records])
+    print(document(where, records))
+    return int(any(not flat(each) for each in grouped(records)))
+
+
+def fits(name: str, number: int) -> Iterator[dict[str, Any]]:
+    """Fit and evaluate models of sizes in random order, and record after some of them."""
+    import gpflow_ext as gpx
+
+    rng = np.random.default_rng(0)
+    sizes = rng.permutation(np.linspace(20, MOST, number).astype(int))
+
+    def once(place: int) -> None:
+        model = built(name, int(sizes[place]), place)
+        gpx.fit(model, steps=1, hyper_updates=3, progress=False)
+        gpx.metrics.evaluate(model, model.data)
+
+    yield from watched(f"fit of {name}", once, number)
+
+
+def repeated(name: str, once: Callable[[int], None], number: int) -> Iterator[dict[str, Any]]:
+    """Do something a number of times, and record after some of them."""
+    yield from watched(name, once, max(number, 2))
+
+
+def watched(name: str, once: Callable[[int], None], number: int) -> Iterator[dict[str, Any]]:
+    """Yield the live graphs and the memory after the first, a quarter, half and all of the repetitions."""
+    seen = {1, max(2, number // 4), max(2, number // 2), number}
+    for place in range(number):
+        once(place)
+        if place + 1 in seen:
+            yield {"what": name, "done": place + 1, "graphs": live_graphs(), "memory": memory()}
+
+
+def built(name: str, size: int, seed: int) -> Any:
+    """Return a model of binary data."""
+    import gpflow
+
+    import gpflow_ext as gpx
+
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((size, 3))
+    Y = (X[:, :1] + rng.standard_normal((size, 1)) > 0.0).astype(float)
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=2.0)
+    return getattr(gpx.models, name)((X, Y), kernel, gpx.likelihoods.BernoulliLogit())
+
+
+def sampled(place: int) -> None:
+    """Sample the hyperparameters of a model."""
+    import gpflow
+    import tensorflow_probability as tfp
+
+    import gpflow_ext as gpx
+
+    model = built("GPLaplace", 30 + place, place)
+    for parameter in model.kernel.parameters:
+        parameter.prior = tfp.distributions.Gamma(*map(gpflow.utilities.to_default_float, (2.0, 1.0)))
+    gpx.sample(model, 5, 2, tuner=gpx.Setting(0.1, 2), progress=False, check=False, seed=place)
+
+
+def exported(place: int) -> None:
+    """Fit and export a model."""
+    import gpflow_ext as gpx
+
+    model = built("GPLaplace", 30 + place, place)
+    gpx.fit(model, steps=1, progress=False)
+    with tempfile.TemporaryDirectory() as folder:
+        gpx.export(model, folder, data=model.data)
+
+
+def live_graphs() -> int:
+    """Return how many graphs of TensorFlow live."""
+    gc.collect()
+    return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+
+def memory() -> float:
+    """Return the resident memory of this process, in MB."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024.0
+
+
+def grouped(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the records of each kind of repetition."""
+    names = dict.fromkeys(record["what"] for record in records)
+    return [[record for record in records if record["what"] == name] for name in names]
+
+
+def flat(records: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether graphs have not grown after the first, nor memory from the middle to the end."""
+    first, *_, middle, last = records if len(records) > 2 else [records[0], *records]
+    return last["graphs"] <= first["graphs"] and last["memory"] - middle["memory"] <= GROWTH
+
+
+def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
+    """Return the page."""
+    rows = [(r["what"], str(r["done"]), str(r["graphs"]), report.number(r["memory"], 4)) for r in records]
+    verdicts = [(group[0]["what"], "yes" if flat(group) else "no") for group in grouped(records)]
+    return "\n".join(
+        [
+            "# What is left behind\n",
+            f"Models of up to {MOST} rows, sizes in random order, each dropped before the next. Written by "
+            "`python -m scripts.tools.soak`.\n",
+            report.describe(where),
+            "",
+            report.table(("", "done", "live graphs", "memory, MB"), rows),
+            f"Flat: no graph more than after the first, and at most {GROWTH:g} MB from the middle to the end.\n",
+            report.table(("", "flat"), verdicts),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
