@@ -352,6 +352,12 @@ class Counter(tf.Module):
         self.total.assign_add(factor * tf.reduce_sum(self.data[0]))
         return {"total": self.total.read_value(), "rows": tf.shape(self.data[0])[0]}
 
+    def added(self, values: tf.Tensor) -> tf.Tensor:
+        return values + self.total
+
+    def held(self) -> tf.Tensor:
+        return self.data[0] + self.total
+
 
 def test_methods_change_the_variables_of_their_owner_alone() -> None:
     first, second = Counter(np.ones(3)), Counter(np.ones(5))
@@ -363,3 +369,17 @@ def test_methods_change_the_variables_of_their_owner_alone() -> None:
     assert float(second.total) == 5.0
     assert trace_count() == before + 1
     assert first.compiled.specification(first.add, np.float64(1.0))["total"].shape == []
+
+
+def test_rows_are_left_open_only_where_they_may_be(cold: None) -> None:
+    before = trace_count()
+    for rows in (3, 5, 3):
+        owner = Counter(np.ones(rows))
+        static = Compiled(owner, rows=None)
+        assert float(static(owner.add, np.float64(1.0))["total"]) == rows
+        opened = Compiled(owner, rows=[7])
+        assert opened.specification(owner.added, np.ones([7, 2])).shape == [None, 2]
+        assert opened.specification(owner.held).shape == [None]
+        assert static.specification(owner.added, np.ones([7, 2])).shape == [7, 2]
+        assert static.specification(owner.held).shape == [rows]
+    assert trace_count() == before + 8

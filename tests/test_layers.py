@@ -41,8 +41,8 @@ TOWER: list[dict[str, str]] = [
         "stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi",
-        "gprn": "network outputs tensor_normal conditional sampled block_ascent tensor collapsed posterior draws model "
-        "recipe",
+        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed posterior draws model "
+        "updates block_ascent recipe",
     },
     {"models": ""},
     {"fit": "", "loading": ""},

@@ -196,6 +196,34 @@ def test_what_no_rule_covers_has_no_key(value: Callable[[], object]) -> None:
     assert reason.startswith("GPLaplace.kernel.note: ")
 
 
+def test_an_array_in_a_file_has_no_key_and_is_not_read(tmp_path) -> None:
+    np.save(tmp_path / "array.npy", np.ones(3))
+    (reason,) = examine(_model(_attributed(np.load(tmp_path / "array.npy", mmap_mode="r")))).refused
+    assert reason == "GPLaplace.kernel.note: an array in a file"
+
+
+class Holder:
+    """A plain object with data."""
+
+    def __init__(self, *data: object) -> None:
+        self.data = data
+
+
+def test_data_that_a_part_shares_are_arguments_once() -> None:
+    """Whatever else the part holds; which of them it shares is in the key."""
+    a, b, c = (tf.fill([5], value) for value in (1.0, 2.0, 3.0))
+
+    def found(*inner: tf.Tensor) -> tuple:
+        structure = examine([Holder(a, b), Holder(*inner)])
+        return structure.key, structure.tensors, structure.constants
+
+    key, tensors, constants = found(b, c)
+    assert [id(tensor) for tensor in tensors] == [id(a), id(b), id(c)]
+    assert constants == []
+    assert key == found(b, tf.fill([5], 4.0))[0]
+    assert len({key, found(a, c)[0], found(c, b)[0], found(b, a)[0]}) == 4
+
+
 def test_a_key_is_quick() -> None:
     kernel = SE() + SE() + SE() + SE() + SE()
     model = _model(kernel)

@@ -71,16 +71,17 @@ class Compiled(Apart):
     jit_compile
         XLA, with static shapes.
     rows
-        Further numbers of rows that vary from call to call, beside that of the owner's ``data``.
+        Further numbers of rows that vary from call to call, beside that of the owner's ``data``; ``None``
+        leaves none open.
     batches
         Whether arguments of two axes or more are minibatches of any number of rows, for which no matrix of
         that size is factorised.
     """
 
     def __init__(
-        self, owner: Any, jit_compile: bool = False, rows: Sequence[int] = (), batches: bool = False
+        self, owner: Any, jit_compile: bool = False, rows: Sequence[int] | None = (), batches: bool = False
     ) -> None:
-        self._owner, self._jit, self._given, self._batches = owner, jit_compile, tuple(rows), batches
+        self._owner, self._jit, self._given, self._batches = owner, jit_compile, rows, batches
         self._found: dict[Hashable, Entry] = {}
 
     def __deepcopy__(self, memo: Any) -> Compiled:
@@ -96,8 +97,9 @@ class Compiled(Apart):
         """The lengths of axes that are left open, and what else is."""
         if self._structure.refused:
             return frozenset()
-        rows = {*self._given, *(len(part) for part in self._structure.data[:1])}
-        lengths = set() if self._jit or max(rows, default=0) > OPEN_ROWS else rows
+        rows = {*(self._given or ()), *(len(part) for part in self._structure.data[:1])}
+        static = self._jit or self._given is None or max(rows, default=0) > OPEN_ROWS
+        lengths = set() if static else rows
         batch = {BATCH} if self._batches and not self._jit else set()
         return frozenset(lengths | batch | ({NUM_DATA} if self._structure.counted else set()))
 

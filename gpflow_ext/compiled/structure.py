@@ -143,6 +143,8 @@ class _Walk:
                 return "tensor", value.dtype.name, tuple(value.shape)
             self.constants.append(value)
         array = np.asarray(value)
+        if isinstance(value, np.memmap):
+            return self._refuse(f"{path}: an array in a file")
         if array.dtype == object:
             return self._refuse(f"{path}: an array of objects")
         content = array.tobytes()
@@ -197,12 +199,14 @@ class _Walk:
         """Return the key of the data of a model: dtypes and shapes without the number of rows."""
         if not isinstance(value, tuple) or not all(isinstance(part, tf.Tensor) for part in value):
             return self.part(value, path)
-        if any(id(part) in self._met for part in value):
-            return tuple(self.part(part, path) for part in value)
-        for part in value:
-            self._meet(part)
-            self.data.append(part)
-        return "data", *((part.dtype.name, tuple(part.shape[1:])) for part in value)
+        return "data", *map(self._datum, value)
+
+    def _datum(self, value: tf.Tensor) -> Hashable:
+        if id(value) in self._met:
+            return "again", self._met[id(value)][0]
+        self._meet(value)
+        self.data.append(value)
+        return value.dtype.name, tuple(value.shape[1:])
 
 
 def _is_plain(value: Any) -> bool:

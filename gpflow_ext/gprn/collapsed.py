@@ -46,8 +46,7 @@ class CollapsedPosterior(tf.Module):
         sharded = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
         patterns, pattern = summarise(outputs, **sharded)
         self._outputs, self._pattern = outputs, tf.constant(pattern)
-        self._observed, self._root, self._count = patterns
-        self._draws = draws
+        self.data = (*patterns, draws)
         N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
         self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
         self.prec = gpflow.Parameter(tf.zeros([N, K, K], dtype), trainable=False)
@@ -56,7 +55,7 @@ class CollapsedPosterior(tf.Module):
     @property
     def patterns(self) -> network.Patterns:
         """What the bound needs of the targets."""
-        return network.Patterns(self._observed, self._root, self._count)
+        return network.Patterns(*self.data[:3])
 
     @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -83,21 +82,23 @@ class CollapsedPosterior(tf.Module):
         residual, _ = prior.residuals
         return network.sparse_bound(self.patterns, prior.weights, residual, prior.noise, nodes)
 
+    def start(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return the nodes at the start, [N, K]."""
+        return network.start(self.data[3], prior.weights, prior.noise)
+
     def restart(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the q(W) that is optimal where F is known to be at the start."""
-        self.start_at(prior, network.start(self._draws, prior.weights, prior.noise))
-
-    def start_at(self, prior: NetworkPrior, F: tf.Tensor) -> None:
-        """Replace q(F) by the optimum given the q(W) that is optimal for known nodes [N, K]. O(P(NK)³)."""
-        N, K = F.shape
-        self._update(prior, network.Nodes(F, tf.zeros([N, K, K], F.dtype), tf.zeros([], F.dtype)))
+        self.update(prior, network.known(self.start(prior)))
 
     def sweep(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the optimal q(W); never lowers the bound. O(P(NK)³)."""
-        self._update(prior, self.nodes(prior))
+        self.update(prior, self.nodes(prior))
 
-    def _update(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
-        """Replace q(F) as `start_at` does; where that is not finite it stays."""
+    def update(self, prior: NetworkPrior, nodes: network.Nodes) -> None:
+        """Replace q(F) by the optimum given the q(W) that is optimal for ``nodes``. O(P(NK)³).
+
+        Where that is not finite it stays.
+        """
         w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
         nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w, prior.residuals[0])
         location = _solve(prec, nat1)

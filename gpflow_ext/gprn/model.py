@@ -120,11 +120,10 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         likelihood = gpflow.likelihoods.Gaussian(noise_variance, variance_lower_bound=noise_bounds[0])
         likelihood.variance = noise
         super().__init__(kernel, likelihood, num_latent_gps=Y.num_outputs)
-        self.weight_kernel = weight_kernel
-        self.num_latent = num_latent
+        self.weight_kernel, self.num_latent = weight_kernel, num_latent
         self.nugget = _bounded("nugget", nugget, nugget_bounds)
         self._outputs = Y
-        self._X = tf.constant(X)
+        self.data: tuple[tf.Tensor, ...] = (tf.constant(X),)
         self.inducing_variable = self._points(inducing_variable, posterior)
         self.draw_names: tuple[str, ...] = ()
         self.draw_values: list[tf.Variable] = []
@@ -136,15 +135,15 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
                     'output_shape is for posterior="tensor": the collapsed posterior needs none.'
                 )
             self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior, strategy)
-            self.data: tuple[tf.Tensor, ...] = (self._X, *self.q.patterns)
+            self.data = (self.data[0], *self.q.patterns)
         else:
             if strategy is not None:
                 raise NotImplementedError('`strategy` is for posterior="collapsed".')
             if isinstance(Y, outputs.StreamOutputs):
                 raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
             shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
-            self.q = TensorPosterior(Y, shape, draws, prior)
-            self.data = (self._X, self._outputs.gather(range(Y.num_outputs)))
+            self.data = (self.data[0], Y.gather(range(Y.num_outputs)))
+            self.q = TensorPosterior(self.data[1], shape, draws, prior)
 
     def _hold(self, data: Any) -> tuple[checks.Array, outputs.Outputs]:
         """Check the data at the door."""
@@ -169,7 +168,8 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
     @property
     def _base(self) -> tf.Tensor:
         """The inputs on which all others are conditioned: Z or X."""
-        return self._X if self.inducing_variable is None else tf.convert_to_tensor(self.inducing_variable.Z)
+        points = self.inducing_variable
+        return self.data[0] if points is None else tf.convert_to_tensor(points.Z)
 
     def prior(self) -> NetworkPrior:
         """Return the factors of both kernels, with GPflow's default jitter, and the noise.
@@ -178,11 +178,11 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         """
         noise, nugget = tf.convert_to_tensor(self.likelihood.variance), tf.convert_to_tensor(self.nugget)
         if self.inducing_variable is None:
-            nodes = _factor(self.kernel(self._X), nugget)
-            return NetworkPrior(_factor(self.weight_kernel(self._X)), nodes, noise)
+            nodes = _factor(self.kernel(self.data[0]), nugget)
+            return NetworkPrior(_factor(self.weight_kernel(self.data[0])), nodes, noise)
         chols = _factor(self.weight_kernel(self._base)), _factor(self.kernel(self._base))
-        w = conditional.condition(self.weight_kernel, self._base, chols[0], self._X, False)
-        f = conditional.condition(self.kernel, self._base, chols[1], self._X, False, nugget)
+        w = conditional.condition(self.weight_kernel, self._base, chols[0], self.data[0], False)
+        f = conditional.condition(self.kernel, self._base, chols[1], self.data[0], False, nugget)
         inducing = Inducing(*chols, w.residual, f.residual)
         return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing)
 
@@ -225,7 +225,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
 
     def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
         """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
-        Xnew = tf.cast(Xnew, self._X.dtype)
+        Xnew = tf.cast(Xnew, self.data[0].dtype)
         w = conditional.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
         f = conditional.condition(
             self.kernel, self._base, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
@@ -312,7 +312,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         """
         if full_cov or full_output_cov:
             raise NotImplementedError("The log density is that of each output at each input alone.")
-        Xnew, Y = (tf.cast(part, self._X.dtype) for part in data)
+        Xnew, Y = (tf.cast(part, self.data[0].dtype) for part in data)
         return self.posterior(None).log_density(Xnew, Y, draws, seed)
 
     @inherit_check_shapes
@@ -331,7 +331,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         """
         if full_output_cov or not full_cov:
             raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
-        samples = self.posterior(None).samples(tf.cast(Xnew, self._X.dtype), num_samples or 1, seed)
+        samples = self.posterior(None).samples(tf.cast(Xnew, self.data[0].dtype), num_samples or 1, seed)
         return samples[0] if num_samples is None else samples
 
 

@@ -88,6 +88,12 @@ def start(draws: tf.Tensor, chol: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.ones([draws.shape[0], 1], draws.dtype), scale * draws], axis=1)
 
 
+def known(F: tf.Tensor) -> Nodes:
+    """Return q(F) of nodes that are known, [N, K]; its KL divergence is left out."""
+    N, K = F.shape
+    return Nodes(F, tf.zeros([N, K, K], F.dtype), tf.zeros([], F.dtype))
+
+
 def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_nodes: int) -> tf.Tensor:
     """Return nodes by the method of moments, [N, K]; they are determined up to a rotation. O(N³).
 

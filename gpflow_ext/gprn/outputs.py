@@ -36,17 +36,17 @@ class ArrayOutputs:
     """Targets in memory."""
 
     def __init__(self, Y: Any) -> None:
-        self._Y = tf.convert_to_tensor(Y, gpflow.default_float())
-        self.num_data, self.num_outputs = self._Y.shape
+        self.data = (tf.convert_to_tensor(Y, gpflow.default_float()),)
+        self.num_data, self.num_outputs = self.data[0].shape
 
     def blocks(self, size: int) -> Iterator[tf.Tensor]:
         """See `Outputs`."""
         for begin in range(0, self.num_outputs, size):
-            yield self._Y[:, begin : begin + size]
+            yield self.data[0][:, begin : begin + size]
 
     def gather(self, indices: Any) -> tf.Tensor:
         """See `Outputs`."""
-        return tf.gather(self._Y, indices, axis=1)
+        return tf.gather(self.data[0], indices, axis=1)
 
 
 class FileOutputs:

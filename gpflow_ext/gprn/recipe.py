@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.gprn import network
-from gpflow_ext.gprn.block_ascent import BlockAscent, gradients
+from gpflow_ext.gprn.block_ascent import BlockAscent
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import Outputs
-from gpflow_ext.training import lbfgs
-from gpflow_ext.training.gradient import gradient_steps
-from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
@@ -102,20 +99,20 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
 
 
 def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:
-    everything: list[tf.Variable] = list(model.trainable_variables)
     location = model.q.location.unconstrained_variable
-    hypers = [variable for variable in everything if variable is not location]
+    hypers = [variable for variable in model.trainable_variables if variable is not location]
+    everything = [*hypers, location] if location.trainable else hypers
+    blocks = [hypers, everything] if settings["joint"] else [hypers]
     climbs = optimizer is None or optimizer == "lbfgs"
-    optimizer = None if climbs else built(optimizer, everything if settings["joint"] else hypers)
+    optimizer = None if climbs else built(optimizer, blocks[-1])
+    updates = Updates(model, everything, optimizer, blocks[-1], jit_compile)
     ascent = BlockAscent(
-        lambda: model.elbo() + model.log_prior_density(),
-        lambda: model.q.sweep(model.prior()),
-        [hypers, everything] if settings["joint"] else [hypers],
+        updates,
+        [Climb(block, model.parameters, updates.evaluate) for block in blocks if block] if climbs else [],
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
-        optimizer=optimizer,
-        begin=lambda: _begin(model, everything, settings, jit_compile),
-        jit_compile=jit_compile,
+        optimizer_state=optimizer.variables if not climbs and blocks[-1] else None,
+        begin=lambda: _begin(model, everything, updates, settings),
     )
     double = gpflow.default_float() == np.float64
     return Plan(
@@ -130,24 +127,19 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
 
 
 def _begin(
-    model: GPRNTensor, everything: Sequence[tf.Variable], settings: dict[str, Any], jit_compile: bool | None
+    model: GPRNTensor, everything: list[tf.Variable], updates: Updates, settings: dict[str, Any]
 ) -> None:
     """Find where the ascent of the collapsed posterior starts."""
-    jit = resolve_jit(jit_compile)
     if settings["independent_start"]:
-        own = [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+        own = independent_variables(model)
         if own:
-            objective = lambda: model.independent_log_likelihood() + model.log_prior_density()  # noqa: E731
-            lbfgs.climb(own, gradients(objective, own, jit), _START_UPDATES)
-        tf.function(lambda: model.q.restart(model.prior()), jit_compile=jit, autograph=False)()
+            Climb(own, model.parameters, updates.independent).climb(_START_UPDATES)
+        updates.start_at(model.q.start(model.prior()))
     if settings["moment_start"] and model.inducing_variable is None:
-        bound = gradients(lambda: model.elbo() + model.log_prior_density(), everything, jit)
-        _moment_start(model, everything, bound, settings["hyper_updates"])
+        _moment_start(model, Climb(everything, model.parameters, updates.evaluate), updates, settings)
 
 
-def _moment_start(
-    model: GPRNTensor, everything: Sequence[tf.Variable], bound: lbfgs.Objective, iterations: int
-) -> None:
+def _moment_start(model: GPRNTensor, climb: Climb, updates: Updates, settings: dict[str, Any]) -> None:
     """Move the model to nodes by the method of moments, where that leads to a higher bound."""
     lengths = [
         parameter
@@ -163,23 +155,25 @@ def _moment_start(
         for variable, value in zip(model.variables, values, strict=True):
             variable.assign(value)
 
+    def climbed() -> float:
+        climb.run.restart()
+        return climb.climb(settings["hyper_updates"])
+
     def stretched(factor: float) -> tuple[float, list[tf.Tensor]]:
         for length, value in zip(lengths, before, strict=True):
             length.assign(factor * value)
         prior = model.prior()
         gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        model.q.start_at(prior, network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
-        found = bound()[0]
+        updates.start_at(network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        found = updates.evaluate()[0]
         return found if np.isfinite(found) else -np.inf, kept()
 
     here = kept()
-    lbfgs.climb(everything, bound, iterations)
-    reached = bound()[0]
+    reached = climbed()
     back(here)
     starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
     back(max(starts, key=lambda start: start[0])[1])
-    lbfgs.climb(everything, bound, iterations)
-    if not bound()[0] > reached:
+    if not climbed() > reached:
         back(here)
 
 
@@ -188,19 +182,15 @@ def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_com
     if optimizer == "lbfgs":
         if size is not None:
             raise ValueError("L-BFGS needs all outputs in a step: leave `minibatch_size` out.")
-        climbing = _climbing(model, settings["hyper_updates"], jit_compile)
-        settings = settings | {"optimizer": "lbfgs"}
-        return Plan(climbing, model.variables, 50, 1e-7, monotone=True, settings=settings)
+        updates = Updates(model, variables, jit_compile=jit_compile)
+        return _climbing(model, Climb(variables, model.parameters, updates.evaluate), settings)
     optimizer = built(optimizer, variables)
+    updates = Updates(model, variables, optimizer, variables, jit_compile)
     batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
-
-    def loss(batch: Any | None = None) -> tf.Tensor:
-        return -(model.elbo(batch) + model.log_prior_density())
-
-    solver = gradient_steps(loss, variables, optimizer, batches, jit_compile)
+    step = updates.descend if batches is None else lambda: updates.descend(next(batches))
     return Plan(
-        solver,
-        [*model.variables, *solver.state],
+        Steps(step, optimizer.variables),
+        [*model.variables, *optimizer.variables],
         steps=2000,
         tolerance=None,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches.order}),
@@ -208,18 +198,17 @@ def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_com
     )
 
 
-def _climbing(model: GPRNTensor, iterations: int, jit_compile: bool | None) -> Steps:
-    """Return the solver whose steps are some iterations of L-BFGS on everything."""
-    variables = model.trainable_variables
-    objective = gradients(
-        lambda: model.elbo() + model.log_prior_density(), variables, resolve_jit(jit_compile)
+def _climbing(model: GPRNTensor, climb: Climb, settings: dict[str, Any]) -> Plan:
+    """Return the plan whose steps are some iterations of one run of L-BFGS on everything."""
+    return Plan(
+        Steps(lambda: climb.climb(settings["hyper_updates"]), climb.run.variables),
+        [*model.variables, *climb.run.variables],
+        50,
+        1e-7,
+        monotone=True,
+        trackables={"ascent": climb.run},
+        settings=settings | {"optimizer": "lbfgs"},
     )
-
-    def step() -> float:
-        lbfgs.climb(variables, objective, iterations)
-        return objective()[0]
-
-    return Steps(step)
 
 
 class OutputBatches:

@@ -13,7 +13,7 @@ import tensorflow_probability as tfp
 
 from gpflow_ext.gprn import conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
-from gpflow_ext.gprn.outputs import BLOCK, Outputs, known
+from gpflow_ext.gprn.outputs import BLOCK, known
 
 _START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
 _LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
@@ -24,8 +24,8 @@ class TensorPosterior(tf.Module):
 
     Parameters
     ----------
-    outputs
-        The targets.
+    Y
+        The targets [N, D], NaN where one is missing.
     shape
         d₁, …, d_M with a product of at least D: the grid that the outputs fill in row-major order. Weights
         of cells beyond D have mean zero and no targets.
@@ -44,25 +44,25 @@ class TensorPosterior(tf.Module):
         M [N, K], and lower factors of Σ and Ω.
     """
 
-    def __init__(self, outputs: Outputs, shape: Sequence[int], draws: tf.Tensor, prior: NetworkPrior) -> None:
+    def __init__(self, Y: tf.Tensor, shape: Sequence[int], draws: tf.Tensor, prior: NetworkPrior) -> None:
         super().__init__()
-        self._outputs, self._num_outputs = outputs, outputs.num_outputs
+        self.data, self._num_outputs = (Y,), int(Y.shape[1])
         self.output_shape = tuple(int(size) for size in shape)
-        if min(self.output_shape, default=0) < 1 or np.prod(self.output_shape) < outputs.num_outputs:
+        if min(self.output_shape, default=0) < 1 or np.prod(self.output_shape) < self._num_outputs:
             raise ValueError(
-                f"output_shape must have a product of at least {outputs.num_outputs}, the number of outputs; "
+                f"output_shape must have a product of at least {self._num_outputs}, the number of outputs; "
                 f"got {self.output_shape}."
             )
         start = network.start(draws, prior.weights, prior.noise)
         N, K = start.shape
         self._complete, blocks = True, []
         T = _smoother(start, prior)
-        for block in outputs.blocks(BLOCK):
-            Y, there = known(block)
-            if not np.isfinite(Y).all():
+        for begin in range(0, self._num_outputs, BLOCK):
+            block, there = known(Y[:, begin : begin + BLOCK])
+            if not np.isfinite(block).all():
                 raise ValueError("Y must not be infinite; a missing target is NaN.")
             self._complete &= bool(tf.reduce_all(there > 0.0))
-            blocks.append(tf.transpose(tf.reshape(tf.matmul(T, Y), [N, K, -1]), [0, 2, 1]))
+            blocks.append(tf.transpose(tf.reshape(tf.matmul(T, block), [N, K, -1]), [0, 2, 1]))
         self.weight_mean = gpflow.Parameter(tf.concat(blocks, axis=1))
         sizes = (N, *self.output_shape, K)
         self.weight_factors = [_factor(size, _START_SCALE if not i else 1.0) for i, size in enumerate(sizes)]
@@ -78,7 +78,7 @@ class TensorPosterior(tf.Module):
         mean, output_var = self.payload()
         scale = tf.ones([], prior.noise.dtype)
         if batch is None:
-            Y = tf.concat(list(self._outputs.blocks(BLOCK)), axis=1)
+            (Y,) = self.data
         else:
             indices, Y = batch
             mean, output_var = tf.gather(mean, indices, axis=1), tf.gather(output_var, indices)
@@ -204,11 +204,9 @@ class TensorView:
 
 def _smoother(start: tf.Tensor, prior: NetworkPrior) -> tf.Tensor:
     """Return T [NK, N]: W̃_d = T y_d is optimal for F = ``start`` and complete targets."""
-    N, K = start.shape
-    dtype = start.dtype
-    known_nodes = network.Nodes(start, tf.zeros([N, K, K], dtype), tf.zeros([], dtype))
+    N, dtype = start.shape[0], start.dtype
     complete = network.Patterns(tf.ones([1, N], dtype), tf.zeros([1, N, 1], dtype), tf.ones([1], dtype))
-    return network.weights(complete, prior.weights, prior.noise, known_nodes).smoother[0]
+    return network.weights(complete, prior.weights, prior.noise, network.known(start)).smoother[0]
 
 
 def _factor(size: int, scale: float) -> gpflow.Parameter:

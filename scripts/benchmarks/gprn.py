@@ -16,8 +16,9 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.gprn.block_ascent import gradients
 from gpflow_ext.gprn.recipe import gprn as gprn_recipe
+from gpflow_ext.gprn.updates import Updates
+from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import gradient_descent
 
 from ..shared import report
@@ -90,12 +91,11 @@ def network(
 def collapsed(X: Array, path: Path, nodes: int) -> timing.Step:
     """Return a sweep with an evaluation of the bound and its gradient."""
     model = network(X, path, nodes)
-    sweep = tf.function(lambda: model.q.sweep(model.prior()))
-    evaluate = gradients(model.elbo, model.trainable_variables, False)
+    updates = Updates(model, model.trainable_variables)
 
     def step() -> None:
-        sweep()
-        evaluate()
+        updates.sweep()
+        updates.evaluate()
 
     return step
 
@@ -110,7 +110,7 @@ def independent(X: Array, path: Path) -> timing.Step:
     """Return an evaluation of the evidence of GPflow's GPR and its gradient."""
     data = X, np.load(path).astype(np.float64)
     model = gpflow.models.GPR(data, gpflow.kernels.SquaredExponential(lengthscales=np.ones(INPUTS)))
-    return gradients(model.log_marginal_likelihood, model.trainable_variables, False)
+    return lbfgs.evaluation(model.training_loss, model.trainable_variables)
 
 
 def coregionalised(X: Array, path: Path, nodes: int) -> timing.Step:

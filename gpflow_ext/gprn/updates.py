@@ -1,0 +1,177 @@
+"""What training computes of a regression network, compiled once for each structure of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.gprn import network
+from gpflow_ext.gprn.model import GPRNTensor
+from gpflow_ext.training import lbfgs
+from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.loop import resolve_jit
+
+_PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
+
+
+class NetworkUpdates:
+    """What is compiled: functions of a network's variables and data without any state of their own.
+
+    Parameters
+    ----------
+    model
+        The network.
+    variables
+        In what the bound is differentiated.
+    optimizer
+        A tf_keras optimiser, built on variables.
+    moved
+        What it moves, some of the variables.
+    """
+
+    def __init__(
+        self,
+        model: GPRNTensor,
+        variables: Sequence[tf.Variable],
+        optimizer: Any | None = None,
+        moved: Sequence[tf.Variable] = (),
+    ) -> None:
+        self._model, self._variables = _trained(model), list(variables)
+        self._optimizer, self._moved = optimizer, list(moved)
+
+    def value(self) -> tf.Tensor:
+        """Return the bound and the log density of the priors, []."""
+        return self._model.elbo() + self._model.log_prior_density()
+
+    def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return the same and its gradient in each of the variables."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            value = self.value()
+        return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+
+    def independent(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return the objective of independent regressions and its gradient in `independent_variables`."""
+        own = independent_variables(self._model)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(own)
+            value = self._model.independent_log_likelihood() + self._model.log_prior_density()
+        return value, tape.gradient(value, own, unconnected_gradients="zero")
+
+    def move(self, is_known: tf.Tensor, F: tf.Tensor) -> tuple[()]:
+        """Sweep, or go to where known nodes F [N, K] lead."""
+        q, prior = self._model.q, self._model.prior()
+        q.update(prior, tf.cond(is_known, lambda: network.known(F), lambda: q.nodes(prior)))
+        return ()
+
+    def descend(self, *batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        """Do one step of the optimiser, on all outputs or a minibatch; return the objective before it, []."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._moved)
+            loss = -(self._model.elbo(*batch) + self._model.log_prior_density())
+        gradient = tape.gradient(loss, self._moved, unconnected_gradients="zero")
+        self._optimizer.apply_gradients(zip(gradient, self._moved, strict=True))  # type: ignore[union-attr]
+        return -loss
+
+
+class Updates:
+    """The methods of `NetworkUpdates`, compiled, at the present values of a network.
+
+    Parameters
+    ----------
+    model, variables, optimizer, moved
+        As for `NetworkUpdates`.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(
+        self,
+        model: GPRNTensor,
+        variables: Sequence[tf.Variable],
+        optimizer: Any | None = None,
+        moved: Sequence[tf.Variable] = (),
+        jit_compile: bool | None = None,
+    ) -> None:
+        self._model, self._of = model, NetworkUpdates(model, variables, optimizer, moved)
+        # The number of data is that of rows of variables, which are static.
+        self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
+
+    def value(self) -> float:
+        """See `NetworkUpdates`."""
+        return float(self._compiled(self._of.value))
+
+    def evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        """See `NetworkUpdates`."""
+        value, gradient = self._compiled(self._of.evaluate)
+        return float(value), gradient
+
+    def independent(self) -> tuple[float, Sequence[tf.Tensor]]:
+        """See `NetworkUpdates`."""
+        value, gradient = self._compiled(self._of.independent)
+        return float(value), gradient
+
+    def sweep(self) -> None:
+        """Move q(F) to its optimum given the optimal q(W)."""
+        self._compiled(self._of.move, False, tf.zeros_like(self._model.q.location))
+
+    def start_at(self, F: tf.Tensor) -> None:
+        """Move q(F) to its optimum given the q(W) that is optimal for known nodes [N, K]."""
+        self._compiled(self._of.move, True, F)
+
+    def descend(self, *batch: tuple[tf.Tensor, tf.Tensor]) -> float:
+        """See `NetworkUpdates`."""
+        return float(self._compiled(self._of.descend, *batch))
+
+
+class Climb:
+    """L-BFGS on some of the variables of an objective, the positive parameters in log space.
+
+    Parameters
+    ----------
+    variables
+        What moves: the first of those that the gradient is in.
+    parameters
+        Those of the model.
+    evaluate
+        The objective.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        parameters: Sequence[gpflow.Parameter],
+        evaluate: lbfgs.Objective,
+    ) -> None:
+        self._objective, self._number, self._latest = evaluate, len(variables), float("nan")
+        space = LogSpace(variables, parameters)
+        self.run = lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
+
+    def climb(self, iterations: int) -> float:
+        """Do more iterations of the run; return the objective at their end."""
+        self.run.climb(iterations)
+        return self._latest if self.run.at_latest else self._evaluate()[0]
+
+    def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        self._latest, gradient = self._objective()
+        return self._latest, gradient[: self._number]
+
+
+def independent_variables(model: GPRNTensor) -> list[tf.Variable]:
+    """Return the trainable variables of independent regressions: of k_w and σ²."""
+    return [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+
+
+def _trained(model: GPRNTensor) -> GPRNTensor:
+    """Return the same model, its variables shared, without what predictions alone read."""
+    trained, q = copy.copy(model), copy.copy(model.q)
+    for part in (trained, q):
+        for name in _PREDICTED_FROM:
+            part.__dict__.pop(name, None)
+    trained.__dict__["q"] = q
+    return trained
