@@ -215,7 +215,7 @@ def test_data_that_a_part_shares_are_arguments_once() -> None:
 
     def found(*inner: tf.Tensor) -> tuple:
         structure = examine([Holder(a, b), Holder(*inner)])
-        return structure.key, structure.tensors, structure.constants
+        return structure.key, structure.data, structure.constants
 
     key, tensors, constants = found(b, c)
     assert [id(tensor) for tensor in tensors] == [id(a), id(b), id(c)]
