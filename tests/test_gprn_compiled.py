@@ -16,6 +16,7 @@ from marks import others_slow
 import gpflow_ext as gpx
 from gpflow_ext.compiled import clear_compiled, trace_count
 from gpflow_ext.gprn.network import known
+from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.gprn.updates import Climb, Updates
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.scale import scale_failure
@@ -138,6 +139,21 @@ def test_a_run_goes_on_with_its_memory_where_nothing_else_moves() -> None:
         assert climb.run.iterations == 6
         ends.append(model.elbo())
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("sweeps", [0, 1])
+def test_an_ascent_keeps_its_run_only_without_sweeps(sweeps: int) -> None:
+    """With them each update climbs another function, from where the hyperparameters are."""
+    ends = []
+    for steps, hyper_updates in ((1, 6), (2, 3)):
+        model, starts = network(targets()), {"independent_start": False, "moment_start": False}
+        plan = gprn(model, hyper_updates=hyper_updates, sweeps=sweeps, **starts)
+        objectives = [plan.update()[0] for _ in range(steps)]
+        np.testing.assert_allclose(objectives[-1], model.elbo(), rtol=1e-12)
+        assert (np.diff(objectives) > 0.0).all()
+        assert len(plan.variables) - len(model.variables) == (1 if sweeps else 4)
+        ends.append(model.elbo())
+    assert (ends[0] == ends[1]) == (sweeps == 0)
 
 
 def test_a_network_without_anything_to_train_is_swept() -> None:

@@ -111,7 +111,7 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
         [Climb(block, model.parameters, updates.evaluate) for block in blocks if block] if climbs else [],
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
-        optimizer_state=optimizer.variables if not climbs and blocks[-1] else None,
+        optimizer_state=None if climbs else optimizer.variables,
         begin=lambda: _begin(model, everything, updates, settings),
     )
     double = gpflow.default_float() == np.float64
