@@ -11,7 +11,6 @@ from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.models import BayesianModel
 
-from gpflow_ext.compiled import Preferred
 from gpflow_ext.data.checks import Array
 
 _LOOKED_AT = 200  # rows
@@ -47,18 +46,6 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     return None
 
 
-class _Covariances(tf.Module):
-    """What is compiled: the covariances of a kernel, a function of its variables."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__()
-        self._kernel = kernel
-
-    def between(self, x: tf.Tensor, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the covariances of x [A, D] and z [B, D], [A, B], and the variances, [A] and [B]."""
-        return self._kernel(x, z), self._kernel(x, full_cov=False), self._kernel(z, full_cov=False)
-
-
 def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     _, number = np.unique(np.concatenate([X, Z]), axis=0, return_inverse=True)
     number = number.ravel()
@@ -66,10 +53,9 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     if not distinct.any():
         return None
     x, z = (tf.constant(rows, gpflow.default_float()) for rows in (X, Z))
-    covariances = _Covariances(kernel)
-    cross, *variances = (part.numpy() for part in Preferred(covariances)(covariances.between, x, z))
+    variances = [kernel(rows, full_cov=False).numpy() for rows in (x, z)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlations = cross / np.sqrt(np.outer(*variances))
+        correlations = kernel(x, z).numpy() / np.sqrt(np.outer(*variances))
     correlations = np.abs(correlations[distinct])
     spread = np.ptp(X, axis=0).max()
     fix = f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
