@@ -25,6 +25,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks  # the only way to see the operations of a gradient
 
+from gpflow_ext.compiled import clear_compiled
+
 # fmt: off
 _ELEMENTWISE = frozenset({
     "Abs", "Add", "AddV2", "Asinh", "Cosh", "DivNoNan", "Erf", "Erfc", "Exp", "Expm1", "Inv", "InvGrad",
@@ -125,10 +127,15 @@ class Counter:
 
 @contextlib.contextmanager
 def counting() -> Iterator[Counter]:
-    """Count what is built inside, now and whenever it runs later."""
+    """Count what is built inside, now and whenever it runs later.
+
+    Compiled functions are dropped before, since they have no counters, and after, since they have.
+    """
     counter = Counter()
+    clear_compiled()
     op_callbacks.add_op_callback(counter._see)
     try:
         yield counter
     finally:
         op_callbacks.remove_op_callback(counter._see)
+        clear_compiled()

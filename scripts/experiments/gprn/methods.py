@@ -121,7 +121,7 @@ def _tensor(task: Task, num_latent: int, budget: float) -> tuple[Array, float, f
     begin = time.perf_counter()
     first = gpx.fit(model, steps=20, optimizer=optimizer, progress=False)
     per_step = (first.times[-1] - first.times[0]) / (len(first.times) - 1)
-    left = int((budget - 2.0 * first.times[0]) / per_step) - 20  # a second call compiles again
+    left = int((budget - first.times[-1]) / per_step)
     gpx.fit(model, steps=max(1, left), optimizer=optimizer, progress=False)
     return *_scores(model, task), time.perf_counter() - begin
 
