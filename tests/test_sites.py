@@ -117,20 +117,27 @@ def test_log_normaliser_is_the_gaussian_evidence_of_pseudo_data(rng: np.random.G
 
 
 @pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("kind", ["dense", "projection"])
+@pytest.mark.parametrize("handed", [True, False])
 def test_closed_gradient_of_the_log_normaliser_is_that_of_the_factorisation(
-    shared: bool, rng: np.random.Generator
+    kind: str, shared: bool, handed: bool, rng: np.random.Generator
 ) -> None:
-    prior, _ = _prior("dense", rng)
+    prior, _ = _prior(kind, rng)
+    name = {"dense": "cov", "projection": "A"}[kind]
+    matrix = getattr(prior, name)
     if not shared:
-        prior = prior._replace(cov=tf.concat([prior.cov, 2.0 * prior.cov], axis=0))
-    given = _sites("dense", rng)
-    weights = tf.constant(rng.standard_normal((N, N)))
-    symmetric = weights + tf.transpose(weights)  # directions in which a covariance can move
+        matrix = tf.concat([matrix, 2.0 * matrix], axis=0)
+        prior = prior._replace(**{name: matrix})
+    given = _sites(kind, rng)
+    direction = tf.constant(rng.standard_normal(matrix.shape[1:]))
+    if kind == "dense":
+        direction += tf.transpose(direction)  # in which a covariance can move
+    factor = prior.factorise(given.prec) if handed else None
 
     def value(t: tf.Tensor, closed: bool) -> tf.Tensor:
-        moved = Dense(prior.mean + t * prior.mean**2, prior.cov + 1e-3 * t * symmetric)
+        moved = prior._replace(mean=prior.mean + t * prior.mean**2, **{name: matrix + 1e-3 * t * direction})
         if closed:
-            return moved.log_normaliser(given)
+            return moved.log_normaliser(given, factor)
         q = sites.condition(moved, given)
         return tf.reduce_sum(given.nat1 * q.mean - 0.5 * given.prec * (q.mean**2 + q.var)) - q.kl
 

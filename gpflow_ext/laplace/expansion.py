@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Factor, Prior, Sites
+from gpflow_ext.sites import Prior, Sites
 
 LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
@@ -57,7 +57,7 @@ def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:
 
 
 class Located(NamedTuple):
-    """Where sites put the mean of q(f)."""
+    """A mean of q(f), and the sites that keep it; the state of Laplace's method."""
 
     alpha: tf.Tensor  # m = μ + Qα, [N, L]
     mean: tf.Tensor  # m, [N, L]
@@ -78,12 +78,16 @@ class Located(NamedTuple):
         return self.at.value - 0.5 * tf.reduce_sum(self.alpha * (self.mean - prior.mean))
 
 
-def locate(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[Located, Factor]:
-    """Return where the sites put the mean, and the factor of I + ΛQ. One factorisation."""
-    factor = prior.factorise(current.prec)
-    alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+def locate(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
+    """Return where the sites put the mean. One factorisation."""
+    alpha = prior.factorise(current.prec).solve(current.nat1 - current.prec * prior.mean)
     mean = prior.mean + prior.product(alpha)
-    return Located(alpha, mean, expand(log_density, mean)), factor
+    return Located(alpha, mean, expand(log_density, mean))
+
+
+def evidence(prior: Prior, point: Located) -> tf.Tensor:
+    """Return log p(y | m) − ½ αᵀQα − ½ log|I + WQ| at a point, Laplace's log q(y) at the mode. O(N³/3)."""
+    return point.log_joint(prior) - prior.factorise(point.at.curvature).half_log_det()
 
 
 def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[tf.Tensor, Located]:
@@ -93,15 +97,14 @@ def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> t
     mean after one Newton step from the given sites: at the mode no step at all, but one that makes the
     gradient in all hyperparameters complete. Three factorisations.
     """
-    given, _ = locate(prior, log_density, current)
+    given = locate(prior, log_density, current)
     grad, curvature = given.at.grad, given.at.curvature
-    point, _ = locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
-    factor = prior.factorise(point.at.curvature)
-    return point.log_joint(prior) - factor.half_log_det(), point
+    point = locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
+    return evidence(prior, point), point
 
 
-def evidence_at_mode(prior: Prior, log_density: LogDensity, current: Sites, charged: bool) -> tf.Tensor:
-    """Return Laplace's log q(y) for the sites of the mode, its gradient in closed form. One factorisation.
+def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charged: bool) -> tf.Tensor:
+    """Return Laplace's log q(y) at the mode, its gradient in closed form. One factorisation.
 
     With ``charged`` less ½ Σₙ Wₙ residualₙ: J₂ of Izmailov (2016), section 2.3.2. The gradient in the prior
     and in the parameters of the density is that of `laplace_evidence` at the mode, without a derivative of a
@@ -114,17 +117,18 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, current: Sites, char
     docs/derivations.md, section 4.
     """
     held = tf.nest.map_structure(tf.stop_gradient, prior)
-    point, factor = locate(held, log_density, current)
-    alpha, mean = tf.stop_gradient(point.alpha), tf.stop_gradient(point.mean)
+    alpha, mean, _ = mode = tf.nest.map_structure(tf.stop_gradient, mode)
+    factor = held.factorise(mode.at.curvature)
     var = tf.stop_gradient(factor.variance() - (0.0 if charged else held.residual))
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(mean)
         at = expand(log_density, mean)
         charge = -0.5 * tf.reduce_sum(var * at.curvature)
     b = tf.stop_gradient(factor.solve(tape.gradient(charge, mean, unconnected_gradients="zero")))
-    moving = prior.log_normaliser(current) + tf.reduce_sum(b * (prior.mean + prior.product(alpha)))
+    moving = prior.log_normaliser(mode.sites, factor)
+    moving += tf.reduce_sum(b * (prior.mean + prior.product(alpha)))
     moving += at.value + charge + tf.reduce_sum(held.product(b) * at.grad)
-    value = point.log_joint(held) - factor.half_log_det()
+    value = mode.log_joint(held) - factor.half_log_det()
     if charged:
         moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)
         value -= 0.5 * tf.reduce_sum(at.curvature * held.residual)

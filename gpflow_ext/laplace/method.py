@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import examine
 from gpflow_ext.laplace import expansion, updates
+from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.sites import Prior, Sites, condition, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
@@ -46,21 +47,25 @@ class Laplace(SiteMethod):
         if not structure.refused:
             _PASSED.add(kind)
 
-    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Step:
+    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Located:
         """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""
-        return updates.newton_start(prior, model.log_density, sites)
+        return expansion.locate(prior, model.log_density, sites)
 
-    def step(self, model: SitedModel, prior: Prior, state: Step) -> Step:
+    def step(self, model: SitedModel, prior: Prior, state: Located) -> Located:
         """See `SiteMethod.step`."""
-        return updates.newton_step(prior, model.log_density, state.sites)
+        return updates.newton_step(prior, model.log_density, state)
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
         return expansion.laplace_evidence(prior, model.log_density, sites)[0]
 
-    def at_rest(self, model: SitedModel, prior: Prior, state: Step) -> tf.Tensor:
+    def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
+        """See `expansion.evidence`."""
+        return expansion.evidence(prior, state)
+
+    def at_rest(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""
-        return expansion.evidence_at_mode(prior, model.log_density, state.sites, charged=False)
+        return expansion.evidence_at_mode(prior, model.log_density, state, charged=False)
 
 
 class Taylor(Laplace):
@@ -73,9 +78,14 @@ class Taylor(Laplace):
         evidence, point = expansion.laplace_evidence(prior, model.log_density, sites)
         return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
 
-    def at_rest(self, model: SitedModel, prior: Prior, state: Step) -> tf.Tensor:
+    def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
+        """Return J₂ at the state's mean."""
+        charge = 0.5 * tf.reduce_sum(state.at.curvature * prior.residual)
+        return super().value(model, prior, state) - charge
+
+    def at_rest(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""
-        return expansion.evidence_at_mode(prior, model.log_density, state.sites, charged=True)
+        return expansion.evidence_at_mode(prior, model.log_density, state, charged=True)
 
 
 class Jaakkola(SiteMethod):

@@ -13,21 +13,13 @@ from gpflow_ext.sites import Expectation, Prior, Sites, Step
 SMALLEST_STEP = 2.0**-20  # of a Newton step in the line search
 
 
-def newton_start(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
-    """Return the sites with the mean that the given ones have, their precisions taken there. O(N³)."""
-    point, _ = expansion.locate(prior, log_density, current)
-    return Step(point.sites, point.violation)
-
-
-def newton_step(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
+def newton_step(prior: Prior, log_density: LogDensity, point: Located) -> Located:
     """Take a Newton step towards the mode, backtracking until log p(y | f) + log p(f) does not fall.
 
-    Algorithm 3.1 of Rasmussen & Williams (2006) from sites whose precisions are W at their mean. One
-    factorisation; a trial of the line search is O(N).
+    Algorithm 3.1 of Rasmussen & Williams (2006). One factorisation; a trial of the line search is O(N).
     """
-    point, factor = expansion.locate(prior, log_density, current)
-    shift = point.mean - prior.mean
-    delta = factor.solve(point.at.grad + current.prec * shift) - point.alpha
+    shift, W = point.mean - prior.mean, point.at.curvature
+    delta = prior.factorise(W).solve(point.at.grad + W * shift) - point.alpha
     move = prior.product(delta)
     least = point.log_joint(prior)
     least -= linalg.rounding_slack(least)
@@ -44,8 +36,7 @@ def newton_step(prior: Prior, log_density: LogDensity, current: Sites) -> Step:
     whole = tf.ones([], least.dtype)
     (length,) = tf.while_loop(falls, lambda length: (0.5 * length,), (whole,))
     mean = point.mean + length * move
-    new = Located(point.alpha + length * delta, mean, expansion.expand(log_density, mean))
-    return Step(new.sites, new.violation)
+    return Located(point.alpha + length * delta, mean, expansion.expand(log_density, mean))
 
 
 def jaakkola_step(prior: Prior, expectation: Expectation, current: Sites) -> Step:

@@ -55,16 +55,16 @@ def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
     return tf.linalg.set_diag(gram, own + jitter + tf.convert_to_tensor(nugget, gram.dtype)[..., None])
 
 
-def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
-    """Return F⁻¹B for lower triangular F [..., M, M] and B [..., M, N], the columns of B in two parts.
+def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor, adjoint: bool = False) -> tf.Tensor:
+    """Return F⁻¹B, or F⁻ᵀB, for lower triangular F [..., M, M] and B [..., M, N], in two parts of columns.
 
     On CPU an operation uses one core; the two run side by side.
     """
     half = (rhs.shape[-1] or 0) // 2
     if half < LEAF // 2:
-        return tf.linalg.triangular_solve(factor, rhs)
+        return tf.linalg.triangular_solve(factor, rhs, adjoint=adjoint)
     parts = rhs[..., :half], rhs[..., half:]
-    return tf.concat([tf.linalg.triangular_solve(factor, part) for part in parts], axis=-1)
+    return tf.concat([tf.linalg.triangular_solve(factor, part, adjoint=adjoint) for part in parts], axis=-1)
 
 
 def whiten(gram: tf.Tensor, chol: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:

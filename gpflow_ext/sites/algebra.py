@@ -87,8 +87,11 @@ class Prior(Protocol):
     def factorise(self, prec: tf.Tensor) -> Factor:
         """Factorise I + ΛQ for prec [N, L]."""
 
-    def log_normaliser(self, sites: Sites) -> tf.Tensor:
-        """Return log ∫ p(h) ∏ₙ tₙ(μₙ + hₙ) dh, differentiable in the prior, []."""
+    def log_normaliser(self, sites: Sites, factor: Factor | None = None) -> tf.Tensor:
+        """Return log ∫ p(h) ∏ₙ tₙ(μₙ + hₙ) dh, differentiable in the prior, [].
+
+        ``factor`` is that of ``sites.prec``, held fixed, where the caller has it; it may be left unused.
+        """
 
     def whiten(self) -> Any:
         """Return the same prior as a `Projection`, f = μ + Aᵀv + r; expectation propagation needs it."""

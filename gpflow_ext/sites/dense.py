@@ -47,26 +47,26 @@ class Dense(NamedTuple):
         chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
         return DenseFactor(self.cov, root, chol, finite)
 
-    def log_normaliser(self, sites: Sites) -> tf.Tensor:
+    def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
         """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites). O(N³).
 
-        Its gradient is in closed form, ½(ααᵀ − Λ^½B⁻¹Λ^½) for Σ and α for μ, in 3/2 N³ multiplications
-        where the derivative of the factorisation takes 7/2 N³ (docs/derivations.md, section 3).
+        Its gradient is in closed form, ½(ααᵀ − Λ^½B⁻¹Λ^½) for Σ and α for μ, in N³ multiplications where
+        the derivative of the factorisation takes 7/2 N³ (docs/derivations.md, section 3).
         """
 
         @tf.custom_gradient
         def value(mean: tf.Tensor, cov: tf.Tensor) -> Any:
             prior = Dense(mean, cov)
-            factor = prior.factorise(sites.prec)
-            alpha = factor.solve(sites.nat1 - sites.prec * mean)
+            known = prior.factorise(sites.prec) if factor is None else factor
+            alpha = known.solve(sites.nat1 - sites.prec * mean)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 outer = tf.transpose(alpha)[:, :, None] * tf.transpose(alpha)[:, None, :]
-                by_cov = 0.5 * upstream * (outer - factor.reduction())  # [L, N, N]
+                by_cov = 0.5 * upstream * (outer - known.reduction())  # [L, N, N]
                 shared = cov.shape[0] == 1
                 return upstream * alpha, tf.reduce_sum(by_cov, axis=0, keepdims=True) if shared else by_cov
 
-            return log_normaliser(prior, sites, factor, prior.product(alpha)), gradient
+            return log_normaliser(prior, sites, known, prior.product(alpha)), gradient
 
         return value(self.mean, self.cov)
 
@@ -106,7 +106,7 @@ class DenseFactor(NamedTuple):
     def reduction(self) -> tf.Tensor:
         """Return Q = Λ^½B⁻¹Λ^½, [L, N, N]: the variance at new inputs is k** − K*ᵀQK*. O(N³)."""
         half = linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
-        return tf.matmul(half, half, transpose_a=True)
+        return self.root[:, :, None] * linalg.triangular_solve(self.chol, half, adjoint=True)
 
     def _half(self) -> tf.Tensor:
         """Return T = B^-½ Λ^½ Σ, [L, N, N]."""

@@ -106,8 +106,12 @@ class SiteMethod(abc.ABC):
         """Return what is maximised, at any sites, []."""
 
     def known(self, state: Any) -> tf.Tensor:
-        """Return the objective of a state where the state holds it, [], else NaN."""
+        """Return the objective of a state of a monotone method where the state holds it, [], else NaN."""
         return tf.constant(np.nan, state.violation.dtype)
+
+    def value(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
+        """Return the objective of a state, []; by default that of its sites."""
+        return self.objective(model, prior, state.sites)
 
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
@@ -133,7 +137,7 @@ class SiteMethod(abc.ABC):
     ) -> tuple[Any, tf.Tensor]:
         """Return the state after steps until the violation is within ``tolerance``, and whether it is finite.
 
-        They also end where the objective, if the state holds it, gains no more than ``smallest_gain``,
+        They also end where the objective, if it is `known`, gains no more than ``smallest_gain``,
         relative to it. The prior and the sites are held fixed: nothing is differentiated through the
         iteration.
         """

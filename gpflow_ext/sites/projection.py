@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -49,11 +49,29 @@ class Projection(NamedTuple):
             self.A * weights, tf.broadcast_to(self.A, products.batch_shape(self.A, prec)), transpose_b=True
         )
 
-    def log_normaliser(self, sites: Sites) -> tf.Tensor:
-        """Return log ∫ p(h) ∏ₙ tₙ(hₙ) dh for the part h = μ + Aᵀv that sites see, differentiable. O(NM²)."""
-        factor = self.factorise(sites.prec)
-        alpha = factor.solve(sites.nat1 - sites.prec * self.mean)
-        return log_normaliser(self, sites, factor, self.product(alpha))
+    def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
+        """Return log ∫ p(h) ∏ₙ tₙ(hₙ) dh for the part h = μ + Aᵀv that sites see, [].
+
+        Differentiable in the prior (not in the sites), in closed form: α for μ and wαᵀ − B⁻¹AΛ for A, with
+        w = B⁻¹Aρ (docs/derivations.md, section 3). O(NM²).
+        """
+
+        @tf.custom_gradient
+        def value(mean: tf.Tensor, A: tf.Tensor) -> Any:
+            prior = self._replace(mean=mean, A=A)
+            known = prior.factorise(sites.prec) if factor is None else factor
+            alpha = known.solve(sites.nat1 - sites.prec * mean)
+
+            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                w = products.matvec(A, alpha)  # AᵀB⁻¹Aρ weighs as A(ρ − ΛAᵀw) does: Aα = w
+                outer = tf.transpose(w)[:, :, None] * tf.transpose(alpha)[:, None, :]
+                by_A = upstream * (outer - known.gain())  # [L, M, N]
+                shared = A.shape[0] == 1
+                return upstream * alpha, tf.reduce_sum(by_A, axis=0, keepdims=True) if shared else by_A
+
+            return log_normaliser(prior, sites, known, prior.product(alpha)), gradient
+
+        return value(self.mean, self.A)
 
     def whiten(self) -> Projection:
         """Return the prior itself, which is whitened."""
@@ -70,8 +88,7 @@ class ProjectedFactor(NamedTuple):
 
     def variance(self) -> tf.Tensor:
         """Return residual + diag(AᵀB⁻¹A), [N, L]. O(NM²)."""
-        A = tf.broadcast_to(self.prior.A, products.batch_shape(self.prior.A, self.prec))
-        G = linalg.triangular_solve(self.chol, A)
+        G = linalg.triangular_solve(self.chol, self._stacked())
         return self.prior.residual + tf.transpose(tf.reduce_sum(G**2, axis=-2))
 
     def solve(self, b: tf.Tensor) -> tf.Tensor:
@@ -82,6 +99,15 @@ class ProjectedFactor(NamedTuple):
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|B|, summed over the latent functions, []."""
         return linalg.half_log_det(self.chol, self.prec.dtype)
+
+    def gain(self) -> tf.Tensor:
+        """Return B⁻¹AΛ, [L, M, N]. O(NM²)."""
+        half = linalg.triangular_solve(self.chol, self._stacked())
+        return linalg.triangular_solve(self.chol, half, adjoint=True) * tf.transpose(self.prec)[:, None, :]
+
+    def _stacked(self) -> tf.Tensor:
+        """Return A, [L, M, N]."""
+        return tf.broadcast_to(self.prior.A, products.batch_shape(self.prior.A, self.prec))
 
 
 class Message(NamedTuple):

@@ -36,19 +36,16 @@ class SiteUpdates(tf.Module):
         return self._keep(self._method.begin(self._model, prior, self._model.sites))
 
     def step(self, prior: Prior, state: Any) -> tuple[Any, tf.Tensor]:
-        """Return the state after an update, with its objective and violation; NaN where it is undone."""
+        """Return the state after an update, with its objective, if known, and violation; NaN where undone."""
         model = self._model
         with as_one_function(model.expectation, model.sites.nat1):
             return self._keep(self._method.step(model, prior, state))
 
-    def value(self, prior: Prior) -> tf.Tensor:
-        """Return the objective at the model's sites, log priors included, []."""
-        value = self._method.objective(self._model, prior, self._model.sites)
-        return value + self._model.log_prior_density()
-
-    def log_prior(self) -> tf.Tensor:
-        """Return the log density of the priors of the hyperparameters, []."""
-        return self._model.log_prior_density()
+    def valued_step(self, prior: Prior, state: Any) -> tuple[Any, tf.Tensor]:
+        """Do the same as `step`, but with the objective in any case, log priors included."""
+        new, numbers = self.step(prior, state)
+        value = self._method.value(self._model, prior, new) + self._model.log_prior_density()
+        return new, tf.stack([value, numbers[1]])
 
     def evaluate(self, steps: tf.Tensor, tolerance: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Bring the sites to their fixed point; return objective and violation, [2], and the gradient.
@@ -106,7 +103,6 @@ class SiteIteration(tf.Module):
         method.check(model)
         self._updates = SiteUpdates(model, method, ())
         self._compiled = Compiled(self._updates, resolve_jit(jit_compile))
-        self._has_priors = any(parameter.prior is not None for parameter in model.parameters)
         self.prior = self._compiled(self._updates.prior)
         like, _ = self._compiled.specification(self._updates.begin, self.prior)
         self._packed = functools.partial(tf.nest.pack_sequence_as, like)
@@ -135,13 +131,8 @@ class SiteIteration(tf.Module):
 
     def step(self) -> Progress:
         """See `Solver`."""
-        known, violation = self._advance()
-        if math.isnan(violation):
-            return Progress(math.nan, violation)
-        if math.isnan(known):
-            return Progress(float(self._compiled(self._updates.value, self.prior)), violation)
-        log_prior = float(self._compiled(self._updates.log_prior)) if self._has_priors else 0.0
-        return Progress(known + log_prior, violation)
+        progress = self._take(self._compiled(self._updates.valued_step, self.prior, self.current))
+        return Progress(math.nan, math.nan) if math.isnan(progress.violation) else progress
 
     def settle(self, max_steps: int, tolerance: float) -> Progress:
         """Start, then step until the violation is within the tolerance; the objective may be NaN.
@@ -152,16 +143,14 @@ class SiteIteration(tf.Module):
         for _ in range(max_steps):
             if not progress.violation > tolerance:  # near, or NaN
                 break
-            last, progress = progress, self._advance()
+            last = progress
+            progress = self._take(self._compiled(self._updates.step, self.prior, self.current))
             if progress.objective - last.objective <= SMALLEST_GAIN * max(1.0, abs(progress.objective)):
                 break
         return progress
 
     def _begin(self) -> Progress:
         return self._take(self._compiled(self._updates.begin, self.prior))
-
-    def _advance(self) -> Progress:
-        return self._take(self._compiled(self._updates.step, self.prior, self.current))
 
     def _take(self, outcome: tuple[Any, tf.Tensor]) -> Progress:
         state, numbers = outcome
