@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.log_space import LogSpace
 
 
 @pytest.mark.parametrize("beyond", [np.nan, np.inf, -np.inf])
@@ -30,3 +31,22 @@ def test_a_start_that_is_not_finite_is_left_as_it_was() -> None:
     x = tf.Variable([2.0, 3.0], dtype=tf.float64)
     assert not lbfgs.climb([x], lambda: (np.nan, [tf.constant([1.0, np.nan], tf.float64)]), 10)
     np.testing.assert_array_equal(x, [2.0, 3.0])
+
+
+def test_a_line_search_ends_in_the_noise_of_the_objective() -> None:
+    """Where sites are brought near their fixed point only: 20 more trials would look for Wolfe's conditions."""
+    x, evaluations = tf.Variable([3.0, -1.0], dtype=tf.float64), 0
+
+    def objective() -> tuple[float, list[tf.Tensor]]:
+        nonlocal evaluations
+        evaluations += 1
+        u, v = x.numpy()
+        depth = np.cosh(u) + 2.0 * np.cosh(v - u) + 3e-8 * np.sin(1e7 * (u + v))
+        slopes = np.sinh(u) - 2.0 * np.sinh(v - u), 2.0 * np.sinh(v - u)
+        return -depth, [tf.constant([-slope - 3e-4 for slope in slopes], tf.float64)]
+
+    run = lbfgs.Run(LogSpace([x]), objective, 1e-8)
+    while not bool(run.ended):
+        assert run.climb(20)
+    assert evaluations <= 16
+    np.testing.assert_allclose(x, [0.0, 0.0], atol=1e-3)

@@ -86,8 +86,9 @@ class Run(tf.Module):
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
     moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
-    element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test, that no
-    step raises the objective.
+    element of the gradient is above ``10·tolerance·max(1, |objective|)``; when a trial so near changes the
+    objective by no more than that, nor should by the gradient, where a line search would go on in the noise
+    of the objective; or by SciPy's own test, that no step raises the objective.
 
     Parameters
     ----------
@@ -144,23 +145,31 @@ class Run(tf.Module):
 
         start = record[0][:size] if record else self._coordinates.vector()
         guarded, total = _Guarded(loss, self._tolerance), int(self.iterations) + iterations
-        outcome = scipy.optimize.minimize(
-            guarded,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=self._bounds,
-            callback=guarded.arrive,
-            options={"maxiter": total, "ftol": 0.0},
-        )
+        try:
+            outcome = scipy.optimize.minimize(
+                guarded,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=self._bounds,
+                callback=guarded.arrive,
+                options={"maxiter": total, "ftol": 0.0},
+            )
+            ended, best, least = outcome.nit < total, outcome.x, outcome.fun
+        except _SettledError:
+            ended, (best, least) = True, guarded.best
         self.record.assign(np.array(record))
         self.iterations.assign(total)
-        self.ended.assign(outcome.nit < total)
-        raised = bool(outcome.fun <= guarded.first)
-        end = outcome.x if raised else start
+        self.ended.assign(ended)
+        raised = bool(least <= guarded.first)
+        end = best if raised else start
         self._coordinates.assign(end)
         self.at_latest = self.latest is not None and np.array_equal(end, self.latest)
         return raised
+
+
+class _SettledError(Exception):
+    """Raised from within a line search that has nothing more to find."""
 
 
 class _Guarded:
@@ -184,11 +193,23 @@ class _Guarded:
         if self._iterate is None:
             self.first = value if sound else np.nan
             self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
+        elif sound and self._has_settled(x, value):
+            raise _SettledError
         if sound:
             self._last = x.copy(), value, gradient
             return value, gradient
         at, base, slope = self._iterate
         return base + abs(float(slope @ (x - at))), -slope
+
+    def _has_settled(self, x: Vector, value: float) -> bool:
+        """Tell whether a trial is where the iterate is; ``best`` is then the better one."""
+        if self._tolerance is None or self._iterate is None:
+            return False
+        at, base, slope = self._iterate
+        self.best = (x.copy(), value) if value <= base else (at, base)
+        least, move = self._tolerance * max(1.0, abs(value)), x - at
+        near = np.max(np.abs(move), initial=0.0) <= SETTLED
+        return bool(near and max(abs(value - base), abs(float(slope @ move))) <= least)
 
     def arrive(self, x: Vector) -> None:
         """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
