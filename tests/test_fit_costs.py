@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import fits
+from scripts.benchmarks import fits, fits_classes
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,6 +53,26 @@ def test_verdicts_are_read_from_the_figures() -> None:
         {"versions": {}, "date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": ""}, records
     )
     assert "| GPLaplace | 2 | 1.4 | 0.2 | 0.2 | 3.4 | 9 | -90.0000 |" in page
+
+
+def test_a_class_of_models_is_judged_by_what_is_not_compiled() -> None:
+    record = {
+        "kind": "SparseEP",
+        "seconds": [3.0, 0.5, 0.4],
+        "steps": [1.0, 0.41, 0.38],
+        "scored": [1.0, 0.01, 0.01],
+    }
+    found = {traces: fits.verdicts([{**record, "traces": [4, 0, traces]}]) for traces in (0, 1)}
+    assert [met for _, _, met in found[0]] == ["yes", "yes"]
+    assert [met for _, _, met in found[1]] == ["yes", "no"]
+    late = {**record, "steps": [1.0, 0.41, 0.34], "traces": [4, 0, 0]}
+    assert fits.verdicts([late])[0][1:] == ("0.06 of 0.05", "no")
+    where = {"versions": {}, "date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": ""}
+    assert "| SparseEP | 3 | 0.5 | 0.41 | 0.06 | 1 | 0.01 | 4 | 0 |" in fits.document(where, [late])
+
+
+def test_every_class_of_models_has_a_name() -> None:
+    assert set(fits_classes.NAMES) == set(fits_classes._kinds())
 
 
 @pytest.mark.slow

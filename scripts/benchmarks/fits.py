@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from . import fits_classes
 
 METHODS = ("GPLaplace", "VGPKMM", "scikit-learn", "GPBoost")
 MODULES = {"GPBoost": "gpboost", "scikit-learn": "sklearn"}
@@ -34,7 +35,10 @@ def run(options: argparse.Namespace) -> list[Record]:
         for task in tasks(options.sizes, options.quick):
             record = measure({**task, "data": str(data)}, options.threads)
             records.append(record)
-            print(json.dumps({k: v for k, v in record.items() if k != "data"}), flush=True)
+            print(json.dumps(record), flush=True)
+    for kind in fits_classes.NAMES[: 2 if options.quick else None]:
+        records.append(_worker("fits_classes", {"kind": kind}, options.threads))
+        print(json.dumps(records[-1]), flush=True)
     return records
 
 
@@ -53,10 +57,16 @@ def tasks(sizes: Sequence[int], quick: bool) -> list[Record]:
 
 
 def measure(task: Mapping[str, Any], threads: int | None) -> Record:
-    """Run a worker and return its record."""
+    """Run the worker of a contender and return its record."""
+    record = _worker("fits_worker", task, threads)
+    record.pop("data")
+    return record
+
+
+def _worker(module: str, task: Mapping[str, Any], threads: int | None) -> Record:
     number = str(threads or os.cpu_count() or 1)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    command = [sys.executable, "-m", "scripts.benchmarks.fits_worker", json.dumps(task)]
+    command = [sys.executable, "-m", f"scripts.benchmarks.{module}", json.dumps(task)]
     shown = subprocess.run(
         command,
         env={**os.environ, **dict.fromkeys(names, number)},
@@ -65,9 +75,8 @@ def measure(task: Mapping[str, Any], threads: int | None) -> Record:
         check=False,
     )
     if shown.returncode:
-        raise RuntimeError(f"{task['method']} failed:\n{shown.stderr[-2000:]}")
+        raise RuntimeError(f"{task} failed:\n{shown.stderr[-2000:]}")
     record: Record = json.loads(shown.stdout.splitlines()[-1])
-    record.pop("data")
     return record
 
 
@@ -80,7 +89,8 @@ def _store(path: Path) -> None:
 
 def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     """Return the page."""
-    single = [record for record in records if not record["folds"]]
+    contenders = [record for record in records if "kind" not in record]
+    single = [record for record in contenders if not record["folds"]]
     parts = [
         "# What a fit costs\n",
         "Binary classification with a logistic likelihood and a squared exponential kernel, from the same start; "
@@ -98,9 +108,17 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
                     f"## N = {size}, hyperparameters {'learnt' if learn else 'fixed'}\n",
                     _table(chosen),
                 ]
-    folds = [record for record in records if record["folds"]]
+    folds = [record for record in contenders if record["folds"]]
     if folds:
         parts += [f"## Ionosphere in {FOLDS} folds\n", _folds(folds)]
+    kinds = [record for record in records if "kind" in record]
+    if kinds:
+        parts += [
+            "## Every class of models\n",
+            f"{fits_classes.ROWS} rows, {fits_classes.INDUCING} inducing points where there are any, by the default recipe for some "
+            "steps. Of the second model: the seconds of its steps, and those of all else that `fit` and the constructors do.\n",
+            _kinds(kinds),
+        ]
     parts += ["## Targets\n", report.table(("target", "measured", "met"), verdicts(records))]
     return "\n".join(parts)
 
@@ -138,6 +156,30 @@ def _folds(records: Iterable[Record]) -> str:
     return report.table(("", "hyperparameters", "first", "second"), rows)
 
 
+def _kinds(records: Iterable[Record]) -> str:
+    rows = [
+        (
+            r["kind"],
+            report.number(r["seconds"][0]),
+            report.number(r["seconds"][1]),
+            report.number(r["steps"][1]),
+            report.number(_rest(r)),
+            report.number(r["scored"][0]),
+            report.number(r["scored"][1]),
+            str(r["traces"][0]),
+            str(max(r["traces"][1:])),
+        )
+        for r in records
+    ]
+    columns = ("", "first fit", "second", "steps", "all else", "first scores", "second", "traces", "again")
+    return report.table(columns, rows)
+
+
+def _rest(record: Record) -> float:
+    """Return the seconds of a fit beside its steps, the less of the second one and the third."""
+    return float(min(a - b for a, b in zip(record["seconds"][1:], record["steps"][1:], strict=True)))
+
+
 def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """Return each target, what was measured, and whether it is met."""
     found: list[tuple[str, str, str]] = []
@@ -167,7 +209,11 @@ def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
             )
         fresh = {m: _fresh(records, m, size) for m in ("GPLaplace", "scikit-learn")}
         add(f"GPLaplace, N = {size}: a fresh process, imports included, in scikit-learn's", *fresh.values())
-    for size in dict.fromkeys(r["size"] for r in records):
+    for record in records:
+        if "kind" in record:
+            add(f"{record['kind']}: a second fit beside its steps", _rest(record), 0.05)
+            add(f"{record['kind']}: traces of further fits", max(record["traces"][1:]), 0)
+    for size in dict.fromkeys(r["size"] for r in records if "kind" not in r):
         add(f"N = {size}: the same optimum, relative difference", _spread(records, size), SAME)
     return found
 
