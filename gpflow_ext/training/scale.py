@@ -52,27 +52,19 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     distinct = number[: len(X), None] != number[None, len(X) :]
     if not distinct.any():
         return None
-    covariances, variances = _covariances(kernel, X, None if Z is X else Z)
+    rows = X if Z is X else np.concatenate([X, Z])
+    covariances = kernel(tf.constant(rows, gpflow.default_float())).numpy()
+    variances = covariances.diagonal()
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlations = covariances / np.sqrt(np.outer(*variances))
+        correlations = (covariances / np.sqrt(np.outer(variances, variances)))[: len(X), -len(Z) :]
     correlations = np.abs(correlations[distinct])
     spread = np.ptp(X, axis=0).max()
     fix = f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
     if correlations.max() < _UNRELATED:
         return f"it relates no input to another one, so that the model predicts its prior. {fix}"
-    if 1.0 - correlations.min() < gpflow.default_jitter() / max(variances[0].max(), 1.0):
+    if 1.0 - correlations.min() < gpflow.default_jitter() / max(variances[: len(X)].max(), 1.0):
         return f"it does not tell the inputs apart, so that all predictions are the same. {fix}"
     return None
-
-
-def _covariances(kernel: Kernel, X: Array, Z: Array | None) -> tuple[Array, tuple[Array, Array]]:
-    """Return K(X, Z) and the variances at X and Z; ``None`` for Z means X, whose variances K then holds."""
-    x = tf.constant(X, gpflow.default_float())
-    if Z is None:
-        covariances = kernel(x).numpy()
-        return covariances, (covariances.diagonal(), covariances.diagonal())
-    z = tf.constant(Z, gpflow.default_float())
-    return kernel(x, z).numpy(), (kernel(x, full_cov=False).numpy(), kernel(z, full_cov=False).numpy())
 
 
 def _some_rows(rows: Array) -> Array:
