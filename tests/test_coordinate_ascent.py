@@ -13,9 +13,8 @@ import scipy.optimize
 import tensorflow as tf
 from marks import others_slow
 
-from gpflow_ext import sites
 from gpflow_ext.kmm import algorithm1, ascent
-from gpflow_ext.kmm.method import KMM, Algorithm1
+from gpflow_ext.kmm.method import Algorithm1
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.numerics import linalg
@@ -285,51 +284,6 @@ def test_algorithm1_carries_its_covariance_without_drift() -> None:
     exact = algorithm1.covariance(engine.prior, engine.current.point.prec)
     np.testing.assert_allclose(engine.current.cov, exact, rtol=0, atol=1e-9 * np.max(exact))
     np.testing.assert_allclose(bound, model.elbo(), rtol=1e-10)
-
-
-# ------------------------------------------------------------------------------------------ single precision
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("likelihood", ["piecewise", "poisson"])
-def test_single_precision_comes_near_and_double_ends_at_the_same_optimum(likelihood: str) -> None:
-    model = _model(likelihood, variance=50.0)
-    ends = []
-    for single in (False, True):
-        model.assign_sites(sites.Sites(tf.zeros_like(model.nat1), tf.zeros_like(model.prec)))
-        engine = SiteIteration(model, KMM(approach=single))
-        bound, violation = engine.start()
-        trace = [bound]
-        for _ in range(60):
-            trace.append(engine.step()[0])
-        assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
-        ends.append((bound, violation, trace[-1], model.prec.numpy()))
-    (cold, far, *optimum), (near, close, *same) = ends
-    assert far > 0.1
-    assert close < 2 * ascent.NEAR  # rounding in λ moves it a little
-    assert optimum[0] - 0.1 < near
-    assert cold < near - 1.0
-    np.testing.assert_allclose(same[0], optimum[0], rtol=1e-10)
-    np.testing.assert_allclose(same[1], optimum[1], rtol=0, atol=1e-5)
-
-
-def test_sites_that_are_near_already_are_not_touched_by_single_precision() -> None:
-    model = _model("piecewise")
-    engine = SiteIteration(model, KMM())
-    engine.settle(100, 1e-8)
-    kept = model.sites
-    returned = ascent.approach(model.prior(), model.expectation, kept)
-    for new, old in zip(returned, kept, strict=True):
-        np.testing.assert_array_equal(new, old)
-
-
-def test_single_precision_that_cannot_factorise_changes_nothing() -> None:
-    """A prior variance of 1e50 is infinite in float32."""
-    model = _model("piecewise", num_data=12)
-    prior = model.prior()
-    huge = prior._replace(cov=1e50 * prior.cov)
-    for new in ascent.approach(huge, model.expectation, model.sites):
-        np.testing.assert_array_equal(new, 0.0)
 
 
 # ------------------------------------------------------------------------------------------- the paper's table

@@ -18,15 +18,12 @@ from gpflow_ext import sites
 from gpflow_ext.kmm import newton
 from gpflow_ext.kmm.newton import Solve
 from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Dense, Expectation, Factor, Prior, Sites
+from gpflow_ext.sites import Expectation, Factor, Prior, Sites
 
 SMALLEST_STEP = 2.0**-14
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
 ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the root
 ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
-NEAR = 1e-2  # the violation of the fixed point that ends the steps in single precision
-SINGLE_GAIN = 1e-5  # relative; smaller gains are rounding in single precision
-SINGLE_STEPS = 50  # in single precision, at most
 
 
 class State(NamedTuple):
@@ -121,12 +118,12 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> tup
         return at_precision(prior, expectation, state, state.prec + move)
 
     def damped() -> tuple[State, Factor]:
-        chosen = _backtrack(trial, state, prior.dtype, first=0.5)
+        chosen = _backtrack(trial, state, first=0.5)
         return chosen, prior.factorise(chosen.prec)
 
     factor = prior.factorise(state.prec + full)
     whole = at_precision(prior, expectation, state, state.prec + full, factor)
-    accepted = whole.objective >= _floor(state, prior.dtype)
+    accepted = whole.objective >= _floor(state)
     moved, factor = tf.cond(accepted, lambda: (whole, factor), damped)
     undamped = tf.reduce_all(moved.prec == state.prec + direct)
     moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
@@ -247,30 +244,7 @@ def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve
         moved = state._replace(alpha=state.alpha + step * direction, mean=state.mean + step * shift)
         return _evaluate(prior, expectation, moved)
 
-    return _backtrack(trial, state, prior.dtype)
-
-
-def approach(prior: Dense, expectation: Expectation, initial: Sites) -> Sites:
-    """Return sites near the fixed point, found with all matrices in single precision.
-
-    A step in single precision costs half of one in double, or less, and its bound is right to about 1e-5
-    relative: enough to come near, from where double precision finishes. Sites that are near already, or from
-    where no step rises, are returned as they are.
-    """
-    single = prior._replace(cov=tf.cast(prior.cov, tf.float32))
-
-    def step(k: tf.Tensor, _: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        state = State(*parts)
-        new = parallel_step(single, expectation, state)
-        rises = new.objective - state.objective > SINGLE_GAIN * tf.abs(new.objective)
-        return k + 1, rises & (new.violation > NEAR), *new
-
-    first = start(single, expectation, initial)
-    going = tf.math.is_finite(first.objective) & (first.violation > NEAR)
-    begin = (tf.constant(0), going, *first)
-    steps, _, *parts = tf.while_loop(lambda k, going, *_: going & (k < SINGLE_STEPS), step, begin)
-    moved = State(*parts).sites
-    return Sites(*(tf.where(steps > 0, new, old) for new, old in zip(moved, initial, strict=True)))
+    return _backtrack(trial, state)
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -280,19 +254,17 @@ def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
     return state._replace(objective=value - state.spread - quadratic, grad=grad, curvature=curvature)
 
 
-def _floor(state: State, dtype: tf.DType) -> tf.Tensor:
-    """Return the least objective that is no fall but for rounding in matrices of ``dtype``."""
-    return state.objective - linalg.rounding_slack(state.objective, dtype)
+def _floor(state: State) -> tf.Tensor:
+    """Return the least objective that is no fall but for rounding."""
+    return state.objective - linalg.rounding_slack(state.objective)
 
 
-def _backtrack(
-    trial: Callable[[tf.Tensor], State], state: State, dtype: tf.DType, first: float = 1.0
-) -> State:
+def _backtrack(trial: Callable[[tf.Tensor], State], state: State, first: float = 1.0) -> State:
     """Return the trial of the first step of ``first``, half of it, … that is no fall, or the state itself."""
 
     def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         candidate = trial(step)
-        accepted = candidate.objective >= _floor(state, dtype)  # false for NaN
+        accepted = candidate.objective >= _floor(state)  # false for NaN
         chosen = State(*(tf.where(accepted, new, old) for new, old in zip(candidate, state, strict=True)))
         return 0.5 * step, tf.logical_not(accepted), chosen
 

@@ -11,27 +11,16 @@ from gpflow_ext.kmm.ascent import State
 from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
-SINGLE_FROM = 2000  # data; below, single precision saves less than another compiled loop costs
-
 
 class KMM(SiteMethod):
     """Variational inference: the Gaussian q(f) that maximises E_q[log p(y | f)] − KL[q || p], or a bound.
 
     By the safeguarded parallel fixed point of `kmm.ascent`, which never lowers the bound. The likelihood must
     be log-concave in each latent function, so that λ ≥ 0.
-
-    Parameters
-    ----------
-    approach
-        Whether `begin` comes near the fixed point in single precision first; that pays on a dense prior in
-        double precision of at least `SINGLE_FROM` data.
     """
 
     name: ClassVar[str] = "kmm"
     monotone: ClassVar[bool] = True
-
-    def __init__(self, approach: bool = False) -> None:
-        self.approach = approach
 
     def check(self, model: SitedModel) -> None:
         """Refuse sites of several factors to a datum."""
@@ -39,8 +28,6 @@ class KMM(SiteMethod):
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""
-        if self.approach and isinstance(prior, Dense):
-            sites = ascent.approach(prior, model.expectation, sites)
         return ascent.start(prior, model.expectation, sites)
 
     def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
@@ -92,7 +79,6 @@ class Algorithm1(KMM):
     """
 
     def __init__(self, block: int = 64) -> None:
-        super().__init__()
         self.block = block
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweeping:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import tensorflow as tf
-
-from gpflow_ext.kmm.method import KMM, SINGLE_FROM, Algorithm1
+from gpflow_ext.kmm.method import KMM, Algorithm1
 from gpflow_ext.sites import SiteMethod
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -44,14 +42,5 @@ def kmm(model: SiteModel, run: Run, options: KMMOptions) -> Plan:
     at their fixed point in each evaluation; without any it is one iteration of the fixed point (one sweep
     of Algorithm 1).
     """
-    method: SiteMethod = Algorithm1(options.block)
-    if options.method == "parallel":
-        method = KMM(approach=_pays(model))
+    method: SiteMethod = KMM() if options.method == "parallel" else Algorithm1(options.block)
     return site_plan(model, run, method, options, settings={"method": options.method})
-
-
-def _pays(model: SiteModel) -> bool:
-    """Tell whether to come near the fixed point in single precision first."""
-    double = model.nat1.dtype == tf.float64
-    dense = model.inducing_variable is None and type(model).prior is SiteModel.prior
-    return dense and double and len(model.data[0]) >= SINGLE_FROM

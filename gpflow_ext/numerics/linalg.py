@@ -140,18 +140,12 @@ def inverse_root(gram: tf.Tensor) -> tf.Tensor:
     return value(gram)
 
 
-def half_log_det(factor: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Return ½ log|F Fᵀ| = Σ log Fᵢᵢ summed over all leading axes of Cholesky factors [..., M, M].
-
-    The sum is taken in ``dtype``, by default that of the factors.
-    """
-    return tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(factor), dtype or factor.dtype)))
+def half_log_det(factor: tf.Tensor) -> tf.Tensor:
+    """Return ½ log|F Fᵀ| = Σ log Fᵢᵢ summed over all leading axes of Cholesky factors [..., M, M]."""
+    return tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
 
 
-def rounding_slack(value: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Return the change of ``value`` that is explained by rounding in a sum of many terms of ``dtype``.
-
-    By default that is the dtype of ``value``.
-    """
-    epsilon = float(np.finfo((dtype or value.dtype).as_numpy_dtype).eps)
+def rounding_slack(value: tf.Tensor) -> tf.Tensor:
+    """Return the change of ``value`` that is explained by rounding in a sum of many terms."""
+    epsilon = float(np.finfo(value.dtype.as_numpy_dtype).eps)
     return 256.0 * epsilon * tf.maximum(tf.abs(value), tf.ones_like(value))

@@ -74,10 +74,6 @@ class Prior(Protocol):
     def residual(self) -> tf.Tensor:
         """The variance of f that the sites do not see, [N or 1, 1 or L]."""
 
-    @property
-    def dtype(self) -> tf.DType:
-        """The dtype of the matrices, which may be lower than that of the vectors."""
-
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return Qα, [N, L]."""
 

@@ -13,18 +13,10 @@ from gpflow_ext.sites.projection import Projection
 
 
 class Dense(NamedTuple):
-    """The prior f ~ N(mean, cov): mean [N, L], cov [1, N, N] or [L, N, N].
-
-    All matrices have the precision of ``cov``, all vectors that of ``mean``, which may be higher.
-    """
+    """The prior f ~ N(mean, cov): mean [N, L], cov [1, N, N] or [L, N, N]."""
 
     mean: tf.Tensor
     cov: tf.Tensor
-
-    @property
-    def dtype(self) -> tf.DType:
-        """The dtype of the matrices."""
-        return self.cov.dtype
 
     @property
     def residual(self) -> tf.Tensor:
@@ -37,13 +29,12 @@ class Dense(NamedTuple):
 
     def variance(self) -> tf.Tensor:
         """Return diag Σ, [N, 1 or L]."""
-        return tf.cast(tf.transpose(tf.linalg.diag_part(self.cov)), self.mean.dtype)
+        return tf.transpose(tf.linalg.diag_part(self.cov))
 
     def factorise(self, prec: tf.Tensor) -> DenseFactor:
         """Factorise B = I + Λ^½ΣΛ^½ for prec ≥ 0, [N, L]. O(N³/3)."""
         root = tf.transpose(tf.sqrt(prec))  # [L, N]
-        scale = tf.cast(root, self.cov.dtype)
-        B = scale[:, :, None] * self.cov * scale[:, None, :]
+        B = root[:, :, None] * self.cov * root[:, None, :]
         chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
         return DenseFactor(self.cov, root, chol, finite)
 
@@ -87,7 +78,7 @@ class DenseFactor(NamedTuple):
     def variance(self) -> tf.Tensor:
         """Return diag[(Σ⁻¹ + Λ)⁻¹] = diag Σ − colsum (B^-½ Λ^½ Σ)², [N, L]. O(N³)."""
         reduction = tf.reduce_sum(self._half() ** 2, axis=-2)
-        return tf.cast(tf.transpose(tf.linalg.diag_part(self.cov) - reduction), self.root.dtype)
+        return tf.transpose(tf.linalg.diag_part(self.cov) - reduction)
 
     def solve(self, b: tf.Tensor) -> tf.Tensor:
         """Return (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b, [N, L]. O(N²)."""
@@ -96,7 +87,7 @@ class DenseFactor(NamedTuple):
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|B|, summed over the latent functions, []."""
-        return linalg.half_log_det(self.chol, self.root.dtype)
+        return linalg.half_log_det(self.chol)
 
     def covariance(self) -> tf.Tensor:
         """Return V = (Σ⁻¹ + Λ)⁻¹ = Σ − TᵀT, [L, N, N]. O(N³)."""
@@ -110,5 +101,4 @@ class DenseFactor(NamedTuple):
 
     def _half(self) -> tf.Tensor:
         """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
-        scale = tf.cast(self.root, self.cov.dtype)[:, :, None]
-        return linalg.triangular_solve(self.chol, scale * self.cov)
+        return linalg.triangular_solve(self.chol, self.root[:, :, None] * self.cov)

@@ -1,7 +1,4 @@
-"""Products and solves of stacked matrices, [1 or L, ·, ·], with vectors over the data, [N, L].
-
-A matrix may have a lower precision than the vectors; the result has that of the vectors.
-"""
+"""Products and solves of stacked matrices, [1 or L, ·, ·], with vectors over the data, [N, L]."""
 
 from __future__ import annotations
 
@@ -10,14 +7,12 @@ import tensorflow as tf
 
 def matvec(matrix: tf.Tensor, vectors: tf.Tensor, transpose: bool = False) -> tf.Tensor:
     """Multiply [1 or L, A, B] by the columns of [B, L] to [A, L] (or its transpose by [A, L] to [B, L])."""
-    columns = tf.cast(tf.transpose(vectors), matrix.dtype)
-    return tf.cast(tf.transpose(tf.linalg.matvec(matrix, columns, transpose_a=transpose)), vectors.dtype)
+    return tf.transpose(tf.linalg.matvec(matrix, tf.transpose(vectors), transpose_a=transpose))
 
 
 def cholesky_solve(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
     """Solve RRᵀ x = b for R [1 or L, N, N] and the columns of b [N, L], [N, L]."""
-    columns = tf.cast(tf.transpose(vectors)[..., None], chol.dtype)
-    return tf.cast(tf.transpose(tf.linalg.cholesky_solve(chol, columns)[..., 0]), vectors.dtype)
+    return tf.transpose(tf.linalg.cholesky_solve(chol, tf.transpose(vectors)[..., None])[..., 0])
 
 
 def inverse(chol: tf.Tensor) -> tf.Tensor:

@@ -19,11 +19,6 @@ class Projection(NamedTuple):
     residual: tf.Tensor  # k_nn − ‖aₙ‖², [N or 1, 1 or L]
     chol: tf.Tensor  # Cholesky factor of K_uu, [1 or L, M, M]
 
-    @property
-    def dtype(self) -> tf.DType:
-        """The dtype of the matrices."""
-        return self.A.dtype
-
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return AᵀAα, [N, L]. O(NM)."""
         return products.matvec(self.A, products.matvec(self.A, alpha), transpose=True)
@@ -98,7 +93,7 @@ class ProjectedFactor(NamedTuple):
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|B|, summed over the latent functions, []."""
-        return linalg.half_log_det(self.chol, self.prec.dtype)
+        return linalg.half_log_det(self.chol)
 
     def gain(self) -> tf.Tensor:
         """Return B⁻¹AΛ, [L, M, N]. O(NM²)."""
