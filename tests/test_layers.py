@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 # of a room see those of lower floors, and those of their own room that stand before them.
 TOWER: list[dict[str, str]] = [
     {"_version": "", "citations": ""},
-    {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
+    {
+        "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+    },
     {"compiled": "structure gradients options functions preferred replicas ."},
     {
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "

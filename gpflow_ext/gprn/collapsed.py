@@ -11,6 +11,7 @@ import tensorflow as tf
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, Outputs, known, summarise
+from gpflow_ext.numerics import batched
 from gpflow_ext.training import distribute
 
 
@@ -168,7 +169,7 @@ class CollapsedView:
 
     def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
         """See `View`."""
-        X, B, K = mean.shape
+        X, B, K = batched.sizes(mean)
         factor = tf.gather(conditional.joint_factor(self.weight_cov, X, K), trait)  # [B, XK, XK]
         noise = tf.random.stateless_normal([number, B, X * K], seed, dtype=mean.dtype)
         moved = tf.reshape(tf.linalg.matvec(factor, noise), [number, B, X, K])

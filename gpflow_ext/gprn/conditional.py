@@ -8,6 +8,8 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.numerics import batched
+
 _CELLS = 2**23  # numbers in the largest tensor of a block of outputs
 
 
@@ -110,13 +112,14 @@ def normal(seed: tf.Tensor, number: int, like: tf.Tensor) -> tf.Tensor:
 
 
 def second_moment(view: View) -> tf.Tensor:
-    """Return E[f_x f_yᵀ] for the inputs or pairs of inputs of a view, [R, K, K]."""
-    K = view.mean.shape[-1]
-    mean = view.mean
-    if view.cov.shape[0] == mean.shape[0]:
-        return view.cov + mean[:, :, None] * mean[:, None, :]
-    pairs = mean[:, None, :, None] * mean[None, :, None, :]
-    return view.cov + tf.reshape(pairs, [-1, K, K])
+    """Return E[f_x f_xᵀ] for the inputs of a view, [X, K, K]."""
+    return view.cov + view.mean[:, :, None] * view.mean[:, None, :]
+
+
+def second_moment_of_pairs(view: View) -> tf.Tensor:
+    """Return E[f_x f_yᵀ] for the pairs of inputs of a view, [X², K, K]."""
+    pairs = view.mean[:, None, :, None] * view.mean[None, :, None, :]
+    return view.cov + tf.reshape(pairs, tf.shape(view.cov))
 
 
 def moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -134,9 +137,9 @@ def moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor
 def joint_moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the mean [X, B] and, for each output, the covariance between inputs [B, X, X]."""
     u = view.weights(payload, trait)
-    X, K = view.mean.shape
+    X, K = batched.sizes(view.mean)
     cov = tf.einsum("xdk,xykl,ydl->dxy", u, tf.reshape(view.cov, [X, X, K, K]), u)
-    spread = tf.reshape(view.spread(second_moment(view), trait), [X, X, -1])
+    spread = tf.reshape(view.spread(second_moment_of_pairs(view), trait), [X, X, batched.sizes(u)[1]])
     return tf.linalg.matvec(u, view.mean), cov + tf.transpose(spread, [2, 0, 1])
 
 
@@ -172,13 +175,13 @@ def draw(view: View, payload: tf.Tensor, trait: tf.Tensor, f: tf.Tensor, seed: t
 
 def draw_nodes(view: View, seed: tf.Tensor, number: int) -> tf.Tensor:
     """Return joint draws of the nodes at the inputs of a view of pairs, [S, X, K]."""
-    X, K = view.mean.shape
+    X, K = batched.sizes(view.mean)
     factor = joint_factor(view.cov, X, K)
     noise = tf.random.stateless_normal([number, X * K], seed, dtype=factor.dtype)
     return view.mean + tf.reshape(tf.linalg.matvec(factor, noise), [number, X, K])
 
 
-def joint_factor(cov: tf.Tensor, X: int, K: int) -> tf.Tensor:
+def joint_factor(cov: tf.Tensor, X: int | tf.Tensor, K: int) -> tf.Tensor:
     """Return the Cholesky factor of covariances given by pairs [..., X², K, K], as [..., XK, XK]."""
     lead = cov.shape[:-3]
     full = tf.einsum("...xykl->...xkyl", tf.reshape(cov, [*lead, X, X, K, K]))

@@ -10,7 +10,7 @@ from gpflow.base import MeanAndVariance
 
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
-from gpflow_ext.gprn.posterior import NetworkPosterior, Parts, Seen
+from gpflow_ext.gprn.posterior import NetworkPosterior, Parts, Seen, compiled
 from gpflow_ext.gprn.sampled import node_chol, weight_gram
 from gpflow_ext.numerics import stacked
 
@@ -66,7 +66,7 @@ class DrawsPosterior(NetworkPosterior):
 
                 return tf.map_fn(one, (tf.range(parts[0].shape[0]), *parts), fn_output_signature=like)
 
-            return _compiled(members)
+            return compiled(members)
 
         return over
 
@@ -90,25 +90,6 @@ class DrawsPosterior(NetworkPosterior):
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
             -covariance(tf.reshape(half, shape), -prior),
         )
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is compiled for each shape of its arguments: draw by draw it would be slow.
-
-    TensorFlow warns of functions that are made anew, as this one is in each prediction, only where it traces
-    them itself.
-    """
-    compiled, traced = tf.function(function, autograph=False), {}
-
-    def call(*tensors: tf.Tensor) -> Any:
-        if not tf.executing_eagerly():
-            return function(*tensors)
-        shapes = tuple(map(tuple, (tensor.shape for tensor in tensors)))
-        if shapes not in traced:
-            traced[shapes] = compiled.get_concrete_function(*tensors)
-        return traced[shapes](*tensors)
-
-    return call
 
 
 class NetworkPredictions:

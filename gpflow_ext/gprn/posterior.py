@@ -18,6 +18,8 @@ from gpflow_ext.gprn import conditional, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.tensor import TensorPosterior
+from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 
 Parts = Sequence[tf.Tensor]
@@ -25,6 +27,9 @@ Block = tuple[tf.Tensor, tf.Tensor]
 Seen = Callable[[Callable[..., Any], int], Callable[..., Any]]
 """Turn a function of a member's view, its number and more tensors, which returns so many tensors, into one of
 these tensors that returns the results of all members, [S, ...]."""
+
+At = Callable[[tf.Tensor | None, tf.Tensor], Callable[..., Any]]
+"""Turn the number of a member of a batch, where there is one, and its inputs into a function of tensors."""
 
 _MOMENTS = {  # for full_cov and full_output_cov, with the covariance of the members' means
     (False, False): (conditional.moments, "sxb,sxb->xb"),
@@ -58,8 +63,8 @@ class Network(Protocol):
 class NetworkPosterior(posteriors.AbstractPosterior):
     """The mean of S members: one approximate posterior, or the exact ones given each of S draws.
 
-    The cache holds the targets or the means of the weights, and what `_parts` returns. ``update_cache`` reads
-    the model again, so the object follows a model that is trained further.
+    New inputs have any batch axes. The cache holds the targets or the means of the weights, and what `_parts`
+    returns. ``update_cache`` reads the model again, so the object follows a model that is trained further.
     """
 
     def __init__(self, model: Network, precompute_cache: PrecomputeCacheType | str | None) -> None:
@@ -94,7 +99,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         return *self._model.q.payload(), *self._parts()
 
     def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
-        """Return mean and variance of y for some outputs [B], each [X, B], from the cache."""
+        """Return mean and variance of y for some outputs [B], each [batch..., X, B], from the cache."""
         payload, trait, *parts = self.cache or self._cached()
         payload, trait = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)  # no lookup in a variable
         return self._some(parts, (tf.gather(payload, indices, axis=1), tf.gather(trait, indices)), Xnew)
@@ -104,47 +109,67 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         return self._some(self._parts(), self._model.q.gather(indices), Xnew)
 
     def _some(self, parts: Parts, block: Block, Xnew: tf.Tensor) -> MeanAndVariance:
-        mean, var = self._moments(parts, [block], Xnew)
+        mean, var = self._moments(parts, [block], Rows(Xnew))
         return mean, var + self.noise()
 
     def log_density(self, Xnew: tf.Tensor, Y: tf.Tensor, draws: int = 200, seed: int = 0) -> tf.Tensor:
-        """Return Σ_d log p(y_nd | x_n) for targets [X, D], [X]: densities are averaged over the members."""
+        """Return Σ_d log p(y_nd | x_n) for targets [batch..., X, D], [batch..., X].
+
+        Densities are averaged over the members. All members of the batch have the same random numbers.
+        """
         parts = self._parts() if self.cache is None else self.cache[2:]
         each = -(-draws // self._size(parts))
 
         def one(view: View, number: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
-            noise = conditional.normal(_seed(seed, number), each, view.mean)
-            payload, trait, targets = block
+            noise = conditional.normal(_seed(seed, number), each, view.mean[: inputs.length])
+            noise = tf.tile(noise, [1, inputs.count, 1])
+            payload, trait, y = block
             variance = tf.convert_to_tensor(self._model.likelihood.variance)
-            return conditional.log_density(view, payload, trait, targets, variance, noise)
+            return conditional.log_density(view, payload, trait, y, variance, noise)
 
-        members, begin, total = self._seen(parts, Xnew)(one, 1), 0, tf.zeros([tf.shape(Y)[0]], Y.dtype)
-        size = conditional.block_size(_rows(Xnew), self._model.num_latent, each)
+        inputs, targets = Rows(Xnew), Rows(Y).flat
+        members, begin = self._seen(parts, inputs.flat)(one, 1), 0
+        total = tf.zeros([tf.shape(targets)[0]], targets.dtype)
+        size = conditional.block_size(inputs.flat.shape[0], self._model.num_latent, each)
         for payload, trait in (
             self._model.q.blocks(size) if self.cache is None else _blocks(self.cache[:2], size)
         ):
             end = begin + int(trait.shape[0])
-            part, there = outputs.known(Y[:, begin:end])
+            part, there = outputs.known(targets[:, begin:end])
             terms = members(payload, trait, part)
             mixed = tf.reduce_logsumexp(terms, axis=0) - np.log(terms.shape[0])
             total += tf.reduce_sum(there * mixed, axis=1)
             begin = end
-        return total
+        return inputs.apart(total)
 
     def samples(self, Xnew: tf.Tensor, number: int, seed: int) -> tf.Tensor:
-        """Return draws of W(x)f(x), jointly over inputs, [S, X, D]."""
+        """Return draws of W(x)f(x), jointly over inputs [batch..., X, Q], [batch..., S, X, D].
+
+        Each member of the batch has random numbers of its own, all are of the same draws of a sampler.
+        """
+        rows = Rows(Xnew)
         parts, each = self._chosen(self._parts(), number, seed)
 
-        def one(view: View, member: tf.Tensor, count: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
-            f = conditional.draw_nodes(view, _seed(seed, member), each)
-            payload, trait = block
-            return conditional.draw(view, payload, trait, f, _seed(seed, member, count + 1))
+        def at(batch: tf.Tensor | None, X: tf.Tensor) -> Callable[..., tf.Tensor]:
+            stream = _seed(seed) if batch is None else _folded(tf.constant([seed, 2]), batch)
 
-        members, found = self._seen(parts, Xnew, pairs=True)(one, 1), []
-        size = conditional.block_size(_rows(Xnew, True), self._model.num_latent, number)
+            def one(view: View, member: tf.Tensor, count: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
+                f = conditional.draw_nodes(view, _folded(stream, member), each)
+                payload, trait = block
+                return conditional.draw(view, payload, trait, f, _folded(stream, member, count + 1))
+
+            members = self._seen(parts, X, pairs=True)(one, 1)
+
+            def drawn(*block: tf.Tensor) -> tf.Tensor:
+                found = members(*block)
+                return tf.reshape(found, [-1, *batched.sizes(found)[2:]])
+
+            return drawn
+
+        drawn, found = _of_each(rows, at, parts[0].dtype), []
+        size = conditional.block_size(_pairs(rows.length), self._model.num_latent, number)
         for count, (payload, trait) in enumerate(self._model.q.blocks(size)):
-            drawn = members(tf.constant(count), payload, trait)
-            found.append(tf.reshape(drawn, [-1, *drawn.shape[2:]]))
+            found.append(drawn(tf.constant(count), payload, trait))
         return tf.concat(found, axis=-1)
 
     @inherit_check_shapes
@@ -165,35 +190,43 @@ class NetworkPosterior(posteriors.AbstractPosterior):
     ) -> MeanAndVariance:
         """Return mean and (co)variance, from a cached payload or by reading the targets block by block."""
         if full_cov and full_output_cov:
-            raise NotImplementedError("full_cov and full_output_cov together are not supported.")
-        Xnew = tf.cast(Xnew, self._model.data[0].dtype)
+            raise NotImplementedError(
+                "full_cov and full_output_cov together are not supported: ask for one of them."
+            )
+        rows = Rows(tf.cast(Xnew, self._model.data[0].dtype))
         if full_output_cov:
-            return self._moments(parts, [payload or self._model.q.payload()], Xnew, False, True)
-        size = conditional.block_size(_rows(Xnew, full_cov), self._model.num_latent)
+            return self._moments(parts, [payload or self._model.q.payload()], rows, False, True)
+        size = conditional.block_size(
+            _pairs(rows.length) if full_cov else rows.flat.shape[0], self._model.num_latent
+        )
         blocks = self._model.q.blocks(size) if payload is None else _blocks(payload, size)
-        return self._moments(parts, blocks, Xnew, full_cov)
+        return self._moments(parts, blocks, rows, full_cov)
 
     def _moments(
         self,
         parts: Parts,
         blocks: Iterable[Block],
-        Xnew: tf.Tensor,
+        rows: Rows,
         full_cov: bool = False,
         full_output_cov: bool = False,
     ) -> MeanAndVariance:
-        """Return mean and (co)variance of the mixture, by the law of total variance."""
+        """Return mean and (co)variance of the mixture."""
         function, between = _MOMENTS[full_cov, full_output_cov]
-        members = self._seen(parts, Xnew, full_cov)(lambda view, _, *block: function(view, *block), 2)
-        found = []
-        for payload, trait in blocks:
-            means, covs = members(payload, trait)
-            mean, cov = tf.reduce_mean(means, axis=0), tf.reduce_mean(covs, axis=0)
-            if means.shape[0] != 1:
-                apart = means - mean
-                cov += tf.einsum(between, apart, apart) / float(means.shape[0])
-            found.append((mean, cov))
-        joined, joint = zip(*found, strict=True)
-        return tf.concat(joined, axis=1), tf.concat(joint, axis=0 if full_cov else 1)
+
+        def at(_: tf.Tensor | None, X: tf.Tensor) -> Callable[..., MeanAndVariance]:
+            members = self._seen(parts, X, full_cov)(lambda view, _, *block: function(view, *block), 2)
+            return lambda *block: _mixed(members(*block), between)
+
+        if full_cov:
+            mixed = _of_each(rows, at, (parts[0].dtype, parts[0].dtype))
+        else:
+            flat = at(None, rows.flat)
+
+            def mixed(*block: tf.Tensor) -> Any:
+                return tf.nest.map_structure(rows.apart, flat(*block))
+
+        means, covs = zip(*(mixed(*block) for block in blocks), strict=True)
+        return tf.concat(means, axis=-1), tf.concat(covs, axis=-3 if full_cov else -1)
 
 
 class ApproximatePosterior(NetworkPosterior):
@@ -222,17 +255,62 @@ class ApproximatePosterior(NetworkPosterior):
         return tf.convert_to_tensor(self._model.likelihood.variance)
 
 
-def _rows(Xnew: tf.Tensor, pairs: bool = False) -> int | None:
-    rows = Xnew.shape[0]
-    return rows if rows is None else int(rows) ** (2 if pairs else 1)
+def _mixed(members: MeanAndVariance, between: str) -> MeanAndVariance:
+    """Return mean and (co)variance of a mixture of S members, by the law of total variance."""
+    means, covs = members
+    mean, cov = tf.reduce_mean(means, axis=0), tf.reduce_mean(covs, axis=0)
+    if means.shape[0] != 1:
+        apart = means - mean
+        cov += tf.einsum(between, apart, apart) / float(means.shape[0])
+    return mean, cov
+
+
+def _of_each(rows: Rows, at: At, dtypes: Any) -> Callable[..., Any]:
+    """Return what is computed at inputs [X, Q], for each member of a batch of them."""
+    if rows.is_one:
+        return at(None, rows.flat)
+
+    def over(*tensors: tf.Tensor) -> Any:
+        members = (tf.range(rows.count), rows.members)
+        return tf.map_fn(lambda member: at(*member)(*tensors), members, fn_output_signature=dtypes)
+
+    found = compiled(over)
+    return lambda *tensors: tf.nest.map_structure(rows.of_members, found(*tensors))
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is compiled for each shape of its arguments: step by step it would be slow.
+
+    TensorFlow warns of functions that are made anew, as this one is in each prediction, only where it traces
+    them itself.
+    """
+    graph, traced = tf.function(function, autograph=False), {}
+
+    def call(*tensors: tf.Tensor) -> Any:
+        if not tf.executing_eagerly():
+            return function(*tensors)
+        shapes = tuple(map(tuple, (tensor.shape for tensor in tensors)))
+        if shapes not in traced:
+            traced[shapes] = graph.get_concrete_function(*tensors)
+        return traced[shapes](*tensors)
+
+    return call
+
+
+def _pairs(length: Any) -> int | None:
+    """Return the number of pairs of rows where that of rows is known."""
+    return length**2 if isinstance(length, int) else None
 
 
 def _seed(seed: int, *numbers: Any) -> tf.Tensor:
     """Return the seed [2] of one of many streams of random numbers."""
-    own = tf.constant([seed, 0])
+    return _folded(tf.constant([seed, 0]), *numbers)
+
+
+def _folded(stream: tf.Tensor, *numbers: Any) -> tf.Tensor:
     for number in numbers:
-        own = tf.random.experimental.stateless_fold_in(own, number)
-    return own
+        stream = tf.random.experimental.stateless_fold_in(stream, number)
+    return stream
 
 
 def _blocks(payload: Block, size: int) -> Iterator[Block]:

@@ -14,6 +14,7 @@ import tensorflow_probability as tfp
 from gpflow_ext.gprn import conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, known
+from gpflow_ext.numerics import batched
 
 _START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
 _LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
@@ -187,7 +188,7 @@ class TensorView:
 
     def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
         """See `View`; correlations between outputs are left out."""
-        X, B, K = mean.shape
+        X, B, K = batched.sizes(mean)
         own, shared = (
             conditional.joint_factor(tf.reshape(cov, [X * X, 1, 1]), X, 1)
             for cov in (self.residual, self.shared)
