@@ -10,9 +10,10 @@ from gpflow.base import MeanAndVariance
 
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
-from gpflow_ext.gprn.posterior import NetworkPosterior, Parts, Seen, compiled
+from gpflow_ext.gprn.posterior import NetworkPosterior, Parts, Seen
 from gpflow_ext.gprn.sampled import node_chol, weight_gram
-from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics.batched import Rows
 
 _SHARED = 4  # parts of a draw before its hyperparameters
 
@@ -66,7 +67,7 @@ class DrawsPosterior(NetworkPosterior):
 
                 return tf.map_fn(one, (tf.range(parts[0].shape[0]), *parts), fn_output_signature=like)
 
-            return compiled(members)
+            return _compiled(members)
 
         return over
 
@@ -78,18 +79,38 @@ class DrawsPosterior(NetworkPosterior):
         f = conditional.condition(
             model.kernel, model.data[0], chol, Xnew, pairs, tf.convert_to_tensor(model.nugget)
         )
-        cross = model.weight_kernel(model.data[0], Xnew)[:, :, None] * F[:, None, :]  # [N, X, K]
+        cross = model.weight_kernel(model.data[0], Rows(Xnew).flat)[:, :, None] * F[:, None, :]  # [N, X, K]
         rhs = model.q.patterns.observed[:, :, None] * tf.reshape(cross, [F.shape[0], -1])
         half = tf.linalg.triangular_solve(factor, rhs)
         smoother = tf.linalg.triangular_solve(factor, half, adjoint=True)
         shape = [factor.shape[0], F.shape[0], -1, K]
-        prior = model.weight_kernel(Xnew, full_cov=pairs)
+        own = model.weight_kernel
+        prior = batched.gram(own, Xnew) if pairs else own(Xnew, full_cov=False)
         return CollapsedView(
-            tf.matmul(f.A, V, transpose_a=True),
+            f.mean(V),
             tf.reshape(f.residual, [-1, 1, 1]) * eye,
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
             -covariance(tf.reshape(half, shape), -prior),
         )
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is compiled for each shape of its arguments: draw by draw it would be slow.
+
+    TensorFlow warns of functions that are made anew, as this one is in each prediction, only where it traces
+    them itself.
+    """
+    compiled, traced = tf.function(function, autograph=False), {}
+
+    def call(*tensors: tf.Tensor) -> Any:
+        if not tf.executing_eagerly():
+            return function(*tensors)
+        shapes = tuple(map(tuple, (tensor.shape for tensor in tensors)))
+        if shapes not in traced:
+            traced[shapes] = compiled.get_concrete_function(*tensors)
+        return traced[shapes](*tensors)
+
+    return call
 
 
 class NetworkPredictions:

@@ -224,7 +224,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         return network.log_marginal(self.q.patterns, cov, prior.noise)
 
     def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
-        """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
+        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
         Xnew = tf.cast(Xnew, self.data[0].dtype)
         w = conditional.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
         f = conditional.condition(
@@ -311,7 +311,9 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         sampler are held, over these too. Missing targets count zero.
         """
         if full_cov or full_output_cov:
-            raise NotImplementedError("The log density is that of each output at each input alone.")
+            raise NotImplementedError(
+                "predict_log_density is of each output and input: no full_cov, full_output_cov."
+            )
         Xnew, Y = (tf.cast(part, self.data[0].dtype) for part in data)
         return self.posterior(None).log_density(Xnew, Y, draws, seed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -28,12 +29,9 @@ Seen = Callable[[Callable[..., Any], int], Callable[..., Any]]
 """Turn a function of a member's view, its number and more tensors, which returns so many tensors, into one of
 these tensors that returns the results of all members, [S, ...]."""
 
-At = Callable[[tf.Tensor | None, tf.Tensor], Callable[..., Any]]
-"""Turn the number of a member of a batch, where there is one, and its inputs into a function of tensors."""
-
 _MOMENTS = {  # for full_cov and full_output_cov, with the covariance of the members' means
     (False, False): (conditional.moments, "sxb,sxb->xb"),
-    (True, False): (conditional.joint_moments, "sxb,syb->bxy"),
+    (True, False): (conditional.joint_moments, "sbxd,sbyd->bdxy"),
     (False, True): (conditional.output_moments, "sxd,sxe->xde"),
 }
 
@@ -54,7 +52,7 @@ class Network(Protocol):
         """Return the factors of both kernels and the noise."""
 
     def view(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> View:
-        """Return the approximate posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
+        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
 
     def held(self) -> tuple[tf.Tensor, Stack]:
         """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
@@ -78,7 +76,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
 
     @abstractmethod
     def _seen(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> Seen:
-        """Return the members as seen from Xnew [X, Q], or from all pairs of its rows."""
+        """Return the members as seen from Xnew [X, Q], or from pairs within inputs of a batch [B, X', Q]."""
 
     @abstractmethod
     def _size(self, parts: Parts) -> int:
@@ -130,7 +128,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         inputs, targets = Rows(Xnew), Rows(Y).flat
         members, begin = self._seen(parts, inputs.flat)(one, 1), 0
         total = tf.zeros([tf.shape(targets)[0]], targets.dtype)
-        size = conditional.block_size(inputs.flat.shape[0], self._model.num_latent, each)
+        size = self._block_size(inputs, False, each)
         for payload, trait in (
             self._model.q.blocks(size) if self.cache is None else _blocks(self.cache[:2], size)
         ):
@@ -150,27 +148,22 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         rows = Rows(Xnew)
         parts, each = self._chosen(self._parts(), number, seed)
 
-        def at(batch: tf.Tensor | None, X: tf.Tensor) -> Callable[..., tf.Tensor]:
-            stream = _seed(seed) if batch is None else _folded(tf.constant([seed, 2]), batch)
+        def one(view: View, member: tf.Tensor, count: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
+            f = conditional.draw_nodes(view, _seed(seed, member), each)
+            payload, trait = block
+            return conditional.draw(view, payload, trait, f, _seed(seed, member, count + 1))
 
-            def one(view: View, member: tf.Tensor, count: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
-                f = conditional.draw_nodes(view, _folded(stream, member), each)
-                payload, trait = block
-                return conditional.draw(view, payload, trait, f, _folded(stream, member, count + 1))
+        members, found = self._seen(parts, rows.members, pairs=True)(one, 1), []
+        for count, (payload, trait) in enumerate(self._model.q.blocks(self._block_size(rows, True, number))):
+            drawn = members(tf.constant(count), payload, trait)  # of each member of the mixture, [S, ...]
+            found.append(tf.reshape(drawn, [number, *batched.sizes(drawn)[2:]]))
+        return rows.of_members(tf.transpose(tf.concat(found, axis=-1), [1, 0, 2, 3]))
 
-            members = self._seen(parts, X, pairs=True)(one, 1)
-
-            def drawn(*block: tf.Tensor) -> tf.Tensor:
-                found = members(*block)
-                return tf.reshape(found, [-1, *batched.sizes(found)[2:]])
-
-            return drawn
-
-        drawn, found = _of_each(rows, at, parts[0].dtype), []
-        size = conditional.block_size(_pairs(rows.length), self._model.num_latent, number)
-        for count, (payload, trait) in enumerate(self._model.q.blocks(size)):
-            found.append(drawn(tf.constant(count), payload, trait))
-        return tf.concat(found, axis=-1)
+    def _block_size(self, rows: Rows, pairs: bool, draws: int = 1) -> int:
+        """Return the number of outputs that are treated at once."""
+        sizes = [rows.count, rows.length, rows.length if pairs else 1]
+        known = None if any(tf.is_tensor(size) for size in sizes) else math.prod(sizes)
+        return conditional.block_size(known, self._model.num_latent, draws)
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -196,9 +189,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         rows = Rows(tf.cast(Xnew, self._model.data[0].dtype))
         if full_output_cov:
             return self._moments(parts, [payload or self._model.q.payload()], rows, False, True)
-        size = conditional.block_size(
-            _pairs(rows.length) if full_cov else rows.flat.shape[0], self._model.num_latent
-        )
+        size = self._block_size(rows, full_cov)
         blocks = self._model.q.blocks(size) if payload is None else _blocks(payload, size)
         return self._moments(parts, blocks, rows, full_cov)
 
@@ -210,23 +201,20 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         full_cov: bool = False,
         full_output_cov: bool = False,
     ) -> MeanAndVariance:
-        """Return mean and (co)variance of the mixture."""
+        """Return mean and (co)variance of the mixture, by the law of total variance."""
         function, between = _MOMENTS[full_cov, full_output_cov]
-
-        def at(_: tf.Tensor | None, X: tf.Tensor) -> Callable[..., MeanAndVariance]:
-            members = self._seen(parts, X, full_cov)(lambda view, _, *block: function(view, *block), 2)
-            return lambda *block: _mixed(members(*block), between)
-
-        if full_cov:
-            mixed = _of_each(rows, at, (parts[0].dtype, parts[0].dtype))
-        else:
-            flat = at(None, rows.flat)
-
-            def mixed(*block: tf.Tensor) -> Any:
-                return tf.nest.map_structure(rows.apart, flat(*block))
-
-        means, covs = zip(*(mixed(*block) for block in blocks), strict=True)
-        return tf.concat(means, axis=-1), tf.concat(covs, axis=-3 if full_cov else -1)
+        inputs, restored = (rows.members, rows.of_members) if full_cov else (rows.flat, rows.apart)
+        members = self._seen(parts, inputs, full_cov)(lambda view, _, *block: function(view, *block), 2)
+        found = []
+        for payload, trait in blocks:
+            means, covs = members(payload, trait)
+            mean, cov = tf.reduce_mean(means, axis=0), tf.reduce_mean(covs, axis=0)
+            if means.shape[0] != 1:
+                apart = means - mean
+                cov += tf.einsum(between, apart, apart) / float(means.shape[0])
+            found.append((mean, cov))
+        joined, joint = zip(*found, strict=True)
+        return restored(tf.concat(joined, axis=-1)), restored(tf.concat(joint, axis=-3 if full_cov else -1))
 
 
 class ApproximatePosterior(NetworkPosterior):
@@ -255,62 +243,12 @@ class ApproximatePosterior(NetworkPosterior):
         return tf.convert_to_tensor(self._model.likelihood.variance)
 
 
-def _mixed(members: MeanAndVariance, between: str) -> MeanAndVariance:
-    """Return mean and (co)variance of a mixture of S members, by the law of total variance."""
-    means, covs = members
-    mean, cov = tf.reduce_mean(means, axis=0), tf.reduce_mean(covs, axis=0)
-    if means.shape[0] != 1:
-        apart = means - mean
-        cov += tf.einsum(between, apart, apart) / float(means.shape[0])
-    return mean, cov
-
-
-def _of_each(rows: Rows, at: At, dtypes: Any) -> Callable[..., Any]:
-    """Return what is computed at inputs [X, Q], for each member of a batch of them."""
-    if rows.is_one:
-        return at(None, rows.flat)
-
-    def over(*tensors: tf.Tensor) -> Any:
-        members = (tf.range(rows.count), rows.members)
-        return tf.map_fn(lambda member: at(*member)(*tensors), members, fn_output_signature=dtypes)
-
-    found = compiled(over)
-    return lambda *tensors: tf.nest.map_structure(rows.of_members, found(*tensors))
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is compiled for each shape of its arguments: step by step it would be slow.
-
-    TensorFlow warns of functions that are made anew, as this one is in each prediction, only where it traces
-    them itself.
-    """
-    graph, traced = tf.function(function, autograph=False), {}
-
-    def call(*tensors: tf.Tensor) -> Any:
-        if not tf.executing_eagerly():
-            return function(*tensors)
-        shapes = tuple(map(tuple, (tensor.shape for tensor in tensors)))
-        if shapes not in traced:
-            traced[shapes] = graph.get_concrete_function(*tensors)
-        return traced[shapes](*tensors)
-
-    return call
-
-
-def _pairs(length: Any) -> int | None:
-    """Return the number of pairs of rows where that of rows is known."""
-    return length**2 if isinstance(length, int) else None
-
-
 def _seed(seed: int, *numbers: Any) -> tf.Tensor:
     """Return the seed [2] of one of many streams of random numbers."""
-    return _folded(tf.constant([seed, 0]), *numbers)
-
-
-def _folded(stream: tf.Tensor, *numbers: Any) -> tf.Tensor:
+    own = tf.constant([seed, 0])
     for number in numbers:
-        stream = tf.random.experimental.stateless_fold_in(stream, number)
-    return stream
+        own = tf.random.experimental.stateless_fold_in(own, number)
+    return own
 
 
 def _blocks(payload: Block, size: int) -> Iterator[Block]:

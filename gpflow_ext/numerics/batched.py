@@ -82,6 +82,11 @@ class Rows:
         return _moved(value, value.shape.rank - len(self._axes) - 1)
 
 
+def gram(kernel: gpflow.kernels.Kernel, members: tf.Tensor) -> tf.Tensor:
+    """Return the covariances within members [B, N, D], [B, N, N]; one alone is no batch for the kernel."""
+    return kernel(members[0])[None] if members.shape[0] == 1 else kernel(members)
+
+
 def behind_batch(value: tf.Tensor) -> tf.Tensor:
     """Move the first axis, of outputs or samples: [P, batch..., N, Q] to [batch..., P, N, Q]."""
     return _moved(value, 0, 2)

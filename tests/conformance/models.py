@@ -79,6 +79,13 @@ class Entry:
     Y: np.ndarray
     tags: frozenset[str]
 
+    def move(self, model: GPModel) -> None:
+        """Change what its predictions depend on."""
+        if "sampled" in self.tags:
+            model.draw_values[0].assign(2.0 * model.draw_values[0])
+        else:
+            model.kernel.parameters[0].assign(2.0 * model.kernel.parameters[0])
+
     @property
     def is_ours(self) -> bool:
         """Whether it is no control."""
