@@ -311,9 +311,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         sampler are held, over these too. Missing targets count zero.
         """
         if full_cov or full_output_cov:
-            raise NotImplementedError(
-                "predict_log_density is of each output and input: no full_cov, full_output_cov."
-            )
+            raise NotImplementedError("Densities are marginal: leave out full_cov and full_output_cov.")
         Xnew, Y = (tf.cast(part, self.data[0].dtype) for part in data)
         return self.posterior(None).log_density(Xnew, Y, draws, seed)
 
