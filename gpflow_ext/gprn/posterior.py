@@ -15,9 +15,10 @@ from gpflow import posteriors
 from gpflow.base import MeanAndVariance
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.gprn import conditional, outputs
+from gpflow_ext.gprn import conditional, members, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
+from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
@@ -25,9 +26,8 @@ from gpflow_ext.numerics.stacked import Stack
 
 Parts = Sequence[tf.Tensor]
 Block = tuple[tf.Tensor, tf.Tensor]
-Seen = Callable[[Callable[..., Any], int], Callable[..., Any]]
-"""Turn a function of a member's view, its number and more tensors, which returns so many tensors, into one of
-these tensors that returns the results of all members, [S, ...]."""
+Seen = Callable[..., Any]
+"""Ask a question of all members: map (question, *tensors) to its results, each [S, ...]."""
 
 _MOMENTS = {  # for full_cov and full_output_cov, with the covariance of the members' means
     (False, False): (conditional.moments, "sxb,sxb->xb"),
@@ -118,15 +118,9 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         parts = self._parts() if self.cache is None else self.cache[2:]
         each = -(-draws // self._size(parts))
 
-        def one(view: View, number: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
-            noise = conditional.normal(_seed(seed, number), each, view.mean[: inputs.length])
-            noise = tf.tile(noise, [1, inputs.count, 1])
-            payload, trait, y = block
-            variance = tf.convert_to_tensor(self._model.likelihood.variance)
-            return conditional.log_density(view, payload, trait, y, variance, noise)
-
         inputs, targets = Rows(Xnew), Rows(Y).flat
-        members, begin = self._seen(parts, inputs.flat)(one, 1), 0
+        question = members.LogDensity(each, inputs.count, inputs.length)
+        seen, begin = self._seen(parts, inputs.flat), 0
         total = tf.zeros([tf.shape(targets)[0]], targets.dtype)
         size = self._block_size(inputs, False, each)
         for payload, trait in (
@@ -134,7 +128,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         ):
             end = begin + int(trait.shape[0])
             part, there = outputs.known(targets[:, begin:end])
-            terms = members(payload, trait, part)
+            terms = seen(question, payload, trait, part, tf.constant([seed, 0]))
             mixed = tf.reduce_logsumexp(terms, axis=0) - np.log(terms.shape[0])
             total += tf.reduce_sum(there * mixed, axis=1)
             begin = end
@@ -148,14 +142,9 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         rows = Rows(Xnew)
         parts, each = self._chosen(self._parts(), number, seed)
 
-        def one(view: View, member: tf.Tensor, count: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
-            f = conditional.draw_nodes(view, _seed(seed, member), each)
-            payload, trait = block
-            return conditional.draw(view, payload, trait, f, _seed(seed, member, count + 1))
-
-        members, found = self._seen(parts, rows.members, pairs=True)(one, 1), []
-        for count, (payload, trait) in enumerate(self._model.q.blocks(self._block_size(rows, True, number))):
-            drawn = members(tf.constant(count), payload, trait)  # of each member of the mixture, [S, ...]
+        seen, found, own = self._seen(parts, rows.members, pairs=True), [], tf.constant([seed, 0])
+        for count, block in enumerate(self._model.q.blocks(self._block_size(rows, True, number))):
+            drawn = seen(members.Draw(each), *block, tf.constant(count), own)
             found.append(tf.reshape(drawn, [number, *batched.sizes(drawn)[2:]]))
         return rows.of_members(tf.transpose(tf.concat(found, axis=-1), [1, 0, 2, 3]))
 
@@ -204,10 +193,9 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         """Return mean and (co)variance of the mixture, by the law of total variance."""
         function, between = _MOMENTS[full_cov, full_output_cov]
         inputs, restored = (rows.members, rows.of_members) if full_cov else (rows.flat, rows.apart)
-        members = self._seen(parts, inputs, full_cov)(lambda view, _, *block: function(view, *block), 2)
-        found = []
-        for payload, trait in blocks:
-            means, covs = members(payload, trait)
+        seen, question, found = self._seen(parts, inputs, full_cov), members.Moments(function), []
+        for block in blocks:
+            means, covs = seen(question, *block)
             mean, cov = tf.reduce_mean(means, axis=0), tf.reduce_mean(covs, axis=0)
             if means.shape[0] != 1:
                 apart = means - mean
@@ -227,10 +215,10 @@ class ApproximatePosterior(NetworkPosterior):
         view = self._model.view(tuple(parts), Xnew, pairs)
         zero = tf.zeros([], tf.int32)
 
-        def over(function: Callable[..., Any], _: int) -> Callable[..., Any]:
-            return lambda *block: tf.nest.map_structure(lambda part: part[None], function(view, zero, *block))
+        def ask(question: Question, *tensors: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda part: part[None], question(self._model, view, zero, *tensors))
 
-        return over
+        return ask
 
     def _size(self, parts: Parts) -> int:
         return 1
@@ -241,14 +229,6 @@ class ApproximatePosterior(NetworkPosterior):
     def noise(self) -> tf.Tensor:
         """See `NetworkPosterior`."""
         return tf.convert_to_tensor(self._model.likelihood.variance)
-
-
-def _seed(seed: int, *numbers: Any) -> tf.Tensor:
-    """Return the seed [2] of one of many streams of random numbers."""
-    own = tf.constant([seed, 0])
-    for number in numbers:
-        own = tf.random.experimental.stateless_fold_in(own, number)
-    return own
 
 
 def _blocks(payload: Block, size: int) -> Iterator[Block]:
