@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 # of a room see those of lower floors, and those of their own room that stand before them.
 TOWER: list[dict[str, str]] = [
     {"_version": "", "citations": ""},
-    {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
+    {
+        "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+    },
     {"compiled": "structure gradients options functions preferred replicas ."},
     {
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
@@ -41,7 +43,7 @@ TOWER: list[dict[str, str]] = [
         "stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi",
-        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed posterior draws model "
+        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members posterior draws model "
         "updates block_ascent recipe",
     },
     {"models": ""},

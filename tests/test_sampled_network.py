@@ -15,6 +15,7 @@ import tensorflow_probability as tfp
 from placing import placed
 
 import gpflow_ext as gpx
+from gpflow_ext.compiled import clear_compiled, trace_count
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.models import GPRNTensor
@@ -258,6 +259,29 @@ def test_draws_of_the_function_have_the_moments_of_the_mixture() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     new.assign_draws(None)
     assert not np.allclose(new.predict_f(XNEW)[0], mean)
+
+
+def test_a_second_model_predicts_by_the_functions_of_the_first() -> None:
+    new, draws = sampled()
+    moved = {name: 1.1 * value for name, value in draws.values.items()}
+    other = model(noise_variance=0.3)
+    there = XNEW, targets(False)[:3]
+
+    def predicted(sampled_model, held) -> list[tf.Tensor]:
+        sampled_model.assign_draws(Draws(held, draws.stats, draws.setting, draws.seconds))
+        found = [*sampled_model.predict_f(XNEW), *sampled_model.predict_f(XNEW, full_cov=True)]
+        found += [sampled_model.predict_log_density(there), sampled_model.predict_f_samples(XNEW, 5)]
+        sampled_model.assign_draws(None)
+        return found
+
+    first, before = predicted(new, draws.values), trace_count()
+    second = predicted(other, moved)
+    assert trace_count() == before
+    clear_compiled()
+    for shared, own, its in zip(second, predicted(other, moved), first, strict=True):
+        np.testing.assert_array_equal(shared, own)
+        assert not np.allclose(shared, its)
+    assert trace_count() > before
 
 
 def test_predictions_are_those_of_importance_sampling() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from gpflow.base import MeanAndVariance
 
+from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
-from gpflow_ext.gprn.posterior import NetworkPosterior, Parts, Seen
+from gpflow_ext.gprn.members import Question
+from gpflow_ext.gprn.posterior import Network, NetworkPosterior, Parts, Seen
 from gpflow_ext.gprn.sampled import node_chol, weight_gram
-from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics.batched import Rows
 
 _SHARED = 4  # parts of a draw before its hyperparameters
 
@@ -52,63 +54,67 @@ class DrawsPosterior(NetworkPosterior):
 
     def _seen(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> Seen:
         """See `NetworkPosterior`. One draw at a time, O(SPN²XK)."""
-        hyperparameters = [parameter for parameter, _ in self._model.held()[1].values]
         Xnew = tf.cast(Xnew, parts[0].dtype)
 
-        def over(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-            like = parts[0].dtype if number == 1 else (parts[0].dtype,) * number
+        def ask(question: Question, *tensors: tf.Tensor) -> Any:
+            asking = Asking(self._model, question, pairs)
+            return Compiled(asking, rows=None)(asking.all, tuple(parts), Xnew, *tensors)
 
-            def members(*block: tf.Tensor) -> Any:
-                def one(member: tuple[tf.Tensor, ...]) -> Any:
-                    index, *own = member
-                    with stacked.substituted(zip(hyperparameters, own[_SHARED:], strict=True)):
-                        return function(self._view(own[:_SHARED], Xnew, pairs), index, *block)
+        return ask
 
-                return tf.map_fn(one, (tf.range(parts[0].shape[0]), *parts), fn_output_signature=like)
 
-            return _compiled(members)
+class Asking(tf.Module):
+    """What is compiled: a question asked of one draw after the other, which would be slow otherwise.
 
-        return over
+    Parameters
+    ----------
+    model
+        The model that holds the draws.
+    question
+        The question.
+    pairs
+        Whether the draws are seen from pairs of inputs.
+    """
 
-    def _view(self, draw: Parts, Xnew: tf.Tensor, pairs: bool) -> CollapsedView:
+    def __init__(self, model: Network, question: Question, pairs: bool) -> None:
+        super().__init__()
+        self._model, self._question, self._pairs = model, question, pairs
+
+    def all(self, parts: Parts, Xnew: tf.Tensor, *tensors: tf.Tensor) -> Any:
+        """Return the results for all draws, each [S, ...]; see `DrawsPosterior._parts` for ``parts``."""
+        hyperparameters = [parameter for parameter, _ in self._model.held()[1].values]
+
+        def one(member: tuple[tf.Tensor, ...]) -> Any:
+            index, *own = member
+            with stacked.substituted(zip(hyperparameters, own[_SHARED:], strict=True)):
+                view = self._view(own[:_SHARED], Xnew)
+                return self._question(self._model, view, index, *tensors)
+
+        dtype, number = parts[0].dtype, self._question.results
+        like = dtype if number == 1 else (dtype,) * number
+        return tf.map_fn(one, (tf.range(parts[0].shape[0]), *parts), fn_output_signature=like)
+
+    def _view(self, draw: Parts, Xnew: tf.Tensor) -> CollapsedView:
         """Return the posterior given one draw. O(PN²XK)."""
-        V, F, chol, factor = draw
+        (V, F, chol, factor), pairs = draw, self._pairs
         model, K = self._model, V.shape[1]
         eye = tf.eye(K, dtype=V.dtype)
         f = conditional.condition(
             model.kernel, model.data[0], chol, Xnew, pairs, tf.convert_to_tensor(model.nugget)
         )
-        cross = model.weight_kernel(model.data[0], Xnew)[:, :, None] * F[:, None, :]  # [N, X, K]
+        cross = model.weight_kernel(model.data[0], Rows(Xnew).flat)[:, :, None] * F[:, None, :]  # [N, X, K]
         rhs = model.q.patterns.observed[:, :, None] * tf.reshape(cross, [F.shape[0], -1])
         half = tf.linalg.triangular_solve(factor, rhs)
         smoother = tf.linalg.triangular_solve(factor, half, adjoint=True)
         shape = [factor.shape[0], F.shape[0], -1, K]
-        prior = model.weight_kernel(Xnew, full_cov=pairs)
+        own = model.weight_kernel
+        prior = batched.gram(own, Xnew) if pairs else own(Xnew, full_cov=False)
         return CollapsedView(
-            tf.matmul(f.A, V, transpose_a=True),
+            f.mean(V),
             tf.reshape(f.residual, [-1, 1, 1]) * eye,
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
             -covariance(tf.reshape(half, shape), -prior),
         )
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is compiled for each shape of its arguments: draw by draw it would be slow.
-
-    TensorFlow warns of functions that are made anew, as this one is in each prediction, only where it traces
-    them itself.
-    """
-    compiled, traced = tf.function(function, autograph=False), {}
-
-    def call(*tensors: tf.Tensor) -> Any:
-        if not tf.executing_eagerly():
-            return function(*tensors)
-        shapes = tuple(map(tuple, (tensor.shape for tensor in tensors)))
-        if shapes not in traced:
-            traced[shapes] = compiled.get_concrete_function(*tensors)
-        return traced[shapes](*tensors)
-
-    return call
 
 
 class NetworkPredictions:
