@@ -23,7 +23,7 @@ TOWER: list[dict[str, str]] = [
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
     {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
-    {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
+    {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
