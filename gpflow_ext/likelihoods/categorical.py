@@ -122,7 +122,7 @@ class MultinomialLogit(CategoricalLikelihood):
     bound
         "log" (Blei and Lafferty, tighter for variances below about 2), "bouchard" (the product of sigmoids,
         tighter above), "best" (for each datum the better of the two) or None (a quadrature, right to 1e-9 for
-        variances up to 25 and to 2e-5 up to 300, at some hundred times the cost of the "log" bound).
+        variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of the "log" bound).
     inner, num_pieces
         Bound on the sigmoids of the product: "piecewise" with so many pieces, or "jaakkola".
 
