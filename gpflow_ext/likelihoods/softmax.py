@@ -79,8 +79,8 @@ def expected_lse(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
     Returns
     -------
     Tensor [...]. Absolute error in float64, in any mixture of variances: 1e-9 up to 25, 2e-7 up to 100, 2e-5
-    up to 300; larger ones do no harm where all are within a factor of 100 of each other. Cost of about 144·80·K
-    exponentials, as much again for the derivatives, and memory of 12·40·K numbers per row.
+    up to 300; larger ones do no harm where all are within a factor of 100 of each other. Cost of about
+    144·80·K exponentials, as much again for the derivatives, and memory of 12·40·K numbers per row.
     """
     var += tf.stop_gradient(positive_variance(var) - var)
     low, high = map(tf.stop_gradient, _utility_range(mean, tf.sqrt(var)))
