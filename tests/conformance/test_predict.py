@@ -18,6 +18,7 @@ from gpflow.models import GPModel
 from gpflow.posteriors import PrecomputeCacheType
 from marks import SLOW
 
+import gpflow_ext
 from conformance import models
 from conformance.models import Entry
 from gpflow_ext.numerics.batched import Rows
@@ -118,6 +119,10 @@ def assert_members_of(pool: Pool, index: np.ndarray, flags: tuple[bool, bool], f
 
 def batches(entry: Entry, flags: tuple[bool, bool], shapes: list[tuple[int, ...]]) -> Iterator[np.ndarray]:
     return map(rows, shapes if answers(entry, *flags, batched=True) else [])
+
+
+def test_every_model_is_under_contract() -> None:
+    assert {type(entry.build()).__name__ for entry in OURS} == set(gpflow_ext.models.__all__)
 
 
 @pytest.mark.parametrize("flags", FLAGS)
