@@ -14,14 +14,16 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 # of a room see those of lower floors, and those of their own room that stand before them.
 TOWER: list[dict[str, str]] = [
     {"_version": "", "citations": ""},
-    {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
+    {
+        "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+    },
     {"compiled": "structure gradients options functions preferred replicas ."},
     {
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
     {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
-    {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
+    {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."

@@ -11,6 +11,7 @@ import tensorflow as tf
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, Outputs, known, summarise
+from gpflow_ext.numerics import batched
 from gpflow_ext.training import distribute
 
 
@@ -133,7 +134,7 @@ class CollapsedPosterior(tf.Module):
         _, _, mean, node_chol, smoother, weight_chol = parts
         T = tf.reshape(smoother, [-1, *mean.shape, smoother.shape[-1]])
         return CollapsedView(
-            tf.matmul(f.A, mean, transpose_a=True),
+            f.mean(mean),
             covariance(network.half(node_chol, f.A), f.residual),
             tf.einsum("nx,pnki->pxki", w.A, T),
             covariance(network.half(weight_chol, w.A), w.residual),
@@ -168,11 +169,11 @@ class CollapsedView:
 
     def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
         """See `View`."""
-        X, B, K = mean.shape
-        factor = tf.gather(conditional.joint_factor(self.weight_cov, X, K), trait)  # [B, XK, XK]
-        noise = tf.random.stateless_normal([number, B, X * K], seed, dtype=mean.dtype)
-        moved = tf.reshape(tf.linalg.matvec(factor, noise), [number, B, X, K])
-        return mean + tf.transpose(moved, [0, 2, 1, 3])
+        B, X, D, K = batched.sizes(mean)
+        factor = tf.gather(conditional.joint_factor(self.weight_cov, B, X, K), trait)  # [D, B, XK, XK]
+        noise = tf.random.stateless_normal([number, D, B, X * K], seed, dtype=mean.dtype)
+        moved = tf.reshape(tf.linalg.matvec(factor, noise), [number, D, B, X, K])
+        return mean + tf.transpose(moved, [0, 2, 3, 1, 4])
 
 
 def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
@@ -183,10 +184,12 @@ def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
 
 
 def covariance(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-    """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, at all pairs."""
+    """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, the pairs of members."""
     K = half.shape[-1]
     eye = tf.eye(K, dtype=half.dtype)
     if residual.shape.rank == 1:
         return tf.einsum("...rxk,...rxl->...xkl", half, half) + residual[:, None, None] * eye
-    cov = tf.einsum("...rxk,...ryl->...xykl", half, half) + residual[:, :, None, None] * eye
-    return tf.reshape(cov, [*half.shape[:-3], -1, K, K])
+    B, X, _ = batched.sizes(residual)
+    half = tf.reshape(half, [*half.shape[:-2], B, X, K])
+    cov = tf.einsum("...rbxk,...rbyl->...bxykl", half, half) + residual[..., None, None] * eye
+    return tf.reshape(cov, [*half.shape[:-4], B * X * X, K, K])

@@ -8,6 +8,9 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.batched import Rows
+
 _CELLS = 2**23  # numbers in the largest tensor of a block of outputs
 
 
@@ -47,38 +50,46 @@ class NetworkPrior(NamedTuple):
 class Conditional(NamedTuple):
     """A whitened Gaussian process at X new inputs: g* = Aᵀg̃ + r with A [N, X].
 
-    ``residual`` is the variance of r, [X], or its covariance [X, X].
+    ``residual`` is the variance of r, [X], or its covariances within B members of X' inputs, [B, X', X'].
     """
 
     A: tf.Tensor
     residual: tf.Tensor
 
+    def mean(self, whitened: tf.Tensor) -> tf.Tensor:
+        """Return the means Aᵀg̃ for g̃ [N, K], [X, K] or [B, X', K]."""
+        found = tf.matmul(self.A, whitened, transpose_a=True)
+        if self.residual.shape.rank == 1:
+            return found
+        return tf.reshape(found, [*batched.sizes(self.residual)[:2], found.shape[-1]])
+
 
 class View(Protocol):
-    """An approximate posterior seen from X new inputs; R = X, or X² pairs of inputs for joint predictions.
+    """An approximate posterior seen from X new inputs, R = X, or jointly from those of B members of a batch.
 
-    An output brings a column of what the posterior keeps of it (``payload`` [N, B, …]) and a ``trait`` [B].
+    With X' inputs each, X = BX', these have R = BX'² pairs: a view of pairs. An output brings a column of
+    what the posterior keeps of it (``payload`` [N, D, …]) and a ``trait`` [D].
     """
 
     @property
     def mean(self) -> tf.Tensor:
-        """Means of the nodes, [X, K]."""
+        """Means of the nodes, [X, K] or [B, X', K]."""
 
     @property
     def cov(self) -> tf.Tensor:
         """Covariances of the nodes, [R, K, K]."""
 
     def weights(self, payload: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
-        """Return the means of the weights, [X, B, K]."""
+        """Return the means of the weights, [X, D, K]."""
 
     def spread(self, M: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
-        """Return Σ_kl M_kl Cov(w_k, w_l) for M [..., R, K, K], as [..., R, B]."""
+        """Return Σ_kl M_kl Cov(w_k, w_l) for M [..., R, K, K], as [..., R, D]."""
 
     def output_spread(self, M: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
         """Return Σ_kl M_kl Cov(w_dk, w_el) for M [X, K, K] and all outputs, as [X, D, D]."""
 
     def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
-        """Return joint draws of the weights at all X inputs, [S, X, B, K], for a view of pairs."""
+        """Return joint draws of the weights of means [B, X', D, K], [S, B, X', D, K], for a view of pairs."""
 
 
 def condition(
@@ -86,17 +97,24 @@ def condition(
     X: tf.Tensor,
     chol: tf.Tensor,
     Xnew: tf.Tensor,
-    full_cov: bool,
+    pairs: bool,
     nugget: tf.Tensor | float = 0.0,
 ) -> Conditional:
-    """Return the conditional at Xnew [X, D] of a process with white noise ``nugget``. O(N²X)."""
-    A = tf.linalg.triangular_solve(chol, kernel(X, Xnew))
-    if full_cov:
-        residual = kernel(Xnew) - tf.matmul(A, A, transpose_a=True)
+    """Return the conditional at Xnew of a process with white noise ``nugget``. O(N²X).
+
+    Xnew is [X, Q], or with ``pairs`` the members [B, X', Q].
+    """
+    rows = Rows(Xnew)
+    A = tf.linalg.triangular_solve(chol, kernel(X, rows.flat))
+    if pairs:
+        own = rows.columns(A)  # [B, N, X']
+        residual = batched.gram(kernel, Xnew) - tf.matmul(own, own, transpose_a=True)
         return Conditional(
             A, tf.linalg.set_diag(residual, tf.nn.relu(tf.linalg.diag_part(residual)) + nugget)
         )
-    return Conditional(A, tf.nn.relu(kernel(Xnew, full_cov=False) - tf.reduce_sum(A**2, axis=0)) + nugget)
+    return Conditional(
+        A, tf.nn.relu(kernel(rows.flat, full_cov=False) - tf.reduce_sum(A**2, axis=0)) + nugget
+    )
 
 
 def block_size(rows: int | None, num_latent: int, draws: int = 1) -> int:
@@ -110,13 +128,14 @@ def normal(seed: tf.Tensor, number: int, like: tf.Tensor) -> tf.Tensor:
 
 
 def second_moment(view: View) -> tf.Tensor:
-    """Return E[f_x f_yᵀ] for the inputs or pairs of inputs of a view, [R, K, K]."""
-    K = view.mean.shape[-1]
-    mean = view.mean
-    if view.cov.shape[0] == mean.shape[0]:
-        return view.cov + mean[:, :, None] * mean[:, None, :]
-    pairs = mean[:, None, :, None] * mean[None, :, None, :]
-    return view.cov + tf.reshape(pairs, [-1, K, K])
+    """Return E[f_x f_xᵀ] for the inputs of a view, [X, K, K]."""
+    return view.cov + view.mean[:, :, None] * view.mean[:, None, :]
+
+
+def second_moment_of_pairs(view: View) -> tf.Tensor:
+    """Return E[f_x f_yᵀ] for the pairs of inputs of a view, [R, K, K]."""
+    pairs = view.mean[:, :, None, :, None] * view.mean[:, None, :, None, :]
+    return view.cov + tf.reshape(pairs, tf.shape(view.cov))
 
 
 def moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -132,12 +151,19 @@ def moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor
 
 
 def joint_moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the mean [X, B] and, for each output, the covariance between inputs [B, X, X]."""
+    """Return the means [B, X', D] and, for each output, the covariances between inputs [B, D, X', X']."""
+    B, X, K = batched.sizes(view.mean)
+    u = _weights_of_members(view, payload, trait)
+    cov = tf.einsum("bxdk,bxykl,bydl->bdxy", u, tf.reshape(view.cov, [B, X, X, K, K]), u)
+    spread = tf.reshape(view.spread(second_moment_of_pairs(view), trait), [B, X, X, batched.sizes(u)[2]])
+    return tf.linalg.matvec(u, view.mean), cov + tf.transpose(spread, [0, 3, 1, 2])
+
+
+def _weights_of_members(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
+    """Return the means of the weights for a view of pairs, [B, X', D, K]."""
+    B, X, K = batched.sizes(view.mean)
     u = view.weights(payload, trait)
-    X, K = view.mean.shape
-    cov = tf.einsum("xdk,xykl,ydl->dxy", u, tf.reshape(view.cov, [X, X, K, K]), u)
-    spread = tf.reshape(view.spread(second_moment(view), trait), [X, X, -1])
-    return tf.linalg.matvec(u, view.mean), cov + tf.transpose(spread, [2, 0, 1])
+    return tf.reshape(u, [B, X, batched.sizes(u)[1], K])
 
 
 def output_moments(view: View, payload: tf.Tensor, trait: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -165,22 +191,22 @@ def log_density(
 
 
 def draw(view: View, payload: tf.Tensor, trait: tf.Tensor, f: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Return joint draws over inputs of W(x)f(x) for draws f [S, X, K] of the nodes, as [S, X, B]."""
-    weights = view.draw_weights(view.weights(payload, trait), trait, seed, f.shape[0])
+    """Return joint draws of W(x)f(x) for draws f [S, B, X', K] of the nodes, as [S, B, X', D]."""
+    weights = view.draw_weights(_weights_of_members(view, payload, trait), trait, seed, f.shape[0])
     return tf.linalg.matvec(weights, f)
 
 
 def draw_nodes(view: View, seed: tf.Tensor, number: int) -> tf.Tensor:
-    """Return joint draws of the nodes at the inputs of a view of pairs, [S, X, K]."""
-    X, K = view.mean.shape
-    factor = joint_factor(view.cov, X, K)
-    noise = tf.random.stateless_normal([number, X * K], seed, dtype=factor.dtype)
-    return view.mean + tf.reshape(tf.linalg.matvec(factor, noise), [number, X, K])
+    """Return joint draws of the nodes at the inputs of each member of a view of pairs, [S, B, X', K]."""
+    B, X, K = batched.sizes(view.mean)
+    factor = joint_factor(view.cov, B, X, K)
+    noise = tf.random.stateless_normal([number, B, X * K], seed, dtype=factor.dtype)
+    return view.mean + tf.reshape(tf.linalg.matvec(factor, noise), [number, B, X, K])
 
 
-def joint_factor(cov: tf.Tensor, X: int, K: int) -> tf.Tensor:
-    """Return the Cholesky factor of covariances given by pairs [..., X², K, K], as [..., XK, XK]."""
+def joint_factor(cov: tf.Tensor, B: int | tf.Tensor, X: int | tf.Tensor, K: int) -> tf.Tensor:
+    """Return the Cholesky factors of covariances given by pairs [..., BX², K, K], as [..., B, XK, XK]."""
     lead = cov.shape[:-3]
-    full = tf.einsum("...xykl->...xkyl", tf.reshape(cov, [*lead, X, X, K, K]))
-    full = tf.reshape(full, [*lead, X * K, X * K])
+    full = tf.einsum("...xykl->...xkyl", tf.reshape(cov, [*lead, B, X, X, K, K]))
+    full = tf.reshape(full, [*lead, B, X * K, X * K])
     return tf.linalg.cholesky(full + gpflow.default_jitter() * tf.eye(X * K, dtype=cov.dtype))

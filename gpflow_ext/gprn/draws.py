@@ -12,7 +12,8 @@ from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
 from gpflow_ext.gprn.posterior import NetworkPosterior, Parts, Seen
 from gpflow_ext.gprn.sampled import node_chol, weight_gram
-from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics.batched import Rows
 
 _SHARED = 4  # parts of a draw before its hyperparameters
 
@@ -78,14 +79,15 @@ class DrawsPosterior(NetworkPosterior):
         f = conditional.condition(
             model.kernel, model.data[0], chol, Xnew, pairs, tf.convert_to_tensor(model.nugget)
         )
-        cross = model.weight_kernel(model.data[0], Xnew)[:, :, None] * F[:, None, :]  # [N, X, K]
+        cross = model.weight_kernel(model.data[0], Rows(Xnew).flat)[:, :, None] * F[:, None, :]  # [N, X, K]
         rhs = model.q.patterns.observed[:, :, None] * tf.reshape(cross, [F.shape[0], -1])
         half = tf.linalg.triangular_solve(factor, rhs)
         smoother = tf.linalg.triangular_solve(factor, half, adjoint=True)
         shape = [factor.shape[0], F.shape[0], -1, K]
-        prior = model.weight_kernel(Xnew, full_cov=pairs)
+        own = model.weight_kernel
+        prior = batched.gram(own, Xnew) if pairs else own(Xnew, full_cov=False)
         return CollapsedView(
-            tf.matmul(f.A, V, transpose_a=True),
+            f.mean(V),
             tf.reshape(f.residual, [-1, 1, 1]) * eye,
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
             -covariance(tf.reshape(half, shape), -prior),

@@ -224,7 +224,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         return network.log_marginal(self.q.patterns, cov, prior.noise)
 
     def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
-        """Return the posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
+        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
         Xnew = tf.cast(Xnew, self.data[0].dtype)
         w = conditional.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
         f = conditional.condition(
@@ -279,12 +279,12 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
 
     @inherit_check_shapes
     def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
-        """Return mean [X, D] and (co)variance of W(x)f(x), as GPflow's models do. O((NK)³ + XNDK)."""
+        """Return mean and (co)variance of W(x)f(x), as GPflow's models do. O((NK)³ + XNDK)."""
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def predict_y(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
-        """Return mean and variance of y, each [X, D]."""
+        """Return mean and variance of y, each [batch..., X, D]."""
         if full_cov or full_output_cov:
             raise NotImplementedError("predict_y gives variances: leave out full_cov and full_output_cov.")
         posterior = self.posterior(None)
@@ -292,7 +292,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         return mean, var + posterior.noise()
 
     def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
-        """Return mean and variance of y for some outputs [B], each [X, B]."""
+        """Return mean and variance of y for some outputs [B], each [batch..., X, B]."""
         return self.posterior(None).gathered(Xnew, tf.convert_to_tensor(indices))
 
     @inherit_check_shapes
@@ -305,13 +305,13 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         draws: int = 200,
         seed: int = 0,
     ) -> tf.Tensor:
-        """Return Σ_d log p(y_nd | x_n) of data (X [X, Q], Y [X, D]), the marginal of each output, [X].
+        """Return Σ_d log p(y_nd | x_n) of data (X [..., X, Q], Y [..., X, D]), marginals of the outputs.
 
         A mixture over ``draws`` draws of the nodes at least, the weights integrated out; where draws of a
         sampler are held, over these too. Missing targets count zero.
         """
         if full_cov or full_output_cov:
-            raise NotImplementedError("The log density is that of each output at each input alone.")
+            raise NotImplementedError("Densities are marginal: leave out full_cov and full_output_cov.")
         Xnew, Y = (tf.cast(part, self.data[0].dtype) for part in data)
         return self.posterior(None).log_density(Xnew, Y, draws, seed)
 
@@ -325,14 +325,14 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         *,
         seed: int = 0,
     ) -> tf.Tensor:
-        """Return draws of W(x)f(x), jointly over inputs, [S, X, D], or [X, D] without a number.
+        """Return draws of W(x)f(x), jointly over inputs, [batch..., S, X, D], or one without a number.
 
         All outputs share a draw's nodes; the weights of the tensor posterior are drawn for each output alone.
         """
         if full_output_cov or not full_cov:
             raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
         samples = self.posterior(None).samples(tf.cast(Xnew, self.data[0].dtype), num_samples or 1, seed)
-        return samples[0] if num_samples is None else samples
+        return tf.squeeze(samples, axis=-3) if num_samples is None else samples
 
 
 def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from gpflow_ext.gprn import conditional, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.tensor import TensorPosterior
+from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 
 Parts = Sequence[tf.Tensor]
@@ -28,7 +31,7 @@ these tensors that returns the results of all members, [S, ...]."""
 
 _MOMENTS = {  # for full_cov and full_output_cov, with the covariance of the members' means
     (False, False): (conditional.moments, "sxb,sxb->xb"),
-    (True, False): (conditional.joint_moments, "sxb,syb->bxy"),
+    (True, False): (conditional.joint_moments, "sbxd,sbyd->bdxy"),
     (False, True): (conditional.output_moments, "sxd,sxe->xde"),
 }
 
@@ -49,7 +52,7 @@ class Network(Protocol):
         """Return the factors of both kernels and the noise."""
 
     def view(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> View:
-        """Return the approximate posterior as seen from Xnew [X, Q], or from all pairs of its rows."""
+        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
 
     def held(self) -> tuple[tf.Tensor, Stack]:
         """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
@@ -58,8 +61,8 @@ class Network(Protocol):
 class NetworkPosterior(posteriors.AbstractPosterior):
     """The mean of S members: one approximate posterior, or the exact ones given each of S draws.
 
-    The cache holds the targets or the means of the weights, and what `_parts` returns. ``update_cache`` reads
-    the model again, so the object follows a model that is trained further.
+    New inputs have any batch axes. The cache holds the targets or the means of the weights, and what `_parts`
+    returns. ``update_cache`` reads the model again, so the object follows a model that is trained further.
     """
 
     def __init__(self, model: Network, precompute_cache: PrecomputeCacheType | str | None) -> None:
@@ -73,7 +76,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
 
     @abstractmethod
     def _seen(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> Seen:
-        """Return the members as seen from Xnew [X, Q], or from all pairs of its rows."""
+        """Return the members as seen from Xnew [X, Q], or from pairs within inputs of a batch [B, X', Q]."""
 
     @abstractmethod
     def _size(self, parts: Parts) -> int:
@@ -94,7 +97,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         return *self._model.q.payload(), *self._parts()
 
     def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
-        """Return mean and variance of y for some outputs [B], each [X, B], from the cache."""
+        """Return mean and variance of y for some outputs [B], each [batch..., X, B], from the cache."""
         payload, trait, *parts = self.cache or self._cached()
         payload, trait = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)  # no lookup in a variable
         return self._some(parts, (tf.gather(payload, indices, axis=1), tf.gather(trait, indices)), Xnew)
@@ -104,35 +107,45 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         return self._some(self._parts(), self._model.q.gather(indices), Xnew)
 
     def _some(self, parts: Parts, block: Block, Xnew: tf.Tensor) -> MeanAndVariance:
-        mean, var = self._moments(parts, [block], Xnew)
+        mean, var = self._moments(parts, [block], Rows(Xnew))
         return mean, var + self.noise()
 
     def log_density(self, Xnew: tf.Tensor, Y: tf.Tensor, draws: int = 200, seed: int = 0) -> tf.Tensor:
-        """Return Σ_d log p(y_nd | x_n) for targets [X, D], [X]: densities are averaged over the members."""
+        """Return Σ_d log p(y_nd | x_n) for targets [batch..., X, D], [batch..., X].
+
+        Densities are averaged over the members. All members of the batch have the same random numbers.
+        """
         parts = self._parts() if self.cache is None else self.cache[2:]
         each = -(-draws // self._size(parts))
 
         def one(view: View, number: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
-            noise = conditional.normal(_seed(seed, number), each, view.mean)
-            payload, trait, targets = block
+            noise = conditional.normal(_seed(seed, number), each, view.mean[: inputs.length])
+            noise = tf.tile(noise, [1, inputs.count, 1])
+            payload, trait, y = block
             variance = tf.convert_to_tensor(self._model.likelihood.variance)
-            return conditional.log_density(view, payload, trait, targets, variance, noise)
+            return conditional.log_density(view, payload, trait, y, variance, noise)
 
-        members, begin, total = self._seen(parts, Xnew)(one, 1), 0, tf.zeros([tf.shape(Y)[0]], Y.dtype)
-        size = conditional.block_size(_rows(Xnew), self._model.num_latent, each)
+        inputs, targets = Rows(Xnew), Rows(Y).flat
+        members, begin = self._seen(parts, inputs.flat)(one, 1), 0
+        total = tf.zeros([tf.shape(targets)[0]], targets.dtype)
+        size = self._block_size(inputs, False, each)
         for payload, trait in (
             self._model.q.blocks(size) if self.cache is None else _blocks(self.cache[:2], size)
         ):
             end = begin + int(trait.shape[0])
-            part, there = outputs.known(Y[:, begin:end])
+            part, there = outputs.known(targets[:, begin:end])
             terms = members(payload, trait, part)
             mixed = tf.reduce_logsumexp(terms, axis=0) - np.log(terms.shape[0])
             total += tf.reduce_sum(there * mixed, axis=1)
             begin = end
-        return total
+        return inputs.apart(total)
 
     def samples(self, Xnew: tf.Tensor, number: int, seed: int) -> tf.Tensor:
-        """Return draws of W(x)f(x), jointly over inputs, [S, X, D]."""
+        """Return draws of W(x)f(x), jointly over inputs [batch..., X, Q], [batch..., S, X, D].
+
+        Each member of the batch has random numbers of its own, all are of the same draws of a sampler.
+        """
+        rows = Rows(Xnew)
         parts, each = self._chosen(self._parts(), number, seed)
 
         def one(view: View, member: tf.Tensor, count: tf.Tensor, *block: tf.Tensor) -> tf.Tensor:
@@ -140,12 +153,17 @@ class NetworkPosterior(posteriors.AbstractPosterior):
             payload, trait = block
             return conditional.draw(view, payload, trait, f, _seed(seed, member, count + 1))
 
-        members, found = self._seen(parts, Xnew, pairs=True)(one, 1), []
-        size = conditional.block_size(_rows(Xnew, True), self._model.num_latent, number)
-        for count, (payload, trait) in enumerate(self._model.q.blocks(size)):
-            drawn = members(tf.constant(count), payload, trait)
-            found.append(tf.reshape(drawn, [-1, *drawn.shape[2:]]))
-        return tf.concat(found, axis=-1)
+        members, found = self._seen(parts, rows.members, pairs=True)(one, 1), []
+        for count, (payload, trait) in enumerate(self._model.q.blocks(self._block_size(rows, True, number))):
+            drawn = members(tf.constant(count), payload, trait)  # of each member of the mixture, [S, ...]
+            found.append(tf.reshape(drawn, [number, *batched.sizes(drawn)[2:]]))
+        return rows.of_members(tf.transpose(tf.concat(found, axis=-1), [1, 0, 2, 3]))
+
+    def _block_size(self, rows: Rows, pairs: bool, draws: int = 1) -> int:
+        """Return the number of outputs that are treated at once."""
+        sizes = [rows.count, rows.length, rows.length if pairs else 1]
+        known = None if any(tf.is_tensor(size) for size in sizes) else math.prod(sizes)
+        return conditional.block_size(known, self._model.num_latent, draws)
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -165,25 +183,28 @@ class NetworkPosterior(posteriors.AbstractPosterior):
     ) -> MeanAndVariance:
         """Return mean and (co)variance, from a cached payload or by reading the targets block by block."""
         if full_cov and full_output_cov:
-            raise NotImplementedError("full_cov and full_output_cov together are not supported.")
-        Xnew = tf.cast(Xnew, self._model.data[0].dtype)
+            raise NotImplementedError(
+                "full_cov and full_output_cov together are not supported: ask for one of them."
+            )
+        rows = Rows(tf.cast(Xnew, self._model.data[0].dtype))
         if full_output_cov:
-            return self._moments(parts, [payload or self._model.q.payload()], Xnew, False, True)
-        size = conditional.block_size(_rows(Xnew, full_cov), self._model.num_latent)
+            return self._moments(parts, [payload or self._model.q.payload()], rows, False, True)
+        size = self._block_size(rows, full_cov)
         blocks = self._model.q.blocks(size) if payload is None else _blocks(payload, size)
-        return self._moments(parts, blocks, Xnew, full_cov)
+        return self._moments(parts, blocks, rows, full_cov)
 
     def _moments(
         self,
         parts: Parts,
         blocks: Iterable[Block],
-        Xnew: tf.Tensor,
+        rows: Rows,
         full_cov: bool = False,
         full_output_cov: bool = False,
     ) -> MeanAndVariance:
         """Return mean and (co)variance of the mixture, by the law of total variance."""
         function, between = _MOMENTS[full_cov, full_output_cov]
-        members = self._seen(parts, Xnew, full_cov)(lambda view, _, *block: function(view, *block), 2)
+        inputs, restored = (rows.members, rows.of_members) if full_cov else (rows.flat, rows.apart)
+        members = self._seen(parts, inputs, full_cov)(lambda view, _, *block: function(view, *block), 2)
         found = []
         for payload, trait in blocks:
             means, covs = members(payload, trait)
@@ -193,7 +214,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
                 cov += tf.einsum(between, apart, apart) / float(means.shape[0])
             found.append((mean, cov))
         joined, joint = zip(*found, strict=True)
-        return tf.concat(joined, axis=1), tf.concat(joint, axis=0 if full_cov else 1)
+        return restored(tf.concat(joined, axis=-1)), restored(tf.concat(joint, axis=-3 if full_cov else -1))
 
 
 class ApproximatePosterior(NetworkPosterior):
@@ -220,11 +241,6 @@ class ApproximatePosterior(NetworkPosterior):
     def noise(self) -> tf.Tensor:
         """See `NetworkPosterior`."""
         return tf.convert_to_tensor(self._model.likelihood.variance)
-
-
-def _rows(Xnew: tf.Tensor, pairs: bool = False) -> int | None:
-    rows = Xnew.shape[0]
-    return rows if rows is None else int(rows) ** (2 if pairs else 1)
 
 
 def _seed(seed: int, *numbers: Any) -> tf.Tensor:

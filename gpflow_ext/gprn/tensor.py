@@ -14,6 +14,7 @@ import tensorflow_probability as tfp
 from gpflow_ext.gprn import conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, known
+from gpflow_ext.numerics import batched
 
 _START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
 _LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
@@ -139,7 +140,7 @@ class TensorPosterior(tf.Module):
         Omega = tf.matmul(omega, omega, transpose_b=True)
         own = tf.reshape(f.residual, [-1, 1, 1]) * tf.eye(K, dtype=mean.dtype)
         return TensorView(
-            tf.matmul(f.A, mean, transpose_a=True),
+            f.mean(mean),
             own + tf.reshape(seen, [-1, 1, 1]) * Omega,
             w.A,
             tf.reshape(w.residual, [-1]),
@@ -187,15 +188,15 @@ class TensorView:
 
     def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
         """See `View`; correlations between outputs are left out."""
-        X, B, K = mean.shape
+        B, X, D, K = batched.sizes(mean)
         own, shared = (
-            conditional.joint_factor(tf.reshape(cov, [X * X, 1, 1]), X, 1)
-            for cov in (self.residual, self.shared)
-        )
-        noise = tf.random.stateless_normal([2, number, B, X, K], seed, dtype=mean.dtype)
+            conditional.joint_factor(cov[:, None, None], B, X, 1) for cov in (self.residual, self.shared)
+        )  # [B, X, X]
+        noise = tf.random.stateless_normal([2, number, D, B, X, K], seed, dtype=mean.dtype)
         moved = tf.matmul(own, noise[0])
         through = tf.matmul(tf.matmul(shared, noise[1]), self.column, transpose_b=True)
-        return mean + tf.transpose(moved + tf.sqrt(trait)[:, None, None] * through, [0, 2, 1, 3])
+        moved += tf.sqrt(trait)[:, None, None, None] * through
+        return mean + tf.transpose(moved, [0, 2, 3, 1, 4])
 
     def _traces(self, M: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         Gamma = tf.matmul(self.column, self.column, transpose_b=True)
@@ -217,8 +218,11 @@ def _factor(size: int, scale: float) -> gpflow.Parameter:
 
 
 def _product(half: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Return HᵀH for H [N, X], its diagonal only where ``like`` is a vector."""
-    return tf.reduce_sum(half**2, axis=0) if like.shape.rank == 1 else tf.matmul(half, half, transpose_a=True)
+    """Return HᵀH for H [N, X]: its diagonal, or the blocks of members where ``like`` has them."""
+    if like.shape.rank == 1:
+        return tf.reduce_sum(half**2, axis=0)
+    half = tf.reshape(half, [half.shape[0], *batched.sizes(like)[:2]])
+    return tf.einsum("nbx,nby->bxy", half, half)
 
 
 def _kronecker(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -87,7 +87,10 @@ def each(function: Callable[..., tf.Tensor], stack: Stack, *tensors: tf.Tensor) 
 
 
 def gram(kernel: Kernel, stack: Stack, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
-    """Return k(X, X2) for each member, [C, N, N2], or [1, N, N2] where no parameter of it is stacked."""
+    """Return k(X, X2) for each member, [C, N, N2], or [1, N, N2] where no parameter of it is stacked.
+
+    Without X2 the inputs may have batch axes, [batch..., N, D]: it broadcasts with [C, batch..., N, N].
+    """
     own = stack.within(kernel)
     if not own.values:
         return kernel(X, X2)[None]
@@ -97,10 +100,10 @@ def gram(kernel: Kernel, stack: Stack, X: tf.Tensor, X2: tf.Tensor | None = None
     if type(kernel) is White and X2 is not None:
         return tf.zeros([1, tf.shape(X)[0], tf.shape(X2)[0]], X.dtype)
     if type(kernel) is White:
-        return stack[kernel.variance][:, None, None] * tf.eye(tf.shape(X)[0], dtype=X.dtype)
+        return _beside(stack[kernel.variance], X) * tf.eye(tf.shape(X)[-2], dtype=X.dtype)
     if type(kernel) is Constant:
-        columns = tf.shape(X if X2 is None else X2)[0]
-        return stack[kernel.variance][:, None, None] * tf.ones([tf.shape(X)[0], columns], X.dtype)
+        columns = tf.shape(X if X2 is None else X2)[-2]
+        return _beside(stack[kernel.variance], X) * tf.ones([tf.shape(X)[-2], columns], X.dtype)
     if isinstance(kernel, IsotropicStationary) and type(kernel).K is IsotropicStationary.K:
         return _isotropic(kernel, own, *kernel.slice(X, X2))
     return each(lambda: kernel(X, X2), own)
@@ -123,28 +126,34 @@ def _isotropic(kernel: IsotropicStationary, own: Stack, X: tf.Tensor, X2: tf.Ten
     """Return a function of the scaled distances; all parameters but the length scales broadcast."""
     lengths = own[kernel.lengthscales]
     if lengths.shape.rank == 1:  # one for all dimensions: the distances are the same for all members
-        squared = _squared_distances(X, X if X2 is None else X2)[None] / lengths[:, None, None] ** 2
+        squared = _squared_distances(X, X if X2 is None else X2)[None] / _beside(lengths, X) ** 2
     else:
-        scaled = X / lengths[:, None, :]
-        squared = _squared_distances(scaled, scaled if X2 is None else X2 / lengths[:, None, :])
+        scaled = X / _beside(lengths, X)
+        squared = _squared_distances(scaled, scaled if X2 is None else X2 / _beside(lengths, X2))
     if kernel.lengthscales not in own:
         squared = tf.repeat(squared, tf.shape(own.values[0][1])[0], axis=0)
-    with _broadcasting(kernel, own):
+    with _broadcasting(kernel, own, X):
         return kernel.K_r2(squared)
 
 
 @contextlib.contextmanager
-def _broadcasting(kernel: Kernel, own: Stack) -> Iterator[None]:
-    """Put tensors [C, 1, 1] where the kernel's scalar parameters are, while a graph is traced."""
+def _broadcasting(kernel: Kernel, own: Stack, X: tf.Tensor) -> Iterator[None]:
+    """Put tensors [C, 1, …, 1] where the kernel's scalar parameters are, while a graph is traced."""
     names = [name for name, part in vars(kernel).items() if isinstance(part, gpflow.Parameter)]
     before = {name: vars(kernel)[name] for name in names if name != "lengthscales"}
     try:
         for name, parameter in before.items():
-            object.__setattr__(kernel, name, own[parameter][:, None, None])
+            object.__setattr__(kernel, name, _beside(own[parameter], X))
         yield
     finally:
         for name, parameter in before.items():
             object.__setattr__(kernel, name, parameter)
+
+
+def _beside(values: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+    """Return values [C] or [C, D] with axes of length one after C, to broadcast with X [..., N, D]."""
+    ones = [1] * (len(X.shape) - values.shape.rank + 1)
+    return tf.reshape(values, [tf.shape(values)[0], *ones, *values.shape[1:]])
 
 
 def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,7 @@ from gpflow.base import MeanAndVariance
 from gpflow.inducing_variables import InducingPoints
 
 from gpflow_ext.numerics import grids, linalg, stacked
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 
 
@@ -126,12 +127,17 @@ class FreeFormDensity:
         return mean, tf.broadcast_to(tf.nn.relu(residual)[:, :, None], tf.shape(mean))
 
     def covariance(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor) -> MeanAndVariance:
-        """Return mean [C, N, P] and covariance [C, N, N] of f(X) given v and θ. O(C(NM² + N²M))."""
-        projection = self.project(stack, X, chol)
-        mean, _ = self._moments(stack, X, projection, stack[self.model.V])
-        explained = tf.matmul(projection.A, projection.A, transpose_a=True)
-        cov = stacked.gram(self.model.kernel, stack, X) - explained
-        return mean, tf.broadcast_to(cov, [tf.shape(mean)[0], tf.shape(X)[0], tf.shape(X)[0]])
+        """Return mean and covariance of f(X) given v and θ, for X [batch..., N, D]. O(C(NM² + N²M)) each.
+
+        They are [C, batch..., N, P] and [C, batch..., N, N].
+        """
+        rows = Rows(X)
+        projection = self.project(stack, rows.flat, chol)
+        mean, _ = self._moments(stack, rows.flat, projection, stack[self.model.V])
+        A = rows.columns(projection.A)
+        cov = stacked.gram(self.model.kernel, stack, X) - tf.matmul(A, A, transpose_a=True)
+        count = tf.shape(mean)[:1]
+        return rows.apart(mean, 1), tf.broadcast_to(cov, tf.concat([count, tf.shape(cov)[1:]], axis=0))
 
     def gaussian_moments(self, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> MeanAndVariance:
         """Return mean and variance [N, P] of f at the data for q(v), [M, P] and [P, M, M]; fast on grids."""

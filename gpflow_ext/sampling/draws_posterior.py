@@ -9,16 +9,23 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.base import MeanAndVariance
-from gpflow.conditionals.util import expand_independent_outputs
 from gpflow.inducing_variables import InducingPoints
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import MixturePredictions
 from gpflow_ext.sampling.density import FreeFormDensity
 
 BLOCK = 32  # draws treated at once: memory O(BLOCK·M·N)
+
+_BETWEEN = {  # the covariance of the draws' means, for full_cov and full_output_cov
+    (False, False): "s...np,s...np->...np",
+    (True, False): "s...np,s...mp->...pnm",
+    (False, True): "s...np,s...nq->...npq",
+    (True, True): "s...np,s...mq->...npmq",
+}
 
 
 class DrawnModel(Protocol):
@@ -53,7 +60,12 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
-        """Return what the draws predict at X [N, D]."""
+        """Return what the draws predict at X [N, D]; `ValueError` for other axes."""
+        if len(X.shape) != 2:
+            raise ValueError(
+                f"X must be inputs [N, D]; its shape is {X.shape}: predict a batch by predict_f, predict_y "
+                "or predict_log_density."
+            )
         return self._predictions(self.cache or self._factors(), X)
 
     def _predictions(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> MixturePredictions:
@@ -64,14 +76,18 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         return MixturePredictions(self._model.likelihood, self._stack, X, mean, var)
 
     def sample_f(self, X: tf.Tensor, num_samples: int) -> tf.Tensor:
-        """Return samples of f at X [N, D], each from a draw taken at random, [num_samples, N, P]."""
+        """Return samples of f at X [batch..., N, D], each from a draw taken at random.
+
+        They are [batch..., num_samples, N, P]; those of one number are of the same draw in all of the batch.
+        """
         (chol,) = self.cache or self._factors()
-        rows = tf.random.uniform([num_samples], maxval=self._size, dtype=tf.int32)
-        taken = Stack((parameter, tf.gather(value, rows)) for parameter, value in self._stack.values)
-        L = chol if chol.shape[0] == 1 else tf.gather(chol, rows)
+        chosen = tf.random.uniform([num_samples], maxval=self._size, dtype=tf.int32)
+        taken = Stack((parameter, tf.gather(value, chosen)) for parameter, value in self._stack.values)
+        L = chol if chol.shape[0] == 1 else tf.gather(chol, chosen)
         mean, cov = self._density.covariance(taken, tf.convert_to_tensor(X), L)
         root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
-        return mean + root @ tf.random.normal(tf.shape(mean), dtype=mean.dtype)
+        samples = mean + root @ tf.random.normal(tf.shape(mean), dtype=mean.dtype)
+        return batched.behind_batch(samples)
 
     @property
     def _size(self) -> int:
@@ -96,18 +112,30 @@ class DrawsPosterior(posteriors.AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        if not full_cov:
-            mean, var = self._predictions(cache, Xnew).f()
-            return mean, expand_independent_outputs(var, full_cov, full_output_cov)
-        parts = [
-            self._density.covariance(stack, tf.convert_to_tensor(Xnew), L)
-            for stack, L in self._blocks(cache[0])
-        ]
-        mean, cov = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
-        apart = mean - tf.reduce_mean(mean, axis=0)  # [S, N, P]
-        between = tf.einsum("snp,smp->pnm", apart, apart) / self._size
-        total = tf.reduce_mean(cov, axis=0) + between  # [P, N, N]
-        return tf.reduce_mean(mean, axis=0), expand_independent_outputs(total, full_cov, full_output_cov)
+        mean, cov = self._moments(cache, tf.convert_to_tensor(Xnew), full_cov)
+        average = tf.reduce_mean(mean, axis=0)
+        within = batched.independent_outputs(cov, full_cov, full_output_cov)
+        apart = mean - average
+        return average, within + tf.einsum(_BETWEEN[full_cov, full_output_cov], apart, apart) / self._size
+
+    def _moments(
+        self, cache: tuple[tf.Tensor, ...], X: tf.Tensor, full_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the means [S, batch..., N, P], and the mean over the draws of the variances or covariances.
+
+        These are [batch..., N, P] or [batch..., P, N, N].
+        """
+        rows, means, covs = Rows(X), [], []
+        for stack, L in self._blocks(cache[0]):
+            moments = (
+                self._density.covariance(stack, X, L)
+                if full_cov
+                else [rows.apart(part, 1) for part in self._density.moments(stack, rows.flat, L)]
+            )
+            means.append(moments[0])
+            covs.append(tf.reduce_sum(moments[1], axis=0))
+        mean, cov = tf.concat(means, axis=0), tf.add_n(covs) / self._size
+        return mean, tf.repeat(cov[..., None, :, :], mean.shape[-1], axis=-3) if full_cov else cov
 
     def _blocks(self, chol: tf.Tensor) -> list[tuple[Stack, tf.Tensor]]:
         """Return the draws and their factors, `BLOCK` at a time."""

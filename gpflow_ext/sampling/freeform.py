@@ -17,6 +17,7 @@ from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks
 from gpflow_ext.numerics import grids
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import Predictions
 from gpflow_ext.sampling.density import FreeFormDensity
@@ -218,6 +219,7 @@ class SGPMCFreeForm(SGPMC):
         """Return mean and (co)variance of f(Xnew), those of the mixture over the draws."""
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
 
+    @inherit_check_shapes
     def predict_f_samples(
         self,
         Xnew: Any,
@@ -225,27 +227,34 @@ class SGPMCFreeForm(SGPMC):
         full_cov: bool = True,
         full_output_cov: bool = False,
     ) -> tf.Tensor:
-        """Return samples of f(Xnew), [num_samples, N, P] or [N, P], each from a draw taken at random."""
+        """Return samples of f(Xnew), [batch..., num_samples, N, P], each from a draw taken at random.
+
+        Without a number it is one, [batch..., N, P]. A sample is of one draw in all members of the batch.
+        """
         if not full_cov or full_output_cov:
             raise NotImplementedError(
                 "Samples are of all rows together: leave out full_cov and full_output_cov."
             )
-        found = self.posterior(None).sample_f(Xnew, num_samples or 1)
-        return found[0] if num_samples is None else found
+        found = self.posterior(None).sample_f(Xnew, 1 if num_samples is None else num_samples)
+        return tf.squeeze(found, axis=-3) if num_samples is None else found
 
     @inherit_check_shapes
     def predict_y(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> MeanAndVariance:
         """Return mean and variance of y at Xnew, those of the mixture over the draws."""
         if full_cov or full_output_cov:
             raise NotImplementedError("predict_y gives variances: leave out full_cov and full_output_cov.")
-        return self.predictions(tf.convert_to_tensor(Xnew)).mean_and_var()
+        rows = Rows(Xnew)
+        mean, var = self.predictions(rows.flat).mean_and_var()
+        return rows.apart(mean), rows.apart(var)
 
     @inherit_check_shapes
     def predict_log_density(
         self, data: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
-        """Return log (1/S) Σ_s p(yₙ | xₙ, draw s), [N]: densities are averaged, not their logarithms."""
+        """Return log (1/S) Σ_s p(yₙ | xₙ, draw s), [batch..., N]: densities are averaged, not logarithms."""
         if full_cov or full_output_cov:
-            raise NotImplementedError("predict_log_density treats the rows alone: leave out full_cov.")
-        X, Y = map(tf.convert_to_tensor, data)
-        return self.predictions(X).log_density(Y)
+            raise NotImplementedError(
+                "predict_log_density treats the rows alone: leave out full_cov and full_output_cov."
+            )
+        X, Y = map(Rows, data)
+        return X.apart(self.predictions(X.flat).log_density(Y.flat))

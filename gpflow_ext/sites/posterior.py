@@ -7,9 +7,10 @@ from typing import Any, Protocol
 import gpflow
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
-from gpflow.conditionals.util import expand_independent_outputs
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
+from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
 
 
@@ -62,14 +63,17 @@ class DenseSitePosterior(AbstractPosterior):
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
         alpha, Qinv = cache  # [N, L], [L, N, N]
-        cross = self.kernel(self.X_data, Xnew)  # [N, R]
-        K = self.kernel(Xnew, full_cov=full_cov)
+        rows = Rows(Xnew)
+        cross = self.kernel(self.X_data, rows.flat)  # [N, R]
+        explained = Qinv @ cross  # [L, N, R]
         if full_cov:
-            cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
+            products = tf.matmul(rows.columns(cross), rows.columns(explained), transpose_a=True)
+            cov = batched.behind_batch(self.kernel(Xnew) - products)
         else:
-            cov = K[:, None] - tf.transpose(tf.reduce_sum(cross * (Qinv @ cross), axis=-2))  # [R, L]
-        mean = tf.matmul(cross, alpha, transpose_a=True)  # [R, L]
-        return mean, expand_independent_outputs(cov, full_cov, full_output_cov)
+            variances = self.kernel(rows.flat, full_cov=False)[:, None]
+            cov = rows.apart(variances - tf.transpose(tf.reduce_sum(cross * explained, axis=-2)))
+        mean = rows.apart(tf.matmul(cross, alpha, transpose_a=True))
+        return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
 
 
 def _reduction(factor: Factor, prec: tf.Tensor) -> tf.Tensor:

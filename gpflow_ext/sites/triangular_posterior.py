@@ -10,12 +10,12 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.base import MeanAndVariance
-from gpflow.conditionals.util import expand_independent_outputs
 from gpflow.covariances import Kuf
 from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.numerics import triangular
+from gpflow_ext.numerics import batched, triangular
+from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.sites import Whitened, sparse_prior
 
 
@@ -85,17 +85,17 @@ class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         chol, q_mu, factor = cache  # [M, M], [M, K], [K, M, M]
-        A = tf.linalg.triangular_solve(chol, Kuf(self.X_data, self.kernel, Xnew))  # [M, N]
-        K = self.kernel(Xnew, full_cov=full_cov)
+        rows = Rows(Xnew)
+        A = tf.linalg.triangular_solve(chol, Kuf(self.X_data, self.kernel, rows.flat))  # [M, R]
         if full_cov:
-            seen = self._seen(factor, A)  # [K, M, N]
-            cov = K - tf.matmul(A, A, transpose_a=True) + tf.matmul(seen, seen, transpose_a=True)
+            seen, own = rows.columns(self._seen(factor, A)), rows.columns(A)
+            cov = self.kernel(Xnew) - tf.matmul(own, own, transpose_a=True)
+            cov = batched.behind_batch(cov + tf.matmul(seen, seen, transpose_a=True))
         else:
-            prior = tf.nn.relu(K - tf.reduce_sum(A**2, axis=0))[:, None]
-            cov = prior + self._variances(factor, A)  # [N, K]
-        return tf.matmul(A, q_mu, transpose_a=True), expand_independent_outputs(
-            cov, full_cov, full_output_cov
-        )
+            prior = tf.nn.relu(self.kernel(rows.flat, full_cov=False) - tf.reduce_sum(A**2, axis=0))[:, None]
+            cov = rows.apart(prior + self._variances(factor, A))
+        mean = rows.apart(tf.matmul(A, q_mu, transpose_a=True))
+        return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
 
 
 class WhitenedPosterior(TriangularPosterior):

@@ -1,0 +1,285 @@
+"""GPflow's contract of predictions: inputs [batch..., N, D] with any batch axes, for every flag and every model.
+
+The reference of a batch are predictions of the same model at all rows of a pool, without batch axes: a member's
+covariance is a block of the joint one. Batches are as long as whatever an axis could be mistaken for: the data,
+the inducing points, the draws, the outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow.models import GPModel
+from gpflow.posteriors import PrecomputeCacheType
+from marks import SLOW
+
+import gpflow_ext
+from conformance import models
+from conformance.models import Entry
+from gpflow_ext.numerics.batched import Rows
+
+POOL = np.random.default_rng(10).uniform(-2.0, 2.0, (9, models.WIDTH))
+FEW = [(models.NUM_INDUCING, 1), (2, 3, 2)]  # of inputs without their last axis
+MANY = [
+    *((length, 3) for length in (1, 2, 3, models.NUM_DRAWS, models.NUM_INDUCING, models.NUM_DATA)),
+    (models.NUM_INDUCING, 1),
+    (3, models.NUM_INDUCING),
+    (2, models.NUM_DATA),
+    (1, 1),
+    (2, 0),
+    (0, 2),
+    (0, 0),
+]
+FLAGS = list(itertools.product([False, True], repeat=2))
+ALL = list(models.ENTRIES.values())
+OURS = models.entries(without=["gpflow"])
+DEAR = ["GPRNTensor, tensor", "GPRNTensor, inducing inputs", "GPRNTensor, draws"]
+OPEN = {"VGPKMM", "VGPKMM, inducing points", "SVGPRobustMax", "SGPMCFreeForm, draws", "GPRNTensor", "SVGP"}
+Pool = dict[Any, Any]
+
+
+def each(entries: list[Entry], slow: Container[str] = ()) -> pytest.MarkDecorator:
+    """Parametrise a test by the entry of a model; ``slow`` names those that are tried in long runs only."""
+    cases = [
+        pytest.param(entry, id=entry.name, marks=[SLOW] if entry.name in slow else []) for entry in entries
+    ]
+    return pytest.mark.parametrize("entry", cases, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", name="entry")
+def _entry(request: pytest.FixtureRequest) -> Entry:
+    return request.param
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(entry: Entry) -> GPModel:
+    """The model of an entry, built once for all tests that leave it as it is."""
+    return entry.build()
+
+
+@pytest.fixture(scope="module", name="pool")
+def _pool(entry: Entry, model: GPModel) -> Pool:
+    """Predictions at the rows of the pool, by the flags, and of their targets."""
+    pool: Pool = {
+        flags: [part.numpy() for part in model.predict_f(POOL, *flags)]
+        for flags in FLAGS
+        if answers(entry, *flags, batched=False)
+    }
+    pool["y"] = [part.numpy() for part in model.predict_y(POOL)]
+    pool["log density"] = [model.predict_log_density((POOL, targets(entry))).numpy()]
+    return pool
+
+
+def answers(entry: Entry, full_cov: bool, full_output_cov: bool, batched: bool) -> bool:
+    """Whether the flags are for the model. GPflow's own fail for both in a batch, where ours need not."""
+    if entry.name in ("GPR", "VGP"):
+        return not full_output_cov
+    if "network" in entry.tags or (batched and not entry.is_ours):
+        return not (full_cov and full_output_cov)
+    return True
+
+
+def targets(entry: Entry) -> np.ndarray:
+    """Targets of the rows of the pool."""
+    return entry.Y[np.arange(len(POOL)) % len(entry.Y)]
+
+
+def rows(shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of rows of the pool, different ones within each member of a batch."""
+    rng = np.random.default_rng(len(shape))
+    members = [rng.permutation(len(POOL))[: shape[-1]] for _ in range(int(np.prod(shape[:-1])))]
+    return np.reshape(np.array(members, int), shape)
+
+
+def block(cov: np.ndarray, index: np.ndarray, full_cov: bool, full_output_cov: bool) -> np.ndarray:
+    """The (co)variances of rows of the pool."""
+    if not full_cov:
+        return cov[index]
+    first, second = index[..., :, None], index[..., None, :]
+    if not full_output_cov:
+        return np.moveaxis(cov[:, first, second], 0, -3)
+    return np.swapaxes(cov.transpose(0, 2, 1, 3)[first, second], -3, -2)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def assert_members_of(pool: Pool, index: np.ndarray, flags: tuple[bool, bool], found: Any) -> None:
+    mean, cov = pool[flags]
+    assert_close(found, (mean[index], block(cov, index, *flags)))
+
+
+def batches(entry: Entry, flags: tuple[bool, bool], shapes: list[tuple[int, ...]]) -> Iterator[np.ndarray]:
+    return map(rows, shapes if answers(entry, *flags, batched=True) else [])
+
+
+def test_every_model_is_under_contract() -> None:
+    assert {type(entry.build()).__name__ for entry in OURS} == set(gpflow_ext.models.__all__)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@each(ALL)
+def test_a_batch_is_predicted_as_its_members(entry, model, pool, flags) -> None:
+    for index in batches(entry, flags, FEW):
+        assert_members_of(pool, index, flags, model.predict_f(POOL[index], *flags))
+
+
+@each(ALL, slow=DEAR)
+def test_y_and_its_density_are_those_of_the_members(entry, model, pool) -> None:
+    def density(index: np.ndarray) -> tf.Tensor:
+        return model.predict_log_density((POOL[index], targets(entry)[index]))
+
+    for index in map(rows, FEW):
+        assert_close(model.predict_y(POOL[index]), [part[index] for part in pool["y"]])
+        if "network" not in entry.tags:
+            assert_close([density(index)], [pool["log density"][0][index]])
+    if "network" in entry.tags:  # of random numbers for each place in a member
+        index = rows((2, 3))
+        assert_close(density(index), [density(member) for member in index])
+
+
+@each(ALL, slow={entry.name for entry in ALL} - OPEN)
+def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> None:
+    flags = [flags for flags in FLAGS if answers(entry, *flags, batched=True)]
+
+    def everything(X: tf.Tensor, Y: tf.Tensor) -> Any:
+        latent = [model.predict_f(X, *these) for these in flags]
+        return latent, model.predict_y(X), model.predict_log_density((X, Y))
+
+    widths = models.WIDTH, entry.Y.shape[1]
+    signature = [tf.TensorSpec([None, None, width], tf.float64) for width in widths]
+    compiled = tf.function(everything, input_signature=signature, autograph=False)
+    for index in map(rows, MANY):
+        latent, y, density = compiled(POOL[index], targets(entry)[index])
+        for these, found in zip(flags, latent, strict=True):
+            assert_members_of(pool, index, these, found)
+        assert_close(y, [part[index] for part in pool["y"]])
+        if "network" not in entry.tags:
+            assert_close([density], [pool["log density"][0][index]])
+        assert density.shape == index.shape
+
+
+@each(ALL)
+def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
+    if not hasattr(model, "posterior"):
+        pytest.skip("has no posterior")
+    posterior = model.posterior()
+    for flags in pool.keys() & set(FLAGS):
+        assert_close(posterior.predict_f(POOL, *flags), pool[flags])
+        for index in batches(entry, flags, FEW[1:]) if entry.is_ours else ():  # GPflow's caches take no batch
+            assert_members_of(pool, index, flags, posterior.predict_f(POOL[index], *flags))
+
+
+@each(ALL)
+def test_a_cache_follows_its_model(entry) -> None:
+    model, X = entry.build(), POOL[rows((2, 3))] if entry.is_ours else POOL[:3]
+    if not hasattr(model, "posterior"):
+        pytest.skip("has no posterior")
+    posterior = model.posterior(PrecomputeCacheType.VARIABLE)
+    before = [part.numpy() for part in posterior.predict_f(X)]
+    entry.move(model)
+    posterior.update_cache()
+    found, expected = posterior.predict_f(X), model.predict_f(X)
+    assert_close(found, expected)
+    assert np.abs(found[0] - before[0]).max() > 1e-3
+    assert_close(posterior.fused_predict_f(X), expected)
+
+
+@each(ALL)
+def test_samples_have_the_moments_of_the_members(entry, model) -> None:
+    tf.random.set_seed(0)
+    index, number = rows((2, 3, 2)), 1000
+    samples = model.predict_f_samples(POOL[index], number).numpy()
+    mean, cov = (part.numpy() for part in model.predict_f(POOL[index], full_cov=True))
+    P = mean.shape[-1]
+    assert samples.shape == (2, 3, number, 2, P)
+    deviation = np.sqrt(np.swapaxes(np.diagonal(cov, axis1=-2, axis2=-1), -2, -1))
+    # 5.5 standard errors: a chance of 4e-8 for each of the 6·2·P means.
+    assert (np.abs(samples.mean(axis=-3) - mean) < 5.5 * deviation / np.sqrt(number)).all()
+    apart = (samples - mean[..., None, :, :]) / deviation[..., None, :, :]
+    found = np.einsum("abscp,absdp->abpcd", apart, apart) / number
+    scale = np.moveaxis(deviation, -1, -2)
+    expected = cov / (scale[..., :, None] * scale[..., None, :])
+    # Standard errors are 0.03 to 0.05, a little more where samples are of a mixture.
+    assert np.abs(found - expected).max() < 0.35
+    assert model.predict_f_samples(POOL[index]).shape == (2, 3, 2, P)
+    assert model.predict_f_samples(POOL[:2], 3).shape == (3, 2, P)
+    assert model.predict_f_samples(POOL[:2]).shape == (2, P)
+
+
+@each(OURS)
+def test_flags_that_are_refused_are_named(entry, model) -> None:
+    X, Y = POOL[rows((2, 3))], targets(entry)[rows((2, 3))]
+    calls = [
+        lambda flags: model.predict_y(X, **flags),
+        lambda flags: model.predict_log_density((X, Y), **flags),
+    ]
+    for call, flag in itertools.product(calls, ["full_cov", "full_output_cov"]):
+        with pytest.raises(NotImplementedError, match=flag):
+            call({flag: True})
+    both = {"full_cov": True, "full_output_cov": True}
+    with pytest.raises(NotImplementedError, match="full_output_cov"):
+        model.predict_f_samples(X, 2, **both)
+    if "network" in entry.tags:
+        with pytest.raises(NotImplementedError, match=r"full_cov and full_output_cov together.*one of them"):
+            model.predict_f(X, **both)
+
+
+@each(models.entries("dependent-outputs", "free-form"))
+def test_dependent_outputs_covary_as_their_samples(entry, model, pool) -> None:
+    tf.random.set_seed(1)
+    samples = model.predict_f_samples(POOL[:1], 4000).numpy()[:, 0]
+    cov = pool[False, True][1][0]
+    off = np.triu_indices(len(cov), 1)
+    scale = np.sqrt(np.diagonal(cov))
+    expected = (cov / np.outer(scale, scale))[off]
+    assert np.abs(expected).max() > 0.1
+    found = np.corrcoef(samples, rowvar=False)[off]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.08)  # five standard errors
+
+
+@each(models.entries("free-form", without=["gpflow"]))
+def test_predictions_of_rows_refuse_a_batch(entry, model) -> None:
+    with pytest.raises(
+        ValueError, match=r"X must be inputs \[N, D\]; its shape is \(5, 1, 2\): .* predict_f"
+    ):
+        model.predictions(POOL[rows((models.NUM_INDUCING, 1))])
+
+
+def test_inputs_without_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"their shape is \(2,\): reshape one input to \[1, D\]"):
+        Rows(POOL[0])
+
+
+def test_gradients_reach_every_member() -> None:
+    """Of acquisition functions, say: those of a batch are those of its members."""
+    model, index = models.ENTRIES["SparseEP, classes"].build(), rows((2, 3))
+    X = tf.constant(POOL[index])
+
+    def gradient(X: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            mean, cov = model.predict_f(X, full_cov=True)
+            value = tf.reduce_sum(mean) + tf.reduce_sum(tf.linalg.logdet(cov))
+        return tape.gradient(value, X)
+
+    assert_close(gradient(X), [gradient(member) for member in X])
+
+
+def test_one_free_form_draw_is_what_gpflow_predicts() -> None:
+    """New inputs in a batch as long as the inducing points: GPflow's own predictions, member by member."""
+    ours, theirs = models.ENTRIES["SGPMCFreeForm"].build(), models.ENTRIES["SGPMC"].build()
+    theirs.num_latent_gps, theirs.V = ours.num_latent_gps, ours.V
+    for index in map(rows, [(models.NUM_INDUCING, 1), (models.NUM_INDUCING, 3), (3, 2), (1, 1)]):
+        for full_cov in (False, True):
+            found = ours.predict_f(POOL[index], full_cov)
+            for one, other in zip(found, theirs.predict_f(POOL[index], full_cov), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
