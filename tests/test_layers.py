@@ -22,7 +22,10 @@ TOWER: list[dict[str, str]] = [
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
-    {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
+    {
+        "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
+        "triangular_posterior mixed_posterior model"
+    },
     {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
