@@ -13,9 +13,10 @@ import tensorflow as tf
 from scipy.special import log_expit, log_softmax, logsumexp
 
 from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit, StickBreaking
-from gpflow_ext.likelihoods.categorical import log_expected_softmax
+from gpflow_ext.likelihoods.softmax import expected_lse, log_expected_softmax
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.numerics import bounds
+from gpflow_ext.numerics.logistic import expected_llp
 from gpflow_ext.numerics.special import log_expected_sigmoid
 
 STICK_BOUNDS = ("piecewise", "jaakkola", None)
@@ -106,11 +107,74 @@ def test_bouchard_bound_with_one_dominant_class_and_shift() -> None:
     assert 500.0 <= far.numpy()[0] <= 500.0 + 3 * bounds.piecewise_llp(20).max_gap + 1e-12
 
 
-@each_multinomial
-def test_multinomial_gradients(bound: str, inner: str) -> None:
+@pytest.mark.parametrize(
+    ("var", "tolerance"),
+    [
+        ((0.1, 0.2, 0.1), 1e-10),
+        ((25.0, 25.0, 25.0), 1e-10),
+        ((1e-6, 2.0, 25.0), 1e-9),
+        ((6.2, 6.3, 25.0), 1e-10),  # on both sides of the change of rule
+        ((1e-6, 1e-6, 100.0), 1e-8),
+    ],
+)
+def test_expected_log_sum_exp_against_brute_force(var: tuple[float, ...], tolerance: float) -> None:
+    rng = np.random.default_rng(2)
+    for scale in (0.5, 3.0, 12.0):
+        mean = scale * rng.normal(size=3)
+        exact = brute_force(lambda f: logsumexp(f, axis=-1), mean, np.array(var))
+        found = expected_lse(tf.constant(mean), tf.constant(var, tf.float64))
+        np.testing.assert_allclose(found, exact, rtol=0, atol=tolerance)
+
+
+def test_expected_log_sum_exp_of_two_classes_and_of_many() -> None:
+    """Two are one logistic of the difference; a class that is never chosen changes nothing."""
+    rng = np.random.default_rng(5)
+    mean, var = 5.0 * rng.normal(size=(200, 2)), 10.0 ** rng.uniform(-8.0, 4.0, (200, 1)) * [[1.0, 0.3]]
+    exact = mean[:, 0] + expected_llp(mean[:, 1] - mean[:, 0], var.sum(axis=1))
+    np.testing.assert_allclose(expected_lse(tf.constant(mean), tf.constant(var)), exact, rtol=0, atol=1e-9)
+    many = np.concatenate([mean, np.full((200, 8), -400.0)], axis=1)
+    found = expected_lse(tf.constant(many), tf.constant(np.concatenate([var, np.ones((200, 8))], axis=1)))
+    near = var.max(axis=1) < 1e3
+    np.testing.assert_allclose(found[near], exact[near], rtol=0, atol=1e-9)
+    certain = expected_lse(tf.constant(mean), tf.zeros([200, 2], tf.float64))
+    np.testing.assert_allclose(certain, logsumexp(mean, axis=1), rtol=0, atol=1e-11)
+
+
+def test_derivatives_of_the_expected_log_sum_exp() -> None:
+    """In the means the expected softmax, and half of its second derivatives in the variances (Price)."""
+    m, v = (tf.constant(part) for part in contract.moments(3, 8))
+    v = tf.minimum(v, 10.0)
+    with tf.GradientTape() as outer:
+        outer.watch(m)
+        with tf.GradientTape() as tape:
+            tape.watch((m, v))
+            value = tf.reduce_sum(expected_lse(m, v))
+        by_mean, by_var = tape.gradient(value, (m, v))
+        first = tf.reduce_sum(by_mean[:, 0])
+    np.testing.assert_allclose(by_mean, np.exp(log_expected_softmax(m, v)), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(by_var[:, 0], 0.5 * outer.gradient(first, m)[:, 0], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(("bound", "inner"), [*LSE_BOUNDS, (None, "piecewise")])
+def test_multinomial_gradients(bound: str | None, inner: str) -> None:
     """Bouchard's are those at a fixed offset, and must be those of the value all the same."""
     m, v = contract.moments(4, 8)
     contract.check_gradients(MultinomialLogit(4, bound, inner), m, v, np.arange(8.0)[:, None] % 4)
+
+
+def test_multinomial_expectations_without_a_bound_are_exact() -> None:
+    """Every bound is below, and GPflow's Monte Carlo about it, within five standard errors."""
+    mean, var, exact = lse_problems()
+    gpflow_own = gpflow.likelihoods.Softmax(3)
+    gpflow_own.num_monte_carlo_points = 20000
+    tf.random.set_seed(0)
+    for y in range(3):
+        Y = np.full((16, 1), y)
+        value = MultinomialLogit(3, None).variational_expectations(mean, mean, var, Y)
+        np.testing.assert_allclose(value, mean[:, y] - exact, rtol=0, atol=1e-9)
+        estimate = gpflow_own.variational_expectations(mean, mean, var, Y)
+        error = 5.0 * np.sqrt(var.sum(axis=1) / 20000)  # of log-softmax, whose slopes are at most one
+        assert (np.abs(estimate - value) < error).all()
 
 
 @each_multinomial
@@ -338,7 +402,9 @@ def test_masked_sticks_are_the_problems_of_the_subsets() -> None:
 # ------------------------------------------------------------------------------------------- at home in GPflow
 
 
-@pytest.mark.parametrize("likelihood", [MultinomialLogit(3, "best"), StickBreaking(4)])
+@pytest.mark.parametrize(
+    "likelihood", [MultinomialLogit(3, "best"), MultinomialLogit(3, None), StickBreaking(4)]
+)
 def test_batches(likelihood) -> None:
     contract.check_batches(likelihood, 3, LABELS)
 
@@ -349,6 +415,8 @@ def test_batches(likelihood) -> None:
         (MultinomialLogit(3, "best"), tf.float32),
         pytest.param(StickBreaking(4), tf.float64, marks=pytest.mark.slow),
         pytest.param(MultinomialLogit(3, "best"), tf.float64, marks=pytest.mark.slow),
+        pytest.param(MultinomialLogit(3, None), tf.float64, marks=pytest.mark.slow),
+        pytest.param(MultinomialLogit(3, None), tf.float32, marks=pytest.mark.slow),
         pytest.param(StickBreaking(4), tf.float32, marks=pytest.mark.slow),
     ],
 )
@@ -368,8 +436,9 @@ def test_inside_gpflow_models(make, dtype: type) -> None:
         StickBreaking,
         pytest.param(MultinomialLogit, marks=pytest.mark.slow),
         pytest.param(lambda k: MultinomialLogit(k, "bouchard"), marks=pytest.mark.slow),
+        pytest.param(lambda k: MultinomialLogit(k, None), marks=pytest.mark.slow),
     ],
-    ids=["stick", "log", "bouchard"],
+    ids=["stick", "log", "bouchard", "exact"],
 )
 def test_optimum_is_that_of_gpflow_vgp(make) -> None:
     contract.check_optimum(lambda: make(3), problems.classes(20))

@@ -22,8 +22,11 @@ TOWER: list[dict[str, str]] = [
         "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
-    {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},
-    {"likelihoods": "counts largest binary categorical ordinal robust_max ."},
+    {
+        "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
+        "triangular_posterior mixed_posterior model"
+    },
+    {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import gpflow
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from gpflow_ext.numerics.stacked import Stack
 C, N, N2, D = 3, 5, 4, 2
 rng = np.random.default_rng(0)
 X, X2 = rng.standard_normal((N, D)), rng.standard_normal((N2, D))
+BATCH = np.random.default_rng(1).standard_normal((2, 3, N, D))
 
 KERNELS = {
     "isotropic": lambda: kernels.SquaredExponential(),
@@ -52,6 +55,11 @@ def test_kernels(name: str) -> None:
             single = kernel(X, X2), kernel(X), kernel(X, full_cov=False)
         for ours, expected in zip(many, single, strict=True):
             np.testing.assert_allclose(ours[member if ours.shape[0] > 1 else 0], expected, rtol=0, atol=1e-12)
+    batched = tf.broadcast_to(stacked.gram(kernel, stack, BATCH), [C, 2, 3, N, N])
+    for member, number in itertools.product(range(C), np.ndindex(2, 3)):
+        with one(stack, member):
+            expected = kernel(BATCH[number])
+        np.testing.assert_allclose(batched[(member, *number)], expected, rtol=0, atol=1e-12)
     for p, value in zip(kernel.trainable_parameters, before, strict=True):
         np.testing.assert_array_equal(p, value)  # no variable was touched
 

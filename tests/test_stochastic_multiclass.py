@@ -114,7 +114,7 @@ def explicit_gradient(matcher: StochasticMatcher, batch, visit, counted: np.ndar
     """The gradient of the ``counted`` factors [B, K]: q without one site, by explicit inverses."""
     model, (index, inputs, labels) = matcher._target, batch
     sites, layout = model.gather_sites(index), model.layout((inputs, labels))
-    own = matcher.sums.shift.numpy().T @ visit.old_A[0].numpy()
+    own = matcher.sums.shift.numpy()[0].T @ visit.old_A[0].numpy()
     nat1 = sites.nat1 - sites.prec * layout.select(visit.old_mean)
     latents = layout.select(tf.broadcast_to(tf.range(K), [len(index), K])).numpy()  # of each site
     means, covs = np.zeros((*latents.shape, len(Z))), np.zeros((*latents.shape, len(Z), len(Z)))

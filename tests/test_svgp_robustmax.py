@@ -62,7 +62,7 @@ def test_triangular_products_are_those_of_dense_matrices(size: int) -> None:
     with tf.GradientTape(persistent=True) as tape:
         factor, columns = tf.constant(F), tf.constant(A)
         tape.watch([factor, columns])
-        ours = tf.reduce_sum(triangular.squared_norms(factor, columns) * w)
+        ours = tf.reduce_sum(triangular.squared_norms(factor, columns[None]) * w)
         dense = tf.reduce_sum(tf.transpose(norms(tf.linalg.band_part(factor, -1, 0), columns)) * w)
     np.testing.assert_allclose(ours, dense, rtol=1e-12)
     for a, b in zip(
@@ -71,7 +71,9 @@ def test_triangular_products_are_those_of_dense_matrices(size: int) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * size)
     gram = np.einsum("mb,bp,nb->pmn", A, w, A)
     np.testing.assert_allclose(
-        np.tril(triangular.weighted_gram(tf.constant(A), tf.constant(w))), np.tril(gram), atol=1e-12 * size
+        np.tril(triangular.weighted_gram(tf.constant(A)[None], tf.constant(w))),
+        np.tril(gram),
+        atol=1e-12 * size,
     )
     good = L / size + 2.0 * np.eye(size)
     np.testing.assert_allclose(triangular.inverse(tf.constant(good)), np.linalg.inv(good), atol=1e-13)

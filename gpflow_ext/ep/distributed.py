@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Projection, Sites
+from gpflow_ext.sites import Seen, Sites
 from gpflow_ext.training.distribute import Shards, total
 
 
@@ -34,7 +34,7 @@ class ShardableModel(Protocol):
     def assign_sites(self, new: Sites) -> None:
         """Replace the sites."""
 
-    def prior(self, X: tf.Tensor | None = None) -> Projection:
+    def prior(self, X: tf.Tensor | None = None) -> Seen:
         """Return the prior at inputs X [R, D]."""
 
     def log_normaliser(
@@ -83,7 +83,7 @@ class ShardedFactors:
     def _point(self, prior: Any, sites: Sites, variables: Sequence[tf.Variable]) -> factors.Evaluated:
         """Return the point; its proposal is that of this process's factors, the other sites stay."""
 
-        def part(prior: Projection | None, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor) -> Any:
+        def part(prior: Seen | None, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor) -> Any:
             return self._part(prior, (X, Y), Sites(*(tf.gather(p, rows) for p in sites)), variables)
 
         results = self._shards.run(part, prior, *self._data, self._shards.rows)
@@ -96,7 +96,7 @@ class ShardedFactors:
 
     def _part(
         self,
-        prior: Projection | None,
+        prior: Seen | None,
         data: tuple[tf.Tensor, tf.Tensor],
         sites: Sites,
         variables: Sequence[tf.Variable],

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Projection, Sites
+from gpflow_ext.sites import Seen, Sites
 
 
 class FactoredModel(Protocol):
@@ -23,9 +23,9 @@ class FactoredModel(Protocol):
         """Replace the sites."""
 
     def gram(self) -> tf.Tensor:
-        """Return K_uu, [M, M]."""
+        """Return K_uu, [1 or L, M, M]."""
 
-    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
+    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Seen:
         """Return the prior at the training inputs, for the Cholesky factor of K_uu where it is known."""
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
@@ -48,7 +48,7 @@ class Evaluated(NamedTuple):
     gradient: list[tf.Tensor]  # of the objective in the hyperparameters, where these move
 
 
-def evaluate(target: FactoredModel, prior: Projection, sites: Sites) -> Evaluated:
+def evaluate(target: FactoredModel, prior: Seen, sites: Sites) -> Evaluated:
     """Evaluate the evidence and match the moments of all factors. O(NM²): one Cholesky factorisation."""
     layout = target.layout()
     at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
@@ -110,11 +110,11 @@ class WholeFactors:
     def __init__(self, target: FactoredModel) -> None:
         self._target = target
 
-    def prior(self) -> Projection:
+    def prior(self) -> Seen:
         """Return the prior at the data."""
         return self._target.prior()
 
-    def at(self, prior: Projection, sites: Sites) -> Evaluated:
+    def at(self, prior: Seen, sites: Sites) -> Evaluated:
         """Return `evaluate`."""
         return evaluate(self._target, prior, sites)
 

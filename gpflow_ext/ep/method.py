@@ -11,8 +11,7 @@ import tensorflow as tf
 from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, settle
-from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Prior, Projection, SitedModel, SiteMethod, Sites, register_method, sparse_prior
+from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
 
 
 class EP(SiteMethod):
@@ -134,21 +133,19 @@ class FactorView:
         self._model.assign_sites(new)
 
     def gram(self) -> tf.Tensor:
-        """Return K_uu, or K at the data of a dense model, [M, M]."""
+        """Return K_uu, or K at the data of a dense model, [1 or L, M, M]."""
         if self._model.inducing_variable is not None:
             return sparse_prior.gram(self._model)
-        return self._model.prior().cov[0]
+        return self._model.prior().cov
 
-    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Projection:
+    def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Seen:
         """See `ep.factors.FactoredModel`."""
         model = self._model
         if chol is None:
             return model.prior().whiten()
         if model.inducing_variable is not None:
             return sparse_prior.project(model, model.data[0], chol)
-        prior = model.prior()
-        A = linalg.whiten(prior.cov[0], chol, prior.cov[0])
-        return Projection(prior.mean, A[None], prior.residual, chol[None])
+        return model.prior().whiten(chol)
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """See `ep.factors.FactoredModel`."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.data.rows import Rows
 from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Projection, Sites
+from gpflow_ext.sites import Message, Seen, Sites
 
 
 class Anchor(Protocol):
@@ -18,7 +18,7 @@ class Anchor(Protocol):
         """Take over the model's parameters."""
 
     def project(self, X: tf.Tensor, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the mean [B, L] and the projection [1, M, B] at X for the factor of K_uu."""
+        """Return the mean [B, L] and the projection A at X for the factor of K_uu."""
 
 
 class MinibatchModel(Protocol):
@@ -44,9 +44,12 @@ class MinibatchModel(Protocol):
         """Replace some sites."""
 
     def gram(self) -> tf.Tensor:
-        """Return K_uu, [M, M]."""
+        """Return K_uu, [1 or L, M, M]."""
 
-    def prior(self, X: tf.Tensor, chol: tf.Tensor) -> Projection:
+    def no_message(self, gram: tf.Tensor) -> Message:
+        """Return what no site tells the inducing variables, for a K_uu."""
+
+    def prior(self, X: tf.Tensor, chol: tf.Tensor) -> Seen:
         """Return the prior at X for the Cholesky factor of K_uu."""
 
     def without_data(self) -> MinibatchModel:

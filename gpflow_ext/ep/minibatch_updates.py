@@ -12,7 +12,7 @@ from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.removal import remove
 from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Message, Projection, Sites, Whitened
+from gpflow_ext.sites import Message, Projection, Sites, Whitened, products
 
 
 class State(NamedTuple):
@@ -20,8 +20,8 @@ class State(NamedTuple):
 
     prec: tf.Tensor  # S, [L, M, M]
     nat1: tf.Tensor  # s, [M, L]
-    chol: tf.Tensor  # L, [M, M]
-    shift: tf.Tensor  # W = L₀⁻¹L, [M, M]
+    chol: tf.Tensor  # L, [1 or L, M, M]
+    shift: tf.Tensor  # W = L₀⁻¹L, [1 or L, M, M]
     mean: tf.Tensor  # of q(v), [M, L]
     q_chol: tf.Tensor  # R with Var[v] = (RRᵀ)⁻¹, [L, M, M]
     log_normaliser: tf.Tensor  # log ∫ N(v; 0, I) times the message, []
@@ -36,9 +36,9 @@ class Visit(NamedTuple):
     violation: tf.Tensor  # largest change of a site relative to 1 + |prec|, ∞ where one is passed over, []
     sound: tf.Tensor  # whether all but the violation is finite, []
     mean: tf.Tensor  # μ now, [B, L]
-    A: tf.Tensor  # W⁻ᵀa, the present projection in the coordinates of the anchor, [1, M, B]
+    A: tf.Tensor  # W⁻ᵀa, the present projection in the coordinates of the anchor, [1 or L, M, B]
     old_mean: tf.Tensor  # μ of the anchor, [B, L]
-    old_A: tf.Tensor  # b, [1, M, B]
+    old_A: tf.Tensor  # b, [1 or L, M, B]
 
 
 class MinibatchUpdates:
@@ -60,12 +60,12 @@ class MinibatchUpdates:
         self._target, self._optimizer = target, optimizer
         self.moving = [] if optimizer is None else list(variables)
         like = tf.convert_to_tensor(target.gram())
-        M, L, dtype = like.shape[0], target.num_latent_gps, like.dtype
-        shapes = State([L, M, M], [M, L], [M, M], [M, M], [M, L], [L, M, M], [])
-        self.sums = State(*(tf.Variable(tf.zeros(shape, dtype), trainable=False) for shape in shapes))
+        prec, nat1 = target.no_message(like)
+        zeros = State(prec, nat1, like, like, nat1, prec, tf.zeros([], like.dtype))
+        self.sums = State(*(tf.Variable(tf.zeros_like(part), trainable=False) for part in zeros))
         self.anchor = target.prior_copy()
         self.anchor_chol = tf.Variable(tf.zeros_like(like), trainable=False)
-        self.violation = tf.Variable(tf.zeros([], dtype), trainable=False)  # largest one in the epoch
+        self.violation = tf.Variable(tf.zeros([], like.dtype), trainable=False)  # largest one in the epoch
 
     def begin(self) -> tf.Tensor:
         """Make the present hyperparameters the anchor, the sums empty; tell whether K_uu is sound, []."""
@@ -100,17 +100,18 @@ class MinibatchUpdates:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self.moving)
             prior = target.prior(X, state.chol)
+            residual = prior.residual
         if self.moving:
             old_mean, old_A = self.anchor.project(X, tf.convert_to_tensor(self.anchor_chol))
             own = tf.matmul(state.shift, old_A, transpose_a=True)
-            A = tf.linalg.triangular_solve(state.shift[None], prior.A, adjoint=True)
+            A = tf.linalg.triangular_solve(state.shift, prior.A, adjoint=True)
         else:
             old_mean, old_A, own, A = prior.mean, prior.A, prior.A, prior.A
         layout = target.layout((X, Y))
         counted = Sites(sites.nat1 - sites.prec * layout.select(old_mean), sites.prec)
         left = remove(q, prior, own, counted, layout)
-        cav, residual = left.cavity, layout.select(prior.residual)
-        usable, var = tf.reduce_all(cav.ratio > 0.0, axis=-1), cav.var + residual
+        cav, unseen = left.cavity, layout.select(residual)
+        usable, var = tf.reduce_all(cav.ratio > 0.0, axis=-1), cav.var + unseen
 
         def log_normaliser(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
             value = target.log_normaliser(mean, var, (X, Y))
@@ -125,13 +126,13 @@ class MinibatchUpdates:
         )
         shift, spread = layout.combine(Sites(by_mean, by_var))  # [B, L]
         through = tape.gradient(
-            [prior.mean, prior.A, prior.residual],
+            [prior.mean, prior.A, residual],
             self.moving,
-            [shift, left.adjoint(q, by_mean, by_var), tf.reduce_sum(spread, axis=1, keepdims=True)],
+            [shift, left.adjoint(q, by_mean, by_var), _as_one(spread, residual)],
             unconnected_gradients="zero",
         )
         gradient = [a + b for a, b in zip(direct, through, strict=True)]
-        matched = moment_matching.matched_sites(log_normaliser, cav, residual)
+        matched = moment_matching.matched_sites(log_normaliser, cav, unseen)
         proposal = Sites(*(tf.where(usable[..., None], *pair) for pair in zip(matched, sites, strict=True)))
         change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
         violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
@@ -171,12 +172,16 @@ class MinibatchUpdates:
             self._optimizer.apply_gradients(zip(descent, self.moving, strict=True))  # type: ignore[union-attr]
             for variable, before in zip(self.moving, kept, strict=False):
                 variable.assign(before + tf.cast(share, variable.dtype) * (variable - before))
+        layout, count = self._target.layout((X, Y)), self.sums.nat1.shape[1]  # one of coupled functions
+
+        def joined(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+            return tf.concat([tf.reshape(before, [-1, count]), tf.reshape(after, [-1, count])], axis=0)
+
         both = Projection(
-            tf.concat([visit.old_mean, visit.mean], 0), tf.concat([visit.old_A, visit.A], 2), share, share
+            joined(visit.old_mean, visit.mean), tf.concat([visit.old_A, visit.A], 2), share, share
         )
-        layout = self._target.layout((X, Y))
         parts = zip(layout.combine(old), layout.combine(new), strict=True)
-        change = both.message(Sites(*(tf.concat([-a, b], 0) for a, b in parts)))
+        change = both.message(Sites(*(joined(-a, b) for a, b in parts)))
         state, sound = self._posterior(Message(self.sums.prec + change.prec, self.sums.nat1 + change.nat1))
         sound &= visit.sound
         self._target.scatter_sites(
@@ -201,16 +206,21 @@ class MinibatchUpdates:
         if chol is None and not self.moving:
             chol = tf.convert_to_tensor(self.anchor_chol)
         if chol is not None:
-            finite, shift = tf.constant(True), tf.eye(chol.shape[0], dtype=chol.dtype)
+            finite, shift = tf.constant(True), tf.eye(chol.shape[1], dtype=chol.dtype) + tf.zeros_like(chol)
             q = message.posterior()
         else:
             chol, finite = linalg.cholesky(self._target.gram())
             shift = tf.linalg.triangular_solve(self.anchor_chol, chol)
             seen = tf.matmul(shift, prec @ shift, transpose_a=True)
-            q = Message(seen, tf.matmul(shift, nat1, transpose_a=True)).posterior()
+            q = Message(seen, products.matvec(shift, nat1, transpose=True)).posterior()
         state = State(prec, nat1, chol, shift, q.mean, q.chol, q.log_normaliser())
         sound = finite & q.finite & _finite(state.log_normaliser) & _finite(q.mean)
         return state, sound
+
+
+def _as_one(by_each: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+    """Return an adjoint [B, L] as that of residuals [B, L], or [B, 1] where the functions share them."""
+    return tf.reduce_sum(by_each, axis=1, keepdims=True) if residual.shape[1] == 1 else by_each
 
 
 def _finite(part: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
-from gpflow_ext.sites import Message, Projection, Sites, Whitened, sparse_prior
+from gpflow_ext.sites import Message, Seen, Sites, Whitened, sparse_prior
 from gpflow_ext.sites.model import SiteModel
 
 
@@ -54,14 +54,16 @@ class SparseEP(SiteModel):
     kernel, likelihood, mean_function, num_latent_gps
         As for `SiteModel`.
     inducing_variable
-        Inducing points [M, D]; the training inputs themselves give full expectation propagation.
+        Inducing points [M, D], or others as for `SiteModel`; the training inputs themselves give full
+        expectation propagation.
 
     Raises
     ------
     ValueError
         As for `SiteModel`, and without inducing points.
     NotImplementedError
-        For a multi-output kernel, or a likelihood whose predictive density is a Monte Carlo estimate.
+        For other multi-output kernels than `SiteModel` takes, or a likelihood whose predictive density is a
+        Monte Carlo estimate.
     """
 
     site_method = "ep"
@@ -128,16 +130,20 @@ class SparseEP(SiteModel):
         for parameter, value in zip((self.nat1, self.prec), new, strict=True):
             parameter.unconstrained_variable.scatter_update(tf.IndexedSlices(value, rows))
 
-    def prior(self, X: tf.Tensor | None = None, chol: tf.Tensor | None = None) -> Projection:
+    def prior(self, X: tf.Tensor | None = None, chol: tf.Tensor | None = None) -> Seen:
         """Return the prior at the training inputs, or at X [N, D]. O(NM²).
 
-        ``chol`` is the Cholesky factor of K_uu [M, M] where it is known; see `sparse_prior.project`.
+        ``chol`` is the Cholesky factor of K_uu [1 or L, M, M] where it is known; see `sparse_prior.project`.
         """
         return sparse_prior.project(self, self._held()[0] if X is None else X, chol)
 
     def gram(self) -> tf.Tensor:
-        """Return K_uu, [M, M]."""
+        """Return K_uu, [1 or L, M, M]."""
         return sparse_prior.gram(self)
+
+    def no_message(self, gram: tf.Tensor) -> Message:
+        """Return what no site tells the inducing variables, for a K_uu."""
+        return sparse_prior.no_message(self, gram)
 
     def without_data(self) -> SparseEP:
         """Return a model that shares all parameters with this one and holds no data."""
@@ -152,14 +158,12 @@ class SparseEP(SiteModel):
 
     def message(self, chol: tf.Tensor) -> Message:
         """Return what all sites tell the inducing variables, for the Cholesky factor of K_uu. O(NM²)."""
-        M, L = chol.shape[0], self.num_latent_gps
-        none = Message(tf.zeros([L, M, M], chol.dtype), tf.zeros([M, L], chol.dtype))
 
         def part(batch: Batch) -> Message:
             rows, X, Y = batch
             return self.prior(X, chol).message(self.layout((X, Y)).combine(self.gather_sites(rows)))
 
-        return self.rows.total(none, part)
+        return self.rows.total(self.no_message(chol), part)
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
         """See `SiteModel.condition`. O(NM²), memory O(M²)."""

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import tensorflow as tf
 
 from gpflow_ext.ep.seen_posterior import seen_posterior
-from gpflow_ext.sites import Marginals, Message, Projection, Sites
+from gpflow_ext.sites import Marginals, Message, Seen, Sites
 
 LogNormaliser: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """Map (mean [..., L], var [..., L]) of a Gaussian over f to log ∫ p(y | f) N(f; mean, var) df, [...]."""
@@ -98,16 +98,21 @@ def matched_sites(log_normaliser: LogNormaliser, cav: Cavity, residual: tf.Tenso
 
 
 def factor_terms(
-    log_normaliser: LogNormaliser, marginals: Marginals, sites: Sites, cav: Cavity, prior: Projection
+    log_normaliser: LogNormaliser,
+    marginals: Marginals,
+    sites: Sites,
+    cav: Cavity,
+    prior_mean: tf.Tensor,
+    residual: tf.Tensor,
 ) -> tf.Tensor:
     """Return Σₙ [log Ẑₙ − log ∫ cavityₙ(h) tₙ(h) dh] of a shard of data, a scalar. O(N).
 
     The sites and marginals are counted from the prior mean, h − μ, where the terms nat1ᵀμ − ½μᵀΛμ of the
     log normaliser cancel exactly.
     """
-    shift, nat1 = marginals.mean - prior.mean, sites.nat1 - sites.prec * prior.mean
+    shift, nat1 = marginals.mean - prior_mean, sites.nat1 - sites.prec * prior_mean
     quadratic = (0.5 * sites.prec * shift**2 - nat1 * shift + 0.5 * nat1**2 * marginals.var) / cav.ratio
-    value = log_normaliser(cav.mean, cav.var + prior.residual)
+    value = log_normaliser(cav.mean, cav.var + residual)
     return tf.reduce_sum(value) + tf.reduce_sum(quadratic - 0.5 * tf.math.log(cav.ratio))
 
 
@@ -120,7 +125,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    prior: Projection,
+    prior: Seen,
     log_normaliser: LogNormaliser,
     sites: Sites,
     message: Message | None = None,
@@ -153,14 +158,14 @@ def evaluate(
     shared: tf.Tensor | float = 0.0
     if message is None:
         nat1, prec = layout.combine(sites)
-        shift, var, shared = seen_posterior(prior.A, nat1 - prec * prior.mean, prec)
-        seen_by_all = Marginals(prior.mean + shift, var)
+        packed = prior.pack(nat1 - prec * prior.mean), prior.pack(prec)
+        shift, var, shared = seen_posterior(prior.A, *packed)
+        seen_by_all = Marginals(prior.mean + prior.unpack(shift), prior.unpack(var))
     else:
         seen_by_all = message.posterior().marginals(prior)
     marginals = Marginals(*map(layout.select, seen_by_all))
-    seen = prior._replace(mean=layout.select(prior.mean), residual=layout.select(prior.residual))
-    cav = cavity(marginals, sites)
-    terms = factor_terms(log_normaliser, marginals, sites, cav, seen)
+    cav, mean, residual = cavity(marginals, sites), layout.select(prior.mean), layout.select(prior.residual)
+    terms = factor_terms(log_normaliser, marginals, sites, cav, mean, residual)
     value = terms + shared
     sound = tf.reduce_all(cav.ratio > 0.0) & tf.math.is_finite(value)
     return Evaluation(value, cav, sound)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.factors import FactoredModel
-from gpflow_ext.sites import Projection, Sites
+from gpflow_ext.sites import Seen, Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation
 
@@ -28,7 +28,7 @@ class Sweep(NamedTuple):
 
 def settle(
     target: FactoredModel,
-    prior: Projection,
+    prior: Seen,
     sites: Sites,
     steps: int | tf.Tensor,
     tolerance: float | tf.Tensor,
@@ -118,7 +118,7 @@ class Evidence:
             chol = tf.stop_gradient(tf.linalg.cholesky(target.gram()))  # as in `evaluate_with_gradient`
             prior = target.prior(None, chol)
             with tape.stop_recording():
-                fixed = Projection(*map(tf.stop_gradient, prior))
+                fixed = tf.nest.map_structure(tf.stop_gradient, prior)
                 point = settle(target, fixed, before, steps, tolerance, damping)
             at = moment_matching.evaluate(prior, target.log_normaliser, point.sites, layout=target.layout())
             value = at.log_evidence + target.log_prior_density()

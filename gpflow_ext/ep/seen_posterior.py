@@ -39,7 +39,7 @@ def seen_posterior(A: tf.Tensor, rho: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Te
     def value(A: tf.Tensor, rho: tf.Tensor, prec: tf.Tensor) -> Any:
         ρ, λ = tf.transpose(rho), tf.transpose(prec)  # [L, N]
         full = tf.broadcast_to(A, tf.concat([tf.shape(λ)[:1], tf.shape(A)[1:]], axis=0))
-        gram = _gram(A, full, λ)
+        gram = triangular.weighted_gram(A, tf.transpose(λ))
         chol, _ = linalg.cholesky(tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + 1.0))
         G = linalg.triangular_solve(chol, full)  # [L, M, N]
         r = tf.linalg.matvec(G, ρ)  # [L, M]
@@ -51,7 +51,7 @@ def seen_posterior(A: tf.Tensor, rho: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Te
             t = tf.linalg.matvec(G, by_mean)
             k = tf.linalg.matvec(G, t, transpose_a=True)
             scaled = G * by_var[:, None, :]
-            VG = tf.matmul(_symmetric(_gram(G, G, by_var)), G)
+            VG = tf.matmul(_symmetric(triangular.weighted_gram(G, tf.transpose(by_var))), G)
             inner = _outer(r, by_mean + by_log * ρ - λ * (k + by_log * h)) + _outer(t, ρ - λ * h)
             inner += 2.0 * scaled - (2.0 * VG + by_log * G) * λ[:, None, :]
             by_A = tf.linalg.triangular_solve(chol, inner, adjoint=True)
@@ -65,13 +65,6 @@ def seen_posterior(A: tf.Tensor, rho: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Te
 
     means, variances, log_z = value(A, rho, prec)
     return tf.ensure_shape(means, rho.shape), tf.ensure_shape(variances, rho.shape), log_z
-
-
-def _gram(A: tf.Tensor, full: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Return the lower triangle of Σₙ wₙ aₙaₙᵀ for A [1 or L, M, N] and weights [L, N], [L, M, M]."""
-    if A.shape[0] == 1:
-        return triangular.weighted_gram(A[0], tf.transpose(weight))
-    return tf.matmul(full * weight[:, None, :], full, transpose_b=True)
 
 
 def _symmetric(lower: tf.Tensor) -> tf.Tensor:

@@ -85,7 +85,8 @@ class Algorithm1(KMM):
         """See `SiteMethod.begin`."""
         if not isinstance(prior, Dense):
             raise ValueError(
-                'method="algorithm1" sweeps over a dense covariance; with inducing variables use "parallel".'
+                'method="algorithm1" sweeps over the dense covariance of each latent function; with inducing '
+                'variables, or a kernel that mixes functions, use "parallel".'
             )
         point = ascent.start(prior, model.expectation, sites)
         return Sweeping(point, algorithm1.covariance(prior, point.prec))

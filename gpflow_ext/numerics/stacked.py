@@ -152,7 +152,7 @@ def _broadcasting(kernel: Kernel, own: Stack, X: tf.Tensor) -> Iterator[None]:
 
 def _beside(values: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
     """Return values [C] or [C, D] with axes of length one after C, to broadcast with X [..., N, D]."""
-    ones = [1] * (X.shape.rank - values.shape.rank + 1)
+    ones = [1] * (len(X.shape) - values.shape.rank + 1)
     return tf.reshape(values, [tf.shape(values)[0], *ones, *values.shape[1:]])
 
 

@@ -28,8 +28,15 @@ def squared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
     factor
         Lower triangular F, [P, M, M]; what is above the diagonal is not read.
     A
-        Columns aₙ, [M, B].
+        Columns aₙ that all factors share, [1, M, B], or those of each, [P, M, B], at twice the cost.
     """
+    if A.shape[0] == 1:
+        return _shared_norms(factor, A[0])
+    columns = tf.matmul(tf.linalg.band_part(factor, -1, 0), A, transpose_a=True)
+    return tf.transpose(tf.reduce_sum(tf.square(columns), axis=1))
+
+
+def _shared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient
     def value(factor: tf.Tensor, A: tf.Tensor) -> Any:
@@ -58,17 +65,18 @@ def squared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
 
 
 def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Return the lower triangle of Σₙ wₙₚ aₙaₙᵀ, by blocks, [P, M, M]. O(½PM²B).
-
-    Blocks above the diagonal are zero.
+    """Return Σₙ wₙₚ aₙaₙᵀ of which the lower triangle is to be read, by blocks, [P, M, M]. O(½PM²B).
 
     Parameters
     ----------
     A
-        Columns aₙ, [M, B].
+        Columns aₙ that all weights share, [1, M, B], or those of each, [P, M, B], at twice the cost.
     weight
         w, [B, P].
     """
+    if A.shape[0] != 1:
+        return tf.matmul(A * tf.transpose(weight)[:, None, :], A, transpose_b=True)
+    A = A[0]
     blocks, products = _blocks(A.shape[0]), []
     for begin, end in blocks:
         scaled = A[begin:end] * tf.transpose(weight)[:, None, :]  # [P, b, B]

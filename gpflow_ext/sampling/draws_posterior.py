@@ -60,7 +60,12 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
-        """Return what the draws predict at X [N, D]."""
+        """Return what the draws predict at X [N, D]; `ValueError` for other axes."""
+        if len(X.shape) != 2:
+            raise ValueError(
+                f"X must be inputs [N, D]; its shape is {X.shape}: predict a batch by predict_f, predict_y "
+                "or predict_log_density."
+            )
         return self._predictions(self.cache or self._factors(), X)
 
     def _predictions(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> MixturePredictions:

@@ -15,6 +15,7 @@ from gpflow_ext.sites.algebra import (
     variational_bound,
     variational_sites,
 )
+from gpflow_ext.sites.coupled import Coupled
 from gpflow_ext.sites.dense import Dense, DenseFactor
 from gpflow_ext.sites.method import (
     SitedModel,
@@ -25,9 +26,10 @@ from gpflow_ext.sites.method import (
     register_method,
     site_method,
 )
-from gpflow_ext.sites.projection import Message, ProjectedFactor, Projection, Whitened
+from gpflow_ext.sites.projection import Message, ProjectedFactor, Projection, Seen, Whitened
 
 __all__ = [
+    "Coupled",
     "Dense",
     "DenseFactor",
     "Expectation",
@@ -39,6 +41,7 @@ __all__ = [
     "Prior",
     "ProjectedFactor",
     "Projection",
+    "Seen",
     "SiteMethod",
     "SiteState",
     "SitedModel",

@@ -61,8 +61,13 @@ class Dense(NamedTuple):
 
         return value(self.mean, self.cov)
 
-    def whiten(self) -> Projection:
-        """Return the same prior as f = μ + Lv with LLᵀ = Σ, for GPflow's whitened parameters. O(N³/3)."""
+    def whiten(self, chol: tf.Tensor | None = None) -> Projection:
+        """Return the same prior as f = μ + Lv with LLᵀ = Σ, for GPflow's whitened parameters. O(N³/3).
+
+        With L at hand the gradient in Σ is in closed form; see `linalg.whiten`.
+        """
+        if chol is not None:
+            return Projection(self.mean, linalg.whiten(self.cov, chol, self.cov), self.residual, chol)
         chol, _ = linalg.cholesky(self.cov)
         return Projection(self.mean, tf.linalg.matrix_transpose(chol), self.residual, chol)
 

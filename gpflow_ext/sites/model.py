@@ -16,10 +16,28 @@ from gpflow.posteriors import PrecomputeCacheType
 from gpflow_ext.data import checks
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sites import Dense, Prior, Projection, Sites, Whitened, sparse_prior
+from gpflow_ext.sites import (
+    Coupled,
+    Dense,
+    Prior,
+    Projection,
+    Sites,
+    Whitened,
+    dense_prior,
+    latent,
+    sparse_prior,
+)
 from gpflow_ext.sites.method import SiteMethod, SiteState, site_method
+from gpflow_ext.sites.mixed_posterior import MixedDensePosterior, MixedSparsePosterior
 from gpflow_ext.sites.posterior import DenseSitePosterior
 from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
+
+KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions independent
+    (True, True): DenseSitePosterior,
+    (True, False): MixedDensePosterior,
+    (False, True): SparseSitePosterior,
+    (False, False): MixedSparsePosterior,
+}
 
 
 class SiteModel(GPModel, InternalDataTrainingLossMixin):
@@ -37,7 +55,10 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
     data
         Inputs [N, D] and targets [N, P].
     kernel
-        A single-output kernel, shared by all latent functions.
+        A kernel of one output is shared by all latent functions; ``SharedIndependent`` and
+        ``SeparateIndependent`` have independent ones. The outputs of ``LinearCoregionalization`` are the
+        latent functions f = Wg, whose sites are conditioned on together: O((NL)³), or O(NLT²) for the T
+        inducing variables of all g. Likelihoods see the marginals of each fₙₗ, as in GPflow.
     likelihood
         Any GPflow likelihood whose data are independent given the latent functions.
     mean_function
@@ -45,14 +66,16 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
     num_latent_gps
         L; by default what the likelihood and the targets ask for.
     inducing_variable
-        ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²).
+        ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
+        inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and
+        ``SharedIndependentInducingVariables`` or ``SeparateIndependentInducingVariables`` of these.
 
     Raises
     ------
     ValueError
         For data that are not finite matrices of equal length or lie outside the likelihood's support.
     NotImplementedError
-        For a multi-output kernel, or a likelihood that the site method is not for.
+        For other multi-output kernels, or a likelihood that the site method is not for.
     """
 
     site_method: SiteMethod | str = "kmm"
@@ -68,19 +91,14 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         inducing_variable: InducingVariablesLike | None = None,
     ) -> None:
         (X, Y), num_data = self._hold(data, likelihood)
-        if isinstance(kernel, gpflow.kernels.MultioutputKernel):
-            raise NotImplementedError(
-                f"{type(self).__name__} shares one kernel between its latent functions; pass a single-output "
-                f"kernel instead of {type(kernel).__name__}."
-            )
+        points = None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
         if num_latent_gps is None:
-            num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
-                (X, Y), kernel, likelihood
+            num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps(
+                latent.kernels(kernel)[0], likelihood, Y.shape[1]
             )
+        latent.check(kernel, points, num_latent_gps, type(self).__name__)
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
-        self.inducing_variable = (
-            None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
-        )
+        self.inducing_variable = points
         checks.check_inducing(self.inducing_variable, X)
         none = tf.zeros([num_data, num_latent_gps], X.dtype)
         open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
@@ -113,14 +131,12 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         self.nat1.assign(new.nat1)
         self.prec.assign(new.prec)
 
-    def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Any:
+    def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Coupled | Any:
         """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
         X = self.data[0] if X is None else X
         if self.inducing_variable is not None:
             return sparse_prior.project(self, X)
-        K = self.kernel(X)
-        K = tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
-        return Dense(sparse_prior.mean(self, X), K[None])
+        return dense_prior.at(self, X)
 
     def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
         """Return Eq[log p(yₙ | fₙ)], or the likelihood's lower bound of it, for marginals [N, L], as [N].
@@ -201,12 +217,23 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         return tf.map_fn(one, values, fn_output_signature=start.nat1.dtype)
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
-        """Return L [M, M] with LLᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Lv."""
+        """Return R [1 or L, M, M], RRᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Rv."""
         seen = self.prior().whiten()
-        return seen.chol[0], seen.message(self.latent_sites).posterior()
+        return seen.chol, seen.message(self.latent_sites).posterior()
 
     def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
+        """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP.
+
+        Raises
+        ------
+        NotImplementedError
+            Where the latent functions are mixtures: q couples these, and GPflow's q_sqrt does not.
+        """
+        if latent.mixing(self.kernel) is not None:
+            raise NotImplementedError(
+                f"GPflow's q_sqrt has no covariances between the functions that {type(self.kernel).__name__} "
+                "mixes: use `condition` for q(v), or `posterior` to predict."
+            )
         _, q = self.condition()
         return q.mean, tf.linalg.cholesky(q.covariance())
 
@@ -214,7 +241,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> posteriors.AbstractPosterior:
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
-        kind = DenseSitePosterior if self.inducing_variable is None else SparseSitePosterior
+        kind = KINDS[self.inducing_variable is None, latent.mixing(self.kernel) is None]
         return kind(self, precompute_cache)
 
     @inherit_check_shapes

@@ -11,6 +11,7 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, Precompute
 
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
 
 
@@ -64,15 +65,15 @@ class DenseSitePosterior(AbstractPosterior):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         alpha, Qinv = cache  # [N, L], [L, N, N]
         rows = Rows(Xnew)
-        cross = self.kernel(self.X_data, rows.flat)  # [N, R]
+        cross = latent.cross(self.kernel, self.X_data, rows.flat)  # [1 or L, N, R]
         explained = Qinv @ cross  # [L, N, R]
         if full_cov:
-            products = tf.matmul(rows.columns(cross), rows.columns(explained), transpose_a=True)
-            cov = batched.behind_batch(self.kernel(Xnew) - products)
+            seen = tf.matmul(rows.columns(cross), rows.columns(explained), transpose_a=True)
+            cov = batched.behind_batch(latent.gram(self.kernel, Xnew) - seen)
         else:
-            variances = self.kernel(rows.flat, full_cov=False)[:, None]
+            variances = latent.variances(self.kernel, rows.flat)
             cov = rows.apart(variances - tf.transpose(tf.reduce_sum(cross * explained, axis=-2)))
-        mean = rows.apart(tf.matmul(cross, alpha, transpose_a=True))
+        mean = rows.apart(products.matvec(cross, alpha, transpose=True))
         return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
 
 

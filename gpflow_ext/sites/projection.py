@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import products
 from gpflow_ext.sites.algebra import Marginals, Sites, log_normaliser
+
+
+class Seen(Protocol):
+    """A prior seen through whitened inducing variables: a `Projection`, or a `Coupled` one on it."""
+
+    @property
+    def mean(self) -> tf.Tensor:
+        """The prior mean, [N, L]."""
+
+    @property
+    def A(self) -> tf.Tensor:
+        """The projection, [1 or L, M, N], or [1, M, NL] where the latent functions are coupled."""
+
+    @property
+    def residual(self) -> tf.Tensor:
+        """The variance of f that the sites do not see, [N or 1, 1 or L]."""
+
+    @property
+    def chol(self) -> tf.Tensor:
+        """Cholesky factor of K_uu, [1 or L, M, M]."""
+
+    def pack(self, values: tf.Tensor) -> tf.Tensor:
+        """Give values [N, L] the layout of A's columns, [N, L] or [NL, 1]."""
+
+    def unpack(self, values: tf.Tensor) -> tf.Tensor:
+        """Undo `pack`."""
+
+    def message(self, sites: Sites) -> Message:
+        """Return what the sites [N, L] of these data tell the inducing variables."""
 
 
 class Projection(NamedTuple):
@@ -68,9 +97,17 @@ class Projection(NamedTuple):
 
         return value(self.mean, self.A)
 
-    def whiten(self) -> Projection:
+    def whiten(self, chol: tf.Tensor | None = None) -> Projection:
         """Return the prior itself, which is whitened."""
         return self
+
+    def pack(self, values: tf.Tensor) -> tf.Tensor:
+        """Return values [N, L] in the layout of A's columns: as they are; see `Coupled`."""
+        return values
+
+    def unpack(self, values: tf.Tensor) -> tf.Tensor:
+        """Undo `pack`."""
+        return values
 
 
 class ProjectedFactor(NamedTuple):
@@ -131,12 +168,12 @@ class Whitened(NamedTuple):
     root: tf.Tensor  # R⁻¹Aρ, [M, L]
     finite: tf.Tensor  # whether the factorisation worked, []
 
-    def marginals(self, prior: Projection) -> Marginals:
+    def marginals(self, prior: Seen) -> Marginals:
         """Return q(hₙ) of the part h = μ + Aᵀv that sites see, the residual left out. O(NM²)."""
         A = tf.broadcast_to(prior.A, [tf.shape(self.chol)[0], tf.shape(prior.A)[1], tf.shape(prior.A)[2]])
         G = linalg.triangular_solve(self.chol, A)
-        mean = prior.mean + products.matvec(prior.A, self.mean, transpose=True)
-        return Marginals(mean, tf.transpose(tf.reduce_sum(G**2, axis=-2)))
+        mean = prior.mean + prior.unpack(products.matvec(prior.A, self.mean, transpose=True))
+        return Marginals(mean, prior.unpack(tf.transpose(tf.reduce_sum(G**2, axis=-2))))
 
     def covariance(self) -> tf.Tensor:
         """Return B⁻¹, [L, M, M]. O(M³)."""

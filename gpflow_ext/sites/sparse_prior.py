@@ -1,4 +1,4 @@
-"""The prior of a sparse model as a `Projection`, and a copy of it that stays while the model moves on."""
+"""The prior of a sparse model as a projection, and a copy of it that stays while the model moves on."""
 
 from __future__ import annotations
 
@@ -6,46 +6,63 @@ from typing import Protocol
 
 import gpflow
 import tensorflow as tf
-from gpflow.covariances import Kuf, Kuu
 from gpflow.inducing_variables import InducingVariables
 
 from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Projection
+from gpflow_ext.sites import Coupled, Message, Projection, coupled, latent
 
 
-class SparsePrior(Protocol):
+class SparsePrior(latent.Functions, Protocol):
     """What decides a projection."""
 
-    kernel: gpflow.kernels.Kernel
-    mean_function: gpflow.functions.MeanFunction
     inducing_variable: InducingVariables
-    num_latent_gps: int
 
 
 def gram(prior: SparsePrior) -> tf.Tensor:
-    """Return K_uu with GPflow's default jitter, [M, M]."""
-    return Kuu(prior.inducing_variable, prior.kernel, jitter=gpflow.default_jitter())
+    """Return K_uu with GPflow's default jitter, [1 or L, M, M], or [1, T, T] where outputs are mixed."""
+    blocks = latent.inducing_gram(prior.inducing_variable, prior.kernel)
+    return blocks if latent.mixing(prior.kernel) is None else coupled.block_diagonal(blocks)
 
 
-def mean(prior: SparsePrior, X: tf.Tensor) -> tf.Tensor:
-    """Return the prior mean at X [N, D], as [N, L]."""
-    found = tf.broadcast_to(prior.mean_function(X), [tf.shape(X)[0], prior.num_latent_gps])
-    return tf.ensure_shape(found, [X.shape[0], prior.num_latent_gps])
+def cross(prior: SparsePrior, X: tf.Tensor) -> tf.Tensor:
+    """Return K_uf at X [N, D], [1 or L, M, N], or [1, T, NP] where outputs are mixed."""
+    own, W = latent.inducing_cross(prior.inducing_variable, prior.kernel, X), latent.mixing(prior.kernel)
+    return own if W is None else coupled.mixed_columns(W, own)
 
 
-def project(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None = None) -> Projection:
+def no_message(prior: SparsePrior, gram: tf.Tensor) -> Message:
+    """Return what no site tells the inducing variables."""
+    M, count = gram.shape[-1], prior.num_latent_gps if latent.mixing(prior.kernel) is None else 1
+    return Message(tf.zeros([count, M, M], gram.dtype), tf.zeros([M, count], gram.dtype))
+
+
+def project(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None = None) -> Projection | Coupled:
     """Return the prior at X [N, D]. O(M³ + NM²); with the Cholesky factor of K_uu at hand O(NM²).
 
-    The gradient is the same with ``chol`` [M, M], but for that of ``Projection.chol``, which is then zero.
+    The gradient is the same with ``chol`` [1 or L, M, M], but for that of ``Projection.chol``, which is then
+    zero.
     """
-    K, cross = gram(prior), Kuf(prior.inducing_variable, prior.kernel, X)  # [M, M], [M, N]
+    if latent.mixing(prior.kernel) is None:
+        return project_independent(prior, X, chol)
+    mean = latent.mean(prior, X)
+    flat = _projection(prior, X, chol, tf.reshape(mean, [-1, 1]))
+    return Coupled(mean, flat)
+
+
+def project_independent(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None = None) -> Projection:
+    """Return `project` where no outputs are mixed."""
+    return _projection(prior, X, chol, latent.mean(prior, X))
+
+
+def _projection(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None, mean: tf.Tensor) -> Projection:
+    K, seen, own = gram(prior), cross(prior, X), latent.variances(prior.kernel, X)
     if chol is None:
         chol = tf.linalg.cholesky(K)
-        A = tf.linalg.triangular_solve(chol, cross)
+        A = tf.linalg.triangular_solve(chol, seen)
     else:
-        A = linalg.whiten(K, chol, cross)
-    residual = prior.kernel(X, full_cov=False) - tf.reduce_sum(A**2, axis=0)
-    return Projection(mean(prior, X), A[None], tf.nn.relu(residual)[:, None], chol[None])
+        A = linalg.whiten(K, chol, seen)
+    own = own if latent.mixing(prior.kernel) is None else tf.reshape(own, [-1, 1])
+    return Projection(mean, A, tf.nn.relu(own - tf.transpose(tf.reduce_sum(A**2, axis=-2))), chol)
 
 
 class PriorCopy(tf.Module):
@@ -66,6 +83,5 @@ class PriorCopy(tf.Module):
                 mine.assign(theirs)
 
     def project(self, X: tf.Tensor, chol: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the mean [N, L] and A [1, M, N] at X [N, D] for the factor of K_uu. O(NM²)."""
-        cross = Kuf(self.inducing_variable, self.kernel, X)
-        return mean(self, X), tf.linalg.triangular_solve(chol, cross)[None]
+        """Return the mean [N, L] and A [1 or L, M, N] at X [N, D] for the factor of K_uu. O(NM²)."""
+        return latent.mean(self, X), tf.linalg.triangular_solve(chol, cross(self, X))

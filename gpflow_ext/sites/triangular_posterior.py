@@ -10,13 +10,12 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.base import MeanAndVariance
-from gpflow.covariances import Kuf
 from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.numerics import batched, triangular
 from gpflow_ext.numerics.batched import Rows
-from gpflow_ext.sites import Whitened, sparse_prior
+from gpflow_ext.sites import Whitened, latent, products, sparse_prior
 
 
 class Model(Protocol):
@@ -39,7 +38,7 @@ class SiteConditioned(Model, Protocol):
     """A model whose q(v) follows from Gaussian sites."""
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
-        """Return the Cholesky factor L [M, M] of K_uu, and q(v)."""
+        """Return the Cholesky factor L [1 or K, M, M] of K_uu, and q(v)."""
 
 
 class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
@@ -61,11 +60,11 @@ class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
 
     @abc.abstractmethod
     def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return L [M, M], m [M, K] and the factors [K, M, M]."""
+        """Return L [1 or K, M, M], m [M, K] and the factors [K, M, M]."""
 
     @abc.abstractmethod
     def _seen(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
-        """Return columns whose products are the covariances AᵀS_kA, [K, M, N]."""
+        """Return columns whose products are the covariances AᵀS_kA, [K, M, N], for A [1 or K, M, N]."""
 
     @abc.abstractmethod
     def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
@@ -84,17 +83,18 @@ class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        chol, q_mu, factor = cache  # [M, M], [M, K], [K, M, M]
+        chol, q_mu, factor = cache  # [1 or K, M, M], [M, K], [K, M, M]
         rows = Rows(Xnew)
-        A = tf.linalg.triangular_solve(chol, Kuf(self.X_data, self.kernel, rows.flat))  # [M, R]
+        A = tf.linalg.triangular_solve(chol, sparse_prior.cross(self._model, rows.flat))  # [1 or K, M, R]
         if full_cov:
             seen, own = rows.columns(self._seen(factor, A)), rows.columns(A)
-            cov = self.kernel(Xnew) - tf.matmul(own, own, transpose_a=True)
+            cov = latent.gram(self.kernel, Xnew) - tf.matmul(own, own, transpose_a=True)
             cov = batched.behind_batch(cov + tf.matmul(seen, seen, transpose_a=True))
         else:
-            prior = tf.nn.relu(self.kernel(rows.flat, full_cov=False) - tf.reduce_sum(A**2, axis=0))[:, None]
+            explained = tf.transpose(tf.reduce_sum(A**2, axis=-2))
+            prior = tf.nn.relu(latent.variances(self.kernel, rows.flat) - explained)
             cov = rows.apart(prior + self._variances(factor, A))
-        mean = rows.apart(tf.matmul(A, q_mu, transpose_a=True))
+        mean = rows.apart(products.matvec(A, q_mu, transpose=True))
         return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
 
 
@@ -124,7 +124,7 @@ class SparseSitePosterior(TriangularPosterior):
         return chol, q.mean, q.chol
 
     def _seen(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
-        columns = tf.broadcast_to(A, tf.concat([tf.shape(factor)[:1], tf.shape(A)], axis=0))
+        columns = tf.broadcast_to(A, tf.concat([tf.shape(factor)[:1], tf.shape(A)[1:]], axis=0))
         return tf.linalg.triangular_solve(factor, columns)
 
     def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:

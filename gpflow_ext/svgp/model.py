@@ -5,23 +5,21 @@ from __future__ import annotations
 import gpflow
 import tensorflow as tf
 from gpflow.base import MeanAndVariance, RegressionData
-from gpflow.inducing_variables import InducingPoints
-from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.numerics import triangular
-from gpflow_ext.sites import Projection, sparse_prior
+from gpflow_ext.sites import Projection, latent, products, sparse_prior
 from gpflow_ext.sites.triangular_posterior import WhitenedPosterior
 
 
 class SVGPRobustMax(SVGP):
     """Classification into K classes by K latent functions, the largest of which names the class.
 
-    A GPflow ``SVGP``, whitened, one kernel and one set of inducing points shared by the K functions, with the
-    robust-max likelihood in place of GPflow's ``MultiClass``: its probabilities are exact and sum to one
+    A GPflow ``SVGP``, whitened, kernel and inducing points shared by the K functions or one for each, with
+    the robust-max likelihood in place of GPflow's ``MultiClass``: its probabilities are exact and sum to one
     where GPflow's 20 Gauss-Hermite nodes are wrong by up to 0.1. With u = Lv, q(v_k) = N(m_k, S_k),
     A = L⁻¹K_uf and N/B times the sum over a minibatch of B rows (Hensman et al. 2015, sections 2 and 4.4)
 
@@ -34,11 +32,12 @@ class SVGPRobustMax(SVGP):
     Parameters
     ----------
     kernel
-        Kernel of one output.
+        Kernel of one output, which all share, ``SharedIndependent`` or ``SeparateIndependent``.
     num_classes
         K. Targets are one column of class numbers 0, …, K − 1.
     inducing_variable
-        Inducing points [M, D]; see `gpflow_ext.inducing.kmeans`.
+        Inducing points [M, D], see `gpflow_ext.inducing.kmeans`, or any inducing variables that GPflow has
+        for the kernel.
     num_data
         N, the rows of all minibatches together; ``None`` means that each call has all of them.
     epsilon
@@ -53,9 +52,10 @@ class SVGPRobustMax(SVGP):
     Raises
     ------
     ValueError
-        For fewer than two classes, ε out of range, or inducing points that are not finite.
+        For fewer than two classes, ε out of range, inducing points that are not finite, or a kernel of
+        several outputs that are not K.
     NotImplementedError
-        For a multi-output kernel or other inducing variables than points.
+        For ``LinearCoregionalization`` and other multi-output kernels.
     """
 
     likelihood: RobustMax
@@ -74,11 +74,12 @@ class SVGPRobustMax(SVGP):
         q_sqrt: tf.Tensor | None = None,
     ) -> None:
         inducing_variable = inducingpoint_wrapper(inducing_variable)
-        if isinstance(kernel, MultioutputKernel) or not isinstance(inducing_variable, InducingPoints):
+        if latent.mixing(kernel) is not None:
             raise NotImplementedError(
-                "SVGPRobustMax shares one kernel and one set of inducing points among the classes; for "
-                "others give gpflow.models.SVGP the likelihood gpflow_ext.likelihoods.RobustMax."
+                f"SVGPRobustMax has independent latent functions, which {type(kernel).__name__} mixes: give "
+                "gpflow.models.SVGP the likelihood gpflow_ext.likelihoods.RobustMax."
             )
+        latent.check(kernel, inducing_variable, num_classes, type(self).__name__)
         if not epsilon > 0.0:
             raise ValueError(f"epsilon must be positive: the bound is -inf at 0; got {epsilon}.")
         likelihood = RobustMax(num_classes, epsilon, learn_epsilon=learn_epsilon)
@@ -101,13 +102,12 @@ class SVGPRobustMax(SVGP):
 
     def prior(self, X: tf.Tensor) -> Projection:
         """Return the prior at X [B, D]. O(M³ + BM²)."""
-        return sparse_prior.project(self, X)
+        return sparse_prior.project_independent(self, X)
 
     def marginals(self, prior: Projection) -> MeanAndVariance:
         """Return mean and variance of q(f) where the prior was projected, each [B, K]. O(KM²B)."""
-        A = prior.A[0]
-        mean = prior.mean + tf.matmul(A, self.q_mu, transpose_a=True)
-        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), A)
+        mean = prior.mean + products.matvec(prior.A, self.q_mu, transpose=True)
+        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), prior.A)
 
     def scale(self, X: tf.Tensor) -> tf.Tensor:
         """Return N/B for a minibatch X [B, D]."""

@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import linalg, triangular
-from gpflow_ext.sites import Projection
+from gpflow_ext.sites import Projection, products
 from gpflow_ext.training.distribute import Shards, total
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
@@ -184,9 +184,9 @@ class AscentUpdates(tf.Module):
         correct = tf.cast(target.num_correct(Y, mean), value.dtype)
         if not self._natural:
             return Sums(value, correct, gradient, None, None)
-        A, weight = prior.A[0], tf.maximum(-2.0 * by_var, least)
-        gram = triangular.weighted_gram(A[::-1], weight)
-        pull = tf.matmul(A, by_mean + weight * (mean - prior.mean))
+        weight = tf.maximum(-2.0 * by_var, least)
+        gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
+        pull = products.matvec(prior.A, by_mean + weight * (mean - prior.mean))
         return Sums(value, correct, gradient, gram, pull)
 
     def _turn(self, sums: Sums, length: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import gpflow
 import tensorflow as tf
-from gpflow.inducing_variables import InducingPoints
+from gpflow.inducing_variables import MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 
 from gpflow_ext.numerics import triangular
-from gpflow_ext.sites import Projection, sparse_prior
+from gpflow_ext.sites import Projection, latent, products, sparse_prior
 
 
 class WhitenedSVGP:
-    """A whitened SVGP of one kernel as an `svgp.natural_gradient.WhitenedVariational`.
+    """A whitened SVGP of independent latent functions as an `svgp.natural_gradient.WhitenedVariational`.
 
     Raises
     ------
     ValueError
         For another model.
     NotImplementedError
-        For an SVGP that is not whitened, shares no kernel, or has a diagonal or fixed q_sqrt.
+        For an SVGP that is not whitened, mixes latent functions, or has a diagonal or fixed q_sqrt.
     """
 
     def __init__(self, model: SVGP) -> None:
         if not isinstance(model, SVGP):
             raise ValueError(f'recipe="svi_natural" is for SVGP; {type(model).__name__} is another model.')
-        shared = not isinstance(model.kernel, MultioutputKernel)
-        if not (model.whiten and shared and isinstance(model.inducing_variable, InducingPoints)):
+        points = model.inducing_variable
+        many = isinstance(model.kernel, MultioutputKernel), isinstance(points, MultioutputInducingVariables)
+        if not model.whiten or latent.mixing(model.kernel) is not None or many[0] != many[1]:
             raise NotImplementedError(
-                "svi_natural needs SVGP(whiten=True) with one kernel and one set of inducing points."
+                "svi_natural needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
+                "with SharedIndependent or SeparateIndependent ones of several."
             )
+        latent.check(model.kernel, points, model.num_latent_gps, "svi_natural")
         if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
             raise NotImplementedError("svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable.")
         self._model = model
@@ -38,13 +41,12 @@ class WhitenedSVGP:
 
     def prior(self, X: tf.Tensor) -> Projection:
         """Return the prior at X [B, D]."""
-        return sparse_prior.project(self._model, X)
+        return sparse_prior.project_independent(self._model, X)
 
     def marginals(self, prior: Projection) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance of q(f), each [B, L]."""
-        A = prior.A[0]
-        mean = prior.mean + tf.matmul(A, self.q_mu, transpose_a=True)
-        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), A)
+        mean = prior.mean + products.matvec(prior.A, self.q_mu, transpose=True)
+        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), prior.A)
 
     def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return E[log p(yₙ | fₙ)], [B]."""

@@ -18,8 +18,10 @@ from gpflow.models import GPModel
 from gpflow.posteriors import PrecomputeCacheType
 from marks import SLOW
 
+import gpflow_ext
 from conformance import models
 from conformance.models import Entry
+from gpflow_ext.numerics.batched import Rows
 
 POOL = np.random.default_rng(10).uniform(-2.0, 2.0, (9, models.WIDTH))
 FEW = [(models.NUM_INDUCING, 1), (2, 3, 2)]  # of inputs without their last axis
@@ -37,6 +39,7 @@ FLAGS = list(itertools.product([False, True], repeat=2))
 ALL = list(models.ENTRIES.values())
 OURS = models.entries(without=["gpflow"])
 DEAR = ["GPRNTensor, tensor", "GPRNTensor, inducing inputs", "GPRNTensor, draws"]
+OPEN = {"VGPKMM", "VGPKMM, inducing points", "SVGPRobustMax", "SGPMCFreeForm, draws", "GPRNTensor", "SVGP"}
 Pool = dict[Any, Any]
 
 
@@ -118,6 +121,10 @@ def batches(entry: Entry, flags: tuple[bool, bool], shapes: list[tuple[int, ...]
     return map(rows, shapes if answers(entry, *flags, batched=True) else [])
 
 
+def test_every_model_is_under_contract() -> None:
+    assert {type(entry.build()).__name__ for entry in OURS} == set(gpflow_ext.models.__all__)
+
+
 @pytest.mark.parametrize("flags", FLAGS)
 @each(ALL)
 def test_a_batch_is_predicted_as_its_members(entry, model, pool, flags) -> None:
@@ -139,7 +146,7 @@ def test_y_and_its_density_are_those_of_the_members(entry, model, pool) -> None:
         assert_close(density(index), [density(member) for member in index])
 
 
-@each(ALL, slow=[*DEAR, "GPJaakkola", "SiteModel", "GPTaylor", "SparseEP", "SGPMCFreeForm"])
+@each(ALL, slow={entry.name for entry in ALL} - OPEN)
 def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> None:
     flags = [flags for flags in FLAGS if answers(entry, *flags, batched=True)]
 
@@ -237,6 +244,34 @@ def test_dependent_outputs_covary_as_their_samples(entry, model, pool) -> None:
     assert np.abs(expected).max() > 0.1
     found = np.corrcoef(samples, rowvar=False)[off]
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.08)  # five standard errors
+
+
+@each(models.entries("free-form", without=["gpflow"]))
+def test_predictions_of_rows_refuse_a_batch(entry, model) -> None:
+    with pytest.raises(
+        ValueError, match=r"X must be inputs \[N, D\]; its shape is \(5, 1, 2\): .* predict_f"
+    ):
+        model.predictions(POOL[rows((models.NUM_INDUCING, 1))])
+
+
+def test_inputs_without_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"their shape is \(2,\): reshape one input to \[1, D\]"):
+        Rows(POOL[0])
+
+
+def test_gradients_reach_every_member() -> None:
+    """Of acquisition functions, say: those of a batch are those of its members."""
+    model, index = models.ENTRIES["SparseEP, classes"].build(), rows((2, 3))
+    X = tf.constant(POOL[index])
+
+    def gradient(X: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            mean, cov = model.predict_f(X, full_cov=True)
+            value = tf.reduce_sum(mean) + tf.reduce_sum(tf.linalg.logdet(cov))
+        return tape.gradient(value, X)
+
+    assert_close(gradient(X), [gradient(member) for member in X])
 
 
 def test_one_free_form_draw_is_what_gpflow_predicts() -> None:

@@ -1,0 +1,152 @@
+"""Kernels of several outputs: what they say of each latent function, and how outputs mix these.
+
+A kernel of one output is shared by all latent functions, as ``SharedIndependent`` is;
+``SeparateIndependent`` has one for each. ``LinearCoregionalization``, f = Wg, has one for each of the
+independent functions g [S]. What is computed here has a leading axis of length one where all share a kernel,
+else S. GPflow's dispatch is asked for one output at a time, so that inducing variables may be of any kind
+that it knows for the kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Protocol
+
+import gpflow
+import tensorflow as tf
+from gpflow.covariances import Kuf, Kuu
+from gpflow.inducing_variables import (
+    FallbackSeparateIndependentInducingVariables,
+    FallbackSharedIndependentInducingVariables,
+    InducingVariables,
+    MultioutputInducingVariables,
+)
+from gpflow.kernels import (
+    Kernel,
+    LinearCoregionalization,
+    MultioutputKernel,
+    SeparateIndependent,
+    SharedIndependent,
+)
+
+KERNELS = SharedIndependent, SeparateIndependent, LinearCoregionalization
+POINTS = FallbackSharedIndependentInducingVariables, FallbackSeparateIndependentInducingVariables
+
+
+class Functions(Protocol):
+    """What decides the prior of the latent functions."""
+
+    kernel: Kernel
+    mean_function: gpflow.functions.MeanFunction
+    num_latent_gps: int
+
+
+def kernels(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the kernels of one output, one or S."""
+    return tuple(kernel.latent_kernels) if isinstance(kernel, MultioutputKernel) else (kernel,)
+
+
+def mixing(kernel: Kernel) -> gpflow.Parameter | None:
+    """Return W [P, S] of outputs f = Wg, or ``None`` where each output is a latent function of its own."""
+    return kernel.W if isinstance(kernel, LinearCoregionalization) else None
+
+
+def num_outputs(kernel: Kernel) -> int | None:
+    """Return the number of outputs that a kernel has, ``None`` for one that any number of them may share."""
+    if not isinstance(kernel, MultioutputKernel):
+        return None
+    W = mixing(kernel)
+    return int(kernel.num_latent_gps if W is None else W.shape[0])
+
+
+def mean(prior: Functions, X: tf.Tensor) -> tf.Tensor:
+    """Return the prior mean at X [N, D], as [N, L]."""
+    found = tf.broadcast_to(prior.mean_function(X), [tf.shape(X)[0], prior.num_latent_gps])
+    return tf.ensure_shape(found, [X.shape[0], prior.num_latent_gps])
+
+
+def gram(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    """Return the covariances within X [batch..., N, D], [1 or S, batch..., N, N]."""
+    return tf.stack([part(X) for part in kernels(kernel)])
+
+
+def cross(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
+    """Return the covariances of X [N, D] with X2 [R, D], [1 or S, N, R]."""
+    return tf.stack([part(X, X2) for part in kernels(kernel)])
+
+
+def variances(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    """Return the variances of outputs at X [N, D], [N, 1 or P]."""
+    own, W = tf.stack([part(X, full_cov=False) for part in kernels(kernel)], axis=-1), mixing(kernel)
+    return own if W is None else tf.matmul(own, tf.square(W), transpose_b=True)
+
+
+def inducing_gram(points: InducingVariables, kernel: Kernel) -> tf.Tensor:
+    """Return K_uu with GPflow's default jitter, [1 or S, M, M]."""
+    return tf.stack([Kuu(*pair, jitter=gpflow.default_jitter()) for pair in _pairs(points, kernel)])
+
+
+def inducing_cross(points: InducingVariables, kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    """Return K_uf at X [R, D], [1 or S, M, R]."""
+    return tf.stack([Kuf(*pair, X) for pair in _pairs(points, kernel)])
+
+
+def check(kernel: Kernel, points: InducingVariables | None, num_latent_gps: int, owner: str) -> None:
+    """Check that a kernel and inducing variables are of known classes and give so many latent functions.
+
+    Raises
+    ------
+    ValueError
+        Where the kernel has another number of outputs, or there are as many sets of inducing variables
+        neither as kernels nor as one.
+    NotImplementedError
+        For other kernels of several outputs, or inducing variables of several, than those of GPflow.
+    """
+    if isinstance(kernel, MultioutputKernel) and not isinstance(kernel, KERNELS):
+        raise NotImplementedError(
+            f"{owner} has no prior for a kernel of the class {type(kernel).__name__}: use a kernel of one "
+            f"output, which all latent functions share, or one of {_names(KERNELS)}."
+        )
+    if isinstance(points, MultioutputInducingVariables) and not isinstance(points, POINTS):
+        raise NotImplementedError(
+            f"{owner} knows no inducing variables of the class {type(points).__name__}: use those of one "
+            "output, or SharedIndependentInducingVariables or SeparateIndependentInducingVariables."
+        )
+    if points is not None:
+        _check_points(kernel, points)
+    if num_outputs(kernel) not in (None, num_latent_gps):
+        raise ValueError(
+            f"`kernel` has {num_outputs(kernel)} outputs, but there are {num_latent_gps} latent functions: "
+            "it must have one output for each that the likelihood and the columns of Y ask for."
+        )
+
+
+def _check_points(kernel: Kernel, points: InducingVariables) -> None:
+    sets = _points(points)
+    numbers = len(kernels(kernel)), len(sets)
+    if 1 not in numbers and numbers[0] != numbers[1]:
+        raise ValueError(
+            f"There are {numbers[0]} kernels and {numbers[1]} sets of inducing variables: give one set for "
+            "all kernels, or one for each."
+        )
+    sizes = sorted({int(part.num_inducing) for part in sets})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"The sets of inducing variables have {sizes} elements: all latent functions need equally many."
+        )
+
+
+def _points(points: InducingVariables) -> tuple[InducingVariables, ...]:
+    """Return inducing variables of one output, one set or one for each latent function."""
+    return tuple(points.inducing_variables) if isinstance(points, POINTS) else (points,)
+
+
+def _pairs(points: InducingVariables, kernel: Kernel) -> list[tuple[Any, Any]]:
+    """Return the inducing variables and the kernel of each latent function, one pair if all share both."""
+    sets, parts = _points(points), kernels(kernel)
+    count = max(len(sets), len(parts))
+    return list(itertools.islice(zip(itertools.cycle(sets), itertools.cycle(parts), strict=False), count))
+
+
+def _names(classes: tuple[type, ...]) -> str:
+    return ", ".join(each.__name__ for each in classes)
