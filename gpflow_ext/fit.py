@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
+from gpflow_ext.data import held
 from gpflow_ext.ep.recipe import ep
 from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.kmm.recipe import kmm
@@ -172,6 +173,7 @@ def fit(
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     if steps is not None and steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
+    held.follow(model)
     plan = _chosen(model, recipe)(
         model, data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
     )

@@ -17,7 +17,7 @@ TOWER: list[dict[str, str]] = [
     {"numerics": "triangular linalg bound_tables special stacked grids logistic probit integrals bounds"},
     {"compiled": "structure gradients options functions preferred replicas ."},
     {
-        "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
+        "data": "checks held inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
     {"sites": "products algebra projection dense method . sparse_prior posterior triangular_posterior model"},

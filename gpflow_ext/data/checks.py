@@ -42,6 +42,16 @@ def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
         raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
 
 
+def check_columns(data: tuple[Array, Array], before: tuple[Any, Any]) -> None:
+    """Raise ``ValueError`` when new data (X [N, D], Y [N, P]) have other columns than those before."""
+    for new, old, name in zip(data, before, "XY", strict=True):
+        if new.shape[1] != old.shape[1]:
+            raise ValueError(
+                f"{name} has {new.shape[1]} columns and the model's data have {old.shape[1]}: both need the "
+                "same, or build another model."
+            )
+
+
 def check_inducing(points: gpflow.inducing_variables.InducingVariables | None, X: Array) -> None:
     """Raise ``ValueError`` when inducing points [M, D'] have another number of columns than inputs [N, D]."""
     if isinstance(points, gpflow.inducing_variables.InducingPoints) and points.Z.shape[1:] != X.shape[1:]:

@@ -29,11 +29,11 @@ class SiteConditioned(Protocol):
 
 
 class DenseSitePosterior(AbstractPosterior):
-    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
+    """GPflow's cached posterior, its cache (X, α, Qinv) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
     μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs. ``update_cache`` reads the
-    model again, so the object follows a model that is trained further.
+    model again, so the object follows a model that is trained further or has got other data.
     """
 
     def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
@@ -41,15 +41,16 @@ class DenseSitePosterior(AbstractPosterior):
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
-    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
-        prior, current = self._model.prior(), self._model.latent_sites
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean)
         own = getattr(factor, "reduction", None)
-        return alpha, _reduction(factor, current.prec) if own is None else own()
+        return X, alpha, _reduction(factor, current.prec) if own is None else own()
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
+        axes = (True, False), (True, False), (False, True, True)  # which are as many as the data
+        return tuple(map(PrecomputedValue, self._parts(), axes))
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -61,8 +62,8 @@ class DenseSitePosterior(AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv = cache  # [N, L], [L, N, N]
-        cross = self.kernel(self.X_data, Xnew)  # [N, R]
+        X, alpha, Qinv = cache  # [N, D], [N, L], [L, N, N]
+        cross = self.kernel(X, Xnew)  # [N, R]
         K = self.kernel(Xnew, full_cov=full_cov)
         if full_cov:
             cov = K - tf.matmul(cross, Qinv @ cross, transpose_a=True)  # [L, R, R]
