@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import gradients, options
 from gpflow_ext.compiled.structure import Apart, Structure, examine
+from gpflow_ext.numerics import linalg
 
-OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
 MOST = 64  # functions that are kept; the least recently used is dropped
 BATCH, NUM_DATA = "batch", "num_data"  # what is open beside axes of some lengths
 Open: TypeAlias = frozenset[int | str]
@@ -103,7 +103,7 @@ class Compiled(Apart):
         if self._structure.refused:
             return frozenset()
         rows = {*(self._given or ()), *(len(part) for part in data[:1])}
-        static = self._jit or self._given is None or max(rows, default=0) > OPEN_ROWS
+        static = self._jit or self._given is None
         lengths = set() if static else rows
         batch = {BATCH} if self._batches and not self._jit else set()
         return frozenset(lengths | batch | ({NUM_DATA} if self._structure.counted else set()))
@@ -177,6 +177,7 @@ class Compiled(Apart):
             _nesting(arguments),
             *((spec.dtype, tuple(spec.shape)) for spec in given),
             self._jit,
+            _bucket(rows),
             gpflow.default_float(),
             gpflow.default_jitter(),
         )
@@ -205,7 +206,8 @@ class Compiled(Apart):
         ]
         before = gradients.registered()
         try:
-            function = compiled.get_concrete_function(*held, *flat)
+            with linalg.expecting(_bucket(rows)):
+                function = compiled.get_concrete_function(*held, *flat)
         finally:
             self._clear_caches()
         gradients.forget(before, function.graph)
@@ -241,6 +243,18 @@ class Compiled(Apart):
         """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph."""
         for bijector in self._structure.bijectors:
             bijector._cache.clear()
+
+
+def _bucket(rows: Open) -> int:
+    """Return the next size, a multiple of `linalg.LEAF` by a power of two, to the longest open axis.
+
+    A graph divides large matrices as often as those of this size need it, so that one graph serves all rows
+    up to a doubling of their number.
+    """
+    size = linalg.LEAF
+    while size < max((length for length in rows if isinstance(length, int)), default=0):
+        size *= 2
+    return size
 
 
 def _specified(data: Sequence[tf.Tensor], rows: Open) -> list[tf.TensorSpec]:

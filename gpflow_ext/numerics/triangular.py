@@ -60,7 +60,7 @@ def squared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
 def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return the lower triangle of Σₙ wₙₚ aₙaₙᵀ, by blocks, [P, M, M]. O(½PM²B).
 
-    Blocks above the diagonal are zero.
+    Blocks above the diagonal are zero; where a graph leaves M open it is one block, at twice the cost.
 
     Parameters
     ----------
@@ -69,6 +69,8 @@ def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     weight
         w, [B, P].
     """
+    if A.shape[0] is None:
+        return tf.matmul(A * tf.transpose(weight)[:, None, :], A, transpose_b=True)
     blocks, products = _blocks(A.shape[0]), []
     for begin, end in blocks:
         scaled = A[begin:end] * tf.transpose(weight)[:, None, :]  # [P, b, B]
