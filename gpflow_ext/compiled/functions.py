@@ -182,9 +182,7 @@ class Compiled(Apart):
             gpflow.default_jitter(),
         )
 
-    def _trace(
-        self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor], rows: Open
-    ) -> Entry:
+    def _trace(self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor], rows: Open) -> Entry:
         global _traces
         _traces += 1
         flat = [_opened(part, rows) for part in tf.nest.flatten(arguments)]

@@ -57,8 +57,8 @@ def examine(owner: Any) -> Structure:
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
-    lists = (walk.variables, walk.data, walk.followers, walk.tensors, walk.bijectors, walk.constants, walk.counted)
-    return Structure(key, *lists, walk.refused)
+    arguments = (walk.variables, walk.data, walk.followers, walk.tensors)
+    return Structure(key, *arguments, walk.bijectors, walk.constants, walk.counted, walk.refused)
 
 
 class _Walk:

@@ -38,6 +38,7 @@ def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
             raise ValueError(
                 f"Y must hold 0 and 1; found the values {_some_values(Y)}. Encode the labels first."
             )
+        check_not_one_hot(Y)
     elif isinstance(likelihood, gpflow.likelihoods.Poisson) and ((Y < 0).any() or (np.round(Y) != Y).any()):
         raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
 
@@ -47,9 +48,25 @@ def check_columns(data: tuple[Array, Array], before: tuple[Any, Any]) -> None:
     for new, old, name in zip(data, before, "XY", strict=True):
         if new.shape[1] != old.shape[1]:
             raise ValueError(
-                f"{name} has {new.shape[1]} columns and the model's data have {old.shape[1]}: both need the "
-                "same, or build another model."
+                f"{name} has {new.shape[1]} columns and had {old.shape[1]} before: give the same columns, or "
+                "build another model."
             )
+
+
+def check_not_one_hot(Y: npt.ArrayLike) -> None:
+    """Raise ``ValueError`` where Y [N, P], of 0 and 1, has more than one column and a single 1 in each row."""
+    values = np.asarray(Y)
+    if values.ndim == 2 and values.shape[1] > 1 and (values.sum(axis=1) == 1.0).all():
+        fix = "use Y[:, 1:]"
+        if values.shape[1] > 2:
+            fix = (
+                "for several classes use a likelihood such as gpflow_ext.likelihoods.StickBreaking, with "
+                "Y.argmax(axis=1).reshape(-1, 1)"
+            )
+        raise ValueError(
+            f"Y is one-hot, with a column for each of {values.shape[1]} classes; a binary likelihood takes "
+            f"one column of 0 and 1: {fix}."
+        )
 
 
 def check_inducing(points: gpflow.inducing_variables.InducingVariables | None, X: Array) -> None:

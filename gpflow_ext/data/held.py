@@ -35,7 +35,7 @@ class HoldsData:
     @property
     def data(self) -> Any:
         """The data as tensors, with the present values of variables."""
-        held = vars(self).get("data")
+        held: Any = vars(self).get("data")
         return tuple(map(_read, held)) if self.follows else held
 
     @data.setter

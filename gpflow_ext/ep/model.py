@@ -247,6 +247,7 @@ class SparseEP(SiteModel):
 
 def _some(values: Any, rows: tf.Tensor) -> tf.Tensor:
     """Return some rows of values; of a parameter without reading the others."""
-    if isinstance(values, gpflow.Parameter):
-        return values.unconstrained_variable.sparse_read(rows)
-    return tf.gather(values, rows)
+    variable = getattr(values, "unconstrained_variable", None)
+    if variable is None or isinstance(variable, tf.distribute.DistributedValues):
+        return tf.gather(values, rows)
+    return variable.sparse_read(rows)
