@@ -41,7 +41,7 @@ TOWER: list[dict[str, str]] = [
         "stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi",
-        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed posterior draws model "
+        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed renewal posterior draws model "
         "updates block_ascent recipe",
     },
     {"models": ""},

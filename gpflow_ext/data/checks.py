@@ -43,18 +43,17 @@ def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
         raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
 
 
-def check_columns(data: tuple[Array, Array], before: tuple[Any, Any]) -> None:
-    """Raise ``ValueError`` when new data (X [N, D], Y [N, P]) have other columns than those before."""
-    for new, old, name in zip(data, before, "XY", strict=True):
-        if new.shape[1] != old.shape[1]:
+def check_widths(widths: tuple[int, int], before: tuple[int, int]) -> None:
+    """Raise ``ValueError`` when new X and Y have other numbers of columns than those before."""
+    for now, old, name in zip(widths, before, "XY", strict=True):
+        if now != old:
             raise ValueError(
-                f"{name} has {new.shape[1]} columns and had {old.shape[1]} before: give the same columns, or "
-                "build another model."
+                f"{name} has {now} columns and had {old} before: give the same, or build another model."
             )
 
 
 def check_not_one_hot(Y: npt.ArrayLike) -> None:
-    """Raise ``ValueError`` where Y [N, P], of 0 and 1, has more than one column and a single 1 in each row."""
+    """Raise ``ValueError`` where Y [N, P] of 0 and 1 has several columns and a single 1 in each row."""
     values = np.asarray(Y)
     if values.ndim == 2 and values.shape[1] > 1 and (values.sum(axis=1) == 1.0).all():
         fix = "use Y[:, 1:]"
@@ -64,7 +63,7 @@ def check_not_one_hot(Y: npt.ArrayLike) -> None:
                 "Y.argmax(axis=1).reshape(-1, 1)"
             )
         raise ValueError(
-            f"Y is one-hot, with a column for each of {values.shape[1]} classes; a binary likelihood takes "
+            f"Y is one-hot, a column for each of {values.shape[1]} classes; a binary likelihood takes "
             f"one column of 0 and 1: {fix}."
         )
 

@@ -98,8 +98,9 @@ class HoldsData:
         """
         X, Y = checks.check_data(data)
         checks.check_targets(self.likelihood, Y)
-        checks.check_columns((X, Y), self.data)
-        rows = kept_rows(index, len(self.data[0]), len(X))
+        old = self.data
+        checks.check_widths((X.shape[1], Y.shape[1]), (old[0].shape[1], old[1].shape[1]))
+        rows = kept_rows(index, len(old[0]), len(X))
         self.follow_data()
         self._replace(X, Y)
         self._keep_sites(rows)
@@ -107,7 +108,7 @@ class HoldsData:
     def _keep_sites(self, rows: Array) -> None:
         """Replace the sites by those of some rows, zero where the number is -1."""
         for part in (self.nat1, self.prec):
-            part.assign(_taken(tf.convert_to_tensor(part), rows))
+            part.assign(taken(tf.convert_to_tensor(part), rows))
 
     def _replace(self, X: Array, Y: Array) -> None:
         parts = list(zip(vars(self)["data"], (X, Y), "XY", strict=True))
@@ -174,7 +175,7 @@ def kept_rows(index: Any | None, before: int, now: int) -> Array:
     return rows
 
 
-def _taken(values: tf.Tensor, rows: Array) -> tf.Tensor:
+def taken(values: tf.Tensor, rows: Array) -> tf.Tensor:
     """Return some rows of values [N, ...], zero where the number is -1, as [R, ...]."""
     known = tf.reshape(rows >= 0, [-1] + [1] * (values.shape.rank - 1))
     if values.shape[0] == 0:

@@ -115,7 +115,8 @@ class SparseEP(SiteModel):
             super().update_data(data, index)
             return
         stream = DatasetRows(data, lambda Y: checks.check_targets(self.likelihood, Y))
-        checks.check_columns(stream.head, self._stream.head)
+        now, old = ((part[0].shape[1], part[1].shape[1]) for part in (stream.head, self._stream.head))
+        checks.check_widths(now, old)
         rows = held.kept_rows(index, self._stream.num_data, stream.num_data)
         self._stream = stream
         self._keep_sites(rows)

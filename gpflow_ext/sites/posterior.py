@@ -29,7 +29,7 @@ class SiteConditioned(Protocol):
 
 
 class DenseSitePosterior(AbstractPosterior):
-    """GPflow's cached posterior, its cache (X, α, Qinv) computed from the sites without factorising K.
+    """GPflow's cached posterior, its cache (α, Qinv, X) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
     μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs. ``update_cache`` reads the
@@ -46,10 +46,10 @@ class DenseSitePosterior(AbstractPosterior):
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean)
         own = getattr(factor, "reduction", None)
-        return X, alpha, _reduction(factor, current.prec) if own is None else own()
+        return alpha, _reduction(factor, current.prec) if own is None else own(), X
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        axes = (True, False), (True, False), (False, True, True)  # which are as many as the data
+        axes = (True, False), (False, True, True), (True, False)  # which are as many as the data
         return tuple(map(PrecomputedValue, self._parts(), axes))
 
     @inherit_check_shapes
@@ -62,7 +62,7 @@ class DenseSitePosterior(AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        X, alpha, Qinv = cache  # [N, D], [N, L], [L, N, N]
+        alpha, Qinv, X = cache  # [N, L], [L, N, N], [N, D]
         cross = self.kernel(X, Xnew)  # [N, R]
         K = self.kernel(Xnew, full_cov=full_cov)
         if full_cov:
