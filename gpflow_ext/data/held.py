@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class HoldsData:
     """
 
     likelihood: gpflow.likelihoods.Likelihood
+    variables: Sequence[tf.Variable]
     nat1: gpflow.Parameter
     prec: gpflow.Parameter
 
@@ -53,6 +55,28 @@ class HoldsData:
         found: Sequence[tf.Variable] = super().trainable_variables  # type: ignore[misc]
         data = {id(part) for part in vars(self).get("data") or ()}
         return tuple(variable for variable in found if id(variable) not in data)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy whose variables have the open shapes of these; TensorFlow's own would close them."""
+        for part in self.variables:
+            if id(part) not in memo and not part.shape.is_fully_defined():
+                memo[id(part)] = tf.Variable(part.read_value(), part.trainable, shape=part.shape)
+        copied = memo[id(self)] = object.__new__(type(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, where TensorFlow has closed the shapes of variables."""
+        vars(self).update(state)
+        for name in ("nat1", "prec"):
+            part = state[name]
+            if isinstance(part, gpflow.Parameter):
+                opened = gpflow.Parameter(
+                    part.numpy(), trainable=part.trainable, shape=[None, *part.shape[1:]]
+                )
+                setattr(self, name, opened)
+        if self.follows:
+            self.data = tuple(map(_opened, state["data"]))
 
     def follow_data(self) -> None:
         """Bring the sites to the number of rows that variables have now.
@@ -193,6 +217,12 @@ def resized(values: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
 
 def _read(part: Any) -> tf.Tensor:
     return part.read_value() if isinstance(part, tf.Variable) else part
+
+
+def _opened(part: Any) -> Any:
+    if not isinstance(part, tf.Variable):
+        return part
+    return tf.Variable(part.read_value(), part.trainable, shape=[None, *part.shape[1:]])
 
 
 def _replaced(part: Any, new: Array) -> Any:
