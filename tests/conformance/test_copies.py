@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from gpflow.monitor import ModelToTensorBoard, Monitor, MonitorTaskGroup, ScalarToTensorBoard
 from holders import ALL, CONTROLS, FREE, SITES, EPOnDense, loss, points, variables
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.persistence import Checkpoints
@@ -22,6 +23,7 @@ MODELS = {**ALL, **CONTROLS}
 XNEW = points()
 SIGNATURE = [tf.TensorSpec([None, XNEW.shape[1]], tf.float64)]
 FOLLOWERS = {**SITES, **FREE}
+QUICK = ("GPLaplace", "SparseEP", "GPRN", "SGPMCFreeForm", "SVGPRobustMax", "gpflow.SGPR")
 
 
 def build(name: str, held_in_variables: bool = False) -> tuple[Any, Any]:
@@ -53,7 +55,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", others_slow(MODELS, *QUICK))
 def test_copies_predict_the_same_and_are_independent(name: str) -> None:
     model, data = build(name)
     before = moments(model)
@@ -78,7 +80,7 @@ def test_a_frozen_model_has_constants_alone(name: str) -> None:
         assert_same(frozen.posterior().predict_f(XNEW), model.predict_f(XNEW))
 
 
-@pytest.mark.parametrize("name", FOLLOWERS)
+@pytest.mark.parametrize("name", others_slow(FOLLOWERS, "VGPKMM", "SparseEP", "SGPMCFreeForm"))
 def test_copies_of_models_that_follow_variables(name: str) -> None:
     """Each with variables of its own, that take other numbers of rows as well."""
     model, _ = build(name, held_in_variables=True)
@@ -105,7 +107,7 @@ def predicted_when_loaded(root: tf.Module, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("follows", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", others_slow(MODELS, *QUICK))
 def test_the_saved_models_of_gpflow_s_recipes(name: str, follows: bool, tmp_path: Path) -> None:
     """Of a frozen model beside a module, and of a module that holds the model."""
     if follows and name not in FOLLOWERS:
@@ -119,7 +121,7 @@ def test_the_saved_models_of_gpflow_s_recipes(name: str, follows: bool, tmp_path
     assert_same(predicted_when_loaded(model, tmp_path / "model"), expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", others_slow(MODELS, *QUICK))
 def test_values_go_from_one_model_to_another(name: str, tmp_path: Path) -> None:
     """By a checkpoint, and by the dictionaries of GPflow."""
     model, data = build(name)
@@ -131,7 +133,7 @@ def test_values_go_from_one_model_to_another(name: str, tmp_path: Path) -> None:
     assert_same(moments(assigned), moments(model))
 
 
-@pytest.mark.parametrize("name", FOLLOWERS)
+@pytest.mark.parametrize("name", others_slow(FOLLOWERS, "VGPKMM", "SparseEP", "SGPMCFreeForm"))
 def test_a_checkpoint_holds_the_data_of_variables(name: str, tmp_path: Path) -> None:
     """Also of another number of rows."""
     model, data = build(name, held_in_variables=True)
@@ -142,7 +144,7 @@ def test_a_checkpoint_holds_the_data_of_variables(name: str, tmp_path: Path) -> 
     assert_same(moments(other), moments(model))
 
 
-@pytest.mark.parametrize("name", FOLLOWERS)
+@pytest.mark.parametrize("name", others_slow(FOLLOWERS, "VGPKMM", "SparseEP", "SGPMCFreeForm"))
 def test_a_model_that_follows_variables_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model, _ = build(name, held_in_variables=True)
     Checkpoints(tmp_path, model).save(1)
@@ -163,7 +165,7 @@ def test_summaries_and_what_is_trained(name: str) -> None:
     assert {id(v) for v in model.trainable_variables} == {id(v) for v in model.kernel.variables}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", others_slow(MODELS, *QUICK))
 def test_gpflow_s_optimiser_and_monitor(name: str, tmp_path: Path) -> None:
     model, data = build(name)
     objective = loss(model, data)

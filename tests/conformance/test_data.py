@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gpflow
@@ -235,7 +236,7 @@ def test_wrong_data_change_nothing(name: str, case: str) -> None:
     assert_same(model.predict_f(XNEW), before)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", others_slow(NETWORKS, "GPRN-tensor"))
 def test_a_network_goes_on_with_other_data(name: str) -> None:
     holder = HOLDERS[name]
     data = holder.sample(MORE, 0)
@@ -321,3 +322,34 @@ def test_labels_of_several_binary_outputs_are_no_one_hot_targets() -> None:
     one_hot = np.eye(3)[np.arange(FIRST) % 3]
     with pytest.raises(ValueError, match="one column"):
         VGPKMM((X, one_hot), problems.kernel(), StickBreaking(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "share", "tolerance"), [("VGPKMM", 0.15, 1e-8), ("SparseEP", 0.1, 1e-4)])
+def test_a_hundred_updates_cost_little_beside_as_many_fits(name: str, share: float, tolerance: float) -> None:
+    """With the hyperparameters held until the end, which is that of a fit from the start. Of CPU seconds."""
+    data, first, updates = problems.binary(1100), 100, 100
+
+    def build(number: int) -> Any:
+        model = HOLDERS[name].build(rows(data, number))
+        if model.inducing_variable is not None:
+            gpflow.set_trainable(model.inducing_variable, False)
+        return model
+
+    model = build(first)
+    gpx.fit(model, progress=False)
+    gpflow.set_trainable(model.kernel, False)
+    begin = time.process_time()
+    for number in range(first + 10, first + 10 * updates + 1, 10):
+        model.update_data(rows(data, number))
+        gpx.fit(model, progress=False)
+    gpflow.set_trainable(model.kernel, True)
+    warm = gpx.fit(model, progress=False)
+    online, fits = time.process_time() - begin, []
+    for number in (350, 600, 850, 1100):
+        fresh = build(number)
+        begin = time.process_time()
+        cold = gpx.fit(fresh, progress=False)
+        fits.append(time.process_time() - begin)
+    assert warm.objective[-1] == pytest.approx(cold.objective[-1], rel=tolerance)
+    assert online <= share * updates * np.mean(fits)
