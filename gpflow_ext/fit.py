@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
+from gpflow_ext.data import held
 from gpflow_ext.ep.recipe import ep
 from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.kmm.recipe import kmm
@@ -156,7 +157,7 @@ def fit(
     ------
     ValueError
         For data or options that do not fit the model, before any work is done and with the right ones named;
-        for a model that no recipe fits; for a checkpoint of another model.
+        for a model that no recipe fits; for a checkpoint of another model; inside of ``strategy.scope()``.
     NotImplementedError
         For ``strategy`` with a model that cannot be distributed.
     gpflow_ext.distribute.WorkerLostError
@@ -172,6 +173,10 @@ def fit(
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     if steps is not None and steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if isinstance(tf.distribute.get_strategy(), mirrored):
+        raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
+    held.follow(model)
     plan = _chosen(model, recipe)(
         model, data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
     )

@@ -72,7 +72,7 @@ def test_other_numbers_are_cast(name: str, dtype: type) -> None:
         (PoissonLog(), Y - 1.0, "counts"),
         (PoissonLog(), Y + 0.5, "counts"),
         (gpflow.likelihoods.Poisson(), Y + 0.5, "counts"),
-        (BernoulliLogit(), np.c_[Y, 1.0 - Y] + 1.0, "0 and 1"),
+        (BernoulliLogit(), np.c_[Y, 1.0 - Y], "one-hot"),
     ],
 )
 def test_targets_of_other_likelihoods(likelihood, targets: np.ndarray, message: str) -> None:

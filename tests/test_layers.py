@@ -19,7 +19,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients options functions preferred replicas ."},
     {
-        "data": "checks inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
+        "data": "checks held inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
     {
@@ -46,7 +46,7 @@ TOWER: list[dict[str, str]] = [
         "stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi",
-        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members posterior draws model "
+        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
         "updates block_ascent recipe",
     },
     {"models": ""},

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import gradients, options
 from gpflow_ext.compiled.structure import Apart, Structure, examine
+from gpflow_ext.numerics import linalg
 
-OPEN_ROWS = 512  # data up to which one graph serves every number of rows; see `numerics.linalg.LEAF`
 MOST = 64  # functions that are kept; the least recently used is dropped
 BATCH, NUM_DATA = "batch", "num_data"  # what is open beside axes of some lengths
 Open: TypeAlias = frozenset[int | str]
@@ -92,13 +92,18 @@ class Compiled(Apart):
     def _structure(self) -> Structure:
         return examine(self._owner)
 
-    @functools.cached_property
-    def _rows(self) -> Open:
-        """The lengths of axes that are left open, and what else is."""
+    def _present(self) -> list[tf.Tensor]:
+        """Return the data as they are now."""
+        for owner in self._structure.followers:
+            owner.follow_data()
+        return list(map(tf.convert_to_tensor, self._structure.data))
+
+    def _rows(self, data: Sequence[tf.Tensor]) -> Open:
+        """Return the lengths of axes that are left open, and what else is."""
         if self._structure.refused:
             return frozenset()
-        rows = {*(self._given or ()), *(len(part) for part in self._structure.data[:1])}
-        static = self._jit or self._given is None or max(rows, default=0) > OPEN_ROWS
+        rows = {*(self._given or ()), *(len(part) for part in data[:1])}
+        static = self._jit or self._given is None
         lengths = set() if static else rows
         batch = {BATCH} if self._batches and not self._jit else set()
         return frozenset(lengths | batch | ({NUM_DATA} if self._structure.counted else set()))
@@ -108,8 +113,9 @@ class Compiled(Apart):
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
             return method(*arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
-        entry, structure = self._entry(method, arguments), self._structure
-        held = (*structure.variables, *structure.data, *structure.tensors, *self._counts)
+        data, structure = self._present(), self._structure
+        entry = self._entry(method, arguments, data)
+        held = (*structure.variables, *data, *structure.tensors, *self._counts)
         return entry(*held, *tf.nest.flatten(arguments))
 
     @functools.cached_property
@@ -124,42 +130,46 @@ class Compiled(Apart):
 
     def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""
-        return self._entry(method, tf.nest.map_structure(tf.convert_to_tensor, arguments)).outputs
+        arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
+        return self._entry(method, arguments, self._present()).outputs
 
-    def _entry(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
-        """Return the compiled function for arguments of these shapes, found or made."""
-        given = tuple((part.dtype, tuple(part.shape)) for part in tf.nest.flatten(arguments))
+    def _entry(self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor]) -> Entry:
+        """Return the compiled function for arguments and data of these shapes, found or made."""
+        given = tuple((part.dtype, tuple(part.shape)) for part in (*tf.nest.flatten(arguments), *data))
         call = method.__func__, _nesting(arguments), given
         if call not in self._found:
             with _lock:
-                self._found[call] = self._shared(method, arguments)
+                self._found[call] = self._shared(method, arguments, data)
         return self._found[call]
 
-    def _shared(self, method: Any, arguments: tuple[Any, ...]) -> Entry:
+    def _shared(self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor]) -> Entry:
         """Find or trace a function; with static shapes where it cannot be traced with open ones."""
         static: Open = frozenset()
-        for rows in (self._rows, static):
-            key = self._key(method, arguments, rows)
+        opened = self._rows(data)
+        for rows in (opened, static):
+            key = self._key(method, arguments, data, rows)
             if key in _entries:
                 _entries.move_to_end(key)
                 return _entries[key]
         try:
-            key = self._key(method, arguments, self._rows)
-            entry = self._trace(method, arguments, self._rows)
+            key = self._key(method, arguments, data, opened)
+            entry = self._trace(method, arguments, data, opened)
         except Exception:  # of any kind: users' kernels may read a static number of rows
-            if not self._rows:
+            if not opened:
                 raise
-            key = self._key(method, arguments, static)
-            entry = self._trace(method, arguments, static)
+            key = self._key(method, arguments, data, static)
+            entry = self._trace(method, arguments, data, static)
         if not self._structure.refused:
             _entries[key] = entry
             while len(_entries) > MOST:
                 _entries.popitem(last=False)
         return entry
 
-    def _key(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Hashable:
+    def _key(
+        self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor], rows: Open
+    ) -> Hashable:
         """Return all that decides the graph."""
-        given = [*self._data(rows), *(_opened(part, rows) for part in tf.nest.flatten(arguments))]
+        given = [*_specified(data, rows), *(_opened(part, rows) for part in tf.nest.flatten(arguments))]
         return (
             self._structure.key,
             *(model.num_data for model in self._structure.counted if NUM_DATA not in rows),
@@ -167,16 +177,12 @@ class Compiled(Apart):
             _nesting(arguments),
             *((spec.dtype, tuple(spec.shape)) for spec in given),
             self._jit,
+            _bucket(rows),
             gpflow.default_float(),
             gpflow.default_jitter(),
         )
 
-    def _data(self, rows: Open) -> list[tf.TensorSpec]:
-        """Return the specification of the data; where any rows are left open theirs are."""
-        data, opened = self._structure.data, any(isinstance(length, int) for length in rows)
-        return [tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in data]
-
-    def _trace(self, method: Any, arguments: tuple[Any, ...], rows: Open) -> Entry:
+    def _trace(self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor], rows: Open) -> Entry:
         global _traces
         _traces += 1
         flat = [_opened(part, rows) for part in tf.nest.flatten(arguments)]
@@ -192,13 +198,14 @@ class Compiled(Apart):
         compiled = tf.function(run, jit_compile=self._jit, autograph=False)
         held = [
             *self._structure.variables,
-            *self._data(rows),
+            *_specified(data, rows),
             *(tf.TensorSpec(part.shape, part.dtype) for part in self._structure.tensors),
             *([tf.TensorSpec([], tf.int64)] * len(self._counts)),
         ]
         before = gradients.registered()
         try:
-            function = compiled.get_concrete_function(*held, *flat)
+            with linalg.expecting(_bucket(rows)):
+                function = compiled.get_concrete_function(*held, *flat)
         finally:
             self._clear_caches()
         gradients.forget(before, function.graph)
@@ -234,6 +241,24 @@ class Compiled(Apart):
         """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph."""
         for bijector in self._structure.bijectors:
             bijector._cache.clear()
+
+
+def _bucket(rows: Open) -> int:
+    """Return the next size, a multiple of `linalg.LEAF` by a power of two, to the longest open axis.
+
+    A graph divides large matrices as often as those of this size need it, so that one graph serves all rows
+    up to a doubling of their number.
+    """
+    size = linalg.LEAF
+    while size < max((length for length in rows if isinstance(length, int)), default=0):
+        size *= 2
+    return size
+
+
+def _specified(data: Sequence[tf.Tensor], rows: Open) -> list[tf.TensorSpec]:
+    """Return the specification of the data; where any rows are left open theirs are."""
+    opened = any(isinstance(length, int) for length in rows)
+    return [tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in data]
 
 
 def _opened(tensor: tf.Tensor, rows: Open) -> tf.TensorSpec:

@@ -18,7 +18,7 @@ def replica(owner: T) -> T:
     Its structure is that of the object. ``copy.deepcopy`` alone would close the open axes of variables.
     """
     structure = examine(owner)
-    memo = {id(part): part for part in structure.constants}
+    memo = {id(part): part for part in (*structure.constants, *structure.data)}
     for part in structure.variables:
         memo[id(part)] = tf.Variable(part.read_value(), part.trainable, name=part.name[:-2], shape=part.shape)
     for bijector in structure.bijectors:

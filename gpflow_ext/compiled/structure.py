@@ -35,7 +35,8 @@ class Structure(NamedTuple):
 
     key: Hashable
     variables: list[tf.Variable]  # each once, in the order in which they are met
-    data: list[tf.Tensor]  # what the object, or a part of it, holds as ``data``, of any number of rows
+    data: list[Any]  # what the object, or a part of it, holds as ``data``, of any number of rows
+    followers: list[Any]  # those whose ``data`` are variables
     tensors: list[tf.Tensor]  # other vectors and matrices of real numbers, whose shapes the key holds
     bijectors: list[tfp.bijectors.Bijector]
     constants: list[Any]  # what copies share: all else whose values the key holds, and strategies
@@ -56,8 +57,8 @@ def examine(owner: Any) -> Structure:
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
-    lists = (walk.variables, walk.data, walk.tensors, walk.bijectors, walk.constants, walk.counted)
-    return Structure(key, *lists, walk.refused)
+    arguments = (walk.variables, walk.data, walk.followers, walk.tensors)
+    return Structure(key, *arguments, walk.bijectors, walk.constants, walk.counted, walk.refused)
 
 
 class _Walk:
@@ -65,7 +66,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self.variables: list[tf.Variable] = []
-        self.data: list[tf.Tensor] = []
+        self.data: list[Any] = []
+        self.followers: list[Any] = []
         self.tensors: list[tf.Tensor] = []
         self.bijectors: list[tfp.bijectors.Bijector] = []
         self.constants: list[Any] = []
@@ -191,17 +193,21 @@ class _Walk:
             if name == "num_data" and isinstance(value, COUNTED) and isinstance(held, (int, np.integer)):
                 self.counted.append(value)
                 continue
-            read = self._data if name == "data" else self.part
-            parts.append((name, read(held, f"{path}.{name}")))
+            at = f"{path}.{name}"
+            parts.append((name, self._data(value, held, at) if name == "data" else self.part(held, at)))
         return type(value), *parts
 
-    def _data(self, value: Any, path: str) -> Hashable:
+    def _data(self, owner: Any, value: Any, path: str) -> Hashable:
         """Return the key of the data of a model: dtypes and shapes without the number of rows."""
-        if not isinstance(value, tuple) or not all(isinstance(part, tf.Tensor) for part in value):
+        follows = getattr(owner, "follows", False)
+        kinds = (tf.Tensor, tf.Variable) if follows else tf.Tensor
+        if not isinstance(value, tuple) or not all(isinstance(part, kinds) for part in value):
             return self.part(value, path)
+        if follows:
+            self.followers.append(owner)
         return "data", *map(self._datum, value)
 
-    def _datum(self, value: tf.Tensor) -> Hashable:
+    def _datum(self, value: Any) -> Hashable:
         if id(value) in self._met:
             return "again", self._met[id(value)][0]
         self._meet(value)

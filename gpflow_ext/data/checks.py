@@ -38,6 +38,7 @@ def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
             raise ValueError(
                 f"Y must hold 0 and 1; found the values {_some_values(Y)}. Encode the labels first."
             )
+        check_not_one_hot(Y)
     elif isinstance(likelihood, gpflow.likelihoods.Poisson) and ((Y < 0).any() or (np.round(Y) != Y).any()):
         raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
 
@@ -46,6 +47,31 @@ def are_inputs(points: gpflow.inducing_variables.InducingVariables | None) -> bo
     """Tell whether inducing variables are values at inputs Z [M, D], and not, say, at patches of images."""
     kinds = gpflow.inducing_variables
     return isinstance(points, kinds.InducingPoints) and not isinstance(points, kinds.InducingPatches)
+
+
+def check_widths(widths: tuple[int, int], before: tuple[int, int]) -> None:
+    """Raise ``ValueError`` when new X and Y have other numbers of columns than those before."""
+    for now, old, name in zip(widths, before, "XY", strict=True):
+        if now != old:
+            raise ValueError(
+                f"{name} has {now} columns and had {old} before: give the same, or build another model."
+            )
+
+
+def check_not_one_hot(Y: npt.ArrayLike) -> None:
+    """Raise ``ValueError`` where Y [N, P] of 0 and 1 has several columns and a single 1 in each row."""
+    values = np.asarray(Y)
+    if values.ndim == 2 and values.shape[1] > 1 and (values.sum(axis=1) == 1.0).all():
+        fix = "use Y[:, 1:]"
+        if values.shape[1] > 2:
+            fix = (
+                "for several classes use a likelihood such as gpflow_ext.likelihoods.StickBreaking, with "
+                "Y.argmax(axis=1).reshape(-1, 1)"
+            )
+        raise ValueError(
+            f"Y is one-hot, a column for each of {values.shape[1]} classes; a binary likelihood takes "
+            f"one column of 0 and 1: {fix}."
+        )
 
 
 def check_inducing(points: gpflow.inducing_variables.InducingVariables | None, X: Array) -> None:

@@ -22,7 +22,9 @@ Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 class Rows(Protocol):
     """Data in a fixed order, numbered from 0."""
 
-    num_data: int
+    @property
+    def num_data(self) -> int:
+        """N."""
 
     def batches(self, size: int, seed: int, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield the minibatches of an epoch from number ``first`` on; each row lies in one of them.
@@ -41,7 +43,12 @@ class ArrayRows:
     """Arrays X [N, D] and Y [N, P]. An epoch is a uniform permutation of them."""
 
     def __init__(self, X: tf.Tensor, Y: tf.Tensor) -> None:
-        self._X, self._Y, self.num_data = X, Y, int(X.shape[0])
+        self._X, self._Y = X, Y
+
+    @property
+    def num_data(self) -> int:
+        """N; not inside a graph that leaves it open."""
+        return int(self._X.shape[0])
 
     def batches(self, size: int, seed: int, epoch: int, first: int = 0) -> Iterator[Batch]:
         """See `Rows`."""
@@ -57,23 +64,25 @@ class ArrayRows:
             yield tf.range(part.start, part.stop, dtype=tf.int64), self._X[part], self._Y[part]
 
     def total(self, initial: Any, function: Callable[[Batch], Any]) -> Any:
-        """See `Rows`. All shapes are static, as XLA needs them."""
+        """See `Rows`. All shapes are static, as XLA needs them, where N is."""
+        number = tf.shape(self._X)[0] if self._X.shape[0] is None else self.num_data
 
-        def add(state: Any, begin: Any, size: int) -> Any:
+        def add(state: Any, begin: Any, size: Any) -> Any:
             rows = begin + tf.range(size)
             parts = (tf.slice(part, [begin, 0], [size, part.shape[1]]) for part in (self._X, self._Y))
             return tf.nest.map_structure(tf.add, state, function((rows, *parts)))
 
-        whole, rest = divmod(self.num_data, CHUNK)
-        state = add(initial, whole * CHUNK, rest) if rest else initial
-        if whole:
-            _, state = tf.while_loop(
-                lambda i, _: i < whole,
-                lambda i, state: (i + 1, add(state, i * CHUNK, CHUNK)),
-                (tf.constant(0), state),
-                parallel_iterations=1,
-                maximum_iterations=whole,
-            )
+        whole, rest = number // CHUNK, number % CHUNK
+        state = initial if isinstance(rest, int) and not rest else add(initial, whole * CHUNK, rest)
+        if isinstance(whole, int) and not whole:
+            return state
+        _, state = tf.while_loop(
+            lambda i, _: i < whole,
+            lambda i, state: (i + 1, add(state, i * CHUNK, CHUNK)),
+            (tf.constant(0), state),
+            parallel_iterations=1,
+            maximum_iterations=whole,
+        )
         return state
 
 

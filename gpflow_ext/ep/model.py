@@ -8,7 +8,7 @@ import gpflow
 import tensorflow as tf
 from gpflow.models.util import InducingVariablesLike
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import checks, held
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
@@ -93,7 +93,7 @@ class SparseEP(SiteModel):
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood
     ) -> tuple[tuple[checks.Array, checks.Array], int]:
-        self.data: Any = None
+        self.data = None
         if isinstance(data, tf.data.Dataset):
             stream = DatasetRows(data, lambda Y: checks.check_targets(likelihood, Y))
             self._stream: DatasetRows | None = stream
@@ -104,8 +104,24 @@ class SparseEP(SiteModel):
     @property
     def sites(self) -> Sites:
         """See `SiteModel.sites`."""
-        rows = self.data[0].shape[0] if self._stream is None else self._stream.num_data
+        if self._stream is None:
+            return super().sites
+        rows = self._stream.num_data
         return Sites(*(tf.ensure_shape(part, [rows, *part.shape[1:]]) for part in (self.nat1, self.prec)))
+
+    def update_data(self, data: tuple[Any, Any] | tf.data.Dataset, index: Any | None = None) -> None:
+        """See `HoldsData.update_data`; a dataset is replaced by a dataset."""
+        if isinstance(data, tf.data.Dataset) is not (self._stream is not None):
+            raise ValueError("`data` must be of the same kind as before: arrays, or a tf.data.Dataset.")
+        if self._stream is None:
+            super().update_data(data, index)
+            return
+        stream = DatasetRows(data, lambda Y: checks.check_targets(self.likelihood, Y))
+        now, old = ((part[0].shape[1], part[1].shape[1]) for part in (stream.head, self._stream.head))
+        checks.check_widths(now, old)
+        rows = held.kept_rows(index, self._stream.num_data, stream.num_data)
+        self._stream = stream
+        self._keep_sites(rows)
 
     def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the data in memory."""
@@ -123,7 +139,8 @@ class SparseEP(SiteModel):
 
     def gather_sites(self, rows: tf.Tensor) -> Sites:
         """Return the sites of the data ``rows`` [R], each [R, L] or [R, F, L']. O(R)."""
-        return Sites(*(p.unconstrained_variable.sparse_read(rows) for p in (self.nat1, self.prec)))
+        parts = self.sites if self.follows else (self.nat1, self.prec)
+        return Sites(*(_some(part, rows) for part in parts))
 
     def scatter_sites(self, rows: tf.Tensor, new: Sites) -> None:
         """Replace the sites of the data ``rows`` [R]. O(R)."""
@@ -148,8 +165,8 @@ class SparseEP(SiteModel):
     def without_data(self) -> SparseEP:
         """Return a model that shares all parameters with this one and holds no data."""
         other = object.__new__(type(self))
-        held = {name: value for name, value in vars(self).items() if not name.startswith("_self_")}
-        other.__dict__.update(held, data=None, _stream=None)  # set as attributes they would be tracked
+        kept = {name: value for name, value in vars(self).items() if not name.startswith("_self_")}
+        other.__dict__.update(kept, data=None, _stream=None)  # set as attributes they would be tracked
         return other
 
     def prior_copy(self) -> sparse_prior.PriorCopy:
@@ -231,3 +248,11 @@ class SparseEP(SiteModel):
         """
         self._held()
         return super().maximum_log_likelihood_objective()
+
+
+def _some(values: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Return some rows of values; of a parameter without reading the others."""
+    variable = getattr(values, "unconstrained_variable", None)
+    if variable is None or isinstance(variable, tf.distribute.DistributedValues):
+        return tf.gather(values, rows)
+    return variable.sparse_read(rows)

@@ -167,6 +167,4 @@ def _shards(model: SparseEP, strategy: tf.distribute.Strategy, jit_compile: bool
         raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
     if model.data is None:
         raise ValueError("`strategy` shards data in memory; the data of this model are a dataset.")
-    if any(isinstance(variable, tf.distribute.DistributedValues) for variable in model.variables):
-        raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
     return Shards(strategy, model.rows.num_data)

@@ -8,16 +8,14 @@ from typing import Any, Literal
 import gpflow
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance
-from gpflow.inducing_variables import InducingPoints
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
-from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data import checks
-from gpflow_ext.gprn import conditional, network, outputs
+from gpflow_ext.data.checks import Array
+from gpflow_ext.gprn import conditional, network, outputs, renewal
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import Inducing, NetworkPrior, View
 from gpflow_ext.gprn.draws import DrawsPosterior
@@ -106,7 +104,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         inducing_variable: InducingVariablesLike | None = None,
         strategy: tf.distribute.Strategy | None = None,
     ) -> None:
-        X, Y = self._hold(data)
+        X, Y = renewal.hold(data)
         for part in (kernel, weight_kernel):
             if isinstance(part, gpflow.kernels.MultioutputKernel):
                 raise NotImplementedError(
@@ -116,54 +114,67 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
             raise ValueError(f'posterior must be "collapsed" or "tensor"; got {posterior!r}.')
         if num_latent < 1:
             raise ValueError(f"num_latent must be at least 1; got {num_latent}.")
-        noise = _bounded("noise_variance", noise_variance, noise_bounds)
+        noise = renewal.bounded("noise_variance", noise_variance, noise_bounds)
         likelihood = gpflow.likelihoods.Gaussian(noise_variance, variance_lower_bound=noise_bounds[0])
         likelihood.variance = noise
         super().__init__(kernel, likelihood, num_latent_gps=Y.num_outputs)
         self.weight_kernel, self.num_latent = weight_kernel, num_latent
-        self.nugget = _bounded("nugget", nugget, nugget_bounds)
-        self._outputs = Y
-        self.data: tuple[tf.Tensor, ...] = (tf.constant(X),)
-        self.inducing_variable = self._points(inducing_variable, posterior)
+        self.nugget = renewal.bounded("nugget", nugget, nugget_bounds)
+        self.inducing_variable = renewal.points(inducing_variable, posterior)
         self.draw_names: tuple[str, ...] = ()
         self.draw_values: list[tf.Variable] = []
-        prior = self.prior()
-        draws = self._draws(prior, seed)
         if posterior == "collapsed":
             if output_shape is not None:
-                raise ValueError(
-                    'output_shape is for posterior="tensor": the collapsed posterior needs none.'
-                )
-            self.q: CollapsedPosterior | TensorPosterior = CollapsedPosterior(Y, draws, prior, strategy)
+                raise ValueError('output_shape is for posterior="tensor": the collapsed one needs none.')
+        elif strategy is not None:
+            raise NotImplementedError('`strategy` is for posterior="collapsed".')
+        else:
+            output_shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
+        self.begin(X, Y, output_shape, seed, strategy)
+
+    def begin(
+        self,
+        X: Array,
+        Y: outputs.Outputs,
+        shape: Sequence[int] | None,
+        seed: int,
+        strategy: tf.distribute.Strategy | None,
+    ) -> None:
+        """Hold data and make q anew, of tensors where there is an output shape."""
+        if shape is not None and isinstance(Y, outputs.StreamOutputs):
+            raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
+        self._outputs = Y
+        self.data: tuple[tf.Tensor, ...] = (tf.constant(X),)
+        prior = self.prior()
+        draws = renewal.draws(prior, self.num_latent, seed)
+        self.q: CollapsedPosterior | TensorPosterior
+        if shape is None:
+            self.q = CollapsedPosterior(Y, draws, prior, strategy)
             self.data = (self.data[0], *self.q.patterns)
         else:
-            if strategy is not None:
-                raise NotImplementedError('`strategy` is for posterior="collapsed".')
-            if isinstance(Y, outputs.StreamOutputs):
-                raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
-            shape = chosen_shape(Y.num_outputs) if output_shape is None else output_shape
             self.data = (self.data[0], Y.gather(range(Y.num_outputs)))
             self.q = TensorPosterior(self.data[1], shape, draws, prior)
 
-    def _hold(self, data: Any) -> tuple[checks.Array, outputs.Outputs]:
-        """Check the data at the door."""
-        if not isinstance(data, tuple | list) or len(data) != 2:
-            raise ValueError("`data` must be a pair (X, Y) of inputs [N, Q] and targets [N, D].")
-        Y = outputs.hold(data[1])
-        return checks.check_data((data[0], np.zeros([Y.num_data, 1])))[0], Y
+    def update_data(
+        self,
+        data: tuple[Any, Any],
+        index: Any | None = None,
+        *,
+        seed: int = 0,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        """Replace the data by (X [N', Q], Y [N', D]); training goes on from what is kept of q.
 
-    def _points(self, inducing_variable: Any, posterior: str) -> InducingPoints | None:
-        if inducing_variable is None:
-            return None
-        points = inducingpoint_wrapper(inducing_variable)
-        if posterior == "tensor" or not checks.are_inputs(points):
-            raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")
-        return points
+        The collapsed posterior keeps the sites of rows that stay: at their places, or where ``index`` [N']
+        names the old row of each new one, -1 for none. The tensor posterior keeps its means. The parameters
+        of q are new objects; draws are forgotten.
 
-    def _draws(self, prior: NetworkPrior, seed: int) -> tf.Tensor:
-        """Return draws of the prior of the nodes but the first, [N, K − 1]."""
-        noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[1], self.num_latent - 1])
-        return tf.matmul(prior.nodes, tf.constant(noise, prior.nodes.dtype))
+        Raises
+        ------
+        ValueError
+            As by the constructor; for other numbers of columns, or an index that does not fit.
+        """
+        renewal.renew(self, data, index, seed, strategy)
 
     @property
     def _base(self) -> tf.Tensor:
@@ -337,14 +348,3 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
 
 def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
     return tf.linalg.cholesky(linalg.with_jitter(gram, nugget))
-
-
-def _bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:
-    """Return a parameter that stays in an interval."""
-    low, high = bounds
-    if not 0.0 < low < value < high:
-        raise ValueError(f"{name} must lie between its bounds {bounds}, both positive; got {value}.")
-    dtype = gpflow.default_float()
-    return gpflow.Parameter(
-        value, transform=tfp.bijectors.Sigmoid(np.array(low, dtype), np.array(high, dtype))
-    )

@@ -13,6 +13,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
+from gpflow_ext.data.checks import check_not_one_hot
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.probit import expected_log_ndtr
 from gpflow_ext.numerics.special import as_tensor, log_expected_sigmoid, log_ndtr
@@ -47,8 +48,12 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
         super().__init__()
 
     def check_targets(self, Y: npt.ArrayLike) -> None:
-        """Raise ``ValueError`` unless the targets are labels 0 and 1; the models' constructors call it."""
+        """Raise ``ValueError`` unless the targets are labels 0 and 1, and not one-hot.
+
+        The models' constructors call it.
+        """
         check_binary_labels(Y)
+        check_not_one_hot(Y)
 
     @abc.abstractmethod
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import gpflow
@@ -9,6 +12,17 @@ import numpy as np
 import tensorflow as tf
 
 LEAF = 512  # rows up to which TensorFlow's own factorisation, on one core, beats the recursion
+_expected = contextvars.ContextVar("expected", default=0)  # length of axes that a graph leaves open
+
+
+@contextlib.contextmanager
+def expecting(length: int) -> Iterator[None]:
+    """Within, divide matrices whose size a graph leaves open as those of this size, see `cholesky`."""
+    token = _expected.set(length)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
 
 
 def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -27,20 +41,25 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     -------
     The lower factor, shape [..., M, M], and a scalar boolean that is true when every pivot is finite.
     """
-    factor = _factor(matrix)
+    factor = _factor(matrix, matrix.shape[-1] or _expected.get())
     return factor, tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(factor)))
 
 
-def _factor(matrix: tf.Tensor) -> tf.Tensor:
-    size = matrix.shape[-1]
-    if size is None or size <= LEAF:
+def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
+    if size <= LEAF:
         return tf.linalg.cholesky(matrix)
-    half = size // 2
-    first = _factor(matrix[..., :half, :half])
+    half = _length(matrix) // 2
+    first = _factor(matrix[..., :half, :half], size // 2)
     across = triangular_solve(first, tf.linalg.matrix_transpose(matrix[..., half:, :half]))
-    last = _factor(matrix[..., half:, half:] - tf.matmul(across, across, transpose_a=True))
+    rest = matrix[..., half:, half:] - tf.matmul(across, across, transpose_a=True)
+    last = _factor(rest, size - size // 2)
     upper = tf.concat([first, tf.zeros_like(across)], axis=-1)
     return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)
+
+
+def _length(matrix: tf.Tensor) -> Any:
+    """Return the length of the last axis, a number where it is known."""
+    return matrix.shape[-1] or tf.shape(matrix)[-1]
 
 
 def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
@@ -60,9 +79,10 @@ def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor, adjoint: bool = False) -
 
     On CPU an operation uses one core; the two run side by side.
     """
-    half = (rhs.shape[-1] or 0) // 2
-    if half < LEAF // 2:
+    columns = rhs.shape[-1]
+    if not (_expected.get() > LEAF if columns is None else columns >= LEAF):
         return tf.linalg.triangular_solve(factor, rhs, adjoint=adjoint)
+    half = _length(rhs) // 2
     parts = rhs[..., :half], rhs[..., half:]
     return tf.concat([tf.linalg.triangular_solve(factor, part, adjoint=adjoint) for part in parts], axis=-1)
 

@@ -67,6 +67,8 @@ def _shared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
 def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return Σₙ wₙₚ aₙaₙᵀ of which the lower triangle is to be read, by blocks, [P, M, M]. O(½PM²B).
 
+    Where a graph leaves M open it is one block, at twice the cost.
+
     Parameters
     ----------
     A
@@ -74,7 +76,7 @@ def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     weight
         w, [B, P].
     """
-    if A.shape[0] != 1:
+    if A.shape[0] != 1 or A.shape[1] is None:
         return tf.matmul(A * tf.transpose(weight)[:, None, :], A, transpose_b=True)
     A = A[0]
     blocks, products = _blocks(A.shape[0]), []

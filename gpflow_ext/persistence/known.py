@@ -71,8 +71,12 @@ def is_foreign(kind: type) -> bool:
 
 
 def hides(kind: type, name: str) -> bool:
-    """Tell whether an attribute of an object would stand before a method or a property of its class."""
-    return hasattr(type(inspect.getattr_static(kind, name, None)), "__get__")
+    """Tell whether an attribute of an object would stand before a method or a property of its class.
+
+    A property that can be set is none that is hidden.
+    """
+    found = inspect.getattr_static(kind, name, None)
+    return hasattr(type(found), "__get__") and getattr(found, "fset", None) is None
 
 
 class Known:

@@ -15,7 +15,8 @@ from gpflow.models import SGPMC, SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import checks, held
+from gpflow_ext.data.held import HoldsData
 from gpflow_ext.numerics import grids
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
@@ -26,7 +27,7 @@ from gpflow_ext.sampling.draws_posterior import DrawsPosterior
 from gpflow_ext.sampling.sampled_freeform import SampledFreeForm
 
 
-class SGPMCFreeForm(SGPMC):
+class SGPMCFreeForm(HoldsData, SGPMC):
     """The posterior of the inducing variables and of the hyperparameters together, in free form.
 
     With u = Lv, LLᵀ = K_uu, A = L⁻¹K_uf, the best q(v, θ) is proportional to (Hensman et al. 2015, eq. 7, 8)
@@ -41,7 +42,7 @@ class SGPMCFreeForm(SGPMC):
     Parameters
     ----------
     data
-        Inputs [N, D] and targets [N, Q].
+        Inputs [N, D] and targets [N, Q]; see `gpflow_ext.data.held.HoldsData` for variables.
     kernel
         A kernel of one output, shared by the P latent functions; its trainable parameters need priors.
     likelihood
@@ -91,7 +92,8 @@ class SGPMCFreeForm(SGPMC):
             num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
                 (X, Y), kernel, likelihood
             )
-        super().__init__((X, Y), kernel, likelihood, mean_function, num_latent_gps, inducing_variable)
+        parts = held.hold(data, (X, Y))
+        super().__init__(parts, kernel, likelihood, mean_function, num_latent_gps, inducing_variable)
         gpflow.set_trainable(self.inducing_variable, False)
         M = self.inducing_variable.Z.shape[0]
         eye = np.tile(np.eye(M, dtype=X.dtype), [num_latent_gps, 1, 1])
@@ -169,7 +171,15 @@ class SGPMCFreeForm(SGPMC):
         """The Kronecker structure between the inducing points and the data, which the density then uses."""
         return self._structure
 
+    def update_data(self, data: tuple[Any, Any], index: Any | None = None) -> None:
+        """See `HoldsData.update_data`; V and the draws that are held stay until it is sampled again."""
+        super().update_data(data, index)
+        self.num_data = len(self.data[0])
+        self._structure = self._find_structure()
+
     def _find_structure(self) -> grids.Structure | None:
+        if self.follows:  # data that move at any time
+            return None
         return grids.structure(self.kernel, self.inducing_variable.Z.numpy(), self.data[0].numpy())
 
     def log_likelihood_lower_bound(self) -> tf.Tensor:

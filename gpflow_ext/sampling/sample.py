@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from gpflow_ext._version import __version__
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.data.held import follow
 from gpflow_ext.persistence import Checkpoints
 from gpflow_ext.sampling import hmc
 from gpflow_ext.sampling.adaptation import Start
@@ -132,6 +133,7 @@ def sample(
         raise ValueError(
             "`num_samples`, `num_chains`, `thin` and `chunk` must be at least 1, `warm_up` at least 0."
         )
+    follow(model)
     tuned = tuner_from(tuner, tuning, num_chains)
     sampled = sampleable(model)
     where = _checked(sampled, precondition, tuned)

@@ -13,7 +13,8 @@ from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import checks, held
+from gpflow_ext.data.held import HoldsData
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sites import (
@@ -40,7 +41,7 @@ KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions
 }
 
 
-class SiteModel(GPModel, InternalDataTrainingLossMixin):
+class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent.
 
     The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: the model's site method proposes
@@ -53,7 +54,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
     Parameters
     ----------
     data
-        Inputs [N, D] and targets [N, P].
+        Inputs [N, D] and targets [N, P], as arrays or as variables, see `HoldsData`.
     kernel
         A kernel of one output is shared by all latent functions; ``SharedIndependent`` and
         ``SeparateIndependent`` have independent ones. The outputs of ``LinearCoregionalization`` are the
@@ -112,14 +113,17 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         """Check and keep the data; return their first rows, which tell the widths, and their number."""
         X, Y = checks.check_data(data)
         checks.check_targets(likelihood, Y)
-        self.data = (tf.constant(X), tf.constant(Y))
+        self.data = held.hold(data, (X, Y))
         return (X, Y), len(X)
 
     @property
     def sites(self) -> Sites:
-        """The current sites as tensors."""
-        rows = self.data[0].shape[0]
-        return Sites(*(tf.ensure_shape(part, [rows, *part.shape[1:]]) for part in (self.nat1, self.prec)))
+        """The current sites as tensors; where variables have got more rows, those of new data are zero."""
+        nat1, prec = map(tf.convert_to_tensor, (self.nat1, self.prec))
+        X = self.data[0]
+        if self.follows:
+            nat1, prec = (held.resized(part, tf.shape(X)[0]) for part in (nat1, prec))
+        return Sites(*(tf.ensure_shape(part, [X.shape[0], *part.shape[1:]]) for part in (nat1, prec)))
 
     @property
     def latent_sites(self) -> Sites:

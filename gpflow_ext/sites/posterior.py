@@ -31,11 +31,11 @@ class SiteConditioned(Protocol):
 
 
 class DenseSitePosterior(AbstractPosterior):
-    """GPflow's cached posterior, its cache (α, Qinv) computed from the sites without factorising K.
+    """GPflow's cached posterior, its cache (α, Qinv, X) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
     μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs. ``update_cache`` reads the
-    model again, so the object follows a model that is trained further.
+    model again, so the object follows a model that is trained further or has got other data.
     """
 
     def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
@@ -43,15 +43,16 @@ class DenseSitePosterior(AbstractPosterior):
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
-    def _parts(self) -> tuple[tf.Tensor, tf.Tensor]:
-        prior, current = self._model.prior(), self._model.latent_sites
+    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean)
         own = getattr(factor, "reduction", None)
-        return alpha, _reduction(factor, current.prec) if own is None else own()
+        return alpha, _reduction(factor, current.prec) if own is None else own(), X
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
+        axes = (True, False), (False, True, True), (True, False)  # which are as many as the data
+        return tuple(map(PrecomputedValue, self._parts(), axes))
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -63,9 +64,9 @@ class DenseSitePosterior(AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv = cache  # [N, L], [L, N, N]
+        alpha, Qinv, X = cache  # [N, L], [L, N, N], [N, D]
         rows = Rows(Xnew)
-        cross = latent.cross(self.kernel, self.X_data, rows.flat)  # [1 or L, N, R]
+        cross = latent.cross(self.kernel, X, rows.flat)  # [1 or L, N, R]
         explained = Qinv @ cross  # [L, N, R]
         if full_cov:
             seen = tf.matmul(rows.columns(cross), rows.columns(explained), transpose_a=True)

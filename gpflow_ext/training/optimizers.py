@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,23 @@ def built(
 ) -> Any:
     """Return a tf_keras optimiser with its slots made, by default Adam at the learning rate ``rate``.
 
+    It belongs to the ``tf.distribute`` strategy in whose scope the variables were made, if any.
+
     Raises
     ------
     ValueError
-        For anything else; the message goes on with ``otherwise``.
+        For anything else; the message goes on with ``otherwise``. For an optimiser that was made outside of
+        the scope of the variables.
     """
-    optimizer = tf_keras.optimizers.Adam(rate) if optimizer is None else optimizer
+    strategies = [v.distribute_strategy for v in variables if isinstance(v, tf.distribute.DistributedValues)]
+    scope = strategies[0].scope() if strategies else contextlib.nullcontext()
+    if optimizer is None:
+        with scope:
+            optimizer = tf_keras.optimizers.Adam(rate)
+    elif strategies and getattr(optimizer, "_distribution_strategy", None) is not strategies[0]:
+        raise ValueError(
+            "The model was built inside of `strategy.scope()` and `optimizer` was not: make both there."
+        )
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
         raise ValueError(
             f"`optimizer` must be a tf_keras optimiser (see gpflow.keras.tf_keras){otherwise}; "

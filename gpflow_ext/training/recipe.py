@@ -131,7 +131,8 @@ class Recipe:
         Raises
         ------
         ValueError
-            For an unknown option or a wrong value; the message lists the right ones.
+            For an unknown option or a wrong value; the message lists the right ones. For ``strategy`` and a
+            model whose variables are distributed.
         NotImplementedError
             For ``strategy`` where the recipe trains on one device.
         """
@@ -143,6 +144,9 @@ class Recipe:
                 f"`strategy` is for data-parallel recipes; {self.name!r} trains "
                 f"{type(model).__name__} on one device."
             )
+        held = getattr(model, "variables", ())
+        if run.strategy is not None and any(isinstance(v, tf.distribute.DistributedValues) for v in held):
+            raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
         return self.plan(model, run, options)
 
 
