@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gpflow.monitor import ModelToTensorBoard, Monitor, MonitorTaskGroup, ScalarToTensorBoard
-from holders import ALL, CONTROLS, FREE, SITES, EPOnDense, loss, points, variables
 from marks import others_slow
 
 import gpflow_ext as gpx
+from conformance.holders import ALL, CONTROLS, FREE, SITES, EPOnDense, loss, points, variables
 from gpflow_ext.persistence import Checkpoints
 
 MODELS = {**ALL, **CONTROLS}

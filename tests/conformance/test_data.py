@@ -10,10 +10,10 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
-from holders import CONTROLS, FREE, HOLDERS, NETWORKS, SITES, Holder, points, variables
 from marks import others_slow
 
 import gpflow_ext as gpx
+from conformance.holders import CONTROLS, FREE, HOLDERS, NETWORKS, SITES, Holder, points, variables
 from gpflow_ext.compiled import clear_compiled, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPLaplace, SGPMCFreeForm, SparseEP
