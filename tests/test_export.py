@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -358,6 +359,17 @@ def test_no_absolute_path_in_any_file(cases):
             source = (".py",) if file.suffix == ".pb" else ()  # a stack trace would name the module's file
             for path in (str(folder.parents[1]), str(ROOT), str(Path.home()) + "/", sys.prefix, *source):
                 assert path.encode() not in content, (file, path)
+
+
+def test_an_export_leaves_no_graph_behind(tmp_path):
+    def graphs() -> set[int]:
+        gc.collect()
+        return {id(thing) for thing in gc.get_objects() if type(thing).__name__ == "FuncGraph"}
+
+    before = graphs()
+    for number in range(2):
+        export(gpflow.models.GPR((X, X[:, :1]), kernel()), tmp_path / str(number))
+    assert graphs() <= before
 
 
 def test_single_precision(tmp_path):
