@@ -29,13 +29,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     share = config.getoption("--slow-share")
     if share:
         number, shares = map(int, share.split("/"))
-        kept = [item for item in items if "slow" in item.keywords and _share(item, shares) == number]
+        kept = [item for item in items if item.get_closest_marker("slow") and _share(item, shares) == number]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
     elif not config.getoption("--runslow"):
         skip = pytest.mark.skip(reason="slow: run with --runslow")
         for item in items:
-            if "slow" in item.keywords:
+            if item.get_closest_marker("slow"):
                 item.add_marker(skip)
 
 
