@@ -18,7 +18,7 @@ from marks import others_slow
 import gpflow_ext as gpx
 from gpflow_ext.numerics import grids
 from gpflow_ext.persistence import Checkpoints, checkpoint, describe, record
-from gpflow_ext.persistence.known import Known
+from gpflow_ext.persistence.known import Known, hides
 from gpflow_ext.persistence.verify import sha256_file
 
 K, L, M = gpflow.kernels, gpflow.likelihoods, gpflow.models
@@ -323,6 +323,16 @@ def test_what_cannot_be_written_down_is_checkpointed_all_the_same(reason, tmp_pa
     assert Checkpoints(tmp_path, model).restore_latest() == 4
     with pytest.raises(ValueError, match=rf"{reason}(.|\n)*Build the model yourself(.|\n)*checkpoint_dir"):
         gpx.load_checkpoint(tmp_path)
+
+
+def test_setters_of_this_package_alone_are_called() -> None:
+    """A record names attributes, and a property that can be set runs code."""
+    assert not hides(gpx.models.VGPKMM, "data")
+    assert hides(gpx.models.VGPKMM, "sites")
+    assert hides(gpflow.Parameter, "unconstrained_variable")
+    foreign = type("Foreign", (), {"value": property(lambda self: 0, lambda self, value: None)})
+    foreign.value.fset.__module__ = "gpflow.base"
+    assert hides(foreign, "value")
 
 
 def test_a_hidden_method_cannot_be_written_down(tmp_path) -> None:

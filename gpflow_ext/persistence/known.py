@@ -73,10 +73,12 @@ def is_foreign(kind: type) -> bool:
 def hides(kind: type, name: str) -> bool:
     """Tell whether an attribute of an object would stand before a method or a property of its class.
 
-    A property that can be set is none that is hidden.
+    A property of this package that can be set is none that is hidden: what it does is known.
     """
     found = inspect.getattr_static(kind, name, None)
-    return hasattr(type(found), "__get__") and getattr(found, "fset", None) is None
+    setter = getattr(found, "fset", None)
+    own = getattr(setter, "__module__", "").split(".")[0] == __name__.split(".")[0]
+    return hasattr(type(found), "__get__") and not own
 
 
 class Known:
