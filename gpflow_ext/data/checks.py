@@ -42,9 +42,15 @@ def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
         raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
 
 
+def are_inputs(points: gpflow.inducing_variables.InducingVariables | None) -> bool:
+    """Tell whether inducing variables are values at inputs Z [M, D], and not, say, at patches of images."""
+    kinds = gpflow.inducing_variables
+    return isinstance(points, kinds.InducingPoints) and not isinstance(points, kinds.InducingPatches)
+
+
 def check_inducing(points: gpflow.inducing_variables.InducingVariables | None, X: Array) -> None:
     """Raise ``ValueError`` when inducing points [M, D'] have another number of columns than inputs [N, D]."""
-    if isinstance(points, gpflow.inducing_variables.InducingPoints) and points.Z.shape[1:] != X.shape[1:]:
+    if points is not None and are_inputs(points) and points.Z.shape[1:] != X.shape[1:]:
         raise ValueError(
             f"The inducing points have {points.Z.shape[-1]} columns and X has {X.shape[1]}: both need one "
             "for each input."

@@ -156,7 +156,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         if inducing_variable is None:
             return None
         points = inducingpoint_wrapper(inducing_variable)
-        if posterior == "tensor" or not isinstance(points, InducingPoints):
+        if posterior == "tensor" or not checks.are_inputs(points):
             raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")
         return points
 

@@ -14,6 +14,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
 from .card import model_card
@@ -185,7 +186,7 @@ def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) ->
     dtypes = [p.dtype.as_numpy_dtype for p in parameters.values() if p.dtype.is_floating]
     dtype = dtypes[0] if dtypes else gpflow.default_float()
     held = _training_inputs(model, None, dtype)
-    arrays = [held] if held is not None else [p for key, p in parameters.items() if key.endswith(".Z")]
+    arrays = [held] if held is not None else [each.Z for each in model.submodules if checks.are_inputs(each)]
     if not arrays and example is not None:
         arrays = [np.asarray(example)]
     width = arrays[0].shape[-1] if arrays else None

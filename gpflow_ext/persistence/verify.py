@@ -20,8 +20,9 @@ Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin Asin Asinh Atan Atan2 Atanh 
 BatchMatMulV3 BesselI0e BesselI1e Betainc BiasAdd Bincount Bitcast BroadcastArgs BroadcastTo Bucketize Cast
 Ceil CheckNumerics Cholesky ClipByValue Complex Concat ConcatV2 Conj Cos Cosh Cross Cumprod Cumsum
 CumulativeLogsumexp DepthToSpace Diag DiagPart Digamma Div DivNoNan DynamicPartition DynamicStitch Einsum
-Elu Equal Erf Erfc Erfinv Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod Gather GatherNd GatherV2 Greater
-GreaterEqual Identity IdentityN Igamma Igammac Imag InTopKV2 InvertPermutation IsFinite IsInf IsNan
+Elu Equal Erf Erfc Erfinv Exp ExpandDims Expm1 ExtractImagePatches Fill Floor FloorDiv FloorMod Gather
+GatherNd GatherV2 Greater GreaterEqual Identity IdentityN Igamma Igammac Imag InTopKV2 InvertPermutation
+IsFinite IsInf IsNan
 LeakyRelu Less LessEqual Lgamma LinSpace Log Log1p LogMatrixDeterminant LogSoftmax LogicalAnd LogicalNot
 LogicalOr LowerBound MatMul MatrixBandPart MatrixDeterminant MatrixDiag MatrixDiagPart MatrixDiagPartV2
 MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3 MatrixInverse MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3

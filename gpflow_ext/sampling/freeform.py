@@ -75,7 +75,7 @@ class SGPMCFreeForm(SGPMC):
         X, Y = checks.check_data(data)
         checks.check_targets(likelihood, Y)
         inducing_variable = inducingpoint_wrapper(inducing_variable)
-        if isinstance(kernel, MultioutputKernel) or not isinstance(inducing_variable, InducingPoints):
+        if isinstance(kernel, MultioutputKernel) or not checks.are_inputs(inducing_variable):
             raise NotImplementedError(
                 "SGPMCFreeForm shares one kernel of one output and one set of inducing points among its "
                 f"latent functions; got {type(kernel).__name__} and {type(inducing_variable).__name__}."

@@ -7,11 +7,10 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.models import BayesianModel
 
-from gpflow_ext.data.checks import Array
+from gpflow_ext.data.checks import Array, are_inputs
 
 _LOOKED_AT = 200  # rows
 _UNRELATED = 1e-3  # correlation below which two inputs tell next to nothing of each other
@@ -36,7 +35,7 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
         return None
     X = _some_rows(np.asarray(held[0], gpflow.default_float()))
     points = getattr(model, "inducing_variable", None)
-    Z = _some_rows(points.Z.numpy()) if isinstance(points, InducingPoints) else X
+    Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy())
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
         if isinstance(kernel, Kernel) and not isinstance(kernel, MultioutputKernel):
