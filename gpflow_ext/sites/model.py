@@ -194,8 +194,9 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         def one(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
             with stacked.substituted(zip(parameters, values, strict=True)):
                 prior = self.prior()
-                state, _ = method.solve(self, prior, start, 200, tolerance)
-                return method.at_rest(self, prior, state)
+                state, finite = method.solve(self, prior, start, 200, tolerance)
+                value = method.at_rest(self, prior, state)
+                return tf.where(finite, value, tf.constant(np.nan, value.dtype))
 
         values = tuple(value for _, value in stack.values)
         return tf.map_fn(one, values, fn_output_signature=start.nat1.dtype)
