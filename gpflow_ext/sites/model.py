@@ -208,8 +208,7 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
 
     def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (q_mu [M, L], q_sqrt [L, M, M]) for GPflow's whitened VGP (M = N) or SVGP."""
-        _, q = self.condition()
-        return q.mean, tf.linalg.cholesky(q.covariance())
+        return self.prior().whiten().message(self.latent_sites).moments()
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR

@@ -12,6 +12,16 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, sparse_prior
 
 
+def refusal(model: SVGP) -> str | None:
+    """Say what of an SVGP natural gradients do not take; return ``None`` where they take it."""
+    shared = not isinstance(model.kernel, MultioutputKernel)
+    if not (model.whiten and shared and isinstance(model.inducing_variable, InducingPoints)):
+        return "svi_natural needs SVGP(whiten=True) with one kernel and one set of inducing points."
+    if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
+        return "svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable."
+    return None
+
+
 class WhitenedSVGP:
     """A whitened SVGP of one kernel as an `svgp.natural_gradient.WhitenedVariational`.
 
@@ -26,13 +36,9 @@ class WhitenedSVGP:
     def __init__(self, model: SVGP) -> None:
         if not isinstance(model, SVGP):
             raise ValueError(f'recipe="svi_natural" is for SVGP; {type(model).__name__} is another model.')
-        shared = not isinstance(model.kernel, MultioutputKernel)
-        if not (model.whiten and shared and isinstance(model.inducing_variable, InducingPoints)):
-            raise NotImplementedError(
-                "svi_natural needs SVGP(whiten=True) with one kernel and one set of inducing points."
-            )
-        if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
-            raise NotImplementedError("svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable.")
+        reason = refusal(model)
+        if reason is not None:
+            raise NotImplementedError(reason)
         self._model = model
         self.q_mu, self.q_sqrt = model.q_mu, model.q_sqrt
 
