@@ -16,9 +16,7 @@ from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
 
-LEAP = (
-    2.0  # of a logarithm in one iteration: a first step may leave for where the kernel is noise or constant
-)
+LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
 MEMORY = 50  # pairs of steps and changes of the gradient; SciPy's 10 take about twice as many evaluations

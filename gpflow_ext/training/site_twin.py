@@ -96,7 +96,7 @@ def has_sites(model: Any, num_data: int) -> bool:
     kind = next((kind for kind in _KINDS if isinstance(model, kind)), None)
     if kind is None or isinstance(model.kernel, MultioutputKernel):
         return False
-    objectives = ("elbo", "maximum_log_likelihood_objective")
+    objectives = ("elbo", "maximum_log_likelihood_objective", "_training_loss", "training_loss")
     if any(getattr(type(model), name) is not getattr(kind, name) for name in objectives):
         return False
     likelihood, points = model.likelihood, getattr(model, "inducing_variable", None)
