@@ -24,6 +24,7 @@ from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
 from gpflow_ext.sampling.sample import sample
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import distribute
+from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.loop import FitResult, Status
 from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
 
@@ -33,6 +34,7 @@ __all__ = [
     "CrossValidation",
     "Draws",
     "FitResult",
+    "FitWarning",
     "Plan",
     "Recipe",
     "Run",

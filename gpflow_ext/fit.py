@@ -28,12 +28,15 @@ from gpflow_ext.models import (
     SVGPRobustMax,
 )
 from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.svgp.gpflow_models import gpflow_model
 from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
 from gpflow_ext.training.gradient_descent import gradient_descent
-from gpflow_ext.training.loop import Callback, FitResult, Trail, iterate
+from gpflow_ext.training.lbfgs_recipe import lbfgs_of_all
+from gpflow_ext.training.loop import Callback, FitResult, Status, Trail, iterate
 from gpflow_ext.training.recipe import NoOptions, Plan, Recipe, Run, as_recipe, recipe, recipe_of, register
 from gpflow_ext.training.scale import scale_failure
 from gpflow_ext.training.site_recipe import site_inference
@@ -51,7 +54,7 @@ def sampled(model: BayesianModel, run: Run, options: NoOptions) -> Plan:
 
 
 for _model, _recipe in (
-    (BayesianModel, gradient_descent),
+    (BayesianModel, gpflow_model),
     (SiteModel, site_inference),
     (VGPKMM, kmm),
     (GPLaplace, laplace),
@@ -67,10 +70,11 @@ for _model, _recipe in (
 _BY_NAME: dict[str, Recipe] = {
     each.name: each
     for each in (
-        kmm, laplace, taylor, jaakkola, ep, site_inference, robust_max, gprn, gradient_descent,
+        kmm, laplace, taylor, jaakkola, ep, site_inference, robust_max, gprn, gpflow_model, lbfgs_of_all,
+        gradient_descent,
         vi_means, svi_natural, svi_lbfgsb, svi_fg, svi_sag, svi_classification,
     )
-}  # fmt: skip
+} | {"adam": gradient_descent}  # fmt: skip
 
 
 def fit(
@@ -89,7 +93,7 @@ def fit(
     strategy: tf.distribute.Strategy | None = None,
     **options: Any,
 ) -> FitResult:
-    """Train a model by its paper's method; any other GPflow model by gradient steps.
+    """Train a model by its paper's method; any other GPflow model by what converges on it.
 
     ====================  ========================  ============================================
     model                 recipe                    its options, further arguments
@@ -102,7 +106,9 @@ def fit(
     `SparseEP`            ``"ep"``                  `ep.recipe.EPOptions`
     `SVGPRobustMax`       ``"robust_max"``          `svgp.recipe.RobustMaxOptions`
     `GPRNTensor`          ``"gprn"``                `gprn.recipe.GPRNOptions`
-    any other             ``"gradient_descent"``    `training.gradient_descent.GradientOptions`
+    any other             ``"gpflow"``              `svgp.gpflow_models.GPflowOptions`
+    any                   ``"lbfgs"``               `training.lbfgs_recipe.LBFGSOptions`
+    any                   ``"adam"``                `training.gradient_descent.GradientOptions`
     ``GPR``, ``SGPR``     ``"vi_means"``            `svgp.vi_means.MeansOptions`
     ``SVGP``              ``"svi_natural"``         `svgp.svi.NaturalOptions`
     ``SVGP``              ``"svi_lbfgsb"``          `svgp.svi.LBFGSBOptions`
@@ -157,7 +163,8 @@ def fit(
     ------
     ValueError
         For data or options that do not fit the model, before any work is done and with the right ones named;
-        for a model that no recipe fits; for a checkpoint of another model; inside of ``strategy.scope()``.
+        for a start that is not finite, naming the parameter or the rows at fault; for a model that no recipe
+        fits; for a checkpoint of another model; inside of ``strategy.scope()``.
     NotImplementedError
         For ``strategy`` with a model that cannot be distributed.
     gpflow_ext.distribute.WorkerLostError
@@ -165,6 +172,8 @@ def fit(
 
     Warns
     -----
+    FitWarning
+        Where the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored.
     UserWarning
         Where a kernel at the end relates no two inputs, or does not tell them apart: the scale of the inputs
         and the length scales do not go together.
@@ -177,6 +186,7 @@ def fit(
     if isinstance(tf.distribute.get_strategy(), mirrored):
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)
+    check_parameters(model)
     plan = _chosen(model, recipe)(
         model, data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
     )
@@ -227,11 +237,14 @@ def fit(
             settled=plan.settled,
         )
         plan.gather()
+    if result.status is Status.NON_FINITE and result.steps == 0:
+        check_first_step(model, data)
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
     plan.finish()
-    failure = scale_failure(model, data) if chief else None
-    if failure is not None:
+    if chief and result.status in (Status.NON_FINITE, Status.DIVERGED):
+        warnings.warn(bad_end(result), FitWarning, stacklevel=2)
+    elif chief and (failure := scale_failure(model, data)) is not None:
         warnings.warn(failure, stacklevel=2)
     return result
 

@@ -224,5 +224,6 @@ def test_wrong_calls_say_what_to_do(call, message: str) -> None:
 
 def test_any_gpflow_model_trains_by_gradient() -> None:
     model = gpflow.models.GPR(problems.continuous(), problems.kernel())
-    result = gpx.fit(model, steps=20)
+    result = gpx.fit(model, steps=20, recipe="adam")
+    assert (result.steps, result.status) == (20, gpx.Status.MAX_STEPS)
     assert result.objective[-1] > result.objective[0]

@@ -32,8 +32,8 @@ TOWER: list[dict[str, str]] = [
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
     },
     {
-        "training": "loop loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
-        "hyperparameters site_iteration site_recipe scale workers"
+        "training": "loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
+        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale workers"
     },
     {
         "sampling": "tuning options diagnostics draws hmc affine target gibbs adaptation chains sampleable tuners density "
@@ -45,7 +45,7 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior moment_matching removal factors engine optimum method distributed minibatch_model minibatch_updates "
         "stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
-        "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi",
+        "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi gpflow_models",
         "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
         "updates block_ascent recipe",
     },

@@ -101,14 +101,27 @@ def _matrix(values: Any, name: str) -> Array:
     if raw.shape[0] == 0 or raw.shape[1] == 0:
         raise ValueError(f"{name} is empty: its shape is {raw.shape}.")
     matrix: Array = raw.astype(gpflow.default_float())
-    bad = np.argwhere(~np.isfinite(matrix))
+    _check_finite(matrix, name)
+    return matrix
+
+
+def check_held(model: Any) -> None:
+    """Raise ``ValueError`` where data (X, Y) that a model of GPflow holds are not finite."""
+    held = getattr(model, "data", None)
+    for name, part in zip("XY", held if isinstance(held, tuple) and len(held) == 2 else (), strict=False):
+        values = np.asarray(part)
+        if values.dtype.kind == "f" and values.ndim == 2:
+            _check_finite(values, name)
+
+
+def _check_finite(raw: Array, name: str) -> None:
+    bad = np.argwhere(~np.isfinite(raw))
     if len(bad):
         row, column = bad[0]
         raise ValueError(
             f"{name} must be finite; row {row}, column {column} (counted from 0) holds {raw[row, column]} "
             f"and {len(bad)} cell(s) in all are not finite. Drop or fill these rows first."
         )
-    return matrix
 
 
 def check_class_numbers(Y: npt.ArrayLike, num_classes: int) -> None:

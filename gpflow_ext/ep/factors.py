@@ -41,7 +41,7 @@ class FactoredModel(Protocol):
 class Evaluated(NamedTuple):
     """All that a step needs to know at given sites and hyperparameters."""
 
-    objective: tf.Tensor  # log Z plus the log prior density, []
+    objective: tf.Tensor  # log Z, of `Factors` plus the log prior density, []
     proposal: Sites  # the sites that match the moments, in the shape of the sites
     violation: tf.Tensor  # largest change of a site that they propose, relative to 1 + |prec|, []
     sound: tf.Tensor  # whether all of it is finite, B and the cavity variances are positive, []
@@ -54,7 +54,7 @@ def evaluate(target: FactoredModel, prior: Seen, sites: Sites) -> Evaluated:
     at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
     residual = layout.select(prior.residual)
     proposal, violation, finite = match(target.log_normaliser, at.cavity, residual, sites)
-    return Evaluated(at.log_evidence + target.log_prior_density(), proposal, violation, at.sound & finite, [])
+    return Evaluated(at.log_evidence, proposal, violation, at.sound & finite, [])
 
 
 def match(
@@ -73,14 +73,21 @@ def match(
 def evaluate_with_gradient(
     target: FactoredModel, variables: Sequence[tf.Variable], sites: Sites
 ) -> Evaluated:
-    """Return `evaluate` and the gradient of its objective with the sites held fixed, the cavities not."""
+    """Return `evaluate`, the log prior density added, and the gradient of the objective.
+
+    The sites are held fixed, the cavities are not.
+    """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
         chol = tf.stop_gradient(tf.linalg.cholesky(target.gram()))  # its derivative is cheaper in closed form
-        point = evaluate(target, target.prior(None, chol), sites)
+        point = _with_prior_density(target, evaluate(target, target.prior(None, chol), sites))
     gradient = tape.gradient(point.objective, variables, unconnected_gradients="zero")
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in gradient])
     return point._replace(gradient=gradient, sound=point.sound & finite)
+
+
+def _with_prior_density(target: FactoredModel, point: Evaluated) -> Evaluated:
+    return point._replace(objective=point.objective + target.log_prior_density())
 
 
 def sum_over_factors(values: tf.Tensor) -> tf.Tensor:
@@ -95,7 +102,7 @@ class Factors(Protocol):
         """Return the prior at the data, in the form that ``at`` takes."""
 
     def at(self, prior: Any, sites: Sites) -> Evaluated:
-        """Return `evaluate` of all factors."""
+        """Return `evaluate` of all factors, the log prior density added."""
 
     def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Evaluated:
         """Return `evaluate_with_gradient` of all factors."""
@@ -115,8 +122,8 @@ class WholeFactors:
         return self._target.prior()
 
     def at(self, prior: Seen, sites: Sites) -> Evaluated:
-        """Return `evaluate`."""
-        return evaluate(self._target, prior, sites)
+        """See `Factors`."""
+        return _with_prior_density(self._target, evaluate(self._target, prior, sites))
 
     def with_gradient(self, variables: Sequence[tf.Variable], sites: Sites) -> Evaluated:
         """Return `evaluate_with_gradient`."""

@@ -20,6 +20,7 @@ from gpflow_ext.data import inducing
 from gpflow_ext.fit import fit
 from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.svgp.model import SVGPRobustMax
+from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.loop import Status
 
 try:
@@ -116,14 +117,16 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             num_data=len(inputs),
             epsilon=self.epsilon,
         )
-        self.result_ = fit(
-            self.model_,
-            (inputs, numbers.reshape(-1, 1)),
-            steps=self.steps,
-            minibatch_size=None if self.minibatch_size is None else min(self.minibatch_size, len(inputs)),
-            seed=seed,
-            progress=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place
+            self.result_ = fit(
+                self.model_,
+                (inputs, numbers.reshape(-1, 1)),
+                steps=self.steps,
+                minibatch_size=None if self.minibatch_size is None else min(self.minibatch_size, len(inputs)),
+                seed=seed,
+                progress=False,
+            )
         if self.result_.status is Status.NON_FINITE:
             warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=2)
         return self

@@ -135,10 +135,15 @@ def coordinates(model: tf.Module) -> list[Coordinate]:
         raise ValueError("There is nothing to sample: no parameter of the model is trainable.")
     bare = [name for name, parameter in trainable.items() if parameter.prior is None]
     if bare:
+        lines = [
+            f"model.{name}.prior = tfp.distributions.{_weak_prior(trainable[name].transform)}"
+            for name in bare
+        ]
         raise ValueError(
-            f"Parameters without a prior cannot be sampled: {', '.join(bare)}. Give each one, such as "
-            f"`model.{bare[0]}.prior = tfp.distributions.Gamma(2.0, 1.0)`, or hold it fixed with "
-            f"`gpflow.set_trainable(model.{bare[0]}, False)`."
+            f"Parameters without a prior cannot be sampled: {', '.join(bare)}. Hold each one fixed, by "
+            f"`gpflow.set_trainable(model.{bare[0]}, False)`, or give it one, such as\n\n"
+            "import gpflow, tensorflow_probability as tfp\n"
+            "real = gpflow.utilities.to_default_float\n" + "\n".join(lines)
         )
     for name, parameter in trainable.items():
         found = getattr(parameter.prior, "dtype", parameter.dtype)
@@ -149,6 +154,17 @@ def coordinates(model: tf.Module) -> list[Coordinate]:
             )
     named = sorted(trainable.items(), key=lambda item: (item[0] != "V", item[0]))
     return [Coordinate(name, parameter, log_scale(parameter.transform)) for name, parameter in named]
+
+
+def _weak_prior(transform: Any) -> str:
+    """Return the code of a weak prior on the values that a transform leaves."""
+    ends = (-np.inf, np.inf)
+    if transform is not None and transform.forward_min_event_ndims == 0:
+        far = tf.constant([-1e6, 1e6], transform.dtype or gpflow.default_float())
+        ends = tuple(np.sort(transform.forward(far).numpy()).tolist())
+    if ends[1] - ends[0] < 1e5:
+        return f"Uniform(real({ends[0]:.6g}), real({ends[1]:.6g}))"
+    return "Gamma(real(2.0), real(1.0))" if ends[0] >= 0.0 else "Normal(real(0.0), real(1.0))"
 
 
 def log_scale(transform: Any) -> Any:

@@ -214,8 +214,9 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         def one(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
             with stacked.substituted(zip(parameters, values, strict=True)):
                 prior = self.prior()
-                state, _ = method.solve(self, prior, start, 200, tolerance)
-                return method.at_rest(self, prior, state)
+                state, finite = method.solve(self, prior, start, 200, tolerance)
+                value = method.at_rest(self, prior, state)
+                return tf.where(finite, value, tf.constant(np.nan, value.dtype))
 
         values = tuple(value for _, value in stack.values)
         return tf.map_fn(one, values, fn_output_signature=start.nat1.dtype)
@@ -238,8 +239,7 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
                 f"GPflow's q_sqrt has no covariances between the functions that {type(self.kernel).__name__} "
                 "mixes: use `condition` for q(v), or `posterior` to predict."
             )
-        _, q = self.condition()
-        return q.mean, tf.linalg.cholesky(q.covariance())
+        return self.prior().whiten().message(self.latent_sites).moments()
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR

@@ -159,6 +159,19 @@ class Message(NamedTuple):
         mean = tf.linalg.triangular_solve(chol, root, adjoint=True)
         return Whitened(tf.transpose(mean[..., 0]), chol, tf.transpose(root[..., 0]), finite)
 
+    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean of q(v) [M, L] and the lower factors F of its covariances FFᵀ = B⁻¹, [L, M, M].
+
+        B is factorised in reversed order, whose factor has F for its inverse: B⁻¹ is never formed. O(M³).
+        """
+        B = tf.linalg.set_diag(self.prec, tf.linalg.diag_part(self.prec) + 1.0)
+        chol, _ = linalg.cholesky(tf.reverse(B, [-1, -2]))
+        eye = tf.eye(tf.shape(B)[-1], batch_shape=tf.shape(B)[:-2], dtype=B.dtype)
+        factor = tf.reverse(tf.linalg.triangular_solve(chol, eye), [-1, -2])  # Fᵀ
+        nat1 = tf.transpose(self.nat1)
+        mean = tf.linalg.matvec(factor, tf.linalg.matvec(factor, nat1), transpose_a=True)
+        return tf.transpose(mean), tf.linalg.matrix_transpose(factor)
+
 
 class Whitened(NamedTuple):
     """q(v) = N(mean, B⁻¹) over the whitened inducing variables, B = RRᵀ."""

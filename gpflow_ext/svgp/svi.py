@@ -18,10 +18,11 @@ from gpflow_ext.data import checks
 from gpflow_ext.svgp.natural_gradient import MinibatchAscent
 from gpflow_ext.svgp.recipe import reader
 from gpflow_ext.svgp.sag import StochasticAverageGradient
-from gpflow_ext.svgp.vi_means import Box, LBFGSSteps, box_of, check_box, moved
+from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved
 from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training import gradient
 from gpflow_ext.training.gradient_descent import training_data
+from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import NoOptions, Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
@@ -54,7 +55,7 @@ def svi_lbfgsb(model: SVGP, run: Run, options: LBFGSBOptions) -> Plan:
     variables = moved(model)
     constants = tuple(tf.constant(part) for part in arrays)
     box = box_of(model, variables, options.bounds)
-    solver = LBFGSSteps(model, (constants,), variables, options.iterations, box, run.jit_compile)
+    solver = LBFGSSteps(model, (constants,), variables, options.iterations, run.jit_compile, box)
     return Plan(
         solver,
         [*model.variables, *solver.state],

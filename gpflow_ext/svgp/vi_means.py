@@ -14,9 +14,8 @@ import tensorflow as tf
 from gpflow.models import GPR, SGPR
 
 from gpflow_ext.svgp.projected_newton import ProjectedNewton
-from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 
@@ -63,7 +62,7 @@ def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
     if newton:
         solver = NewtonSteps(model, variables, iterations, box, run.jit_compile)
     else:
-        solver = LBFGSSteps(model, (), variables, iterations, box, run.jit_compile)
+        solver = LBFGSSteps(model, (), variables, iterations, run.jit_compile, box)
     return Plan(
         solver,
         [*model.variables, *solver.state],
@@ -110,56 +109,6 @@ def box_of(model: Any, variables: Sequence[tf.Variable], bounds: Box | None) -> 
         ends = (parameter.transform.inverse(tf.constant(end, parameter.dtype)) for end in bounds)
         pairs += [tuple(float(end) for end in ends)] * size  # type: ignore[list-item]
     return pairs
-
-
-class LBFGSSteps:
-    """One run of L-BFGS-B in steps of some iterations; positive parameters move in log space.
-
-    Parameters
-    ----------
-    model
-        Whose training loss is lowered.
-    data
-        What the loss is called with: a pair of tensors, or nothing.
-    variables
-        What moves.
-    iterations
-        Of L-BFGS-B in a step.
-    box
-        Bounds of each number; see `box_of`.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        data: Sequence[Any],
-        variables: Sequence[tf.Variable],
-        iterations: int,
-        box: Sequence[Box] | None,
-        jit_compile: bool | None,
-    ) -> None:
-        self._evaluate = lbfgs.evaluation(model.training_loss, variables, jit_compile, *data)
-        coordinates = LogSpace(variables, model.trainable_parameters)
-        self.run = lbfgs.Run(coordinates, self._evaluate, lbfgs.SMALLEST_GAIN, box)
-        self._iterations = iterations
-
-    @property
-    def state(self) -> list[tf.Variable]:
-        """See `Solver`."""
-        return list(self.run.variables)
-
-    def start(self) -> Progress:
-        """See `Solver`: begin a new run where the variables are."""
-        self.run.restart()
-        return Progress(math.nan)
-
-    def step(self) -> Progress:
-        """See `Solver`; after the end of the run there is nothing to do."""
-        if not self.run.ended:
-            self.run.climb(self._iterations)
-        return Progress(self._evaluate()[0])
 
 
 class NewtonSteps:

@@ -12,6 +12,20 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, latent, products, sparse_prior
 
 
+def refusal(model: SVGP) -> str | None:
+    """Say what of an SVGP natural gradients do not take; return ``None`` where they take it."""
+    points = model.inducing_variable
+    many = isinstance(model.kernel, MultioutputKernel), isinstance(points, MultioutputInducingVariables)
+    if not model.whiten or latent.mixing(model.kernel) is not None or many[0] != many[1]:
+        return (
+            "svi_natural needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
+            "with SharedIndependent or SeparateIndependent ones of several."
+        )
+    if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
+        return "svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable."
+    return None
+
+
 class WhitenedSVGP:
     """A whitened SVGP of independent latent functions as an `svgp.natural_gradient.WhitenedVariational`.
 
@@ -26,16 +40,10 @@ class WhitenedSVGP:
     def __init__(self, model: SVGP) -> None:
         if not isinstance(model, SVGP):
             raise ValueError(f'recipe="svi_natural" is for SVGP; {type(model).__name__} is another model.')
-        points = model.inducing_variable
-        many = isinstance(model.kernel, MultioutputKernel), isinstance(points, MultioutputInducingVariables)
-        if not model.whiten or latent.mixing(model.kernel) is not None or many[0] != many[1]:
-            raise NotImplementedError(
-                "svi_natural needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
-                "with SharedIndependent or SeparateIndependent ones of several."
-            )
-        latent.check(model.kernel, points, model.num_latent_gps, "svi_natural")
-        if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
-            raise NotImplementedError("svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable.")
+        reason = refusal(model)
+        if reason is not None:
+            raise NotImplementedError(reason)
+        latent.check(model.kernel, model.inducing_variable, model.num_latent_gps, "svi_natural")
         self._model = model
         self.q_mu, self.q_sqrt = model.q_mu, model.q_sqrt
 

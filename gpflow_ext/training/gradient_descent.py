@@ -72,6 +72,7 @@ def training_data(
     if minibatch_size is not None and (data is None or isinstance(data, tf.data.Dataset)):
         raise ValueError("`minibatch_size` needs `data` as a pair of arrays.")
     if data is None:
+        checks.check_held(model)
         return None, None
     if isinstance(data, tf.data.Dataset):
         return None, iter(data)

@@ -11,13 +11,15 @@ import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
-from gpflow_ext.compiled import Compiled
+from gpflow_ext.compiled import Preferred
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
 
+LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
+MEMORY = 50  # pairs of steps and changes of the gradient; SciPy's 10 take about twice as many evaluations
 LONGEST, LARGEST = 200, 2**22  # evaluations and numbers in a record, after which a run begins anew
 
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
@@ -30,9 +32,12 @@ def evaluation(
     jit_compile: bool | None = None,
     *data: Any,
 ) -> Objective:
-    """Return the compiled evaluation of minus a loss of the data and its gradient in the variables."""
+    """Return the evaluation of minus a loss of the data and its gradient in the variables.
+
+    It is compiled, unless the loss cannot be traced, as that of GPflow's ``CGLB``.
+    """
     loss = Loss(closure, variables)
-    compiled = Compiled(loss, resolve_jit(jit_compile), batches=True)
+    compiled = Preferred(loss, resolve_jit(jit_compile), lasting=True)
 
     def objective() -> tuple[float, Sequence[tf.Tensor]]:
         value, gradient = compiled(loss.value_and_gradient, *data)
@@ -119,6 +124,7 @@ class Run(tf.Module):
         self.ended = tf.Variable(False, trainable=False)
         self.latest: Vector | None = None  # where this object has evaluated last
         self.at_latest = False  # whether the last part has left the variables there
+        self.best = tf.Variable(np.nan, dtype=tf.float64, trainable=False)  # the objective where it left them
 
     def restart(self) -> None:
         """Begin a new run where the variables are."""
@@ -144,7 +150,8 @@ class Run(tf.Module):
             return -record[call][size], -record[call][size + 1 :]
 
         start = record[0][:size] if record else self._coordinates.vector()
-        guarded, total = _Guarded(loss, self._tolerance), int(self.iterations) + iterations
+        guarded = _Guarded(loss, self._tolerance, np.where(self._coordinates.is_log, LEAP, np.inf))
+        total = int(self.iterations) + iterations
         try:
             outcome = scipy.optimize.minimize(
                 guarded,
@@ -153,7 +160,7 @@ class Run(tf.Module):
                 method="L-BFGS-B",
                 bounds=self._bounds,
                 callback=guarded.arrive,
-                options={"maxiter": total, "ftol": 0.0},
+                options={"maxiter": total, "ftol": 0.0, "maxcor": MEMORY},
             )
             ended, best, least = outcome.nit < total, outcome.x, outcome.fun
         except _SettledError:
@@ -162,6 +169,7 @@ class Run(tf.Module):
         self.iterations.assign(total)
         self.ended.assign(ended)
         raised = bool(least <= guarded.first)
+        self.best.assign(-least if raised else -guarded.first)
         end = best if raised else start
         self._coordinates.assign(end)
         self.at_latest = self.latest is not None and np.array_equal(end, self.latest)
@@ -173,21 +181,26 @@ class _SettledError(Exception):
 
 
 class _Guarded:
-    """A loss for L-BFGS whose line search comes back by steps from where the loss is not finite.
+    """A loss for L-BFGS whose line search comes back by steps from where the loss is not finite, or too far.
 
-    There it is as far above the present iterate as the tangent is below, with the opposite gradient: cubic
-    interpolation then tries a seventh of the step. From a huge value it would come all the way back, where
-    the search ends as if it had converged. ``first`` is the loss at the start, where it ends if that is not
-    finite.
+    Too far is where a coordinate has moved by more than ``leap`` from the present iterate. There the loss is
+    as far above the present iterate as the tangent is below, with the opposite gradient: cubic interpolation
+    then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
+    as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
     """
 
     def __init__(
-        self, loss: Callable[[Vector], tuple[float, Vector]], tolerance: float | None = None
+        self,
+        loss: Callable[[Vector], tuple[float, Vector]],
+        tolerance: float | None = None,
+        leap: Vector | float = np.inf,
     ) -> None:
-        self._loss, self._tolerance = loss, tolerance
+        self._loss, self._tolerance, self._leap = loss, tolerance, leap
         self._iterate: tuple[Vector, float, Vector] | None = None
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
+        if self._iterate is not None and (np.abs(x - self._iterate[0]) > self._leap).any():
+            return self._turned_back(x)
         value, gradient = self._loss(x)
         sound = np.isfinite(value) and np.isfinite(gradient).all()
         if self._iterate is None:
@@ -198,6 +211,10 @@ class _Guarded:
         if sound:
             self._last = x.copy(), value, gradient
             return value, gradient
+        return self._turned_back(x)
+
+    def _turned_back(self, x: Vector) -> tuple[float, Vector]:
+        assert self._iterate is not None
         at, base, slope = self._iterate
         return base + abs(float(slope @ (x - at))), -slope
 

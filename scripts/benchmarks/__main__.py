@@ -23,6 +23,7 @@ examples
   python -m scripts.benchmarks all                       all of them, about an hour
   python -m scripts.benchmarks serving --threads 1       one prediction by an exported model, needs no data
   python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
+  python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -51,6 +52,9 @@ GPflow's GPR and its SVGP with linear coregionalisation.
 fits: imports, the first fit, the second and one with fewer rows, each contender in a process of its own, beside
 scikit-learn and GPBoost; ten folds; the targets.
 
+gpflow_models: GPflow's own models by gpflow_ext.fit and by gpflow.optimizers.Scipy, from the same start: the
+second fit of new objects, its evaluations, and the seconds until the end of the other.
+
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
 
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
@@ -67,6 +71,7 @@ SIZES = {
     "gprn": (50, (10**3, 10**4, 10**5, 10**6)),
     "serving": (100, (100, 1000)),
     "fits": (100, (351, 500, 1000, 2000)),
+    "gpflow_models": (100, (300,)),
 }
 
 

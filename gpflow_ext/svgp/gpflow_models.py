@@ -1,0 +1,106 @@
+"""The recipe of GPflow's own models: for each what converges on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from gpflow.models import SVGP, BayesianModel
+
+from gpflow_ext.svgp.natural_gradient import MinibatchAscent
+from gpflow_ext.svgp.recipe import decaying, reader, step_lengths
+from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
+from gpflow_ext.training.gradient_descent import GradientOptions, gradient_descent, training_data
+from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
+from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.site_twin import has_sites, twin_plan
+
+_GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
+
+
+@dataclass(frozen=True)
+class GPflowOptions:
+    """Options of the recipe "gpflow".
+
+    Attributes
+    ----------
+    minibatch_size
+        Rows in a minibatch of arrays; all data by default.
+    decay_steps
+        Steps on minibatches over which the lengths of natural gradients and Adam's rate fall to a twentieth,
+        by a cosine; ``None`` keeps them constant.
+    optimizer
+        A tf_keras optimiser that moves everything, as in the recipe "adam".
+    """
+
+    minibatch_size: int | None = None
+    decay_steps: int | None = 1000
+    optimizer: Any = None
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if self.decay_steps is not None and self.decay_steps < 1:
+            raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
+
+
+@recipe("gpflow", GPflowOptions)
+def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan:
+    """Return the plan that converges on a GPflow model; the options are `GPflowOptions`.
+
+    On all data: ``VGP``, ``VGPOpperArchambeau`` and ``SVGP`` by natural gradients for q and L-BFGS for the
+    rest, see `training.site_twin`; what does not go that way, such as a diagonal q_sqrt, a kernel of several
+    outputs, or a model without q, by L-BFGS on everything; an objective that is an estimate by Adam. On
+    minibatches: a whitened ``SVGP`` by natural gradients and Adam, all else by Adam.
+    """
+    if options.optimizer is not None:
+        return _adam(model, run, options.minibatch_size, options.optimizer)
+    arrays, batches = training_data(model, run.data, options.minibatch_size, run.seed)
+    if batches is not None:
+        return _on_minibatches(model, run, options, arrays, batches)
+    num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
+    if has_sites(model, num_data):
+        return twin_plan(model, arrays, run)
+    if is_an_estimate(model, constants(arrays), run):
+        return _adam(model, run, None, None)
+    return lbfgs_plan(model, arrays, run)
+
+
+def _adam(model: BayesianModel, run: Run, minibatch_size: int | None, optimizer: Any) -> Plan:
+    return gradient_descent.plan(model, run, GradientOptions(optimizer, minibatch_size))
+
+
+def _on_minibatches(
+    model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
+) -> Plan:
+    rate = decaying(_RATE, options.decay_steps, 0)
+    if not isinstance(model, SVGP) or refusal(model) is not None:
+        plan = _adam(model, run, options.minibatch_size, built(None, model.trainable_variables, rate))
+        return dataclasses.replace(plan, settings={**plan.settings, "decay_steps": options.decay_steps})
+    q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
+    hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
+    optimizer = built(None, hypers, rate) if hypers else None
+    engine = MinibatchAscent(
+        WhitenedSVGP(model),
+        hypers,
+        optimizer,
+        reader(model, arrays, batches),
+        gamma=step_lengths(_GAMMA, options.decay_steps),
+        jit_compile=run.jit_compile,
+    )
+    return Plan(
+        engine,
+        engine.state,
+        steps=1000,
+        tolerance=None,
+        trackables={"engine": engine, "batches": batches}
+        | ({} if optimizer is None else {"optimizer": optimizer}),
+        settings={
+            "recipe": "gpflow",
+            "minibatch_size": options.minibatch_size,
+            "decay_steps": options.decay_steps,
+            "seed": None if options.minibatch_size is None else run.seed,
+        },
+        data=arrays,
+    )

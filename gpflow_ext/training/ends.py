@@ -1,0 +1,80 @@
+"""Bad ends of a fit: the start that is at fault is refused by name, any other is warned of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.kernels import MultioutputKernel
+from gpflow.models import GPModel
+
+from gpflow_ext.data.checks import Array
+from gpflow_ext.training.loop import FitResult
+
+_SHOWN = 5  # rows that are named
+_LOOKED_AT = 10_000  # rows
+
+
+class FitWarning(UserWarning):
+    """A fit has ended where its objective was not finite, or fell."""
+
+
+def check_parameters(model: tf.Module) -> None:
+    """Raise ``ValueError`` where a parameter of a model is not finite."""
+    for name, parameter in gpflow.utilities.parameter_dict(model).items():
+        if parameter.dtype.is_floating and not np.isfinite(parameter.numpy()).all():
+            raise ValueError(
+                f"The parameter {name.lstrip('.')} is not finite: {_some(np.ravel(parameter.numpy()))}. "
+                "Assign it another value before `fit`."
+            )
+
+
+def check_first_step(model: Any, data: Any = None) -> None:
+    """Raise ``ValueError`` for rows that make the objective of a start with finite parameters no number.
+
+    At them the prior variance, the prior mean, or the log likelihood of this is not finite. It may be none of
+    these. Some of the rows are looked at.
+
+    Parameters
+    ----------
+    model
+        The model.
+    data
+        The data that it is trained on, where it does not hold them: (X [N, D], Y [N, P]), or a dataset, at
+        which nothing is looked.
+    """
+    held = data if data is not None else getattr(model, "data", None)
+    if not isinstance(model, GPModel) or not isinstance(held, tuple | list):
+        return
+    X, Y = (tf.constant(np.asarray(part)[:_LOOKED_AT], gpflow.default_float()) for part in held)
+    if not isinstance(model.kernel, MultioutputKernel):
+        _refuse("X", "the kernel", model.kernel(X, full_cov=False))
+    F = tf.broadcast_to(model.mean_function(X), [len(X), model.num_latent_gps])
+    _refuse("X", "the mean function", F)
+    _refuse("Y", "the log likelihood of the prior mean", model.likelihood.log_prob(X, F, Y))
+
+
+def bad_end(result: FitResult) -> str:
+    """Say how a fit has failed, and in what state it has left the model."""
+    done = len(result.objective)
+    kept = f"after step {result.steps} or the one before" if done else "in which the fit began"
+    return (
+        f"{result.status.value} Step {result.steps + 1} has failed, and the model is in the state {kept}. "
+        "Standardise the data, or start from other hyperparameters."
+    )
+
+
+def _refuse(name: str, what: str, values: tf.Tensor) -> None:
+    rows = np.flatnonzero(~np.isfinite(values.numpy().reshape(len(values), -1)).all(axis=1))
+    if len(rows):
+        raise ValueError(
+            f"The objective of the start is not finite: {what} is not finite at the rows {_some(rows)} "
+            f"(counted from 0) of {name}. Scale or drop them, or start from other parameters."
+        )
+
+
+def _some(values: Array) -> str:
+    text = ", ".join(f"{value:g}" for value in values[:_SHOWN])
+    return text + (f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else "")

@@ -1,0 +1,136 @@
+"""The recipe of models whose objective is one function of their parameters: L-BFGS on all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.models import BayesianModel
+
+from gpflow_ext.training import lbfgs
+from gpflow_ext.training.gradient_descent import training_data
+from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.solver import Progress
+
+_SAME = 1e-6  # relative: two values of an objective that is no estimate differ by less
+
+
+@dataclass(frozen=True)
+class LBFGSOptions:
+    """Options of the recipe "lbfgs".
+
+    Attributes
+    ----------
+    iterations
+        Of L-BFGS in a step.
+    """
+
+    iterations: int = 50
+
+
+class LBFGSSteps:
+    """One run of L-BFGS-B in steps of some iterations; positive parameters move in log space.
+
+    Parameters
+    ----------
+    model
+        Whose training loss is lowered.
+    data
+        What the loss is called with: a pair of tensors, or nothing.
+    variables
+        What moves.
+    iterations
+        Of L-BFGS-B in a step.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    box
+        Bounds of each number; see `svgp.vi_means.box_of`.
+    tolerance
+        As for `lbfgs.Run`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Sequence[Any],
+        variables: Sequence[tf.Variable],
+        iterations: int,
+        jit_compile: bool | None,
+        box: Sequence[tuple[float, float]] | None = None,
+        tolerance: float = lbfgs.SMALLEST_GAIN,
+    ) -> None:
+        self._evaluate = lbfgs.evaluation(model.training_loss, variables, jit_compile, *data)
+        coordinates = LogSpace(variables, model.trainable_parameters)
+        self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, box)
+        self._iterations = iterations
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`."""
+        return list(self.run.variables)
+
+    def start(self) -> Progress:
+        """See `Solver`: begin a new run where the variables are."""
+        self.run.restart()
+        return Progress(math.nan)
+
+    def step(self) -> Progress:
+        """See `Solver`; the violation is zero after the end of the run, and there is nothing to do."""
+        if not self.run.ended:
+            self.run.climb(self._iterations)
+        return Progress(float(self.run.best), 0.0 if self.run.ended else math.inf)
+
+
+@recipe("lbfgs", LBFGSOptions)
+def lbfgs_of_all(model: BayesianModel, run: Run, options: LBFGSOptions) -> Plan:
+    """Return the plan that trains all parameters of any GPflow model on all data by L-BFGS."""
+    arrays, batches = training_data(model, run.data, None, run.seed)
+    if batches is not None:
+        raise ValueError('recipe="lbfgs" needs `data` as a pair of arrays, not a dataset.')
+    return lbfgs_plan(model, arrays, run, options.iterations)
+
+
+def constants(arrays: tuple[Any, Any] | None) -> tuple[Any, ...]:
+    """Return what a loss is called with: a pair of tensors, or nothing where the model holds its data."""
+    return () if arrays is None else (tuple(tf.constant(part) for part in arrays),)
+
+
+def is_an_estimate(model: BayesianModel, data: Sequence[Any], run: Run) -> bool:
+    """Tell whether a loss is another at each call, as that of a Monte Carlo likelihood is.
+
+    One that begins each evaluation where it has ended the last one comes to rest. The function that is
+    compiled is that of `LBFGSSteps`.
+    """
+    evaluate = lbfgs.evaluation(model.training_loss, model.trainable_variables, run.jit_compile, *data)
+    first, second = evaluate()[0], evaluate()[0]
+    return not (_agree(first, second) or _agree(second, evaluate()[0]))
+
+
+def _agree(first: float, second: float) -> bool:
+    return bool(np.isclose(first, second, rtol=_SAME, atol=_SAME, equal_nan=True))
+
+
+def lbfgs_plan(
+    model: BayesianModel, arrays: tuple[Any, Any] | None, run: Run, iterations: int = LBFGSOptions.iterations
+) -> Plan:
+    """Return the plan for a model and its data, where it does not hold them."""
+    variables = model.trainable_variables
+    if not variables:
+        raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
+    data = constants(arrays)
+    solver = LBFGSSteps(model, data, variables, iterations, run.jit_compile)
+    return Plan(
+        solver,
+        [*model.variables, *solver.state],
+        steps=100,
+        tolerance=math.inf,  # the run knows when it has settled
+        stationarity=0.0,
+        trackables={"lbfgs": solver.run},
+        settings={"recipe": "lbfgs", "iterations": iterations},
+        data=arrays,
+    )
