@@ -33,7 +33,7 @@ class WhitenedSVGP:
                 "svi_natural needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
                 "with SharedIndependent or SeparateIndependent ones of several."
             )
-        latent.check(model.kernel, points, model.num_latent_gps, "svi_natural")
+        latent.check_kinds(model.kernel, points, "svi_natural")
         if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
             raise NotImplementedError("svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable.")
         self._model = model
