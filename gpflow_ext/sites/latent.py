@@ -46,6 +46,11 @@ def kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     return tuple(kernel.latent_kernels) if isinstance(kernel, MultioutputKernel) else (kernel,)
 
 
+def sets(points: InducingVariables) -> tuple[InducingVariables, ...]:
+    """Return the inducing variables of one output, one set or S."""
+    return tuple(points.inducing_variables) if isinstance(points, POINTS) else (points,)
+
+
 def mixing(kernel: Kernel) -> gpflow.Parameter | None:
     """Return W [P, S] of outputs f = Wg, or ``None`` where each output is a latent function of its own."""
     return kernel.W if isinstance(kernel, LinearCoregionalization) else None
@@ -114,29 +119,24 @@ def check_numbers(kernel: Kernel, points: InducingVariables | None, num_latent_g
         )
     if points is None:
         return
-    sets, count = _points(points), num_latent_gps if mixing(kernel) is None else len(kernels(kernel))
-    if len(sets) not in (1, count):
+    found, count = sets(points), num_latent_gps if mixing(kernel) is None else len(kernels(kernel))
+    if len(found) not in (1, count):
         raise ValueError(
-            f"`inducing_variable` has {len(sets)} sets for {count} functions: give one set that all share, "
+            f"`inducing_variable` has {len(found)} sets for {count} functions: give one set that all share, "
             "or one for each."
         )
-    sizes = sorted({int(part.num_inducing) for part in sets})
+    sizes = sorted({int(part.num_inducing) for part in found})
     if len(sizes) > 1:
         raise ValueError(
             f"The sets of `inducing_variable` have {sizes} elements: all functions need equally many."
         )
 
 
-def _points(points: InducingVariables) -> tuple[InducingVariables, ...]:
-    """Return inducing variables of one output, one set or one for each latent function."""
-    return tuple(points.inducing_variables) if isinstance(points, POINTS) else (points,)
-
-
 def _pairs(points: InducingVariables, kernel: Kernel) -> list[tuple[Any, Any]]:
     """Return the inducing variables and the kernel of each latent function, one pair if all share both."""
-    sets, parts = _points(points), kernels(kernel)
-    count = max(len(sets), len(parts))
-    return list(itertools.islice(zip(itertools.cycle(sets), itertools.cycle(parts), strict=False), count))
+    own, parts = sets(points), kernels(kernel)
+    count = max(len(own), len(parts))
+    return list(itertools.islice(zip(itertools.cycle(own), itertools.cycle(parts), strict=False), count))
 
 
 def _names(classes: tuple[type, ...]) -> str:

@@ -100,7 +100,8 @@ class SiteModel(GPModel, InternalDataTrainingLossMixin):
         latent.check_numbers(kernel, points, num_latent_gps)
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
-        checks.check_inducing(self.inducing_variable, X)
+        for each in () if points is None else latent.sets(points):
+            checks.check_inducing(each, X)
         none = tf.zeros([num_data, num_latent_gps], X.dtype)
         open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
         self.nat1 = gpflow.Parameter(none, trainable=False, shape=open_rows)

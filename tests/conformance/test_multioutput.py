@@ -437,6 +437,11 @@ class Unknown(gpflow.kernels.MultioutputKernel):
             ValueError,
             "3 outputs, but there are 2",
         ),
+        (
+            lambda: ep(mixtures(), SharedIndependentInducingVariables(InducingPoints(X[:, :1]))),
+            ValueError,
+            "1 col",
+        ),
         (lambda: ep(mixtures(), points(2)), ValueError, "2 sets for 3 functions"),
         (
             lambda: ep(
