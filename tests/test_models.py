@@ -256,8 +256,8 @@ def test_wrong_data_is_refused_at_the_door() -> None:
             VGPKMM(data, problems.kernel(), BernoulliLogit())
     with pytest.raises(ValueError, match="counts"):
         VGPKMM((X, Y - 0.5), problems.kernel(), gpflow.likelihoods.Poisson())
-    with pytest.raises(NotImplementedError, match="SharedIndependent"):
-        VGPKMM(DATA, gpflow.kernels.SharedIndependent(problems.kernel(), 1), BernoulliLogit())
+    with pytest.raises(ValueError, match="`kernel` has 2 outputs, but there are 1"):
+        VGPKMM(DATA, gpflow.kernels.SharedIndependent(problems.kernel(), 2), BernoulliLogit())
 
 
 def test_integers_and_single_precision_are_cast() -> None:

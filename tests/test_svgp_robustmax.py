@@ -288,7 +288,7 @@ def test_wrong_calls_say_what_to_do(call, message: str) -> None:
         call()
 
 
-def test_multi_output_kernels_are_refused_with_the_way_out() -> None:
-    kernel = gpflow.kernels.SharedIndependent(problems.kernel(), 3)
+def test_mixtures_are_refused_with_the_way_out() -> None:
+    kernel = gpflow.kernels.LinearCoregionalization([problems.kernel()], np.ones((3, 1)))
     with pytest.raises(NotImplementedError, match="SVGP the likelihood"):
         SVGPRobustMax(kernel, 3, DATA[0], num_data=60)

@@ -80,7 +80,8 @@ class SGPMCFreeForm(HoldsData, SGPMC):
         if isinstance(kernel, MultioutputKernel) or not checks.are_inputs(inducing_variable):
             raise NotImplementedError(
                 "SGPMCFreeForm shares one kernel of one output and one set of inducing points among its "
-                f"latent functions; got {type(kernel).__name__} and {type(inducing_variable).__name__}."
+                f"latent functions; got {type(kernel).__name__} and {type(inducing_variable).__name__}: "
+                "for these sample gpflow.models.SGPMC."
             )
         if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
             raise NotImplementedError(

@@ -46,6 +46,11 @@ def kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     return tuple(kernel.latent_kernels) if isinstance(kernel, MultioutputKernel) else (kernel,)
 
 
+def sets(points: InducingVariables) -> tuple[InducingVariables, ...]:
+    """Return the inducing variables of one output, one set or S."""
+    return tuple(points.inducing_variables) if isinstance(points, POINTS) else (points,)
+
+
 def mixing(kernel: Kernel) -> gpflow.Parameter | None:
     """Return W [P, S] of outputs f = Wg, or ``None`` where each output is a latent function of its own."""
     return kernel.W if isinstance(kernel, LinearCoregionalization) else None
@@ -91,17 +96,8 @@ def inducing_cross(points: InducingVariables, kernel: Kernel, X: tf.Tensor) -> t
     return tf.stack([Kuf(*pair, X) for pair in _pairs(points, kernel)])
 
 
-def check(kernel: Kernel, points: InducingVariables | None, num_latent_gps: int, owner: str) -> None:
-    """Check that a kernel and inducing variables are of known classes and give so many latent functions.
-
-    Raises
-    ------
-    ValueError
-        Where the kernel has another number of outputs, or there are as many sets of inducing variables
-        neither as kernels nor as one.
-    NotImplementedError
-        For other kernels of several outputs, or inducing variables of several, than those of GPflow.
-    """
+def check_kinds(kernel: Kernel, points: InducingVariables | None, owner: str) -> None:
+    """Raise ``NotImplementedError`` for a user's own kernels and inducing variables of several outputs."""
     if isinstance(kernel, MultioutputKernel) and not isinstance(kernel, KERNELS):
         raise NotImplementedError(
             f"{owner} has no prior for a kernel of the class {type(kernel).__name__}: use a kernel of one "
@@ -112,40 +108,35 @@ def check(kernel: Kernel, points: InducingVariables | None, num_latent_gps: int,
             f"{owner} knows no inducing variables of the class {type(points).__name__}: use those of one "
             "output, or SharedIndependentInducingVariables or SeparateIndependentInducingVariables."
         )
-    if points is not None:
-        _check_points(kernel, points)
+
+
+def check_numbers(kernel: Kernel, points: InducingVariables | None, num_latent_gps: int) -> None:
+    """Raise ``ValueError`` where a kernel, inducing variables and latent functions are not equally many."""
     if num_outputs(kernel) not in (None, num_latent_gps):
         raise ValueError(
             f"`kernel` has {num_outputs(kernel)} outputs, but there are {num_latent_gps} latent functions: "
             "it must have one output for each that the likelihood and the columns of Y ask for."
         )
-
-
-def _check_points(kernel: Kernel, points: InducingVariables) -> None:
-    sets = _points(points)
-    numbers = len(kernels(kernel)), len(sets)
-    if 1 not in numbers and numbers[0] != numbers[1]:
+    if points is None:
+        return
+    found, count = sets(points), num_latent_gps if mixing(kernel) is None else len(kernels(kernel))
+    if len(found) not in (1, count):
         raise ValueError(
-            f"There are {numbers[0]} kernels and {numbers[1]} sets of inducing variables: give one set for "
-            "all kernels, or one for each."
+            f"`inducing_variable` has {len(found)} sets for {count} functions: give one set that all share, "
+            "or one for each."
         )
-    sizes = sorted({int(part.num_inducing) for part in sets})
+    sizes = sorted({int(part.num_inducing) for part in found})
     if len(sizes) > 1:
         raise ValueError(
-            f"The sets of inducing variables have {sizes} elements: all latent functions need equally many."
+            f"The sets of `inducing_variable` have {sizes} elements: all functions need equally many."
         )
-
-
-def _points(points: InducingVariables) -> tuple[InducingVariables, ...]:
-    """Return inducing variables of one output, one set or one for each latent function."""
-    return tuple(points.inducing_variables) if isinstance(points, POINTS) else (points,)
 
 
 def _pairs(points: InducingVariables, kernel: Kernel) -> list[tuple[Any, Any]]:
     """Return the inducing variables and the kernel of each latent function, one pair if all share both."""
-    sets, parts = _points(points), kernels(kernel)
-    count = max(len(sets), len(parts))
-    return list(itertools.islice(zip(itertools.cycle(sets), itertools.cycle(parts), strict=False), count))
+    own, parts = sets(points), kernels(kernel)
+    count = max(len(own), len(parts))
+    return list(itertools.islice(zip(itertools.cycle(own), itertools.cycle(parts), strict=False), count))
 
 
 def _names(classes: tuple[type, ...]) -> str:

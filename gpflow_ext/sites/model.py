@@ -93,14 +93,16 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     ) -> None:
         (X, Y), num_data = self._hold(data, likelihood)
         points = None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
+        latent.check_kinds(kernel, points, type(self).__name__)
         if num_latent_gps is None:
             num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps(
                 latent.kernels(kernel)[0], likelihood, Y.shape[1]
             )
-        latent.check(kernel, points, num_latent_gps, type(self).__name__)
+        latent.check_numbers(kernel, points, num_latent_gps)
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
-        checks.check_inducing(self.inducing_variable, X)
+        for each in () if points is None else latent.sets(points):
+            checks.check_inducing(each, X)
         none = tf.zeros([num_data, num_latent_gps], X.dtype)
         open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
         self.nat1 = gpflow.Parameter(none, trainable=False, shape=open_rows)

@@ -79,7 +79,8 @@ class SVGPRobustMax(SVGP):
                 f"SVGPRobustMax has independent latent functions, which {type(kernel).__name__} mixes: give "
                 "gpflow.models.SVGP the likelihood gpflow_ext.likelihoods.RobustMax."
             )
-        latent.check(kernel, inducing_variable, num_classes, type(self).__name__)
+        latent.check_kinds(kernel, inducing_variable, type(self).__name__)
+        latent.check_numbers(kernel, inducing_variable, num_classes)
         if not epsilon > 0.0:
             raise ValueError(f"epsilon must be positive: the bound is -inf at 0; got {epsilon}.")
         likelihood = RobustMax(num_classes, epsilon, learn_epsilon=learn_epsilon)

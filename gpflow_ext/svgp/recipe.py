@@ -16,6 +16,7 @@ from gpflow.models import SVGP
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.data import checks
 from gpflow_ext.data.rows import CHUNK
+from gpflow_ext.sites import latent
 from gpflow_ext.svgp.early_stopping import EarlyStopping
 from gpflow_ext.svgp.model import SVGPRobustMax
 from gpflow_ext.svgp.natural_gradient import Minibatch, MinibatchAscent
@@ -100,7 +101,8 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     arrays, iterator = training_data(model, run.data, size, run.seed)
     if arrays is not None:
         checks.check_targets(model.likelihood, arrays[1])
-        checks.check_inducing(model.inducing_variable, arrays[0])
+        for each in latent.sets(model.inducing_variable):
+            checks.check_inducing(each, arrays[0])
     q = [model.q_mu.unconstrained_variable, model.q_sqrt.unconstrained_variable]
     if gamma is not None and not all(variable.trainable for variable in q):
         raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")

@@ -43,7 +43,7 @@ class WhitenedSVGP:
         reason = refusal(model)
         if reason is not None:
             raise NotImplementedError(reason)
-        latent.check(model.kernel, model.inducing_variable, model.num_latent_gps, "svi_natural")
+        latent.check_kinds(model.kernel, model.inducing_variable, "svi_natural")
         self._model = model
         self.q_mu, self.q_sqrt = model.q_mu, model.q_sqrt
 

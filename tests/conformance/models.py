@@ -102,6 +102,28 @@ def mean() -> gpflow.functions.MeanFunction:
     return gpflow.functions.Linear(A=np.array([[0.4], [-0.2]]), b=[0.3])
 
 
+def kernels(count: int) -> list[gpflow.kernels.Kernel]:
+    """One for each of some latent functions, no two the same."""
+    return [gpflow.kernels.Matern32(1.0 + k, lengthscales=0.6 + 0.3 * k) for k in range(count)]
+
+
+def separate(count: int) -> gpflow.kernels.Kernel:
+    """A kernel of independent outputs."""
+    return gpflow.kernels.SeparateIndependent(kernels(count))
+
+
+def mixtures(outputs: int) -> gpflow.kernels.Kernel:
+    """A kernel of outputs that mix three functions."""
+    W = np.random.default_rng(5).normal(size=(outputs, 3))
+    return gpflow.kernels.LinearCoregionalization(kernels(3), W)
+
+
+def points(count: int) -> gpflow.inducing_variables.InducingVariables:
+    """Inducing points for each of some latent functions."""
+    sets = [gpflow.inducing_variables.InducingPoints(POINTS + 0.2 * k) for k in range(count)]
+    return gpflow.inducing_variables.SeparateIndependentInducingVariables(sets)
+
+
 def entries(*tags: str, without: Iterable[str] = ()) -> list[Entry]:
     """Return the entries that have all the tags, and none of those of ``without``."""
     return [
@@ -218,6 +240,46 @@ _BUILDERS: list[tuple[str, Callable[[], GPModel], np.ndarray, str]] = [
         lambda: _gaussian(SVGPRobustMax(kernel(), 3, POINTS, num_data=NUM_DATA, mean_function=mean())),
         CLASSES,
         "inducing q_mu multi-output external-data",
+    ),
+    (
+        "SVGPRobustMax, kernels and points of each",
+        lambda: _gaussian(SVGPRobustMax(separate(3), 3, points(3), num_data=NUM_DATA, mean_function=mean())),
+        CLASSES,
+        "inducing q_mu multi-output external-data",
+    ),
+    (
+        "VGPKMM, kernels of each",
+        lambda: _sites(VGPKMM((INPUTS, CLASSES), separate(2), StickBreaking(3), mean())),
+        CLASSES,
+        "sites multi-output",
+    ),
+    (
+        "SparseEP, kernels and points of each",
+        lambda: _sites(
+            SparseEP(
+                (INPUTS, COUNTS),
+                separate(2),
+                gpflow.likelihoods.Poisson(),
+                mean(),
+                inducing_variable=points(2),
+            )
+        ),
+        COUNTS,
+        "sites inducing multi-output",
+    ),
+    (
+        "VGPKMM, mixtures",
+        lambda: _sites(VGPKMM((INPUTS, CLASSES), mixtures(2), StickBreaking(3), mean())),
+        CLASSES,
+        "sites multi-output dependent-outputs",
+    ),
+    (
+        "GPTaylor, mixtures, inducing points",
+        lambda: _sites(
+            GPTaylor((INPUTS, COUNTS), mixtures(2), PoissonLog(), mean(), inducing_variable=points(3))
+        ),
+        COUNTS,
+        "sites inducing multi-output dependent-outputs",
     ),
     (
         "SGPMCFreeForm",
