@@ -64,6 +64,11 @@ DOMAINS = {
     "multiscale": Domain(RNG.uniform(-2.0, 2.0, (N, 2)), wide, multiscale),
 }
 each_domain = pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+patches_always = pytest.mark.parametrize(
+    "domain",
+    [DOMAINS["patches"], pytest.param(DOMAINS["multiscale"], marks=pytest.mark.slow)],
+    ids=["patches", "multiscale"],
+)
 
 
 def held(model: gpflow.models.GPModel) -> gpflow.models.GPModel:
@@ -119,7 +124,7 @@ def test_other_bounds_are_at_the_optimum_of_svgp(domain: Domain, kind: type) -> 
     check_predictions(model, theirs, domain.X)
 
 
-@each_domain
+@patches_always
 def test_robust_max_is_svgp(domain: Domain) -> None:
     kernel, points = domain.kernel(), domain.variables()
     ours = SVGPRobustMax(kernel, 3, points, num_data=N)
@@ -140,7 +145,7 @@ def test_robust_max_is_svgp(domain: Domain) -> None:
     assert ours.elbo((domain.X, CLASSES)) > results[0][0]
 
 
-@each_domain
+@patches_always
 def test_minibatches_are_batch_mode(domain: Domain) -> None:
     found = []
     for options in ({}, {"minibatch_size": 5, "steps": 60}):
@@ -182,10 +187,9 @@ def test_each_output_may_have_its_own(domain: Domain, shared: bool) -> None:
         np.testing.assert_allclose(found, np.hstack(own), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", DOMAINS)
-def test_a_fit_learns_them(name: str, tmp_path) -> None:
+@patches_always
+def test_a_fit_learns_them(domain: Domain, tmp_path) -> None:
     """And the model is taken up from its checkpoint and exported."""
-    domain = DOMAINS[name]
     model = GPJaakkola(
         (domain.X, BINARY),
         domain.kernel(),

@@ -278,7 +278,10 @@ def ep(kernel: gpflow.kernels.Kernel, sets) -> SparseEP:
     return SparseEP((X, BINARY), kernel, BernoulliProbit(), inducing_variable=sets)
 
 
-@pytest.mark.parametrize(("kernel", "count"), [(SeparateIndependent(kernels(P)), P), (mixtures(), S)])
+@pytest.mark.parametrize(
+    ("kernel", "count"),
+    [pytest.param(SeparateIndependent(kernels(P)), P, marks=pytest.mark.slow), (mixtures(), S)],
+)
 def test_minibatches_are_batch_mode(kernel: gpflow.kernels.Kernel, count: int) -> None:
     """The fixed point, and there the gradient, which three minibatches share."""
     model = ep(kernel, points(count))
@@ -333,7 +336,9 @@ def test_minibatches_of_independent_outputs_are_as_many_models(mixed: bool) -> N
         np.testing.assert_allclose(ours, found[1 + p].prec[0], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("kernel", [SeparateIndependent(kernels(P)), mixtures()])
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(SeparateIndependent(kernels(P)), marks=pytest.mark.slow), mixtures()]
+)
 def test_a_fit_learns_the_kernels(kernel: gpflow.kernels.Kernel, tmp_path) -> None:
     """All of them, and the model is taken up from its checkpoint and exported."""
     model = VGPKMM((X, COUNTS), gpflow.utilities.deepcopy(kernel), PoissonLog(), inducing_variable=POINTS[0])
@@ -376,7 +381,7 @@ def test_robust_max_with_kernels_of_each_class_is_svgp() -> None:
         np.testing.assert_allclose(mine, yours, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("recipe", ["robust_max", "svi_natural"])
+@pytest.mark.parametrize("recipe", ["robust_max", pytest.param("svi_natural", marks=pytest.mark.slow)])
 def test_equal_kernels_of_each_class_train_as_one_that_is_shared(recipe: str) -> None:
     """Natural gradients of stacked projections are those of a shared one."""
     same = [gpflow.kernels.Matern32(lengthscales=0.6) for _ in range(3)]
