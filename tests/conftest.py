@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import gzip
 import os
 import time
+import typing
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+
+# TensorFlow compares with a protocol for each operation of a graph, and Python lists its members anew each time.
+typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -18,3 +19,18 @@ def others_slow(cases: Iterable[Any], *quick: Any) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=[] if case in quick else SLOW)
         for case in cases
     ]
+
+
+def every_pair(*axes: Sequence[Any]) -> list[Any]:
+    """Return all combinations of the axes' values; quick are as many as hold each pair of two axes' values."""
+
+    def pairs(case: Sequence[int]) -> set[Any]:
+        return set(itertools.combinations(enumerate(case), 2))
+
+    cases = list(itertools.product(*(range(len(axis)) for axis in axes)))
+    missing, quick = set[Any]().union(*map(pairs, cases)), []
+    while missing:
+        quick.append(max(cases, key=lambda case: len(pairs(case) & missing)))
+        missing -= pairs(quick[-1])
+    combinations = {case: tuple(axis[i] for axis, i in zip(axes, case, strict=True)) for case in cases}
+    return [pytest.param(*values, marks=[] if case in quick else SLOW) for case, values in combinations.items()]

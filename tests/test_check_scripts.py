@@ -80,15 +80,26 @@ def test_a_share_with_a_failure_fails_and_replaces_its_record(
     assert kept["tests"] == {"one": ["failed", 1.0]}
 
 
-def test_the_shares_are_all_long_tests_each_once() -> None:
+LONG_TESTS = """import pytest
+def test_short(): pass
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(12))
+def test_long(case): pass
+@pytest.mark.parametrize("case", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_some(case): pass
+"""
+
+
+def test_the_shares_are_all_long_tests_each_once(tmp_path: Path) -> None:
+    """Of a file that takes the options of this suite."""
+    for file in ("pyproject.toml", "tests/conftest.py"):
+        (tmp_path / Path(file).name).write_text((ROOT / file).read_text())
+    (tmp_path / "test_lengths.py").write_text(LONG_TESTS)
+
     def collected(*flags: str) -> set[str]:
         command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *flags]
         shown = subprocess.run(
-            [*command, "tests/test_coordinate_ascent.py", "tests/test_lbfgs.py"],
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-            text=True,
+            [*command, "test_lengths.py"], cwd=tmp_path, check=False, capture_output=True, text=True
         )
         return {line for line in shown.stdout.splitlines() if "::" in line}
 
@@ -96,3 +107,4 @@ def test_the_shares_are_all_long_tests_each_once() -> None:
     assert not both[0] & both[1]
     assert both[0] | both[1] == collected("--runslow", "-m", "slow")
     assert all(both)
+    assert len(both[0] | both[1]) == 13
