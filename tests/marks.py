@@ -33,4 +33,6 @@ def every_pair(*axes: Sequence[Any]) -> list[Any]:
         quick.append(max(cases, key=lambda case: len(pairs(case) & missing)))
         missing -= pairs(quick[-1])
     combinations = {case: tuple(axis[i] for axis, i in zip(axes, case, strict=True)) for case in cases}
-    return [pytest.param(*values, marks=[] if case in quick else SLOW) for case, values in combinations.items()]
+    return [
+        pytest.param(*values, marks=[] if case in quick else SLOW) for case, values in combinations.items()
+    ]

@@ -329,9 +329,7 @@ def test_functions_without_a_key_are_right_and_shared_by_nobody(cold: None) -> N
 
 @pytest.mark.parametrize(
     ("model_class", "likelihood", "dtype"),
-    every_pair(
-        [VGPKMM, GPLaplace], [BernoulliLogit, gpflow.likelihoods.Poisson], [np.float64, np.float32]
-    ),
+    every_pair([VGPKMM, GPLaplace], [BernoulliLogit, gpflow.likelihoods.Poisson], [np.float64, np.float32]),
 )
 def test_eager_functions_give_the_same(
     model_class: type[SiteModel], likelihood: type[gpflow.likelihoods.Likelihood], dtype: type
