@@ -100,7 +100,7 @@ def test_models_that_do_not_hold_their_data_get_them() -> None:
     def build(data: Any) -> SVGP:
         return SVGP(problems.kernel(), BernoulliLogit(), data[0][:5].copy(), num_data=len(data[0]))
 
-    found = gpx.cross_validate(build, DATA, folds=2, steps=3)
+    found = gpx.cross_validate(build, DATA, folds=2, recipe="adam", steps=3)
     assert [result.steps for result in found.results if result is not None] == [3, 3]
     assert found.statuses == (Status.MAX_STEPS,) * 2
     assert "2 not converged" in str(found)

@@ -20,9 +20,9 @@ class MixedDensePosterior(DenseSitePosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv = cache
+        alpha, Qinv, X = cache
         rows, W = Rows(Xnew), tf.convert_to_tensor(latent.mixing(self.kernel))
-        cross = coupled.mixed_blocks(W, latent.cross(self.kernel, self.X_data, rows.flat))[0]  # [NP, RP]
+        cross = coupled.mixed_blocks(W, latent.cross(self.kernel, X, rows.flat))[0]  # [NP, RP]
         flags = full_cov, full_output_cov
         seen = coupled.products(cross, Qinv[0] @ cross, rows, W.shape[0], *flags)
         mean = tf.reshape(tf.matmul(cross, tf.reshape(alpha, [-1, 1]), transpose_a=True), [-1, W.shape[0]])
