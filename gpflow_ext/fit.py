@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -34,10 +36,12 @@ from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natu
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
+from gpflow_ext.training.findings import findings
 from gpflow_ext.training.gradient_descent import gradient_descent
 from gpflow_ext.training.lbfgs_recipe import lbfgs_of_all
 from gpflow_ext.training.loop import Callback, FitResult, Status, Trail, iterate
 from gpflow_ext.training.recipe import NoOptions, Plan, Recipe, Run, as_recipe, recipe, recipe_of, register
+from gpflow_ext.training.rising import LastSteps
 from gpflow_ext.training.scale import scale_failure
 from gpflow_ext.training.site_recipe import site_inference
 from gpflow_ext.training.workers import start
@@ -83,6 +87,7 @@ def fit(
     *,
     recipe: str | Callable[..., Plan] | None = None,
     steps: int | None = None,
+    seconds: float | None = None,
     tolerance: float | None = None,
     monitor: Callable[[int], None] | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
@@ -131,7 +136,9 @@ def fit(
         ``"kmm"``, ``"laplace"``, ``"taylor"``, ``"jaakkola"`` and ``"ep"`` fit every site model whose
         likelihood allows it); a `Recipe`; or a function (model, `Run`, **options) -> `Plan`.
     steps
-        Number of the last step, those before a restart included.
+        Number of the last step, those before a restart included; by default the recipe's own.
+    seconds
+        Wall-clock seconds after which no further step begins.
     tolerance
         Relative change of the objective below which training stops.
     monitor
@@ -173,7 +180,8 @@ def fit(
     Warns
     -----
     FitWarning
-        Where the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored.
+        Where the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored. Where the
+        recipe's own number of steps was over while the objective was still rising.
     UserWarning
         Where a kernel at the end relates no two inputs, or does not tell them apart: the scale of the inputs
         and the length scales do not go together.
@@ -182,6 +190,8 @@ def fit(
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     if steps is not None and steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
+    if seconds is not None and not seconds > 0.0:
+        raise ValueError(f"`seconds` must be positive; got {seconds}.")
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     if isinstance(tf.distribute.get_strategy(), mirrored):
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
@@ -190,7 +200,7 @@ def fit(
     plan = _chosen(model, recipe)(
         model, data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
     )
-    steps = plan.steps if steps is None else steps
+    chosen, steps = steps, plan.steps if steps is None else steps
     shards = plan.shards
     chief = shards is None or shards.is_chief
     tolerance = plan.tolerance if tolerance is None else tolerance
@@ -219,6 +229,8 @@ def fit(
 
         shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
         first_step = start(plan, model, trail, restore, {"arguments": shared})
+        last = LastSteps(model, steps)
+        callbacks.append(last)
         if checkpoint_dir is not None:
             callbacks.append(_saver(plan, checkpoints, checkpoint_every))
         shown = progress if chief else False
@@ -235,6 +247,7 @@ def fit(
             callbacks=callbacks,
             trail=trail,
             settled=plan.settled,
+            seconds=math.inf if seconds is None else seconds,
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:
@@ -242,6 +255,10 @@ def fit(
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
     plan.finish()
+    slope = last.slope(result)
+    result = dataclasses.replace(result, notes=(*([slope] if slope else []), *findings(model, data)))
+    if chief and slope and chosen is None:
+        warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED):
         warnings.warn(bad_end(result), FitWarning, stacklevel=2)
     elif chief and (failure := scale_failure(model, data)) is not None:

@@ -48,7 +48,6 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 KNOBS = [
     ("kmm", {"hyper_updates": 5}),
     ("kmm", {"site_updates": 1}),
-    pytest.param("kmm", {"starts": 2}, marks=pytest.mark.slow),
     ("ep", {"damping": 0.3}),
     ("ep", {"minibatch_size": 8}),
     pytest.param("ep lbfgs", {"site_updates": 1}, marks=pytest.mark.slow),

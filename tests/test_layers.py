@@ -33,7 +33,7 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "training": "loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
-        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale workers"
+        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
         "sampling": "tuning options diagnostics draws hmc affine target gibbs adaptation chains sampleable tuners density "
@@ -42,8 +42,8 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "kmm": "newton ascent algorithm1 method model recipe",
-        "ep": "seen_posterior moment_matching removal factors engine optimum method distributed minibatch_model minibatch_updates "
-        "stochastic model minibatches recipe",
+        "ep": "seen_posterior moment_matching sign_agreement removal factors engine optimum method distributed "
+        "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi gpflow_models",
         "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "

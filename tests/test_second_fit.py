@@ -108,7 +108,8 @@ def test_a_second_fit_traces_nothing_and_repeats_the_first(case: str) -> None:
     assert 0 < traced <= 3
     assert np.isfinite(other.training_loss(*(() if CASES[case][1] is None else (problems.binary(21),))))
     np.testing.assert_array_equal(first.objective, second.objective)
-    assert len(set(first.objective)) > 1
+    pairs = zip(cold.trainable_variables, CASES[case][0](24).trainable_variables, strict=True)
+    assert max(np.abs(a.numpy() - b.numpy()).max() for a, b in pairs) > 1e-3
     for a, b in zip(cold.variables, warm.variables, strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -124,7 +124,7 @@ def test_hard_problems_converge_to_finite_predictions(name: str) -> None:
 
 
 def test_single_precision_agrees_with_double(request) -> None:
-    double = gpx.fit(probit(False)).objective[-1]
+    double, optimum = (gpx.fit(probit(learns)).objective[-1] for learns in (False, True))
     gpflow.config.set_default_float(np.float32)
     request.addfinalizer(lambda: gpflow.config.set_default_float(np.float64))
     fixed = probit(False)
@@ -132,8 +132,9 @@ def test_single_precision_agrees_with_double(request) -> None:
     assert fixed.prec.dtype == tf.float32
     assert result.status is gpx.Status.CONVERGED
     np.testing.assert_allclose(result.objective[-1], double, rtol=1e-4)
-    learnt = gpx.fit(probit(), steps=20)
-    assert learnt.objective[-1] > learnt.objective[3]
+    learnt = gpx.fit(probit())
+    assert learnt.status is gpx.Status.CONVERGED
+    np.testing.assert_allclose(learnt.objective[-1], optimum, rtol=1e-3)
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -205,7 +205,7 @@ def test_training_resumes_exactly_and_raises_the_evidence(tmp_path) -> None:
 
     whole, result = resuming.check(robust, tmp_path, steps=60, cut=30, options=options)
     assert result.objective[-1] > result.objective[0] + 1.0
-    assert whole.nat1.shape == (30, 3, 2)
+    assert whole.nat1.numpy().shape == (30, 3, 2)
     own = np.arange(3) == Y
     assert (np.abs(whole.prec.numpy()[~own]) > 0.0).all()
     assert not whole.prec.numpy()[own].any()

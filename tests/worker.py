@@ -13,12 +13,20 @@ import gpflow
 import numpy as np
 import problems
 import tensorflow as tf
+from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliProbit, RobustMax
 from gpflow_ext.models import GPRNTensor, SparseEP, SVGPRobustMax
 
 STEPS = 8
+
+
+def adam() -> Any:
+    """An optimiser of the hyperparameters, one step in each sweep."""
+    return tf_keras.optimizers.Adam(0.01)
+
+
 KILLED_AFTER = 5
 
 
@@ -65,9 +73,9 @@ def mirrored(folder: Path) -> None:
     options = {"steps": 4, "minibatch_size": 11, "gamma": 0.5}
     save(folder / "minibatches", trained, gpx.fit(trained, problems.classes(31), strategy=two, **options))
     trained = classifier()
-    save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4))
+    save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4, optimizer=adam()))
     trained, three = model(), gpx.distribute.strategy_from_name("mirrored")
-    options = {"steps": STEPS, "checkpoint_dir": folder / "run", "checkpoint_every": 3}
+    options = {"steps": STEPS, "optimizer": adam(), "checkpoint_dir": folder / "run", "checkpoint_every": 3}
     save(folder / "adam", trained, gpx.fit(trained, strategy=three, **options))
     trained = model()
     options = {"steps": 1, "optimizer": "lbfgs", "hyper_updates": 2}
@@ -75,9 +83,8 @@ def mirrored(folder: Path) -> None:
 
 
 def _run(trained: SparseEP, strategy: Any, directory: Path, **options: Any) -> gpx.FitResult:
-    return gpx.fit(
-        trained, strategy=strategy, steps=STEPS, checkpoint_dir=directory, checkpoint_every=2, **options
-    )
+    shared = {"steps": STEPS, "optimizer": adam(), "checkpoint_dir": directory, "checkpoint_every": 2}
+    return gpx.fit(trained, strategy=strategy, **shared, **options)
 
 
 def killed(folder: Path, rank: int, dies: str) -> None:

@@ -187,6 +187,10 @@ class SparseEP(SiteModel):
         chol = tf.linalg.cholesky(self.gram())
         return chol, self.message(chol).posterior()
 
+    def whitened_message(self) -> Message:
+        """See `SiteModel.whitened_message`. O(NM²), memory O(M²)."""
+        return self.message(tf.linalg.cholesky(self.gram()))
+
     @property
     def latent_sites(self) -> Sites:
         """The current sites, those of all factors added up, [N, L]."""

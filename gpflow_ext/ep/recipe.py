@@ -14,14 +14,19 @@ from gpflow_ext.ep.method import EP, factored
 from gpflow_ext.ep.minibatches import minibatch_plan
 from gpflow_ext.ep.model import SparseEP
 from gpflow_ext.ep.optimum import Optimum
+from gpflow_ext.ep.sign_agreement import SignAgreement
 from gpflow_ext.sites.method import adopt
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_recipe import GAIN
+from gpflow_ext.training.site_recipe import GAIN, STEPS, gain_of_a_step
 from gpflow_ext.training.solver import Solver
+
+_NOISE = 1e-3  # relative error of log Z, as a share of the violation that counts as none
+_NAMED = ("lbfgs", "sign_agreement")
+_OR = f", or one of {', '.join(map(repr, _NAMED))}"
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,9 @@ class EPOptions:
     Attributes
     ----------
     optimizer
-        A tf_keras optimiser such as ``Adadelta(1.0)``, by default Adam at the rate 0.01; or ``"lbfgs"``.
+        ``"lbfgs"``; ``"sign_agreement"`` for the rule of the paper's batch code, see `ep.sign_agreement`; or
+        a tf_keras optimiser such as ``Adadelta(1.0)``. By default L-BFGS, and with minibatches Adam at the
+        rate 0.01 in log space.
     minibatch_size
         Rows in a minibatch; all data by default. For `SparseEP`.
     damping
@@ -56,8 +63,8 @@ class EPOptions:
 
     def __post_init__(self) -> None:
         """Check what does not depend on the model."""
-        if isinstance(self.optimizer, str) and self.optimizer != "lbfgs":
-            raise ValueError(f'`optimizer` must be a tf_keras optimiser or "lbfgs"; got {self.optimizer!r}.')
+        if isinstance(self.optimizer, str) and self.optimizer not in _NAMED:
+            raise ValueError(f"`optimizer` must be a tf_keras optimiser{_OR}; got {self.optimizer!r}.")
         if self.outer and self.minibatch_size is not None:
             raise ValueError('`minibatch_size` needs a tf_keras optimiser: "lbfgs" takes all data at once.')
         if self.damping is not None and not 0.0 < self.damping <= 1.0:
@@ -71,17 +78,17 @@ class EPOptions:
     @property
     def outer(self) -> bool:
         """Whether L-BFGS moves the hyperparameters, outside of the sweeps."""
-        return isinstance(self.optimizer, str)
+        return self.optimizer == "lbfgs" or (self.optimizer is None and self.minibatch_size is None)
 
 
 @recipe("ep", EPOptions, distributes=True)
 def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     """Return the plan of Hernández-Lobato & Hernández-Lobato (2016); the options are `EPOptions`.
 
-    With trainable hyperparameters a step is one parallel sweep over the sites and one step of ``optimizer``
-    on log Z, 500 steps by default. With ``optimizer="lbfgs"`` it is ``hyper_updates`` iterations of L-BFGS,
-    the sites at their fixed point in each evaluation. Without trainable hyperparameters it is one sweep.
-    The last two end when log Z and the sites settle; the first does where ``tolerance`` is given.
+    With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on log Z, the sites at
+    their fixed point in each evaluation. With another ``optimizer`` it is one parallel sweep over the sites
+    and one step of the optimiser, 500 steps by default. Without trainable hyperparameters it is one sweep.
+    The first and the last end when log Z and the sites settle; the other does where ``tolerance`` is given.
 
     With ``minibatch_size`` a step is one minibatch, its cost independent of N; ten epochs by default, and
     less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
@@ -100,7 +107,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             "`strategy` shards all data over its devices in each step, minibatches are for one device: give "
             "`strategy` or `minibatch_size`, not both."
         )
-    inner = None if options.outer or not hypers else built(options.optimizer, hypers, otherwise=' or "lbfgs"')
+    inner = None if options.outer or not hypers else _inner(model, options.optimizer)
     if options.minibatch_size is not None:
         return minibatch_plan(
             _sparse(model, "`minibatch_size`"),
@@ -128,23 +135,30 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             hypers,
             site_updates=options.site_updates,
             hyper_updates=options.hyper_updates,
-            tolerance=GAIN if gpflow.default_float() == np.float64 else 1e-6,
+            tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
         )
     else:
         settings |= {} if inner is None else {"optimizer": inner.get_config()}
-    double = gpflow.default_float() == np.float64
     return Plan(
         solver,
         [*model.variables, *solver.state],
-        steps=50 if hypers and options.outer else 500,
-        tolerance=None if inner is not None else 1e-8 if double else 1e-5,
+        steps=STEPS if hypers and options.outer else 500,
+        tolerance=None if inner is not None else gain_of_a_step(hypers),
         stationarity=stationarity,
         trackables={"solver": solver} | ({} if inner is None else {"optimizer": inner}),
         settings=settings,
         shards=shards,
         gather=(lambda: None) if shards is None else distributed.gatherer(model, matcher, shards),
     )
+
+
+def _inner(model: SiteModel, optimizer: Any) -> Any:
+    """Return what takes one step in each sweep."""
+    parameters = model.trainable_parameters
+    if optimizer == "sign_agreement":
+        optimizer = SignAgreement(parameters=parameters)
+    return built(optimizer, model.trainable_variables, otherwise=_OR, parameters=parameters)
 
 
 def _stationarity(model: SiteModel) -> float:

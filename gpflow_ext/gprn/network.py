@@ -99,7 +99,7 @@ def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_node
 
     E[YYᵀ]/D = K_w ∘ FFᵀ + σ²I gives FFᵀ elementwise, and its K largest eigenvalues F: principal components
     where K_w is one. Each product is divided by the number of outputs that are known in both rows; where K_w
-    is small, what it says of FFᵀ is shrunk to zero.
+    is small, what it says of FFᵀ is shrunk to zero. Nodes beyond the number of data are zero.
 
     Parameters
     ----------
@@ -120,6 +120,7 @@ def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_node
     eigenvalues, vectors = tf.linalg.eigh(moment * gram / (tf.square(gram) + tf.square(least)))
     roots = tf.sqrt(tf.maximum(eigenvalues[-num_nodes:], 0.0))
     F = tf.reverse(vectors[:, -num_nodes:] * roots, [1])
+    F = tf.pad(F, [[0, 0], [0, max(0, num_nodes - F.shape[1])]])
     return F * tf.where(tf.reduce_sum(F, axis=0) < 0.0, -1.0, tf.ones([], F.dtype))
 
 

@@ -104,7 +104,7 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
     everything = [*hypers, location] if location.trainable else hypers
     blocks = [hypers, everything] if settings["joint"] else [hypers]
     climbs = optimizer is None or optimizer == "lbfgs"
-    optimizer = None if climbs else built(optimizer, blocks[-1])
+    optimizer = None if climbs else built(optimizer, blocks[-1], parameters=model.trainable_parameters)
     updates = Updates(model, everything, optimizer, blocks[-1], jit_compile)
     ascent = BlockAscent(
         updates,
@@ -184,7 +184,7 @@ def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_com
             raise ValueError("L-BFGS needs all outputs in a step: leave `minibatch_size` out.")
         updates = Updates(model, variables, jit_compile=jit_compile)
         return _climbing(model, Climb(variables, model.parameters, updates.evaluate), settings)
-    optimizer = built(optimizer, variables)
+    optimizer = built(optimizer, variables, parameters=model.trainable_parameters)
     updates = Updates(model, variables, optimizer, variables, jit_compile)
     batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
     step = updates.descend if batches is None else lambda: updates.descend(next(batches))

@@ -20,6 +20,7 @@ from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sites import (
     Coupled,
     Dense,
+    Message,
     Prior,
     Projection,
     Sites,
@@ -241,7 +242,11 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
                 f"GPflow's q_sqrt has no covariances between the functions that {type(self.kernel).__name__} "
                 "mixes: use `condition` for q(v), or `posterior` to predict."
             )
-        return self.prior().whiten().message(self.latent_sites).moments()
+        return self.whitened_message().moments()
+
+    def whitened_message(self) -> Message:
+        """Return what all sites tell v, where u = Rv."""
+        return self.prior().whiten().message(self.latent_sites)
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR

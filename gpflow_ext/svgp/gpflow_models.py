@@ -71,16 +71,20 @@ def _adam(model: BayesianModel, run: Run, minibatch_size: int | None, optimizer:
     return gradient_descent.plan(model, run, GradientOptions(optimizer, minibatch_size))
 
 
+def _built(model: Any, variables: Any, rate: Any) -> Any:
+    return built(None, variables, rate, parameters=model.trainable_parameters)
+
+
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
     rate = decaying(_RATE, options.decay_steps, 0)
     if not isinstance(model, SVGP) or refusal(model) is not None:
-        plan = _adam(model, run, options.minibatch_size, built(None, model.trainable_variables, rate))
+        plan = _adam(model, run, options.minibatch_size, _built(model, model.trainable_variables, rate))
         return dataclasses.replace(plan, settings={**plan.settings, "decay_steps": options.decay_steps})
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
-    optimizer = built(None, hypers, rate) if hypers else None
+    optimizer = _built(model, hypers, rate) if hypers else None
     engine = MinibatchAscent(
         WhitenedSVGP(model),
         hypers,

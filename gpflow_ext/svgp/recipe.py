@@ -110,7 +110,8 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
     settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
-    optimizer = built(options.optimizer, moved, decaying(options.rate, decay_steps, hold))
+    rate = decaying(options.rate, decay_steps, hold)
+    optimizer = built(options.optimizer, moved, rate, parameters=model.trainable_parameters)
     shards = None if run.strategy is None else _shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(
         model,

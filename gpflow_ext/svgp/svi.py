@@ -134,7 +134,7 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
     length = (1.0 if iterator is None else 0.1) if options.gamma is None else options.gamma
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in moved(model) if id(variable) not in q]
-    optimizer = built(options.optimizer, hypers) if hypers else None
+    optimizer = built(options.optimizer, hypers, parameters=model.trainable_parameters) if hypers else None
     engine = MinibatchAscent(
         target,
         hypers,

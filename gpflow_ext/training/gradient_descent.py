@@ -37,7 +37,7 @@ def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -
     variables, size = model.trainable_variables, options.minibatch_size
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
-    optimizer = built(options.optimizer, variables)
+    optimizer = built(options.optimizer, variables, parameters=model.trainable_parameters)
     arrays, batches = training_data(model, run.data, size, run.seed)
     source = batches
     if batches is None and arrays is not None:

@@ -41,7 +41,8 @@ class HyperparameterAscent(tf.Module):
     """One run of L-BFGS on the optimised objective, in steps of some iterations.
 
     In each evaluation the sites are brought to their fixed point at the new hyperparameters, warm-started
-    from the last ones, and the gradient is that of the objective there with the sites held fixed, exact by
+    from those at the iterate of L-BFGS, so that a trial far away leaves no trace where there are several
+    fixed points, and the gradient is that of the objective there with the sites held fixed, exact by
     the envelope theorem. Positive parameters move in log space; see `log_space`. A step never lowers the
     objective. It depends on the variables of the model and of the ascent alone: a restart from a checkpoint
     repeats it exactly.
@@ -83,7 +84,9 @@ class HyperparameterAscent(tf.Module):
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
         self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
         self._starts = tuple(tuple(values) for values in starts)
-        self.run = lbfgs.Run(LogSpace(variables, model.parameters), self._evaluate, tolerance)
+        coordinates = LogSpace(variables, model.parameters)
+        self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
+        self._at_iterate: Sites | None = None
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
         self.last = tf.Variable([math.nan, math.inf], trainable=False, dtype=tf.float64)
 
@@ -131,20 +134,25 @@ class HyperparameterAscent(tf.Module):
         return [*self._variables, *self.run.variables, *self.solver.state]
 
     def _climb(self) -> Progress:
-        sites = self._model.sites
-        if not self.run.climb(self._hyper_updates):
-            self._model.assign_sites(sites)
-        elif self.run.at_latest and self._latest.violation <= self._stationarity:
+        sites = self._at_iterate = self._model.sites
+        raised = self.run.climb(self._hyper_updates)
+        if raised and self.run.at_latest and self._latest.violation <= self._stationarity:
             return self._latest
+        self._model.assign_sites(self._at_iterate if raised else sites)
         return self._settle()
 
     def _settle(self) -> Progress:
         return Progress(*self.solver.evaluate(self._site_updates, self._stationarity)[:2])
 
     def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        if self._at_iterate is not None:
+            self._model.assign_sites(self._at_iterate)
         found = self.solver.evaluate(self._site_updates, self._stationarity)
         self._latest = Progress(found.objective, found.violation)
         return found.objective, found.gradient
+
+    def _arrive(self) -> None:
+        self._at_iterate = self._model.sites
 
     def _move(self, values: Sequence[tf.Tensor], sites: Sites) -> None:
         for variable, value in zip(self._moving, values, strict=False):

@@ -105,6 +105,8 @@ class Run(tf.Module):
         Relative gain of an iteration that counts as none.
     bounds
         A pair for each element of the variables one after the other, between which they stay.
+    arrived
+        Called where the point that was evaluated last has become the iterate.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class Run(tf.Module):
         evaluate: Objective,
         tolerance: float,
         bounds: Sequence[tuple[float, float]] | None = None,
+        arrived: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
+        self._arrived = arrived
         self._coordinates, self._evaluate, self._tolerance = coordinates, evaluate, tolerance
         self._bounds = None if bounds is None else coordinates.at(np.transpose(bounds)).T
         width = 2 * len(coordinates.is_log) + 1  # x, the objective and its gradient
@@ -138,7 +142,7 @@ class Run(tf.Module):
         if rows > LONGEST or rows * width > LARGEST:
             self.restart()
         record, size = list(self.record.numpy()), len(self._coordinates.is_log)
-        calls = itertools.count()
+        calls, known = itertools.count(), len(record)
 
         def loss(x: Vector) -> tuple[float, Vector]:
             call = next(calls)
@@ -148,6 +152,11 @@ class Run(tf.Module):
                 record.append(np.concatenate([x, [value], self._coordinates.gradient(x, parts)]))
                 self.latest = x.copy()
             return -record[call][size], -record[call][size + 1 :]
+
+        def arrive(x: Vector) -> None:
+            if len(record) > known:
+                self._arrived()
+            guarded.arrive(x)
 
         start = record[0][:size] if record else self._coordinates.vector()
         guarded = _Guarded(loss, self._tolerance, np.where(self._coordinates.is_log, LEAP, np.inf))
@@ -159,7 +168,7 @@ class Run(tf.Module):
                 jac=True,
                 method="L-BFGS-B",
                 bounds=self._bounds,
-                callback=guarded.arrive,
+                callback=arrive,
                 options={"maxiter": total, "ftol": 0.0, "maxcor": MEMORY},
             )
             ended, best, least = outcome.nit < total, outcome.x, outcome.fun

@@ -26,6 +26,7 @@ class Status(enum.Enum):
     CONVERGED = "The objective and the stationarity conditions settled within the tolerance."
     STOPPED_EARLY = "The score on held-out data stopped improving; the best parameters were restored."
     MAX_STEPS = "The number of steps asked for was reached before the objective settled."
+    OUT_OF_TIME = "The seconds asked for were over before the objective settled."
     NON_FINITE = "The objective became NaN or infinite; the last good state was restored."
     DIVERGED = (
         "The objective fell although the method should only raise it; the last good state was restored."
@@ -46,12 +47,15 @@ class FitResult:
         Steps that a checkpoint had already done before this run.
     status
         Why the run ended.
+    notes
+        What is odd about the end, a sentence each; see `training.findings`.
     """
 
     objective: npt.NDArray[np.float64]
     times: npt.NDArray[np.float64]
     first_step: int
     status: Status
+    notes: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -65,7 +69,7 @@ class FitResult:
 
     def __str__(self) -> str:
         last = f"objective {self.objective[-1]:.6g}, " if len(self.objective) else ""
-        return f"{self.steps} steps, {last}{self.seconds:.2f} s. {self.status.value}"
+        return " ".join([f"{self.steps} steps, {last}{self.seconds:.2f} s.", self.status.value, *self.notes])
 
 
 class Trail(tf.Module):
@@ -107,6 +111,7 @@ def iterate(
     callbacks: Sequence[Callback] = (),
     trail: Trail | None = None,
     settled: Status = Status.CONVERGED,
+    seconds: float = math.inf,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -129,6 +134,8 @@ def iterate(
         What earlier steps left for the test of convergence; kept up to date.
     settled
         The status of a run that stops by ``tolerance``.
+    seconds
+        After which no step begins.
     """
     trail = Trail() if trail is None else trail
     begin, objective, times = time.perf_counter(), [], []
@@ -136,6 +143,9 @@ def iterate(
     good = _read(variables)
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
+            break
+        if time.perf_counter() - begin > seconds:
+            failure = Status.OUT_OF_TIME
             break
         before = _read(variables)
         value, at_rest = update()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gpflow
 import numpy as np
+import tensorflow as tf
 
 from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
@@ -15,6 +17,8 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
+STEPS = 1000  # of L-BFGS: it ends by itself
+_MANY, _VALLEY = 100, 3e-5  # coordinates, and the relative gain of a step with so many that is none
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,24 @@ def site_plan(
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
-        steps=50,
-        tolerance=1e-8 if double else 1e-5,
+        steps=STEPS,
+        tolerance=gain_of_a_step(hypers),
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},
         settings={**settings, "seed": run.seed, **{name: getattr(options, name) for name in names}},
     )
+
+
+def gain_of_a_step(variables: Sequence[tf.Variable]) -> float:
+    """Return the relative gain below which steps of L-BFGS end.
+
+    With the inducing inputs among the variables they would else climb a flat valley for thousands of
+    iterations.
+    """
+    rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
+    many = sum(variable.shape.num_elements() for variable in variables) > _MANY
+    return max(rounding, _VALLEY) if many else rounding
 
 
 @recipe("sites", SiteOptions)

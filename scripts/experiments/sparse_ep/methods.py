@@ -21,8 +21,9 @@ from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext.ep.engine import MomentMatcher
+from gpflow_ext.ep.sign_agreement import SignAgreement
 
-from .optimisers import Each, SignAgreement, lbfgs
+from .optimisers import Each, lbfgs
 
 NOISE = 1e-3  # the starting variance of the white noise
 BATCH = 10_000  # rows predicted at once

@@ -15,6 +15,7 @@ from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext import datasets
+from gpflow_ext.ep.sign_agreement import SignAgreement
 from gpflow_ext.training import gradient
 
 from ...shared import report
@@ -31,7 +32,6 @@ from .methods import (
     scores,
     set_hyperparameters,
 )
-from .optimisers import SignAgreement
 
 INDUCING, MINIBATCH, POINTS = 200, 200, 20
 SETS = {  # experiment: data sets

@@ -117,9 +117,9 @@ def work(rows: int | None, inducing: int) -> Record:
 
     gpflow.config.set_default_float(np.float32)
     import gpflow_ext as gpx
+    from gpflow_ext.ep.sign_agreement import SignAgreement
 
     from . import traces
-    from .optimisers import SignAgreement
 
     train, _ = traces.load("mnist_odd_even", rows)
     Z = train[0][np.random.default_rng(0).choice(len(train[0]), inducing, replace=False)]

@@ -1,0 +1,108 @@
+"""What is odd about trained parameters: that they have run away, are at a bound, or are switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gpflow
+import numpy as np
+from gpflow.kernels import Kernel, Stationary
+from tensorflow_probability import bijectors
+
+from gpflow_ext.data.checks import Array
+
+_FLAT, _ROUGH = 30.0, 1e-3  # length scales by the spread of a column, beyond which it is flat, or noise
+_LARGE, _SMALL = 1e5, 1e-6  # variances of a latent function beyond which it decides everything, or nothing
+_NEAR = 1.1  # times its lower bound: a parameter is at it
+_PINNED = 1e-8  # ε
+_SHOWN = 5
+
+
+def findings(model: Any, data: Any = None) -> tuple[str, ...]:
+    """Say what is odd about the trainable parameters of a model, a sentence each.
+
+    Parameters
+    ----------
+    model
+        The model.
+    data
+        The data that it was trained on, where it does not hold them: (X [N, D], Y), or a dataset, of which
+        nothing is said.
+    """
+    held = data if data is not None else getattr(model, "data", None)
+    X = np.asarray(held[0]) if isinstance(held, tuple | list) else None
+    said: list[str] = []
+    for name in ("kernel", "weight_kernel"):
+        kernel = getattr(model, name, None)
+        for path, part in _parts(kernel, name):
+            said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
+            said += _of_variance(path, part)
+    return (*said, *_of_likelihood(model))
+
+
+def _parts(kernel: Any, path: str) -> Iterator[tuple[str, Kernel]]:
+    """Yield a kernel, or the parts of a sum or a product, with their paths."""
+    parts = getattr(kernel, "kernels", None)
+    if parts is None:
+        if isinstance(kernel, Kernel):
+            yield path, kernel
+        return
+    for number, part in enumerate(parts):
+        yield from _parts(part, f"{path}.kernels[{number}]")
+
+
+def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
+    if not isinstance(kernel, Stationary) or not kernel.lengthscales.trainable:
+        return
+    spread = np.ptp(np.asarray(kernel.slice(X, None)[0]), axis=0)
+    lengths = np.broadcast_to(np.asarray(kernel.lengthscales), spread.shape)
+    varies = spread > 0.0
+    flat, rough = varies & (lengths > _FLAT * spread), varies & (lengths < _ROUGH * spread)
+    if kernel.ard and flat.any() and not flat[varies].all():
+        yield f"{path}.lengthscales: the inputs {_some(np.flatnonzero(flat))} are switched off."
+    elif flat[varies].all() and varies.any():
+        yield (
+            f"{path}.lengthscales: {lengths.max():.3g} is {_FLAT:g} times the spread of the inputs or more, "
+            "the function is almost straight."
+        )
+    if rough.any():
+        yield (
+            f"{path}.lengthscales: {lengths[rough].min():.3g} is below a thousandth of the spread of the "
+            f"inputs {_some(np.flatnonzero(rough))}, the function is almost white noise."
+        )
+
+
+def _of_variance(path: str, kernel: Kernel) -> Iterator[str]:
+    variance = getattr(kernel, "variance", None)
+    if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
+        return
+    largest = float(np.max(variance))
+    if largest > _LARGE:
+        yield f"{path}.variance: {largest:.3g} has run away; a prior would hold it."
+    elif largest < _SMALL:
+        yield f"{path}.variance: {largest:.3g}, this part of the kernel is switched off."
+
+
+def _of_likelihood(model: Any) -> Iterator[str]:
+    """Yield what is said of noise at its lower bound and of a pinned ε."""
+    named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
+    for name, parameter in named.items():
+        if not parameter.trainable:
+            continue
+        least = _lower_bound(parameter.transform)
+        value = float(np.min(parameter))
+        if least is not None and 0.0 < value < _NEAR * least:
+            yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
+        elif name.endswith("epsilon") and value < _PINNED:
+            yield f"likelihood{name}: pinned at {value:.2g}, no label is taken for a mistake."
+
+
+def _lower_bound(transform: Any) -> float | None:
+    shift = transform.bijectors[0] if isinstance(transform, bijectors.Chain) else None
+    return float(shift.shift) if isinstance(shift, bijectors.Shift) else None
+
+
+def _some(numbers: Array) -> str:
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return ", ".join(map(str, numbers[:_SHOWN])) + more

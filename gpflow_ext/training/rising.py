@@ -1,0 +1,90 @@
+"""Runs that end on a slope: by how much the objective was still rising, and which parameters still moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.data.checks import Array
+from gpflow_ext.training.loop import FitResult, Status
+
+_SHARE = 0.1  # of the steps, the last ones, that are looked at
+_RISE = 1e-4  # relative: a smaller rise over them is none
+_ERRORS = 3.0  # standard errors of a rise that is no noise
+_SHOWN = 3  # parameters that are named
+_LARGEST = 100  # elements of a parameter that is watched
+
+
+class LastSteps:
+    """Where the parameters of a model were before the last tenth of its steps.
+
+    Parameters
+    ----------
+    model
+        The model.
+    steps
+        Number of the last step.
+    """
+
+    def __init__(self, model: tf.Module, steps: int) -> None:
+        self._model, self._first = model, steps - max(2, round(_SHARE * steps))
+        self._before: dict[str, Array] = {}
+
+    def __call__(self, step: int, objective: float) -> None:
+        """See `loop.Callback`."""
+        if step == self._first:
+            self._before = self._values()
+
+    def slope(self, result: FitResult) -> str | None:
+        """Say by how much the objective was rising where the steps were over; ``None`` where it was not."""
+        last = result.objective[-max(2, round(_SHARE * result.steps)) :]
+        if result.status is not Status.MAX_STEPS or len(last) < 2:
+            return None
+        rise = _rise(last)
+        if rise is None:
+            return None
+        return (
+            f"The objective was still rising when the {result.steps} steps were over, by {rise:.3g} in the "
+            f"last {len(last)}{self._moving()}. `fit` the model again to go on from there, or give `steps`."
+        )
+
+    def _moving(self) -> str:
+        now = self._values()
+        moves = {name: _change(before, now[name]) for name, before in self._before.items()}
+        names = sorted((name for name in moves if moves[name] > 0.0), key=lambda name: -moves[name])
+        shown = [f"{name} {_text(self._before[name])} to {_text(now[name])}" for name in names[:_SHOWN]]
+        return f" ({', '.join(shown)})" if shown else ""
+
+    def _values(self) -> dict[str, Array]:
+        """Return the trainable parameters that a user knows by their values."""
+        named = gpflow.utilities.parameter_dict(self._model).items()
+        return {
+            name.lstrip("."): np.array(parameter)
+            for name, parameter in named
+            if parameter.trainable
+            and parameter.transform is not None
+            and parameter.shape.num_elements() <= _LARGEST
+        }
+
+
+def _rise(objective: Array) -> float | None:
+    """Return the rise of a straight line through the objective; ``None`` where it is none, or noise."""
+    steps = np.arange(len(objective)) - 0.5 * (len(objective) - 1)
+    slope = steps @ objective / (steps @ steps)
+    left = objective - objective.mean() - slope * steps
+    error = np.sqrt(left @ left / max(1, len(objective) - 2) / (steps @ steps))
+    rise = float(slope * len(objective))
+    sure = rise > _RISE * max(1.0, abs(float(objective.mean()))) and slope > _ERRORS * error
+    return rise if sure else None
+
+
+def _change(before: Array, now: Array) -> float:
+    return float(np.max(np.abs(now - before) / (np.abs(before) + np.abs(now) + 1e-300), initial=0.0))
+
+
+def _text(value: Any) -> str:
+    flat = np.ravel(value)
+    return f"{flat[0]:.3g}" if len(flat) == 1 else f"[{flat.min():.3g} ... {flat.max():.3g}]"

@@ -1,0 +1,158 @@
+"""What a fit says of its end: that it still rose, that its seconds were over, which parameters are odd."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+from gpflow.keras import tf_keras
+
+import gpflow_ext as gpx
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, RobustMax
+from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+from gpflow_ext.training.findings import findings
+from gpflow_ext.training.log_space import TAIL
+from gpflow_ext.training.loop import FitResult, Status
+from gpflow_ext.training.optimizers import InLogSpace, LogSpaceAdam, built
+from gpflow_ext.training.rising import LastSteps
+
+Z = problems.inputs(5, seed=5)
+
+
+def ended(objective: np.ndarray, status: Status = Status.MAX_STEPS) -> str | None:
+    """What is said of a run of a kernel whose variance grows with the steps."""
+    kernel = problems.kernel()
+    last = LastSteps(kernel, len(objective))
+    for step, value in enumerate(objective, start=1):
+        kernel.variance.assign(float(step))
+        last(step, value)
+    return last.slope(FitResult(objective, np.arange(float(len(objective))), 0, status))
+
+
+def test_a_rise_is_told_from_noise() -> None:
+    rising, noise = np.linspace(-200.0, -100.0, 200), np.random.default_rng(0).normal(size=200)
+    said = ended(rising)
+    assert said is not None
+    assert "by 10.1 in the last 20 (variance 180 to 200)" in said
+    assert ended(rising + noise) is not None
+    assert ended(-100.0 + noise) is None
+    assert ended(-rising) is None
+    assert ended(rising, Status.CONVERGED) is None
+    assert ended(-100.0 - 10.0 * np.exp(-np.arange(200) / 10.0)) is None
+
+
+def test_a_default_that_ends_on_a_slope_warns_and_a_given_number_of_steps_does_not() -> None:
+    def model() -> SparseEP:
+        data = problems.binary(40, variance=100.0)
+        return SparseEP(data, problems.kernel(0.1, 0.1), BernoulliProbit(), inducing_variable=Z)
+
+    slow = tf_keras.optimizers.Adam(1e-3)
+    with pytest.warns(gpx.FitWarning, match=r"still rising.*`fit` the model again"):
+        result = gpx.fit(model(), optimizer=slow, progress=False)
+    assert "still rising" in str(result)
+    given = gpx.fit(model(), optimizer=tf_keras.optimizers.Adam(1e-3), steps=20, progress=False)
+    assert "still rising" in given.notes[0]
+
+
+def test_the_default_of_sparse_ep_reaches_a_large_variance() -> None:
+    """Where the optimum is far: first-order steps on the softplus end 10 nats below."""
+    X, Y = problems.binary(40, variance=400.0)
+    model = SparseEP((X, Y), problems.kernel(1.0, 1.0), BernoulliProbit(), inducing_variable=Z)
+    gpflow.set_trainable(model.inducing_variable, False)
+    result = gpx.fit(model, progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    others = []
+    for variance, length in ((30.0, 0.5), (300.0, 2.0)):
+        other = SparseEP((X, Y), problems.kernel(variance, length), BernoulliProbit(), inducing_variable=Z)
+        gpflow.set_trainable(other.inducing_variable, False)
+        others.append(gpx.fit(other, progress=False).objective[-1])
+    assert result.objective[-1] > max(others) - 1e-3
+
+
+def test_classes_with_several_fixed_points_are_climbed_from_the_iterate() -> None:
+    """A trial far away must not leave the sites at another fixed point, where no step is a gain."""
+    from sklearn.datasets import load_wine
+
+    X, labels = load_wine(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    rows = np.random.default_rng(1).permutation(len(X))[:90]
+    data = X[rows], labels[rows, None].astype(float)
+    ends = []
+    for scale in (0.5, 1.0, 2.0):
+        kernel = gpflow.kernels.SquaredExponential(scale, scale * 13**0.5)
+        model = SparseEP(data, kernel, RobustMax(3), inducing_variable=data[0][:20])
+        gpflow.set_trainable(model.inducing_variable, False)
+        ends.append(gpx.fit(model, progress=False).objective[-1])
+    np.testing.assert_allclose(ends, max(ends), rtol=0, atol=0.1)
+
+
+def test_seconds_end_a_run() -> None:
+    model = VGPKMM(problems.binary(30), problems.kernel(), BernoulliLogit())
+    result = gpx.fit(model, recipe="adam", seconds=1e-3, progress=False)
+    assert result.status is gpx.Status.OUT_OF_TIME
+    assert 1 <= len(result.objective) < 1000
+    with pytest.raises(ValueError, match="`seconds` must be positive; got 0"):
+        gpx.fit(model, seconds=0.0)
+
+
+def test_steps_in_log_space_are_those_of_the_optimiser_on_logarithms() -> None:
+    values = np.array([1e-20, 1e-3, 2.0, 5e3])
+    parameter = gpflow.Parameter(values, transform=gpflow.utilities.positive())
+    plain = gpflow.Parameter(values)
+    optimizer = built(
+        None, [parameter.unconstrained_variable, plain.unconstrained_variable], 0.01, parameters=[parameter]
+    )
+    assert isinstance(optimizer, InLogSpace)
+    logs = tf.Variable(np.log(values))
+    reference = tf_keras.optimizers.Adam(0.01)
+    for _ in range(3):
+        with tf.GradientTape(persistent=True) as tape:
+            losses = tf.reduce_sum(tf.math.log(parameter) ** 2), tf.reduce_sum(logs**2)
+        by_raw = tape.gradient(losses[0], parameter.unconstrained_variable)
+        optimizer.apply_gradients(
+            [
+                (by_raw, parameter.unconstrained_variable),
+                (tf.zeros(4, tf.float64), plain.unconstrained_variable),
+            ]
+        )
+        reference.apply_gradients([(tape.gradient(losses[1], logs), logs)])
+    assert np.log(values[0]) < -TAIL
+    np.testing.assert_allclose(np.log(parameter.numpy()), logs, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(plain.numpy(), values)
+
+
+def test_minibatches_move_a_large_variance_by_its_logarithm() -> None:
+    X, Y = problems.classes(30)
+    model = SVGPRobustMax(problems.kernel(1000.0, 1.0), 3, Z, num_data=30)
+    gpx.fit(model, (X, Y), minibatch_size=10, steps=60, progress=False)
+    assert (
+        abs(model.kernel.variance.numpy() - 1000.0) > 60 * 0.01
+    )  # more than as many steps of the softplus's variable
+    assert isinstance(built(None, model.trainable_variables), LogSpaceAdam)
+
+
+def test_findings_name_what_is_odd() -> None:
+    X, Y = problems.binary(30)
+    X = np.c_[X, np.random.default_rng(3).normal(size=30)]
+    ard = gpflow.kernels.SquaredExponential(1e6, np.r_[np.ones(X.shape[1] - 1), 1e4])
+    model = VGPKMM((X, Y), ard + gpflow.kernels.White(1e-9), BernoulliLogit())
+    said = findings(model)
+    assert said[0] == f"kernel.kernels[0].lengthscales: the inputs {X.shape[1] - 1} are switched off."
+    assert said[1].startswith("kernel.kernels[0].variance: 1e+06 has run away")
+    assert said[2].startswith("kernel.kernels[1].variance: 1e-09, this part of the kernel is switched off")
+    assert len(said) == 3
+    gpflow.set_trainable(model, False)
+    assert findings(model) == ()
+    data = problems.continuous(20)
+    regression = gpflow.models.GPR(data, problems.kernel(1.0, 1e3), noise_variance=1.01e-6)
+    assert [part.split(":")[0] for part in findings(regression)] == [
+        "kernel.lengthscales",
+        "likelihood.variance",
+    ]
+    regression.kernel.lengthscales.assign(1e-5)
+    assert "white noise" in findings(regression)[0]
+    assert findings(gpflow.models.GPR(data, problems.kernel())) == ()
+    robust = SVGPRobustMax(problems.kernel(), 3, Z, num_data=30, epsilon=1e-9, learn_epsilon=True)
+    assert "pinned at 1e-09" in findings(robust)[0]
