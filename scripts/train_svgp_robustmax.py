@@ -82,9 +82,14 @@ def arguments() -> argparse.ArgumentParser:
         help="inducing points, centres of k-means (default: %(default)s, or half the training rows)",
     )
     model.add_argument(
-        "--epsilon", type=float, default=1e-3, help="share of wrong labels (default: %(default)s)"
+        "--epsilon", type=float, default=1e-3, help="share of wrong labels at first (default: %(default)s)"
     )
-    model.add_argument("--learn-epsilon", action="store_true", help="learn it, under a Beta prior")
+    model.add_argument(
+        "--learn-epsilon",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="learn it, under a Beta prior (default: yes)",
+    )
     _cli.add_noise(model)
     training = new.add_argument_group("training")
     training.add_argument(

@@ -20,6 +20,7 @@ DATA = problems.classes(60, lengthscale=1.0)
 
 def model(num_inducing: int = 12, learn: bool = True, **options) -> SVGPRobustMax:
     kernel = gpflow.kernels.SquaredExponential(2.0, 1.0) + gpflow.kernels.White(0.01)
+    options = {"learn_epsilon": learn} | options
     new = SVGPRobustMax(kernel, 3, DATA[0][:num_inducing].copy(), num_data=len(DATA[0]), **options)
     for part in (new.kernel, new.inducing_variable):
         gpflow.set_trainable(part, learn)

@@ -48,7 +48,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     num_inducing
         M, the number of inducing points; at most the number of distinct rows is used.
     epsilon
-        Share of wrong labels, in (0, 1 − 1/K).
+        Share of wrong labels, in (0, 1 − 1/K), from which its training starts.
+    learn_epsilon
+        Train it.
     steps
         Training steps.
     minibatch_size
@@ -78,6 +80,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         *,
         num_inducing: int = 100,
         epsilon: float = 1e-3,
+        learn_epsilon: bool = True,
         steps: int = 200,
         minibatch_size: int | None = None,
         standardise: bool = True,
@@ -86,6 +89,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.kernel = kernel
         self.num_inducing = num_inducing
         self.epsilon = epsilon
+        self.learn_epsilon = learn_epsilon
         self.steps = steps
         self.minibatch_size = minibatch_size
         self.standardise = standardise
@@ -116,6 +120,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             inducing.kmeans(inputs, number, seed=seed),
             num_data=len(inputs),
             epsilon=self.epsilon,
+            learn_epsilon=self.learn_epsilon,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place

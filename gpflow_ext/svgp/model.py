@@ -43,7 +43,8 @@ class SVGPRobustMax(SVGP):
     epsilon
         ε in (0, 1 − 1/K), the share of wrong labels.
     learn_epsilon
-        Train ε, under a Beta prior with its mode at the given value and the weight of 1/ε labels.
+        Train ε, under a Beta prior with its mode at the given value and the weight of 1/ε labels. Held at a
+        value below the share of labels that the model cannot explain, it makes predictions far too sure.
     mean_function
         Of the latent functions; zero by default.
     q_mu, q_sqrt
@@ -68,7 +69,7 @@ class SVGPRobustMax(SVGP):
         *,
         num_data: int | None,
         epsilon: float = 1e-3,
-        learn_epsilon: bool = False,
+        learn_epsilon: bool = True,
         mean_function: gpflow.functions.MeanFunction | None = None,
         q_mu: tf.Tensor | None = None,
         q_sqrt: tf.Tensor | None = None,

@@ -43,7 +43,7 @@ def toy(folder: Path, where: Mapping[str, Any], steps: int) -> None:
     train, test = (X[:TOY_SIZE], Y[:TOY_SIZE]), (X[TOY_SIZE:], Y[TOY_SIZE:])
     kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3) + gpflow.kernels.White(1e-3)
     Z = gpx.inducing.kmeans(train[0], TOY_INDUCING)
-    model = gpx.models.SVGPRobustMax(kernel, 3, Z, num_data=TOY_SIZE)
+    model = gpx.models.SVGPRobustMax(kernel, 3, Z, num_data=TOY_SIZE, learn_epsilon=False)
     result = gpx.fit(model, train, steps=steps, gamma=0.3, decay_steps=steps, hold=20)
     record = {
         "where": dict(where),
@@ -97,7 +97,8 @@ def digits() -> Digits:
     width = train[0].shape[1]
     kernel = gpflow.kernels.SquaredExponential(variance=5.0, lengthscales=np.full(width, np.sqrt(width) / 2))
     Z = gpx.inducing.kmeans(train[0], MNIST_INDUCING)
-    model = gpx.models.SVGPRobustMax(kernel + gpflow.kernels.White(1e-3), 10, Z, num_data=len(train[0]))
+    kernel += gpflow.kernels.White(1e-3)
+    model = gpx.models.SVGPRobustMax(kernel, 10, Z, num_data=len(train[0]), learn_epsilon=False)
     return Digits(model, Z, train, test)
 
 
