@@ -256,7 +256,9 @@ def fit(
         checkpoints.save(result.steps)
     plan.finish()
     slope = last.slope(result)
-    result = dataclasses.replace(result, notes=(*([slope] if slope else []), *findings(model, data)))
+    result = dataclasses.replace(
+        result, starts=plan.tried(), notes=(*([slope] if slope else []), *findings(model, data))
+    )
     if chief and slope and chosen is None:
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED):

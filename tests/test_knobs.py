@@ -14,8 +14,8 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
 from gpflow_ext.svgp.recipe import decaying, step_lengths
-from gpflow_ext.training.hyperparameters import further_starts
 from gpflow_ext.training.scale import scale_failure
+from gpflow_ext.training.starts import further_starts
 
 DATA = problems.binary(24, variance=40.0, lengthscale=1.0)
 Z = problems.inputs(5, seed=5)
@@ -103,14 +103,14 @@ def test_the_default_rate_decays_after_the_hold() -> None:
 
 def test_further_starts_differ_from_the_models_own_and_from_each_other() -> None:
     model = _kmm()
-    starts = [[part.numpy() for part in values] for values in further_starts(model, 3, seed=4)]
+    starts = [[part.numpy() for part in start.values] for start in further_starts(model, 3, seed=4)]
     own = [variable.numpy() for variable in model.trainable_variables]
     everything = np.array([own, *starts])
     apart = np.abs(everything[:, None] - everything[None]).min(axis=-1)
     assert apart[~np.eye(4, dtype=bool)].min() > 1e-3
-    again = [[part.numpy() for part in values] for values in further_starts(model, 3, seed=4)]
+    again = [[part.numpy() for part in start.values] for start in further_starts(model, 3, seed=4)]
     np.testing.assert_array_equal(again, starts)
-    assert np.abs(np.array(further_starts(model, 1, seed=5)) - starts[0]).max() > 1e-3
+    assert np.abs(np.array(further_starts(model, 1, seed=5)[0].values) - starts[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize(("distance", "warned"), [(3.0, False), (4.5, True)])

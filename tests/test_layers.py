@@ -32,7 +32,7 @@ TOWER: list[dict[str, str]] = [
         "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
     },
     {
-        "training": "loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
+        "training": "starts loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {

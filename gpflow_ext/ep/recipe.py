@@ -23,6 +23,7 @@ from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_recipe import GAIN, STEPS, gain_of_a_step
 from gpflow_ext.training.solver import Solver
+from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
 _NOISE = 1e-3  # relative error of log Z, as a share of the violation that counts as none
 _NAMED = ("lbfgs", "sign_agreement")
@@ -52,6 +53,8 @@ class EPOptions:
         Sweeps in an evaluation of L-BFGS, at most.
     hyper_updates
         Iterations of L-BFGS in a step.
+    starts
+        Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
     """
 
     optimizer: Any = None
@@ -60,6 +63,7 @@ class EPOptions:
     stationarity: float | None = None
     site_updates: int = 200
     hyper_updates: int = 20
+    starts: int | None = None
 
     def __post_init__(self) -> None:
         """Check what does not depend on the model."""
@@ -69,6 +73,9 @@ class EPOptions:
             raise ValueError('`minibatch_size` needs a tf_keras optimiser: "lbfgs" takes all data at once.')
         if self.damping is not None and not 0.0 < self.damping <= 1.0:
             raise ValueError(f"`damping` must be in (0, 1]; got {self.damping}.")
+        check_starts(self.starts)
+        if self.starts is not None and not self.outer:
+            raise ValueError("`starts` are those of L-BFGS: leave `optimizer` and `minibatch_size` out.")
         if self.site_updates < 1 or self.hyper_updates < 1:
             raise ValueError(
                 f"`site_updates` and `hyper_updates` must be at least 1; got {self.site_updates} and "
@@ -129,6 +136,8 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
         names = ("optimizer", "site_updates", "hyper_updates")
         settings |= {name: getattr(options, name) for name in names}
         whole = Optimum(target, hypers, options.damping, jit_compile)
+        starts = number_of_starts(model, options.starts)
+        settings["starts"] = starts
         solver = HyperparameterAscent(
             whole if shards is None else matcher,
             model,
@@ -137,6 +146,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             hyper_updates=options.hyper_updates,
             tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
+            starts=further_starts(model, starts - 1, run.seed, None if model.data is None else model.data[0]),
         )
     else:
         settings |= {} if inner is None else {"optimizer": inner.get_config()}
@@ -150,6 +160,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
         settings=settings,
         shards=shards,
         gather=(lambda: None) if shards is None else distributed.gatherer(model, matcher, shards),
+        tried=lambda: getattr(solver, "tried", ()),
     )
 
 

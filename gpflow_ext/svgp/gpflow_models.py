@@ -16,6 +16,7 @@ from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_pl
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_twin import has_sites, twin_plan
+from gpflow_ext.training.starts import check_starts
 
 _GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
 
@@ -33,14 +34,18 @@ class GPflowOptions:
         by a cosine; ``None`` keeps them constant.
     optimizer
         A tf_keras optimiser that moves everything, as in the recipe "adam".
+    starts
+        Starting points of L-BFGS on all data; see `training.site_recipe.SiteOptions`.
     """
 
     minibatch_size: int | None = None
     decay_steps: int | None = 1000
     optimizer: Any = None
+    starts: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Check the ranges."""
+        check_starts(self.starts)
         if self.decay_steps is not None and self.decay_steps < 1:
             raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
 
@@ -61,10 +66,10 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
         return _on_minibatches(model, run, options, arrays, batches)
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
     if has_sites(model, num_data):
-        return twin_plan(model, arrays, run)
+        return twin_plan(model, arrays, run, options.starts)
     if is_an_estimate(model, constants(arrays), run):
         return _adam(model, run, None, None)
-    return lbfgs_plan(model, arrays, run)
+    return lbfgs_plan(model, arrays, run, starts=options.starts)
 
 
 def _adam(model: BayesianModel, run: Run, minibatch_size: int | None, optimizer: Any) -> Plan:

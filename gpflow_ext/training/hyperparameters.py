@@ -10,13 +10,13 @@ from typing import Protocol, TypeAlias
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.models import BayesianModel
 
 from gpflow_ext.compiled import examine, replica
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.solver import Progress, SiteSolver
+from gpflow_ext.training.starts import OWN, Start, Tried
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
 _End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
@@ -64,7 +64,7 @@ class HyperparameterAscent(tf.Module):
     stationarity
         The violation that ends the updates of the sites.
     starts
-        Further values of the variables: the first step climbs from each of them too, and keeps the best.
+        Further starts: the first step climbs from each of them too, and keeps the best.
     """
 
     def __init__(
@@ -77,13 +77,14 @@ class HyperparameterAscent(tf.Module):
         hyper_updates: int,
         tolerance: float,
         stationarity: float,
-        starts: Sequence[Sequence[tf.Tensor]] = (),
+        starts: Sequence[Start] = (),
     ) -> None:
         super().__init__()
         self.solver, self._model, self._variables = solver, model, list(variables)
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
         self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
-        self._starts = tuple(tuple(values) for values in starts)
+        self._starts = tuple(starts)
+        self.tried: tuple[Tried, ...] = ()
         coordinates = LogSpace(variables, model.parameters)
         self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
         self._at_iterate: Sites | None = None
@@ -120,11 +121,14 @@ class HyperparameterAscent(tf.Module):
             progress = ascent._climb()
             return progress, [variable.read_value() for variable in ascent._moving], ascent._model.sites
 
-        starts = (here, *self._starts)
+        starts = (Start(OWN, here), *self._starts)
         alone = bool(examine(self).refused)  # distributed variables, or what cannot be copied
         copies = [self if alone else replica(self) for _ in starts]
         with ThreadPoolExecutor(1 if alone else WORKERS) as pool:
-            ends = list(pool.map(climb, copies, starts))
+            ends = list(pool.map(climb, copies, [start.values for start in starts]))
+        self.tried = tuple(
+            Tried(start.name, end[0].objective) for start, end in zip(starts, ends, strict=True)
+        )
         best, kept, sites = max(ends, key=lambda end: np.nan_to_num(end[0].objective, nan=-np.inf))
         self._move(kept, sites)
         return best
@@ -158,22 +162,3 @@ class HyperparameterAscent(tf.Module):
         for variable, value in zip(self._moving, values, strict=False):
             variable.assign(value)
         self._model.assign_sites(sites)
-
-
-def further_starts(model: BayesianModel, number: int, seed: int) -> list[list[tf.Tensor]]:
-    """Return values for the model's trainable variables, its positive parameters multiplied at random.
-
-    Each by a log-normal factor of deviation 2.
-    """
-    rng = np.random.default_rng(seed)
-    parameters = {id(p.unconstrained_variable): p for p in model.trainable_parameters}
-
-    def moved(variable: tf.Variable) -> tf.Tensor:
-        parameter = parameters[id(variable)]
-        value = parameter.numpy()
-        if parameter.transform is None or (value <= 0.0).any():
-            return variable.read_value()
-        factor = np.exp(2.0 * rng.standard_normal(value.shape)).astype(value.dtype)
-        return parameter.transform.inverse(tf.constant(value * factor))
-
-    return [[moved(variable) for variable in model.trainable_variables] for _ in range(number)]

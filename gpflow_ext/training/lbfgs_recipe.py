@@ -16,6 +16,7 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.starts import OWN, Start, Tried, check_starts, further_starts, number_of_starts
 
 _SAME = 1e-6  # relative: two values of an objective that is no estimate differ by less
 
@@ -28,12 +29,19 @@ class LBFGSOptions:
     ----------
     iterations
         Of L-BFGS in a step.
+    starts
+        Starting points; see `training.site_recipe.SiteOptions`.
     """
 
     iterations: int = 50
+    starts: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        check_starts(self.starts)
 
 
-class LBFGSSteps:
+class LBFGSSteps(tf.Module):
     """One run of L-BFGS-B in steps of some iterations; positive parameters move in log space.
 
     Parameters
@@ -52,6 +60,8 @@ class LBFGSSteps:
         Bounds of each number; see `svgp.vi_means.box_of`.
     tolerance
         As for `lbfgs.Run`.
+    starts
+        Further starts: the first step climbs from each of them too, and keeps the best.
     """
 
     def __init__(
@@ -63,16 +73,20 @@ class LBFGSSteps:
         jit_compile: bool | None,
         box: Sequence[tuple[float, float]] | None = None,
         tolerance: float = lbfgs.SMALLEST_GAIN,
+        starts: Sequence[Start] = (),
     ) -> None:
+        super().__init__()
         self._evaluate = lbfgs.evaluation(model.training_loss, variables, jit_compile, *data)
         coordinates = LogSpace(variables, model.trainable_parameters)
         self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, box)
-        self._iterations = iterations
+        self._variables, self._iterations, self._starts = list(variables), iterations, tuple(starts)
+        self.started = tf.Variable(not starts, trainable=False)  # whether the choice between them is made
+        self.tried: tuple[Tried, ...] = ()
 
     @property
     def state(self) -> list[tf.Variable]:
         """See `Solver`."""
-        return list(self.run.variables)
+        return [*self.run.variables, self.started]
 
     def start(self) -> Progress:
         """See `Solver`: begin a new run where the variables are."""
@@ -81,9 +95,27 @@ class LBFGSSteps:
 
     def step(self) -> Progress:
         """See `Solver`; the violation is zero after the end of the run, and there is nothing to do."""
-        if not self.run.ended:
+        if not self.started:
+            self._climb_from_each()
+        elif not self.run.ended:
             self.run.climb(self._iterations)
         return Progress(float(self.run.best), 0.0 if self.run.ended else math.inf)
+
+    def _climb_from_each(self) -> None:
+        """Climb from each start, and go to the best end with the memory of the climb."""
+        moving, ends = [*self._variables, *self.run.variables], []
+        own = Start(OWN, [variable.read_value() for variable in self._variables])
+        for start in (own, *self._starts):
+            for variable, value in zip(self._variables, start.values, strict=True):
+                variable.assign(value)
+            self.run.restart()
+            self.run.climb(self._iterations)
+            ends.append([variable.read_value() for variable in moving])
+            self.tried += (Tried(start.name, float(self.run.best)),)
+        best = np.argmax([np.nan_to_num(each.objective, nan=-np.inf) for each in self.tried])
+        for variable, value in zip(moving, ends[best], strict=True):
+            variable.assign(value)
+        self.started.assign(True)
 
 
 @recipe("lbfgs", LBFGSOptions)
@@ -92,7 +124,7 @@ def lbfgs_of_all(model: BayesianModel, run: Run, options: LBFGSOptions) -> Plan:
     arrays, batches = training_data(model, run.data, None, run.seed)
     if batches is not None:
         raise ValueError('recipe="lbfgs" needs `data` as a pair of arrays, not a dataset.')
-    return lbfgs_plan(model, arrays, run, options.iterations)
+    return lbfgs_plan(model, arrays, run, options.iterations, options.starts)
 
 
 def constants(arrays: tuple[Any, Any] | None) -> tuple[Any, ...]:
@@ -116,21 +148,28 @@ def _agree(first: float, second: float) -> bool:
 
 
 def lbfgs_plan(
-    model: BayesianModel, arrays: tuple[Any, Any] | None, run: Run, iterations: int = LBFGSOptions.iterations
+    model: BayesianModel,
+    arrays: tuple[Any, Any] | None,
+    run: Run,
+    iterations: int = LBFGSOptions.iterations,
+    starts: int | None = None,
 ) -> Plan:
-    """Return the plan for a model and its data, where it does not hold them."""
+    """Return the plan for a model and its data, where it does not hold them; else see `LBFGSOptions`."""
     variables = model.trainable_variables
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
     data = constants(arrays)
-    solver = LBFGSSteps(model, data, variables, iterations, run.jit_compile)
+    number, held = number_of_starts(model, starts), arrays or getattr(model, "data", None) or (None,)
+    further = further_starts(model, number - 1, run.seed, held[0])
+    solver = LBFGSSteps(model, data, variables, iterations, run.jit_compile, starts=further)
     return Plan(
         solver,
         [*model.variables, *solver.state],
         steps=100,
         tolerance=math.inf,  # the run knows when it has settled
         stationarity=0.0,
-        trackables={"lbfgs": solver.run},
-        settings={"recipe": "lbfgs", "iterations": iterations},
+        trackables={"solver": solver},
+        settings={"recipe": "lbfgs", "iterations": iterations, "starts": number, "seed": run.seed},
         data=arrays,
+        tried=lambda: solver.tried,
     )

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.training.starts import Tried
+
 Update: TypeAlias = Callable[[], tuple[float, bool]]
 """Perform one step; return the objective and whether the method itself has converged."""
 
@@ -47,6 +49,9 @@ class FitResult:
         Steps that a checkpoint had already done before this run.
     status
         Why the run ended.
+    starts
+        The starts that were tried, if there were several, and the objective that the first step has reached
+        from each; the best was kept.
     notes
         What is odd about the end, a sentence each; see `training.findings`.
     """
@@ -55,6 +60,7 @@ class FitResult:
     times: npt.NDArray[np.float64]
     first_step: int
     status: Status
+    starts: tuple[Tried, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -15,6 +15,7 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.options import options_from
 from gpflow_ext.training.solver import Solver
+from gpflow_ext.training.starts import Tried
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Plan:
         What a progress bar shows beside the objective.
     finish
         Called once at the end, after the last checkpoint.
+    tried
+        The starts of which the best was kept, once it was chosen.
     """
 
     solver: Solver
@@ -92,6 +95,7 @@ class Plan:
     settled: Status = Status.CONVERGED
     report: Callable[[], str] = lambda: ""
     finish: Callable[[], None] = lambda: None
+    tried: Callable[[], tuple[Tried, ...]] = lambda: ()
 
     def update(self) -> tuple[float, bool]:
         """Do one step; return the objective, and whether the solver's own conditions hold."""

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
-from gpflow_ext.training.hyperparameters import HyperparameterAscent, further_starts
+from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
+from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
 STEPS = 1000  # of L-BFGS: it ends by itself
@@ -35,19 +36,19 @@ class SiteOptions:
         Largest violation of the fixed point, relative to 1 + |prec|, that counts as converged; by default the
         method's own.
     starts
-        Starting points of the hyperparameters: the model's own, and others with every positive parameter
-        multiplied by a log-normal factor of deviation 2. The first step climbs from each and keeps the best.
+        Starting points of the hyperparameters: the model's own, then those that the inputs suggest, then
+        random ones; see `training.starts`. The first step climbs from each and keeps the best. By default
+        two where a kernel has a length scale for each input, else one.
     """
 
     site_updates: int = 200
     hyper_updates: int = 20
     stationarity: float | None = None
-    starts: int = 1
+    starts: int | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.starts < 1:
-            raise ValueError(f"`starts` must be at least 1; got {self.starts}.")
+        check_starts(self.starts)
         if self.site_updates < 1 or self.hyper_updates < 1:
             raise ValueError(
                 f"`site_updates` and `hyper_updates` must be at least 1; got {self.site_updates} and "
@@ -102,6 +103,7 @@ def site_plan(
         )
     optimum = SiteOptimum(model, method, hypers, run.jit_compile)  # refuses a model it is not for
     adopt(model, method)
+    starts = number_of_starts(model, options.starts)
     ascent = HyperparameterAscent(
         optimum,
         model,
@@ -110,9 +112,9 @@ def site_plan(
         hyper_updates=options.hyper_updates,
         tolerance=GAIN if double else 1e-6,
         stationarity=stationarity,
-        starts=further_starts(model, options.starts - 1, run.seed),
+        starts=further_starts(model, starts - 1, run.seed, model.data[0]),
     )
-    names = ("hyper_updates", "site_updates", "starts")
+    names = ("hyper_updates", "site_updates")
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
@@ -121,7 +123,13 @@ def site_plan(
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},
-        settings={**settings, "seed": run.seed, **{name: getattr(options, name) for name in names}},
+        settings={
+            **settings,
+            "seed": run.seed,
+            "starts": starts,
+            **{name: getattr(options, name) for name in names},
+        },
+        tried=lambda: ascent.tried,
     )
 
 

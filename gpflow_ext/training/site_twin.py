@@ -185,7 +185,7 @@ class TwinSteps(tf.Module):
         return Progress(progress.objective, math.inf)
 
 
-def twin_plan(model: Any, arrays: tuple[Any, Any] | None, run: Run) -> Plan:
+def twin_plan(model: Any, arrays: tuple[Any, Any] | None, run: Run, starts: int | None = None) -> Plan:
     """Return the plan that trains a model as its twin.
 
     Parameters
@@ -196,11 +196,15 @@ def twin_plan(model: Any, arrays: tuple[Any, Any] | None, run: Run) -> Plan:
         Its data, where it does not hold them.
     run
         What `fit` was asked for.
+    starts
+        See `SiteOptions`.
     """
     X, Y = model.data if arrays is None else arrays
     twin = SiteTwin(model, (np.asarray(X), np.asarray(Y)))
     _begin_at(model, twin)
-    plan = site_plan(twin, dataclasses.replace(run, data=None), site_method("kmm"), SiteOptions())
+    plan = site_plan(
+        twin, dataclasses.replace(run, data=None), site_method("kmm"), SiteOptions(starts=starts)
+    )
     data = () if arrays is None else (twin.data,)
     polish = LBFGSSteps(model, data, model.trainable_variables, 50, run.jit_compile, tolerance=_POLISHED)
     solver = TwinSteps(model, twin, plan.solver, polish, plan.stationarity, run.jit_compile)

@@ -1,0 +1,97 @@
+"""Where training starts: at the model's own parameters, at what the data suggest, and at random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gpflow.kernels import Kernel, Stationary
+from gpflow.models import BayesianModel
+
+OWN, FROM_DATA = "the model's own", "length scales of the inputs"
+_DEVIATION = 2.0  # of the logarithm of a random factor
+
+
+class Start(NamedTuple):
+    """Values for the trainable variables of a model, and what they are called."""
+
+    name: str
+    values: list[tf.Tensor]
+
+
+class Tried(NamedTuple):
+    """A start, and the objective that the first step has reached from it."""
+
+    name: str
+    objective: float
+
+
+def number_of_starts(model: BayesianModel, given: int | None) -> int:
+    """Return how many are asked for; by default two where a kernel has a length scale for each input.
+
+    The objective of such a kernel has several optima; with one length scale it hardly ever has, and one start
+    will do.
+    """
+    if given is not None:
+        return given
+    return 1 + any(part.ard and part.lengthscales.trainable for part in _stationary(model))
+
+
+def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) -> list[Start]:
+    """Return further starts than the model's own.
+
+    The first has the length scales that inputs X [N, D] suggest, their standard deviations times √D, if its
+    kernels have length scales to train. In the others every positive parameter is multiplied by a log-normal
+    factor of deviation 2.
+    """
+    rng = np.random.default_rng(seed)
+    starts = _from_data(model, X)[:number]
+    return starts + [_random(model, rng, count + 1) for count in range(number - len(starts))]
+
+
+def check_starts(starts: int | None) -> None:
+    """Raise ``ValueError`` for a number of starts below one."""
+    if starts is not None and starts < 1:
+        raise ValueError(f"`starts` must be at least 1; got {starts}.")
+
+
+def _from_data(model: BayesianModel, X: Any) -> list[Start]:
+    if X is None or np.ndim(X) != 2:
+        return []
+    suggested = {}
+    for part in _stationary(model):
+        length = part.lengthscales
+        spread = np.std(np.asarray(part.slice(tf.convert_to_tensor(X), None)[0]), axis=0)
+        if length.transform is None or not length.trainable or not (spread > 0.0).any():
+            continue
+        spread = np.where(spread > 0.0, spread, 1.0) * np.sqrt(len(spread))
+        value = tf.constant(spread if part.ard else np.sqrt(np.mean(spread**2)), length.dtype)
+        suggested[id(length.unconstrained_variable)] = length.transform.inverse(value)
+    if not suggested:
+        return []
+    return [Start(FROM_DATA, [suggested.get(id(v), v.read_value()) for v in model.trainable_variables])]
+
+
+def _random(model: BayesianModel, rng: np.random.Generator, number: int) -> Start:
+    parameters = {id(p.unconstrained_variable): p for p in model.trainable_parameters}
+
+    def moved(variable: tf.Variable) -> tf.Tensor:
+        parameter = parameters[id(variable)]
+        value = parameter.numpy()
+        if parameter.transform is None or (value <= 0.0).any():
+            return variable.read_value()
+        factor = np.exp(_DEVIATION * rng.standard_normal(value.shape)).astype(value.dtype)
+        return parameter.transform.inverse(tf.constant(value * factor))
+
+    return Start(f"random {number}", [moved(variable) for variable in model.trainable_variables])
+
+
+def _stationary(model: Any) -> Iterator[Stationary]:
+    """Yield the stationary kernels of a model."""
+    for name in ("kernel", "weight_kernel"):
+        kernel = getattr(model, name, None)
+        if isinstance(kernel, Kernel):
+            parts = (kernel, *(part for part in kernel.submodules if isinstance(part, Kernel)))
+            yield from (part for part in parts if isinstance(part, Stationary))

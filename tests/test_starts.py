@@ -1,0 +1,102 @@
+"""Several starts: which are tried, what is told of them, and that the best one goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
+from gpflow_ext.models import GPLaplace, SparseEP
+from gpflow_ext.training.starts import FROM_DATA, OWN, further_starts, number_of_starts
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 12)) * np.linspace(0.5, 3.0, 12)
+Y = (X[:, :1] / 0.5 + X[:, 1:2] / 0.7 > 0.3 * RNG.normal(size=(60, 1))).astype(float)
+
+
+def ard(length: float) -> gpflow.kernels.Kernel:
+    return gpflow.kernels.SquaredExponential(lengthscales=np.full(12, length))
+
+
+def laplace(kernel: gpflow.kernels.Kernel) -> GPLaplace:
+    return GPLaplace((X, Y), kernel, BernoulliLogit())
+
+
+def test_length_scales_of_the_inputs_are_their_deviations_times_the_root_of_their_number() -> None:
+    model = laplace(ard(1.0) + gpflow.kernels.Matern32(active_dims=[2, 3]))
+    [start] = further_starts(model, 1, 0, X)
+    for variable, value in zip(model.trainable_variables, start.values, strict=True):
+        variable.assign(value)
+    first, second = model.kernel.kernels
+    np.testing.assert_allclose(first.lengthscales, X.std(axis=0) * np.sqrt(12.0), rtol=1e-12)
+    isotropic = np.sqrt(2.0 * np.mean(X[:, 2:4].var(axis=0)))
+    np.testing.assert_allclose(second.lengthscales, isotropic, rtol=1e-12)
+    np.testing.assert_allclose([first.variance.numpy(), second.variance.numpy()], 1.0, rtol=1e-12)
+    assert [each.name for each in further_starts(model, 3, 0, X)] == [FROM_DATA, "random 1", "random 2"]
+    assert [each.name for each in further_starts(model, 2, 0)] == ["random 1", "random 2"]
+    gpflow.set_trainable(first.lengthscales, False)
+    gpflow.set_trainable(second.lengthscales, False)
+    assert [each.name for each in further_starts(model, 1, 0, X)] == ["random 1"]
+
+
+def test_a_length_scale_for_each_input_is_started_twice() -> None:
+    assert number_of_starts(laplace(problems.kernel()), None) == 1
+    held = ard(1.0)
+    assert number_of_starts(laplace(held), None) == 2
+    assert number_of_starts(laplace(held), 1) == 1
+    gpflow.set_trainable(held.lengthscales, False)
+    assert number_of_starts(laplace(held), None) == 1
+
+
+def gpr(kernel: gpflow.kernels.Kernel) -> gpflow.models.GPR:
+    return gpflow.models.GPR((X, np.sin(X[:, :1]) + 0.1 * Y), kernel, noise_variance=0.1)
+
+
+def sparse_ep(kernel: gpflow.kernels.Kernel) -> SparseEP:
+    model = SparseEP((X, Y), kernel, BernoulliProbit(), inducing_variable=X[:15])
+    gpflow.set_trainable(model.inducing_variable, False)
+    return model
+
+
+def vgp(kernel: gpflow.kernels.Kernel) -> gpflow.models.VGP:
+    return gpflow.models.VGP((X, Y), kernel, BernoulliLogit())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        laplace,
+        gpr,
+        pytest.param(sparse_ep, marks=pytest.mark.slow),
+        pytest.param(vgp, marks=pytest.mark.slow),
+    ],
+)
+def test_the_best_of_the_starts_goes_on(build: Any, tmp_path) -> None:
+    """From length scales at which no two rows are related, the model's own start climbs nowhere."""
+    alone, several, resumed = build(ard(0.05)), build(ard(0.05)), build(ard(0.05))
+    poor = gpx.fit(alone, starts=1, progress=False)
+    result = gpx.fit(several, progress=False)
+    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA]
+    assert poor.starts == ()
+    np.testing.assert_allclose(result.starts[0].objective, poor.objective[0], rtol=1e-9)
+    assert result.objective[0] == pytest.approx(max(tried.objective for tried in result.starts), rel=1e-9)
+    assert result.objective[-1] > poor.objective[-1] + 1.0
+    gpx.fit(build(ard(0.05)), steps=1, checkpoint_dir=tmp_path, progress=False)
+    again = gpx.fit(resumed, checkpoint_dir=tmp_path, progress=False)
+    assert again.first_step == 1
+    for a, b in zip(resumed.trainable_variables, several.trainable_variables, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(a), tf.convert_to_tensor(b))
+
+
+def test_starts_are_for_lbfgs() -> None:
+    with pytest.raises(ValueError, match="`starts` are those of L-BFGS"):
+        gpx.fit(sparse_ep(ard(1.0)), starts=2, minibatch_size=5)
+    for build in (laplace, gpr):
+        with pytest.raises(ValueError, match="`starts` must be at least 1; got 0"):
+            gpx.fit(build(ard(1.0)), starts=0)
