@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 _MIB = 1 << 20
 MANIFEST, GRAPH, INDEX = "manifest.json", "saved_model.pb", "variables/variables.index"
@@ -25,7 +25,7 @@ LARGEST = {  # bytes; nothing larger is read
     ONNX: 2048 * _MIB,
 }
 REQUIRED = frozenset(LARGEST) - {FINGERPRINT, ONNX}
-_PARSED = (MANIFEST, GRAPH, INDEX, EXAMPLE, FINGERPRINT)
+_COPIED = (GRAPH, INDEX, VALUES, FINGERPRINT, EXAMPLE)
 _FOLDERS = ("assets", "variables")  # TensorFlow writes the first one empty
 _MOST_PROBLEMS = 10
 _KINDS = (
@@ -38,12 +38,74 @@ _KINDS = (
 )
 
 
-class Files(NamedTuple):
-    """What was read of a version, by file: its hash, its size, and its bytes where they are parsed."""
+class Reader:
+    """Reads each file of a version at most once, and only what an export writes.
 
-    hashes: dict[str, str]
-    sizes: dict[str, int]
-    contents: dict[str, bytes]
+    Parameters
+    ----------
+    folder
+        The folder of the version.
+    copy
+        A new folder, into which goes what is read of the files that TensorFlow loads, and the example.
+
+    Attributes
+    ----------
+    sizes
+        The bytes of each file, by name.
+
+    Raises
+    ------
+    ValueError
+        Naming what an exported model does not hold: other names, links, devices, files that are too large.
+    """
+
+    def __init__(self, folder: Path, copy: Path | None = None) -> None:
+        if folder.is_symlink():
+            raise ValueError("it is a symbolic link: give the folder that it leads to")
+        self._folder, self._copy = folder, copy
+        self.sizes: dict[str, int] = {}
+        problems: list[str] = []
+        for name, status in _entries(folder):
+            self.sizes[name] = status.st_size
+            problem = _problem(name, status)
+            problems += [] if problem is None else [problem]
+            if len(problems) == _MOST_PROBLEMS:
+                break
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def read(self, name: str, sha256: str | None = None) -> bytes:
+        """Return the bytes of a file, which must have the hash that is given."""
+        kept: list[bytes] = []
+        self._pass(name, sha256, kept.append)
+        return b"".join(kept)
+
+    def skim(self, name: str, sha256: str) -> None:
+        """Check the hash of a file of any size."""
+        self._pass(name, sha256, len)
+
+    def _pass(self, name: str, sha256: str | None, take: Callable[[bytes], object]) -> None:
+        digest = hashlib.sha256()
+        with self._writing(name) as target:
+            for block in _blocks(self._folder, name, self.sizes[name]):
+                digest.update(block)
+                take(block)
+                if target is not None:
+                    target.write(block)
+        found = digest.hexdigest()
+        if sha256 not in (None, found):
+            raise ValueError(
+                f"{name} has changed (SHA-256 {found[:12]}..., in the manifest {str(sha256)[:12]}...)"
+            )
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[BinaryIO | None]:
+        if self._copy is None or name not in _COPIED:
+            yield None
+            return
+        (self._copy / name).parent.mkdir(parents=True, exist_ok=True)
+        with (self._copy / name).open("xb") as stream:
+            yield stream
 
 
 def version_folder(path: str | os.PathLike[str]) -> Path:
@@ -76,39 +138,6 @@ def sha256_file(file: Path) -> str:
     return digest.hexdigest()
 
 
-def read_files(folder: Path, copy: Path | None = None) -> Files:
-    """Read every file of a version once, and write what was read to a new folder ``copy``.
-
-    Raises
-    ------
-    ValueError
-        Naming what an exported model does not hold: other names, links, devices, files that are too large.
-    """
-    if folder.is_symlink():
-        raise ValueError("it is a symbolic link: give the folder that it leads to")
-    problems: list[str] = []
-    names: list[str] = []
-    for name, status in _entries(folder):
-        problem = _problem(name, status)
-        (names if problem is None else problems).append(problem or name)
-        if len(problems) == _MOST_PROBLEMS:
-            break
-    if problems:
-        raise ValueError("; ".join(problems))
-    files = Files({}, {}, {})
-    for name in sorted(names):
-        _read(folder, name, copy, files)
-    return files
-
-
-def read_file(folder: Path, name: str) -> bytes:
-    """Return the bytes of one file of a version, checked as `read_files` does."""
-    problem = _problem(name, (folder / name).lstat())
-    if problem is not None:
-        raise ValueError(problem)
-    return b"".join(_blocks(folder, name))
-
-
 def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what is in the folder and in those of `_FOLDERS`, links not followed."""
     places = [""]
@@ -134,41 +163,14 @@ def _problem(name: str, status: os.stat_result) -> str | None:
     return None
 
 
-def _read(folder: Path, name: str, copy: Path | None, files: Files) -> None:
-    digest, kept = hashlib.sha256(), []
-    files.sizes[name] = 0
-    with _writing(copy, name) as target:
-        for block in _blocks(folder, name):
-            digest.update(block)
-            files.sizes[name] += len(block)
-            if name in _PARSED:
-                kept.append(block)
-            if target is not None:
-                target.write(block)
-    files.hashes[name] = digest.hexdigest()
-    if name in _PARSED:
-        files.contents[name] = b"".join(kept)
-
-
-@contextlib.contextmanager
-def _writing(copy: Path | None, name: str) -> Iterator[BinaryIO | None]:
-    if copy is None:
-        yield None
-        return
-    (copy / name).parent.mkdir(parents=True, exist_ok=True)
-    with (copy / name).open("xb") as stream:
-        yield stream
-
-
-def _blocks(folder: Path, name: str) -> Iterator[bytes]:
-    """Yield the bytes of a file that may change while it is read: never a link, a device, or too many."""
+def _blocks(folder: Path, name: str, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a file that may change while it is read: never a link, or more than ``size``."""
     flags = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-    left = LARGEST[name]
     with os.fdopen(os.open(folder / name, flags), "rb") as stream:
         problem = _problem(name, os.fstat(stream.fileno()))
         while problem is None and (block := stream.read(_MIB)):
-            left -= len(block)
-            problem = f"{name} grows while it is read" if left < 0 else None
+            size -= len(block)
+            problem = f"{name} grows while it is read" if size < 0 else None
             yield block
     if problem is not None:
         raise ValueError(problem)

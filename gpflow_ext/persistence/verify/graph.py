@@ -7,6 +7,7 @@ node; only the functions are free, and hold operations of the list alone.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from tensorflow.core.protobuf import saved_model_pb2
@@ -37,6 +38,7 @@ _ATTRIBUTES = {
     "ReadVariableOp": {"dtype"},
     **{call: {"Tin", "Tout", "f", "config_proto"} for call in _CALLS},
 }
+_FUNCTION = re.compile(r"[a-z_][\w./<>-]*")  # operations begin with a capital
 _MOST_NODES = 1_000_000  # once every call is replaced by what it calls
 _DEEPEST = 50  # calls within calls
 
@@ -119,17 +121,16 @@ def _check_main(node: Any, nodes: dict[str, Any], library: dict[str, Any]) -> No
         refuse(f"has {node.op} ({where}), which does not belong there")
     strange = {name for name in node.attr if not name.startswith("_")} - _ATTRIBUTES[node.op]
     if strange or len(node.input) != _INPUTS.get(node.op, len(node.input)):
-        refuse(f"has inputs or attributes {sorted(strange)} that do not belong to {node.op} ({where})")
+        given = [*node.input[:3], *sorted(strange)[:3]]
+        refuse(f"has inputs or attributes, {given!a}, that do not belong to {node.op} ({where})")
     fits = ("VarHandleOp",) if node.op == "ReadVariableOp" else ("VarHandleOp", "Placeholder", "Const")
     for name in node.input:
         if name not in nodes or nodes[name].op not in fits:
             refuse(f"has the input {name[:80]!a} at {where}, which does not belong there")
     if node.op == "VarHandleOp" and node.attr["shared_name"].s.decode(errors="replace") != node.name:
         refuse(f"shares a variable under another name ({where})")
-    if (node.op in _CALLS) != ("f" in node.attr) or (
-        node.op in _CALLS and not node.attr["f"].HasField("func")
-    ):
-        refuse(f"calls nothing, or by {node.op} ({where})")
+    if node.op in _CALLS and not node.attr["f"].HasField("func"):
+        refuse(f"calls nothing ({where})")
 
 
 def _check_signatures(meta: Any, nodes: dict[str, Any], saver: Saver) -> dict[str, str]:
@@ -141,16 +142,13 @@ def _check_signatures(meta: Any, nodes: dict[str, Any], saver: Saver) -> dict[st
         where = f"signature {name[:80]!a}"
         check_fields(signature, ("inputs", "outputs", "method_name"), where)
         for tensor in (*signature.inputs.values(), *signature.outputs.values()):
-            if (
-                tensor.WhichOneof("encoding") != "name"
-                or tensor.dtype not in DTYPES
-                or tensor.tensor_shape.unknown_rank
-            ):
+            known = tensor.dtype in DTYPES and not tensor.tensor_shape.unknown_rank
+            if tensor.WhichOneof("encoding") != "name" or not known:
                 refuse(f"has a tensor of another kind in {where}")
         outputs = {tensor.name.rpartition(":")[0] for tensor in signature.outputs.values()}
-        [call] = outputs if len(outputs) == 1 else refuse(f"has not one call for {where}")
+        call = min(outputs, default="")
         given = [tensor.name.removesuffix(":0") for tensor in signature.inputs.values()]
-        if call not in nodes or nodes[call].op not in _CALLS or call in called:
+        if len(outputs) != 1 or call not in nodes or nodes[call].op not in _CALLS or call in called:
             refuse(f"computes {where} by {call[:80]!a}, which is no call of its own")
         placeholders = [each for each in nodes[call].input if nodes[each].op == "Placeholder"]
         if sorted(placeholders) != sorted(given):
@@ -189,8 +187,8 @@ def _check_library(library: dict[str, Any], saver: Saver, signatures: set[str]) 
     calls: dict[str, list[str]] = {}
     for name, function in own.items():
         where = f"function {name[:80]!a}"
-        if name in PURE:
-            refuse(f"has a function of the name of an operation, {name!a}")
+        if not _FUNCTION.fullmatch(name):
+            refuse(f"has {where}, whose name could be an operation's")
         calls[name] = []
         for node in by_name(function.node_def, where).values():
             if node.op not in PURE:

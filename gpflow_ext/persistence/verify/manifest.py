@@ -14,7 +14,7 @@ from .signing import is_signed, sign
 FORMAT = 2
 _HASH, _SIGNATURE = "manifest_sha256", "ed25519"
 _DEEPEST = 64  # brackets within brackets
-_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # and whole strings, closed or not
 
 
 class _Leaf(NamedTuple):
@@ -173,8 +173,8 @@ def _json(content: bytes) -> dict[str, Any]:
 
 def _check_depth(text: str) -> None:
     depth = 0
-    for bracket in re.findall(r"[\[\]{}]", _STRINGS.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
+    for found in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
         if depth > _DEEPEST:
             raise ValueError(f"it nests deeper than {_DEEPEST}")
 

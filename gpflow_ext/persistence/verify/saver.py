@@ -12,6 +12,8 @@ from .protobuf import STRING, by_name, check_fields, refuse, strings_of
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _FILENAME = "saver_filename"
+_VERSION = 2
+_FILES = ("MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename")
 _EITHER = {"Const", "Identity", "NoOp"}
 _SAVES = _EITHER | {
     "DisableCopyOnRead",
@@ -38,9 +40,10 @@ class Saver(NamedTuple):
 
 def check_saver(saver: Any, nodes: dict[str, Any], library: dict[str, Any]) -> Saver:
     """Check the saver of a graph and return what belongs to it."""
-    check_fields(
-        saver, ("filename_tensor_name", "save_tensor_name", "restore_op_name", "version"), "its saver"
-    )
+    names_of = ("filename_tensor_name", "save_tensor_name", "restore_op_name")
+    check_fields(saver, (*names_of, "version"), "its saver")
+    if saver.version != _VERSION:
+        refuse(f"has a saver of version {saver.version}")
     save, restore = saver.save_tensor_name.removesuffix(":0"), saver.restore_op_name
     filename = nodes.get(_FILENAME)
     if saver.filename_tensor_name != f"{_FILENAME}:0" or filename is None or filename.op != "Placeholder":
@@ -50,7 +53,7 @@ def check_saver(saver: Any, nodes: dict[str, Any], library: dict[str, Any]) -> S
             refuse(f"saves or restores its variables by {call[:80]!a}, which is no call of a function")
     names = nodes[save].attr["f"].func.name, nodes[restore].attr["f"].func.name
     handles = tuple(nodes[restore].input[1:])
-    described = nodes[save].input[-1]
+    described = (nodes[save].input or [""])[-1]
     variables = {name for name, node in nodes.items() if node.op == "VarHandleOp"}
     exact = (
         filename.attr["dtype"].type == STRING
@@ -115,6 +118,8 @@ class _Body:
             if node.op not in allowed:
                 which = f"node {node.name[:80]!a} of {self.where}"
                 refuse(f"has {node.op[:80]} ({which}), which TensorFlow does not write there")
+            if node.op in _FILES and any(a != "dtypes" and not a.startswith("_") for a in node.attr):
+                refuse(f"has other settings of {node.op} in {self.where} than TensorFlow writes")
         if len(self.arguments) != number or len(set(self.arguments) - self.nodes.keys()) != number:
             refuse(f"has other arguments than TensorFlow writes in {self.where}")
 
