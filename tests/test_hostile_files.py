@@ -93,7 +93,7 @@ STRANGERS = {
     "no variables": (lambda c: shutil.rmtree(c / "variables"), "variables.index is missing"),
     "no card": (lambda c: (c / "MODEL_CARD.md").unlink(), "MODEL_CARD.md is missing"),
     "large manifest": (lambda c: _large(c, "manifest.json", 1 << 40), "at most 4194304 are read"),
-    "large graph": (lambda c: _large(c, "saved_model.pb", 1 << 40), "at most 67108864 are read"),
+    "large graph": (lambda c: _large(c, "saved_model.pb", 1 << 40), "at most 33554432 are read"),
     "large index": (lambda c: _large(c, INDEX, 1 << 40), "at most 4194304 are read"),
     "large values": (lambda c: _large(c, VALUES, 1 << 40), "at most 68719476736 are read"),
     "values larger than their index": (lambda c: _large(c, VALUES, 1 << 35), "the variables have 34359738368 bytes"),

@@ -302,7 +302,9 @@ def _signature(function: Any) -> dict[str, Any]:
 
 
 def _data(data: Any, training: Array | None, width: int) -> dict[str, Any]:
-    known = {key: getattr(data, key, None) for key in ("name", "source", "sha256", "feature_names", "target")}
+    known = {key: getattr(data, key, None) for key in ("name", "source", "sha256", "target")}
+    names = getattr(data, "feature_names", None)
+    known["feature_names"] = None if names is None else [str(name) for name in names]
     return {**known, "N": None if training is None else len(training), "D": width}
 
 

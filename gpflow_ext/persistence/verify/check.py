@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 from tensorflow.core.protobuf import fingerprint_pb2
 
-from .folder import EXAMPLE, FINGERPRINT, GRAPH, INDEX, MANIFEST, VALUES, Reader, version_folder
+from .folder import (
+    EXAMPLE,
+    FINGERPRINT,
+    GRAPH,
+    INDEX,
+    MANIFEST,
+    VALUES,
+    Reader,
+    read_file,
+    version_folder,
+)
 from .graph import Graph, check_graph
 from .manifest import check_signature, parse
 from .tables import check_example, check_index
@@ -73,7 +83,7 @@ def verified_copy(
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of one version, checked by itself alone."""
     with _naming(folder):
-        return parse(Reader(folder).read(MANIFEST))
+        return parse(read_file(folder, MANIFEST))
 
 
 def _examine(folder: Path, key: bytes | None, copy: Path | None = None) -> tuple[Verified, dict[str, Any]]:

@@ -16,7 +16,7 @@ VALUES, EXAMPLE, FINGERPRINT = "variables/variables.data-00000-of-00001", "examp
 CARD, ONNX = "MODEL_CARD.md", "model.onnx"
 LARGEST = {  # bytes; nothing larger is read
     MANIFEST: 4 * _MIB,
-    GRAPH: 64 * _MIB,
+    GRAPH: 32 * _MIB,
     INDEX: 4 * _MIB,
     VALUES: 65_536 * _MIB,
     EXAMPLE: 64 * _MIB,
@@ -136,6 +136,15 @@ def sha256_file(file: Path) -> str:
         while block := stream.read(_MIB):
             digest.update(block)
     return digest.hexdigest()
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """Return the bytes of one file that an export writes, whatever else there is."""
+    status = (folder / name).lstat()
+    problem = _problem(name, status)
+    if problem is not None:
+        raise ValueError(problem)
+    return b"".join(_blocks(folder, name, status.st_size))
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:

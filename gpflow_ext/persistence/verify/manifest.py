@@ -204,7 +204,7 @@ def _check_object(value: Any, spec: _Named | dict[str, _Spec], where: str) -> No
         raise _wrong(where, "an object", value)
     specs = dict.fromkeys(value, spec.of) if isinstance(spec, _Named) else spec
     for name in [*specs, *value]:
-        path = f"{where}.{name}".lstrip(".")
+        path = ascii(f"{where}.{name}".lstrip("."))[1:-1]
         if name not in value:
             raise ValueError(f"{MANIFEST} lacks {path}")
         if name not in specs:

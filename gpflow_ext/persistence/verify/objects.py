@@ -112,7 +112,9 @@ def _check_functions(
         if "f" in node.attr
     }
     for name, function in functions.items():
-        check_fields(function, ("bound_inputs", "canonicalized_input_signature", "output_signature"), name)
+        check_fields(
+            function, ("bound_inputs", "canonicalized_input_signature", "output_signature"), f"{name[:80]!a}"
+        )
         if [handles.get(i) for i in function.bound_inputs] != given[name]:
             refuse(f"gives function {name[:80]!a} other variables from Python than elsewhere")
         _check_structure(function.canonicalized_input_signature, name)

@@ -27,7 +27,7 @@ _SAVES = _EITHER | {
     "StringJoin",
 }
 _RESTORES = _EITHER | {"AssignVariableOp", "RestoreV2"}
-_MOST = 10_000  # nodes of an expression
+_DEEPEST = 16  # operations within operations
 
 
 class Saver(NamedTuple):
@@ -89,11 +89,11 @@ def _check_save(function: Any, number: int) -> None:
 
 def _check_restore(function: Any, number: int) -> None:
     body = _Body(function, _RESTORES, number + 1)
-    path, inputs = body.arguments[0], (body.arguments[0], _keys(number), (b"",) * (number + 1))
-    body.expect("RestoreV2", inputs)
-    expected = {(each, (f"RestoreV2:tensors:{i}", *inputs)) for i, each in enumerate(body.arguments[1:])}
+    inputs = body.expect("RestoreV2", (body.arguments[0], _keys(number), (b"",) * (number + 1)))
+    expected = [(each, (f"RestoreV2:tensors:{i}", *inputs)) for i, each in enumerate(body.arguments[1:])]
     assigned = [body.inputs(node) for node in body.nodes.values() if node.op == "AssignVariableOp"]
-    if len(assigned) != number or set(assigned) != expected or path in body.arguments[1:]:
+    order = {each: i for i, each in enumerate(body.arguments)}
+    if sorted(assigned, key=lambda pair: order.get(pair[0], 0) if pair else 0) != expected:
         refuse(f"does not restore its variables as TensorFlow does, in {body.where}")
 
 
@@ -113,7 +113,7 @@ class _Body:
         self.where = f"function {function.signature.name!a}"
         self.nodes = by_name(function.node_def, self.where)
         self.arguments = [argument.name for argument in function.signature.input_arg]
-        self._left = _MOST * (number + 1)
+        self._known: dict[str, Any] = {}
         for node in self.nodes.values():
             if node.op not in allowed:
                 which = f"node {node.name[:80]!a} of {self.where}"
@@ -123,23 +123,28 @@ class _Body:
         if len(self.arguments) != number or len(set(self.arguments) - self.nodes.keys()) != number:
             refuse(f"has other arguments than TensorFlow writes in {self.where}")
 
-    def expect(self, operation: str, inputs: tuple[Any, ...]) -> None:
-        """Check that there is one node of an operation, with these inputs."""
+    def expect(self, operation: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Check that there is one node of an operation, with these inputs, and return them."""
         found = [self.inputs(node) for node in self.nodes.values() if node.op == operation]
         if found != [inputs]:
             refuse(f"gives {operation} of {self.where} another path or other tensors than TensorFlow does")
+        return found[0]
 
     def inputs(self, node: Any) -> tuple[Any, ...]:
         """Return the inputs of a node as expressions; those for order alone are nodes of this function."""
         return tuple(self._expression(each, 0) for each in node.input if not each.startswith("^"))
 
     def _expression(self, tensor: str, depth: int) -> Any:
+        if tensor not in self._known:  # each is made once, so that comparing them is quick
+            self._known[tensor] = self._made(tensor, depth)
+        return self._known[tensor]
+
+    def _made(self, tensor: str, depth: int) -> Any:
         name, _, port = tensor.partition(":")
         node = self.nodes.get(name)
         if node is None:
             return tensor
-        self._left -= 1
-        if depth > 16 or self._left < 0:
+        if depth > _DEEPEST:
             refuse(f"has an expression too long in {self.where}")
         if node.op == "Const":
             tensor_value = node.attr["value"].tensor
