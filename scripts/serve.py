@@ -1,13 +1,14 @@
 """Serve an exported model over HTTP, with FastAPI and TensorFlow alone: an example to copy and change.
 
 The batch endpoint speaks the REST dialect of TensorFlow Serving, so that clients of one can talk to the other. The
-script needs neither gpflow nor gpflow_ext installed, only ``verify.py`` of the package, which imports nothing of it.
+script needs neither gpflow nor gpflow_ext installed, only the folder ``verify`` of the package, which imports nothing of it.
 """
 
 import argparse
 import importlib.util
 import math
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -28,7 +29,7 @@ endpoints
 A request that the model cannot answer gets 422 and a sentence that says why. Describe the port to the world with a proxy
 that knows users and limits: this server knows none but --most-rows.
 """
-VERIFY = Path(__file__).resolve().parent.parent / "gpflow_ext" / "persistence" / "verify.py"
+VERIFY = Path(__file__).resolve().parent.parent / "gpflow_ext" / "persistence" / "verify" / "__init__.py"
 
 
 class Model:
@@ -68,8 +69,8 @@ class Model:
 def _verify() -> Any:
     spec = importlib.util.spec_from_file_location("verify", VERIFY)
     if spec is None or spec.loader is None or not VERIFY.is_file():
-        raise ImportError(f"{VERIFY} is missing: copy it from the package.")
-    module = importlib.util.module_from_spec(spec)
+        raise ImportError(f"{VERIFY} is missing: copy its folder from the package.")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 

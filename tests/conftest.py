@@ -121,3 +121,16 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write_file
+
+
+@pytest.fixture(scope="session", name="exported")
+def _exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small exported classifier, to be copied and edited."""
+    import hostile
+
+    import gpflow_ext as gpx
+
+    folder = tmp_path_factory.mktemp("exported") / "small"
+    return gpx.export(
+        hostile.small(), folder, labels=["ill", "well"], metrics={"error": 0.25}, notes="Small."
+    )

@@ -29,7 +29,8 @@ TOWER: list[dict[str, str]] = [
     {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
-        "persistence": "manifest verify known record checkpoint rebuild folding card portable serving exported export ."
+        "persistence": "manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding card portable serving exported export ."
     },
     {
         "training": "starts loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "

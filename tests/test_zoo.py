@@ -12,7 +12,6 @@ from pathlib import Path
 import consumers
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import gpflow_ext as gpx
@@ -116,15 +115,7 @@ def test_tensorflow_alone_predicts():
 
 @pytest.fixture(scope="module", name="program")
 def _program(tmp_path_factory):
-    compiler = shutil.which("cc")
-    libraries = Path(tf.__file__).parent
-    if compiler is None or not (libraries / "libtensorflow_cc.so.2").exists():
-        pytest.skip("needs a C compiler and the TensorFlow of a Linux wheel")
-    built = tmp_path_factory.mktemp("c") / "predict"
-    linked = ("-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", "-lpthread")
-    flags = ("-O2", "-Wall", "-Werror", f"-I{libraries}/include", f"-L{libraries}", f"-Wl,-rpath,{libraries}")
-    run(compiler, ROOT / "scripts" / "predict.c", "-o", built, *flags, *linked)
-    return built
+    return consumers.compiled(ROOT / "scripts" / "predict.c", tmp_path_factory.mktemp("c") / "predict")
 
 
 def test_the_c_loader_returns_the_same_bits_from_eight_threads(program):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where exports to one path do not wait for each other
+    fcntl = None  # type: ignore[assignment]
 
 import gpflow
 import numpy as np
@@ -18,16 +24,16 @@ from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
 from .card import model_card
-from .manifest import describe, plain, sha256_json, write_json
+from .manifest import describe, plain, sha256_json
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
-from .verify import hash_files, verify, versions
+from .verify import FORMAT, ONNX, sealed, sha256_file, verify, versions
+from .verify.signing import sign as try_key
 
 Array = np.ndarray[Any, Any]
 _PARTIAL = ".partial-"
 _EXAMPLE_ROWS = 5
 _TRIED_ROWS = 200  # that a portable model is compared on
-ONNX = "model.onnx"
 
 
 def export(
@@ -44,13 +50,14 @@ def export(
     seed: int | None = None,
     notes: str | Sequence[str] = (),
     name: str | None = None,
+    sign: bytes | None = None,
 ) -> Path:
     """Export a model to ``path/<version>/`` and return that folder.
 
     The version is one above the highest there; none is ever overwritten. All is written into a partial folder
     beside the versions and renamed at the end, so a version is whole or absent whenever the process is
-    killed. What a killed export has left is removed by the next one, so two processes must not export to one
-    path at a time. The model itself is not changed.
+    killed. What a killed export has left is removed by the next one; of several exports to one path at a time
+    each waits for the others and takes the next version. The model itself is not changed.
 
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
@@ -83,6 +90,9 @@ def export(
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
         The model's name on its card.
+    sign
+        A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
+        model is of who holds it. It needs the extra ``sign``.
 
     Raises
     ------
@@ -90,12 +100,14 @@ def export(
         If the inputs' width, the scaler or the labels do not fit the model, its predictions are not finite,
         or it cannot be portable.
     ImportError
-        For a portable model without the extra ``onnx``.
+        For a portable model without the extra ``onnx``, or a key without the extra ``sign``.
     """
     if profile not in get_args(Profile):
         raise ValueError(f"profile must be one of {', '.join(get_args(Profile))}; got {profile!r}")
     if profile == "portable":
         libraries()
+    if sign is not None:
+        try_key(b"", sign)
     path = Path(path)
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
@@ -111,12 +123,10 @@ def export(
     outputs, difference = _try(served, inputs, f)
     onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
     training = _training_inputs(model, data, mean.dtype)
-    version = max(versions(path), default=0) + 1
     description = describe(model)
     manifest = {
-        "format": 1,
+        "format": FORMAT,
         "name": name or path.resolve().name,
-        "version": version,
         "profile": profile,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": description.pop("versions"),
@@ -135,7 +145,24 @@ def export(
         "difference_from_model": difference,
         "difference_of_onnx": onnx_difference,
     }
-    return _write(path, version, served, plain(manifest), {"inputs": inputs, **outputs}, onnx)
+    with _alone(path):
+        return _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other export writes to ``path``; a killed one lets go of it."""
+    path.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _translate(served: Served, mean: Array, scale: Array) -> tuple[bytes, float]:
@@ -153,13 +180,14 @@ def _translate(served: Served, mean: Array, scale: Array) -> tuple[bytes, float]
 
 def _write(
     path: Path,
-    version: int,
     served: Served,
     manifest: dict[str, Any],
     example: dict[str, Array],
     onnx: bytes | None,
+    key: bytes | None,
 ) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
+    version = max(versions(path), default=0) + 1
+    manifest["version"] = version
     for litter in path.glob(f"{_PARTIAL}*"):
         shutil.rmtree(litter)
     partial, final = path / f"{_PARTIAL}{uuid.uuid4().hex}", path / str(version)
@@ -171,13 +199,22 @@ def _write(
         if onnx is not None:
             (partial / ONNX).write_bytes(onnx)
         (partial / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
-        write_json(partial / "manifest.json", {**manifest, "sha256": hash_files(partial)})
+        files = (file for file in sorted(partial.rglob("*")) if file.is_file())
+        manifest["sha256"] = {file.relative_to(partial).as_posix(): sha256_file(file) for file in files}
+        (partial / "manifest.json").write_bytes(sealed(manifest, key))
         verify(partial)  # so that no version exists that load_exported would refuse
-        os.replace(partial, final)  # fails if another process has made this version meanwhile
+        _publish(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return final
+
+
+def _publish(partial: Path, final: Path) -> None:
+    try:
+        os.replace(partial, final)
+    except OSError as error:  # without locks
+        raise ValueError(f"{final} was made by another export meanwhile: export again. ({error})") from error
 
 
 def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) -> tuple[Array, Array]:
@@ -265,7 +302,9 @@ def _signature(function: Any) -> dict[str, Any]:
 
 
 def _data(data: Any, training: Array | None, width: int) -> dict[str, Any]:
-    known = {key: getattr(data, key, None) for key in ("name", "source", "sha256", "feature_names", "target")}
+    known = {key: getattr(data, key, None) for key in ("name", "source", "sha256", "target")}
+    names = getattr(data, "feature_names", None)
+    known["feature_names"] = None if names is None else [str(name) for name in names]
     return {**known, "N": None if training is None else len(training), "D": width}
 
 

@@ -9,25 +9,38 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .verify import read_manifest, verify, version_folder
+from .verify import read_manifest, verified_copy, version_folder
 
 Array = np.ndarray[Any, Any]
 
 
-def load_exported(path: str | os.PathLike[str], *, verify: bool = True) -> Exported:
+def load_exported(path: str | os.PathLike[str], *, verify: bool = True, key: bytes | None = None) -> Exported:
     """Load an exported model: the newest version at ``path``, or one version ``path/<version>``.
+
+    It is read once, into a folder that only this user can enter, verified and loaded from there: what runs is
+    what was verified.
+
+    Parameters
+    ----------
+    path
+        The model.
+    verify
+        Whether to verify it; `False` runs whatever lies there.
+    key
+        A public Ed25519 key by whose private half the model must be signed; see ``verify``.
 
     Raises
     ------
     ValueError
-        If there is no exported model, or its files or operations are not those of an export (see ``verify``);
-        ``verify=False`` skips that check.
+        If there is no exported model, or it is not what an export writes (see ``verify``).
     """
-    return Exported(_verified(path) if verify else version_folder(path))
-
-
-def _verified(path: str | os.PathLike[str]) -> Path:
-    return verify(path).folder
+    folder = version_folder(path)
+    if not verify:
+        if key is not None:
+            raise ValueError("key= is for verifying: leave out verify=False")
+        return Exported(folder, read_manifest(folder), tf.saved_model.load(str(folder)))
+    with verified_copy(folder, key=key) as (copy, _, manifest):
+        return Exported(folder, manifest, tf.saved_model.load(str(copy)))
 
 
 class Exported:
@@ -43,12 +56,12 @@ class Exported:
         Names of the classes in order, or ``None``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], loaded: Any) -> None:
         self.path = folder
-        self.manifest = read_manifest(folder)
+        self.manifest = manifest
         self.labels: tuple[str, ...] | None = tuple(self.manifest["labels"] or ()) or None
-        self._loaded = tf.saved_model.load(str(folder))
-        self._signatures = self._loaded.signatures
+        self._loaded = loaded
+        self._signatures = loaded.signatures
 
     def predict(self, X: Any) -> dict[str, Array]:
         """Predict y at inputs [N, D].

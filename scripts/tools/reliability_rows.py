@@ -238,7 +238,7 @@ ROWS = (
         "nothing outside them; no absolute path; no pickle",
         (
             "test_export.py::test_tampered_files_are_refused_by_name",
-            "test_export.py::test_an_operation_outside_the_list_is_refused",
+            "test_export.py::test_a_model_that_does_more_than_compute_is_not_exported",
             "test_export.py::test_no_absolute_path_in_any_file",
             "test_safety.py",
         ),
@@ -250,6 +250,33 @@ ROWS = (
         (
             "test_distribute.py::test_a_killed_worker_ends_the_run_which_then_resumes",
             "test_distribute.py::test_a_killed_chief_ends_the_run_which_then_resumes",
+        ),
+    ),
+    Row(
+        "Hostile models: an operation that touches files, or holds what outlives a call, behind every root; "
+        "every part of the form edited; links, FIFOs, bombs; random changes of a byte",
+        "files before and after; Python, TensorFlow 1 and C, which run 13 of them in a watched folder",
+        "at least 100 models, none accepted, nothing written; every unedited export accepted",
+        ("test_hostile_graphs.py", "test_hostile_files.py", "test_hostile_loaders.py"),
+        "Each passed test of an operation, an edit, a file, an index or an example is a hostile model that was refused. A "
+        "byte changed together with its hash may be another number or name: such a model is accepted, and computes.",
+    ),
+    Row(
+        "The manifest: each value edited, each key dropped or mistyped, random changes of a byte",
+        "its hash of itself, a strict schema, the graph; a signature",
+        "every change seen; malformed: a ValueError that names the key",
+        (
+            "test_manifests.py",
+            "test_hostile_graphs.py::test_every_random_change_is_seen",
+        ),
+    ),
+    Row(
+        "Several exports to one path at once",
+        "-",
+        "each takes a version, or says why not",
+        (
+            "test_export.py::test_exports_to_one_path_at_once_each_take_a_version",
+            "test_export.py::test_without_locks_the_one_that_is_too_late_says_so",
         ),
     ),
 )
