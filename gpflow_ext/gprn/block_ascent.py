@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.gprn.updates import Climb, Updates
 from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.starts import Tried
 
 
 class BlockAscent(tf.Module):
@@ -30,7 +31,7 @@ class BlockAscent(tf.Module):
     optimizer_state
         The variables of an optimiser that takes one step instead, if there is one.
     begin
-        What the first update does before anything else.
+        What the first update does before anything else; returns the starts that it has tried.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class BlockAscent(tf.Module):
         sweeps: int,
         hyper_updates: int,
         optimizer_state: Sequence[tf.Variable] | None,
-        begin: Callable[[], None],
+        begin: Callable[[], tuple[Tried, ...]],
     ) -> None:
         super().__init__()
         self._updates, self._sweeps, self._hyper_updates = updates, sweeps, hyper_updates
         self._climbs, self._begin = tuple(climbs), begin
         self._descends, self._optimizer_state = optimizer_state is not None, tuple(optimizer_state or ())
         self.started = tf.Variable(False, trainable=False)
+        self.tried: tuple[Tried, ...] = ()
         if len(climbs) == 1 and not sweeps:
             self.run = climbs[0].run
 
@@ -64,7 +66,7 @@ class BlockAscent(tf.Module):
     def step(self) -> Progress:
         """Do one update; the objective is that after it."""
         if not bool(self.started):
-            self._begin()
+            self.tried = self._begin()
         self.started.assign(True)
         for _ in range(self._sweeps):
             self._updates.sweep()

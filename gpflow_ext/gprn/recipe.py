@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,9 @@ from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
+from gpflow_ext.training.starts import OWN, Tried, best
 
+_INDEPENDENT, _MOMENTS = "independent regressions", "moments of the targets"
 _START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
 # Of the length scales of k_w, which are those of the targets at first.
 _STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
@@ -42,11 +45,12 @@ class GPRNOptions:
         higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
         the nodes near their start. At new inputs it has predicted worse: compare on held-out rows.
     independent_start
-        Let the first step of the collapsed posterior fit k_w and σ² as those of independent regressions.
+        Let the first step of the collapsed posterior also try k_w and σ² of independent regressions.
     moment_start
-        Let it then also try nodes that explain the second moments of the targets, with k_w of the length
-        scale that suits them best (`network.moment_nodes`), and go on from them where, after as many
-        iterations of L-BFGS on everything, the bound is higher. Without inducing inputs.
+        Let it also try nodes that explain the second moments of the targets, with k_w of the length scale
+        that suits them best (`network.moment_nodes`). Without inducing inputs. It goes on from the start,
+        the model as it is among them, from which ``hyper_updates`` iterations of L-BFGS on everything reach
+        the highest bound.
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
     """
@@ -123,41 +127,53 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
         monotone=climbs and double,
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
         settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
+        tried=lambda: ascent.tried,
     )
 
 
 def _begin(
     model: GPRNTensor, everything: list[tf.Variable], updates: Updates, settings: dict[str, Any]
-) -> None:
-    """Find where the ascent of the collapsed posterior starts."""
+) -> tuple[Tried, ...]:
+    """Move the model to the best of its starts, each climbed by some iterations of L-BFGS on everything."""
+    climb = Climb(everything, model.parameters, updates.evaluate)
+    starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
     if settings["independent_start"]:
-        own = independent_variables(model)
-        if own:
-            Climb(own, model.parameters, updates.independent).climb(_START_UPDATES)
-        updates.start_at(model.q.start(model.prior()))
+        starts.append((_INDEPENDENT, lambda: _independent_start(model, updates)))
     if settings["moment_start"] and model.inducing_variable is None:
-        _moment_start(model, Climb(everything, model.parameters, updates.evaluate), updates, settings)
+        starts.append((_MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
+    if len(starts) == 1:
+        return ()
+    here, tried, ends = _kept(model), [], []
+    for name, move in starts:
+        _back(model, here)
+        move()
+        begun = _kept(model)
+        climb.run.restart()
+        reached = climb.climb(settings["hyper_updates"]) if everything else updates.value()
+        tried.append(Tried(name, reached))
+        ends.append(begun if name == _INDEPENDENT else _kept(model))  # sweeps climb from these themselves
+    _back(model, ends[best(tried)])
+    return tuple(tried)
 
 
-def _moment_start(model: GPRNTensor, climb: Climb, updates: Updates, settings: dict[str, Any]) -> None:
-    """Move the model to nodes by the method of moments, where that leads to a higher bound."""
+def _independent_start(model: GPRNTensor, updates: Updates) -> None:
+    """Move k_w and σ² to those of independent regressions, and the nodes to where these lead."""
+    own = independent_variables(model)
+    if own:
+        Climb(own, model.parameters, updates.independent).climb(_START_UPDATES)
+    updates.start_at(model.q.start(model.prior()))
+
+
+def _moment_start(model: GPRNTensor, updates: Updates, independent: bool) -> None:
+    """Move the model to nodes by the method of moments, with k_w of the length scale that suits them best."""
+    if independent:
+        _independent_start(model, updates)
     lengths = [
         parameter
         for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
         if name.endswith("lengthscales") and parameter.trainable
     ]
     before = [length.numpy() for length in lengths]
-
-    def kept() -> list[tf.Tensor]:
-        return [variable.read_value() for variable in model.variables]
-
-    def back(values: list[tf.Tensor]) -> None:
-        for variable, value in zip(model.variables, values, strict=True):
-            variable.assign(value)
-
-    def climbed() -> float:
-        climb.run.restart()
-        return climb.climb(settings["hyper_updates"])
 
     def stretched(factor: float) -> tuple[float, list[tf.Tensor]]:
         for length, value in zip(lengths, before, strict=True):
@@ -166,15 +182,19 @@ def _moment_start(model: GPRNTensor, climb: Climb, updates: Updates, settings: d
         gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
         updates.start_at(network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
         found = updates.evaluate()[0]
-        return found if np.isfinite(found) else -np.inf, kept()
+        return found if np.isfinite(found) else -np.inf, _kept(model)
 
-    here = kept()
-    reached = climbed()
-    back(here)
     starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
-    back(max(starts, key=lambda start: start[0])[1])
-    if not climbed() > reached:
-        back(here)
+    _back(model, max(starts, key=lambda start: start[0])[1])
+
+
+def _kept(model: GPRNTensor) -> list[tf.Tensor]:
+    return [variable.read_value() for variable in model.variables]
+
+
+def _back(model: GPRNTensor, values: list[tf.Tensor]) -> None:
+    for variable, value in zip(model.variables, values, strict=True):
+        variable.assign(value)
 
 
 def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:

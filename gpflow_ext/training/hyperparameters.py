@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeAlias
 
 import gpflow
-import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import examine, replica
@@ -16,7 +15,7 @@ from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.solver import Progress, SiteSolver
-from gpflow_ext.training.starts import OWN, Start, Tried
+from gpflow_ext.training.starts import OWN, Start, Tried, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
 _End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
@@ -129,9 +128,9 @@ class HyperparameterAscent(tf.Module):
         self.tried = tuple(
             Tried(start.name, end[0].objective) for start, end in zip(starts, ends, strict=True)
         )
-        best, kept, sites = max(ends, key=lambda end: np.nan_to_num(end[0].objective, nan=-np.inf))
+        progress, kept, sites = ends[best(self.tried)]
         self._move(kept, sites)
-        return best
+        return progress
 
     @property
     def _moving(self) -> list[tf.Variable]:

@@ -16,7 +16,7 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
-from gpflow_ext.training.starts import OWN, Start, Tried, check_starts, further_starts, number_of_starts
+from gpflow_ext.training.starts import OWN, Start, Tried, best, check_starts, further_starts, number_of_starts
 
 _SAME = 1e-6  # relative: two values of an objective that is no estimate differ by less
 
@@ -112,8 +112,7 @@ class LBFGSSteps(tf.Module):
             self.run.climb(self._iterations)
             ends.append([variable.read_value() for variable in moving])
             self.tried += (Tried(start.name, float(self.run.best)),)
-        best = np.argmax([np.nan_to_num(each.objective, nan=-np.inf) for each in self.tried])
-        for variable, value in zip(moving, ends[best], strict=True):
+        for variable, value in zip(moving, ends[best(self.tried)], strict=True):
             variable.assign(value)
         self.started.assign(True)
 

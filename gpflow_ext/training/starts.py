@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,3 +95,8 @@ def _stationary(model: Any) -> Iterator[Stationary]:
         if isinstance(kernel, Kernel):
             parts = (kernel, *(part for part in kernel.submodules if isinstance(part, Kernel)))
             yield from (part for part in parts if isinstance(part, Stationary))
+
+
+def best(tried: Sequence[Tried]) -> int:
+    """Return the number of the start that has reached the highest objective; NaN is the lowest."""
+    return int(np.argmax([np.nan_to_num(each.objective, nan=-np.inf) for each in tried]))
