@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 RUN_FILE = "run.json"
+_CLASSES = 20  # whole numbers that a classifier takes for classes, at most
 
 
 def parser(description: str, epilog: str, *, several_targets: bool = False) -> argparse.ArgumentParser:
@@ -38,6 +40,11 @@ def parser(description: str, epilog: str, *, several_targets: bool = False) -> a
     else:
         data.add_argument(
             "--target", metavar="COL", help="target column of a CSV file (default: the column y)"
+        )
+        data.add_argument(
+            "--task",
+            choices=["binary", "multiclass", "ordinal", "count", "regression"],
+            help="what the target is (default: as it looks; whole numbers are counts only if you say so)",
         )
     data.add_argument("--drop", nargs="+", default=[], metavar="COL", help="columns to leave out")
     data.add_argument(
@@ -117,12 +124,37 @@ def configure(arguments: argparse.Namespace) -> None:
         gpflow.config.set_default_float(np.float32)
 
 
-def load(arguments: argparse.Namespace, task: str | None = None) -> Any:
-    """Load the data that the flags name; the task is kept among them, so that they name the same again."""
+def load(arguments: argparse.Namespace, task: str | None = None, classifies: bool = False) -> Any:
+    """Load the data that the flags name; the task is kept among them, so that they name the same again.
+
+    A script that ``classifies`` takes a few whole numbers for classes where no flag says otherwise.
+    """
+    given = getattr(arguments, "task", None)
+    split = _read(arguments, given or task)
+    if classifies and given is None and _are_few_whole(split):
+        split = _read(arguments, "multiclass")
+        note = "its few whole numbers were taken for classes; --task says what the target is"
+        split, task = dataclasses.replace(split, notes=(*split.notes, note)), "multiclass"
+    arguments.task = given or task
+    if "scale_targets" not in arguments:
+        return split
+    split = _without_missing_tests(split)
+    return _scale_targets(split) if arguments.scale_targets else split
+
+
+def _are_few_whole(split: Any) -> bool:
+    """Tell whether targets that were read as numbers look like those of classes."""
+    import numpy as np
+
+    Y = np.concatenate([split.train[1], split.test[1]])
+    few = Y.shape[1] == 1 and (np.round(Y) == Y).all() and len(np.unique(Y)) <= _CLASSES
+    return bool(split.task == "regression" and few)
+
+
+def _read(arguments: argparse.Namespace, task: str | None) -> Any:
     from gpflow_ext import datasets
 
-    arguments.task = task
-    split = datasets.load(
+    return datasets.load(
         arguments.data,
         target=arguments.target,
         task=task,
@@ -133,16 +165,10 @@ def load(arguments: argparse.Namespace, task: str | None = None) -> Any:
         seed=arguments.seed,
         standardise="common" if arguments.common_scale else not arguments.raw,
     )
-    if "scale_targets" not in arguments:
-        return split
-    split = _without_missing_tests(split)
-    return _scale_targets(split) if arguments.scale_targets else split
 
 
 def _without_missing_tests(split: Any) -> Any:
     """Return the data without the test rows that cannot be scored."""
-    import dataclasses
-
     import numpy as np
 
     X, Y = split.test
@@ -155,8 +181,6 @@ def _without_missing_tests(split: Any) -> Any:
 
 def _scale_targets(split: Any) -> Any:
     """Return the data with targets of mean 0 and deviation 1 in the training rows."""
-    import dataclasses
-
     import numpy as np
 
     (X, Y), (X_test, Y_test) = split.train, split.test

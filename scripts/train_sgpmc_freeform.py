@@ -33,11 +33,6 @@ def arguments() -> argparse.ArgumentParser:
         metavar="M",
         help="inducing points, by k-means (default: %(default)s)",
     )
-    model.add_argument(
-        "--task",
-        choices=["binary", "multiclass", "count", "regression"],
-        help="what the target is (default: as it looks; whole numbers are counts only if you say so)",
-    )
     sampler = new.add_argument_group("sampler")
     sampler.add_argument("--chains", type=int, default=4, metavar="C", help="chains (default: %(default)s)")
     sampler.add_argument(
@@ -107,7 +102,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
 
 def load(options: argparse.Namespace) -> Any:
     """Return the data for the flags."""
-    return _cli.load(options, task=options.task)
+    return _cli.load(options)
 
 
 def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) -> Any:

@@ -13,15 +13,15 @@ EPILOG = """\
 examples
   python scripts/train_sparse_ep.py                                    a bundled set: scikit-learn's breast_cancer
   python scripts/train_sparse_ep.py --data patients.csv --target ill   your own table, numeric columns and one target
-  python scripts/train_sparse_ep.py --data pima --ard --inducing 100 --optimizer lbfgs --steps 5
+  python scripts/train_sparse_ep.py --data pima --ard --inducing 100 --steps 5
   python scripts/train_sparse_ep.py --data airline_2008 --inducing 200 --minibatch-size 200 --optimizer adadelta --steps 5000
   python scripts/train_sparse_ep.py --data wine --run-dir runs/wine --export saved_models/wine    three classes
 
 Two classes are modelled by a probit, more by the robust maximum. The objective is the log evidence of expectation
-propagation, an approximation and not a bound. A step is one parallel sweep over the sites and one step of the
-hyperparameters and inducing points; with --minibatch-size over the sites of a minibatch; with --optimizer lbfgs up
-to 20 iterations of L-BFGS with the sites at their fixed point; with --fixed one sweep. Cost: O(N M^2) per sweep,
-O(M^3) per minibatch of M rows.
+propagation, an approximation and not a bound. A step is up to 20 iterations of L-BFGS with the sites at their fixed
+point; with another --optimizer one parallel sweep over the sites, or with --minibatch-size over those of a minibatch,
+and one step of the hyperparameters and inducing points; with --fixed one sweep. Cost: O(N M^2) per sweep, O(M^3) per
+minibatch of M rows.
 """
 
 
@@ -52,9 +52,8 @@ def arguments() -> argparse.ArgumentParser:
     )
     model.add_argument(
         "--optimizer",
-        choices=["adam", "adadelta", "lbfgs"],
-        default="adam",
-        help="of the hyperparameters and inducing points (default: %(default)s)",
+        choices=["lbfgs", "sign_agreement", "adam", "adadelta"],
+        help="of the hyperparameters and inducing points (default: lbfgs; adam with --minibatch-size)",
     )
     model.add_argument(
         "--rate",
@@ -73,10 +72,10 @@ def arguments() -> argparse.ArgumentParser:
 
 def load(options: argparse.Namespace) -> Any:
     """Return the data for the flags."""
-    split = _cli.load(options)
+    split = _cli.load(options, classifies=True)
     if split.task not in ("binary", "multiclass"):
         raise ValueError(
-            f"The target of {split.name} is read as {split.task}; this script classifies: choose another --target."
+            f"The target of {split.name} is read as {split.task}; this script classifies: choose another --target or --task."
         )
     return split
 
@@ -120,17 +119,24 @@ def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None) 
         seed=options.seed,
         jit_compile=options.xla,
         checkpoint_dir=None if options.run_dir is None else options.run_dir / "checkpoints",
-        checkpoint_every=1 if options.optimizer == "lbfgs" else 50,
+        checkpoint_every=1 if _climbs(options) else 50,
         **chosen,
     )
+
+
+def _climbs(options: argparse.Namespace) -> bool:
+    """Tell whether L-BFGS moves the hyperparameters."""
+    return options.optimizer == "lbfgs" or (options.optimizer is None and options.minibatch_size is None)
 
 
 def optimizer(options: argparse.Namespace) -> Any:
     """Return the optimiser that the flags name."""
     from gpflow.keras import tf_keras
 
-    if options.optimizer == "lbfgs":
-        return "lbfgs"
+    if options.rate is not None and options.optimizer not in ("adam", "adadelta"):
+        raise ValueError("--rate is that of --optimizer adam or adadelta: name one of them.")
+    if options.optimizer in (None, "lbfgs", "sign_agreement"):
+        return options.optimizer
     if options.optimizer == "adadelta":  # the paper's constants
         return tf_keras.optimizers.Adadelta(options.rate or 1.0, rho=0.9, epsilon=1e-5)
     return tf_keras.optimizers.Adam(options.rate or 0.01)

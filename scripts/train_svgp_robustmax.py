@@ -140,10 +140,10 @@ def arguments() -> argparse.ArgumentParser:
 
 def load(options: argparse.Namespace) -> Any:
     """Return the data for the flags."""
-    split = _cli.load(options)
+    split = _cli.load(options, classifies=True)
     if split.task not in ("binary", "multiclass", "ordinal"):
         raise ValueError(
-            f"The target of {split.name} is read as {split.task}; this script classifies: choose another --target."
+            f"The target of {split.name} is read as {split.task}; this script classifies: choose another --target or --task."
         )
     if options.test_every is not None and options.run_dir is None:
         raise ValueError("--test-every writes into the run folder: give --run-dir.")

@@ -196,6 +196,25 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
     assert trained.predict_outputs(rows, [1])["mean"].shape == (2, 1)
 
 
+def test_a_classifier_takes_a_few_whole_numbers_for_classes(tmp_path: Path, monkeypatch) -> None:
+    """Of any numbering, with a note; a flag says otherwise, and what was taken is kept for the next run."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import train_sparse_ep
+
+    rng = np.random.default_rng(0)
+    table = np.c_[rng.normal(size=(40, 2)), np.repeat([1, 3, 7, 9], 10)]
+    np.savetxt(tmp_path / "kinds.csv", table, delimiter=",", header="a,b,kind", comments="")
+    flags = ["--data", str(tmp_path / "kinds.csv"), "--target", "kind"]
+    options = train_sparse_ep.arguments().parse_args(flags)
+    split = train_sparse_ep.load(options)
+    assert (split.task, options.task, split.labels) == ("multiclass", "multiclass", ("1", "3", "7", "9"))
+    assert "taken for classes; --task" in split.notes[-1]
+    with pytest.raises(ValueError, match="choose another --target or --task"):
+        train_sparse_ep.load(train_sparse_ep.arguments().parse_args([*flags, "--task", "regression"]))
+    with pytest.raises(ValueError, match="choose another --target"):
+        train_sparse_ep.load(train_sparse_ep.arguments().parse_args([*flags[:-1], "a"]))
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "message"),
     [
@@ -207,6 +226,8 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
         ("train_gprn_tensor.py", ("--data", "table.csv", "--target", "state"), "choose another --target"),
         ("train_sgpmc_freeform.py", ("--inducing", "0"), "--inducing must be from 1"),
         ("train_vgp_kmm.py", ("--data", "missing.csv"), "missing.csv"),
+        ("train_vgp_kmm.py", ("--task", "multiclass"), "tells two classes apart"),
+        ("train_sparse_ep.py", ("--rate", "0.1"), "--rate is that of --optimizer adam or adadelta"),
         ("train_vgp_kmm.py", ("--data", "table.csv", "--target", "stat"), "state"),
         ("train_vgp_kmm.py", ("--data", "broken.csv", "--target", "state"), "weight"),
         ("train_vgp_kmm.py", ("--data", "wine"), "class_2"),
