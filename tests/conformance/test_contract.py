@@ -63,6 +63,11 @@ def holds_data(entry: Entry) -> None:
         pytest.skip("holds no data")
 
 
+def follows(entry: Entry) -> bool:
+    """Whether its data may be in variables."""
+    return not entry.tags & {"external-data", "network"}
+
+
 def check_copies(entry: Entry, *makes: Callable[[Any], Any]) -> None:
     """They predict the same, also after the model itself has moved."""
     model = entry.build()
@@ -87,7 +92,7 @@ def test_deep_copies(entry: Entry) -> None:
 @every(quick=True)
 def test_a_frozen_model_has_constants_alone(entry: Entry) -> None:
     check_copies(entry, gpflow.utilities.freeze)
-    model = entry.build() if "external-data" in entry.tags else entry.build(variables(entry.data))
+    model = entry.build(variables(entry.data)) if follows(entry) else entry.build()
     frozen = gpflow.utilities.freeze(model)
     drawn = set(getattr(model, "draw_names", ()))  # in whose places the draws go
     assert {name.lstrip(".") for name in gpflow.utilities.parameter_dict(frozen)} <= drawn
@@ -259,16 +264,14 @@ def test_other_data_take_the_place_of_the_first(entry: Entry) -> None:
 @every(quick=True)
 def test_data_in_variables_are_followed(entry: Entry) -> None:
     holds_data(entry)
+    if not follows(entry):
+        pytest.skip("sums over its targets once and refuses variables: `update_data` gives it others")
     held = variables(entry.data)
     model, fresh = entry.build(held), entry.build(variables(other_data(entry)))
     if "grid" not in entry.tags:  # whose structure is for data that stay
         assert_same(moments(model), moments(entry.build()))
     for variable, value in zip(held, other_data(entry), strict=True):
         variable.assign(value)
-    if "network" in entry.tags:
-        for part, value in zip(fresh.q.trainable_variables, model.q.trainable_variables, strict=True):
-            part.assign(value)
-        fresh.q.prec.assign(model.q.prec) if hasattr(fresh.q, "prec") else None
     assert_same(moments(model), moments(fresh))
     assert_same([loss(model, None)()], [loss(fresh, None)()])
 
