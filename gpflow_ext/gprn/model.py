@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import gpflow
-import numpy as np
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance
@@ -25,9 +24,10 @@ from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.tensor_normal import output_shape as chosen_shape
 from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.sampling.holds_draws import HoldsDraws
 
 
-class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
+class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
     """Regression on D outputs whose correlations depend on the input: y = W(x)f(x) + ε, ε ~ N(0, σ²I).
 
     K nodes f_k ~ GP(0, k_f + nugget·δ) and all D·K weights w_dk ~ GP(0, k_w) (Wilson et al. 2012). The bound
@@ -121,8 +121,7 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
         self.weight_kernel, self.num_latent = weight_kernel, num_latent
         self.nugget = renewal.bounded("nugget", nugget, nugget_bounds)
         self.inducing_variable = renewal.points(inducing_variable, posterior)
-        self.draw_names: tuple[str, ...] = ()
-        self.draw_values: list[tf.Variable] = []
+        self.draw_values = []
         if posterior == "collapsed":
             if output_shape is not None:
                 raise ValueError('output_shape is for posterior="tensor": the collapsed one needs none.')
@@ -262,28 +261,12 @@ class GPRNTensor(GPModel, InternalDataTrainingLossMixin):
             )
         return SampledNetwork(self, self.q.patterns, self.q.mean(self.prior()))
 
-    def assign_draws(self, draws: Any, most: int | None = 200) -> None:
-        """Hold draws: from now on predictions average over them.
-
-        Parameters
-        ----------
-        draws
-            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
-        most
-            Evenly spaced draws of all chains to hold; ``None`` holds all.
-        """
-        held = {} if draws is None else draws.flat(most)
-        known = {"V", *(name.lstrip(".") for name in gpflow.utilities.parameter_dict(self))}
-        if set(held) - known or (held and held.get("V", np.empty(0)).shape[1:] != self.q.location.shape):
-            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
-        self.draw_names = tuple(held)
-        self.draw_values = [
-            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
-        ]
+    def _shape_of_V(self) -> tf.TensorShape:
+        return self.q.location.shape
 
     def held(self) -> tuple[tf.Tensor, Stack]:
         """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
-        parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
+        parameters = self._named()
         values = dict(zip(self.draw_names, self.draw_values, strict=True))
         V = tf.convert_to_tensor(values.pop("V"))
         return V, Stack((parameters[name], value) for name, value in values.items())

@@ -20,7 +20,7 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.tensor import TensorPosterior
-from gpflow_ext.numerics import batched
+from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 
@@ -94,7 +94,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
         return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._cached())
 
     def _cached(self) -> tuple[tf.Tensor, ...]:
-        return *self._model.q.payload(), *self._parts()
+        return *self._model.q.payload(), *linalg.finite(self._parts(), self._model)
 
     def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
         """Return mean and variance of y for some outputs [B], each [batch..., X, B], from the cache."""
@@ -158,7 +158,7 @@ class NetworkPosterior(posteriors.AbstractPosterior):
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        return self._at(self._parts(), None, Xnew, full_cov, full_output_cov)
+        return self._at(linalg.finite(self._parts(), self._model), None, Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(

@@ -199,7 +199,7 @@ def _nodes(mean: tf.Tensor, sd: tf.Tensor, own: tf.Tensor) -> _Nodes:
         value, slope, _ = log_integrand(high)
         high += tf.maximum(top - value - 0.5 * _REACH**2, 0.0) / tf.reduce_sum(slope, axis=-1)
     _, slope, _ = log_integrand(low)
-    steepest = tf.one_hot(tf.argmax(slope, axis=-1), mean.shape[-1], True, False)
+    steepest = tf.one_hot(tf.argmax(slope, axis=-1), mean.shape[-1] or tf.shape(mean)[-1], True, False)
     centre = tf.clip_by_value(tf.reduce_sum(tf.where(steepest, mean, 0.0), axis=-1), low, high)
     scale = tf.reduce_sum(tf.where(steepest, sd, 0.0), axis=-1)[..., None]
     begin, stop = (tf.asinh((x - centre)[..., None] / scale) for x in (low, high))

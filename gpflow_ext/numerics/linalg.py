@@ -57,6 +57,26 @@ def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
     return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)
 
 
+def finite(parts: tuple[tf.Tensor, ...], owner: Any) -> tuple[tf.Tensor, ...]:
+    """Return what the posterior of ``owner`` was computed to be, where it is finite; compiled, unchecked.
+
+    Raises
+    ------
+    tf.errors.InvalidArgumentError
+        As by GPflow's posteriors, in place of predictions that are NaN.
+    """
+    if tf.executing_eagerly():
+        for part in parts:
+            if part.dtype.is_floating:
+                tf.debugging.check_numerics(
+                    part,
+                    f"{type(owner).__name__}: Cholesky factor is non-finite, as the prior covariance is not "
+                    "positive definite or training diverged; standardise the data, or set less extreme "
+                    "hyperparameters",
+                )
+    return parts
+
+
 def _length(matrix: tf.Tensor) -> Any:
     """Return the length of the last axis, a number where it is known."""
     return matrix.shape[-1] or tf.shape(matrix)[-1]

@@ -50,6 +50,27 @@ class Stack:
         return Stack((parameter, self[parameter]) for parameter in held if parameter in self)
 
 
+class Frozen(gpflow.Parameter):
+    """What is left of a parameter that was frozen: it has no variable, and other values can take its place.
+
+    Parameters
+    ----------
+    parameter
+        The parameter.
+    value
+        Its constrained value.
+    """
+
+    def __init__(self, parameter: gpflow.Parameter, value: tf.Tensor) -> None:
+        super().__init__(value, transform=parameter.transform, trainable=False)
+        object.__setattr__(self, "_pretransformed_input", tf.convert_to_tensor(self._pretransformed_input))
+
+    @property
+    def trainable(self) -> bool:
+        """A constant is not."""
+        return False
+
+
 @contextlib.contextmanager
 def substituted(values: Iterable[tuple[gpflow.Parameter, tf.Tensor]]) -> Iterator[None]:
     """Let parameters have other constrained values while a graph is traced; no variable is assigned.

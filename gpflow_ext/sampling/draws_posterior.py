@@ -12,7 +12,7 @@ from gpflow.base import MeanAndVariance
 from gpflow.inducing_variables import InducingPoints
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics import batched, linalg, stacked
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import MixturePredictions
@@ -94,10 +94,10 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         """S."""
         return int(self._stack.values[0][1].shape[0])
 
-    def _factors(self) -> tuple[tf.Tensor]:
+    def _factors(self) -> tuple[tf.Tensor, ...]:
         """Read the model; return the Cholesky factors of K_uu, [S or 1, M, M]."""
         self._stack = self._model.held()
-        return (tf.linalg.cholesky(self._density.gram(self._stack)),)
+        return linalg.finite((tf.linalg.cholesky(self._density.gram(self._stack)),), self._model)
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
         return tuple(posteriors.PrecomputedValue(part, (False, False, False)) for part in self._factors())

@@ -22,12 +22,12 @@ from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import Predictions
 from gpflow_ext.sampling.density import FreeFormDensity
-from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.draws_posterior import DrawsPosterior
+from gpflow_ext.sampling.holds_draws import HoldsDraws
 from gpflow_ext.sampling.sampled_freeform import SampledFreeForm
 
 
-class SGPMCFreeForm(HoldsData, SGPMC):
+class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     """The posterior of the inducing variables and of the hyperparameters together, in free form.
 
     With u = Lv, LLᵀ = K_uu, A = L⁻¹K_uf, the best q(v, θ) is proportional to (Hensman et al. 2015, eq. 7, 8)
@@ -105,8 +105,7 @@ class SGPMCFreeForm(HoldsData, SGPMC):
         open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
         self.nat1 = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
         self.prec = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
-        self.draw_names: tuple[str, ...] = ()
-        self.draw_values: list[tf.Variable] = []
+        self.draw_values = []
 
     @classmethod
     def from_gaussian(cls, svgp: SVGP, data: tuple[Any, Any]) -> SGPMCFreeForm:
@@ -187,24 +186,8 @@ class SGPMCFreeForm(HoldsData, SGPMC):
         """Return Σₙ E[log p(yₙ | fₙ)] at the present V and hyperparameters, []."""
         return self.density.log_likelihoods(Stack([(self.V, tf.convert_to_tensor(self.V)[None])]))[0]
 
-    def assign_draws(self, draws: Draws | None, most: int | None = 200) -> None:
-        """Hold draws: from now on predictions average over them.
-
-        Parameters
-        ----------
-        draws
-            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
-        most
-            Evenly spaced draws of all chains to hold; ``None`` holds all.
-        """
-        held = {} if draws is None else draws.flat(most)
-        known = {name.lstrip(".") for name in gpflow.utilities.parameter_dict(self)}
-        if set(held) - known or (held and "V" not in held):
-            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
-        self.draw_names = tuple(held)
-        self.draw_values = [
-            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
-        ]
+    def _shape_of_V(self) -> tf.TensorShape:
+        return self.V.shape
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
@@ -214,7 +197,7 @@ class SGPMCFreeForm(HoldsData, SGPMC):
 
     def held(self) -> Stack:
         """Return the draws that are held, [S, *shape] of each parameter, or the present V alone."""
-        parameters = {name.lstrip("."): p for name, p in gpflow.utilities.parameter_dict(self).items()}
+        parameters = self._named() if self.draw_names else {}
         drawn = zip(self.draw_names, self.draw_values, strict=True)
         return Stack(
             [(parameters[name], value) for name, value in drawn]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
-from gpflow_ext.numerics import batched
+from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
@@ -52,13 +52,14 @@ class DenseSitePosterior(AbstractPosterior):
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         axes = (True, False), (False, True, True), (True, False)  # which are as many as the data
-        return tuple(map(PrecomputedValue, self._parts(), axes))
+        return tuple(map(PrecomputedValue, linalg.finite(self._parts(), self._model), axes))
 
     @inherit_check_shapes
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
+        parts = linalg.finite(self._parts(), self._model)
+        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(

@@ -13,7 +13,7 @@ from gpflow.base import MeanAndVariance
 from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.numerics import batched, triangular
+from gpflow_ext.numerics import batched, linalg, triangular
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.sites import Whitened, latent, products, sparse_prior
 
@@ -71,13 +71,15 @@ class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
         """Return diag(AᵀS_kA), [N, K]."""
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._parts())
+        parts = linalg.finite(self._parts(), self._model)
+        return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in parts)
 
     @inherit_check_shapes
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        return self._conditional_with_precompute(self._parts(), Xnew, full_cov, full_output_cov)
+        parts = linalg.finite(self._parts(), self._model)
+        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -34,6 +35,7 @@ from gpflow_ext.sites import Sites
 NUM_DATA, NUM_INDUCING, NUM_DRAWS, WIDTH = 8, 5, 4, 2
 INPUTS = np.random.default_rng(0).uniform(-2.0, 2.0, (NUM_DATA, WIDTH))
 POINTS = np.random.default_rng(1).uniform(-2.0, 2.0, (NUM_INDUCING, WIDTH))
+TENSOR_GRID = grids.grid([-1.5, 1.5], [-1.0, 0.0, 0.5, 1.0])
 GRID = grids.grid([-1.0, 1.0], [-1.0, 0.0, 1.0])
 
 _rng = np.random.default_rng(2)
@@ -51,8 +53,8 @@ class Entry:
     ----------
     name
         Class, and what sets it apart from others of the class.
-    build
-        Returns the model.
+    make
+        Returns the model of data (X, Y).
     Y
         Targets of the data, [8, Q].
     tags
@@ -66,6 +68,8 @@ class Entry:
             Is trained by gradients with respect to q_mu and q_sqrt.
         "free-form", "sampled"
             Predicts from given values of V; averages over draws that it holds.
+        "grid"
+            Has inputs and inducing points on grids.
         "external-data"
             Does not hold its data.
         "multi-output"
@@ -75,9 +79,18 @@ class Entry:
     """
 
     name: str
-    build: Callable[[], GPModel]
+    make: Callable[[Any], GPModel]
     Y: np.ndarray
     tags: frozenset[str]
+
+    @property
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs [8, 2] and targets [8, Q]."""
+        return (TENSOR_GRID if "grid" in self.tags else INPUTS), self.Y
+
+    def build(self, data: Any = None) -> GPModel:
+        """Return the model, of other data where they are given."""
+        return self.make(self.data if data is None else data)
 
     def move(self, model: GPModel) -> None:
         """Change what its predictions depend on."""
@@ -134,15 +147,15 @@ def entries(*tags: str, without: Iterable[str] = ()) -> list[Entry]:
 
 
 def _sites(model: SiteModel) -> SiteModel:
-    rng, shape = np.random.default_rng(3), model.sites.nat1.shape
+    rng, shape = np.random.default_rng(3), model.sites.nat1.numpy().shape
     model.assign_sites(Sites(*(tf.constant(rng.uniform(0.1, 1.0, shape)) for _ in range(2))))
     return model
 
 
 def _gaussian(model: GPModel) -> GPModel:
     rng = np.random.default_rng(3)
-    model.q_mu.assign(rng.normal(size=model.q_mu.shape))
-    model.q_sqrt.assign(np.tril(rng.uniform(0.1, 0.5, model.q_sqrt.shape)))
+    model.q_mu.assign(rng.normal(size=model.q_mu.numpy().shape))
+    model.q_sqrt.assign(np.tril(rng.uniform(0.1, 0.5, model.q_sqrt.numpy().shape)))
     return model
 
 
@@ -161,103 +174,105 @@ def _with_draws(model: GPModel, names: Iterable[str], like: np.ndarray) -> GPMod
     return model
 
 
-def _network(posterior: str = "collapsed", points: np.ndarray | None = None) -> GPRNTensor:
-    model = GPRNTensor((INPUTS, VALUES), kernel(), kernel(), 2, posterior=posterior, inducing_variable=points)
+def _network(data: Any, posterior: str = "collapsed", points: np.ndarray | None = None) -> GPRNTensor:
+    model = GPRNTensor(data, kernel(), kernel(), 2, posterior=posterior, inducing_variable=points)
     state = model.q.location if posterior == "collapsed" else model.q.weight_mean
     state.assign_add(np.random.default_rng(3).normal(size=state.shape))
     return model
 
 
-def _sampled_classes() -> GPModel:
-    model = SGPMCFreeForm((INPUTS, CLASSES), kernel(), RobustMax(3, 0.05), mean(), inducing_variable=POINTS)
+def _sampled_classes(data: Any) -> GPModel:
+    model = SGPMCFreeForm(data, kernel(), RobustMax(3, 0.05), mean(), inducing_variable=POINTS)
     return _with_draws(model, ["kernel.kernels[0].lengthscales", "kernel.kernels[1].variance"], model.V)
 
 
-def _sampled_grid() -> GPModel:
+def _sampled_grid(data: Any) -> GPModel:
     model = SGPMCFreeForm(
-        (grids.grid([-1.5, 1.5], [-1.0, 0.0, 0.5, 1.0]), BINARY),
+        data,
         gpflow.kernels.SquaredExponential(),
         BernoulliLogit(),
         inducing_variable=GRID,
     )
-    assert model.structure is not None
+    assert model.follows or model.structure is not None
     return _with_draws(model, ["kernel.lengthscales"], model.V)
 
 
-def _sampled_network() -> GPModel:
-    model = _network()
+def _sampled_network(data: Any) -> GPModel:
+    model = _network(data)
     names = ["kernel.kernels[0].lengthscales", "weight_kernel.kernels[1].variance", "likelihood.variance"]
     return _with_draws(model, names, model.q.location)
 
 
-_BUILDERS: list[tuple[str, Callable[[], GPModel], np.ndarray, str]] = [
+_BUILDERS: list[tuple[str, Callable[[Any], GPModel], np.ndarray, str]] = [
     (
         "VGPKMM",
-        lambda: _sites(VGPKMM((INPUTS, CLASSES), kernel(), StickBreaking(3), mean())),
+        lambda data: _sites(VGPKMM(data, kernel(), StickBreaking(3), mean())),
         CLASSES,
         "sites multi-output",
     ),
     (
         "VGPKMM, inducing points",
-        lambda: _sites(VGPKMM((INPUTS, COUNTS), kernel(), PoissonLog(), mean(), inducing_variable=POINTS)),
+        lambda data: _sites(VGPKMM(data, kernel(), PoissonLog(), mean(), inducing_variable=POINTS)),
         COUNTS,
         "sites inducing multi-output",
     ),
-    ("SiteModel", lambda: _sites(SiteModel((INPUTS, BINARY), kernel(), BernoulliLogit())), BINARY, "sites"),
-    ("GPLaplace", lambda: _sites(GPLaplace((INPUTS, BINARY), kernel(), BernoulliLogit())), BINARY, "sites"),
+    ("SiteModel", lambda data: _sites(SiteModel(data, kernel(), BernoulliLogit())), BINARY, "sites"),
+    ("GPLaplace", lambda data: _sites(GPLaplace(data, kernel(), BernoulliLogit())), BINARY, "sites"),
     (
         "GPLaplace, inducing points",
-        lambda: _sites(GPLaplace((INPUTS, COUNTS), kernel(), PoissonLog(), inducing_variable=POINTS)),
+        lambda data: _sites(GPLaplace(data, kernel(), PoissonLog(), inducing_variable=POINTS)),
         COUNTS,
         "sites inducing multi-output",
     ),
     (
         "GPTaylor",
-        lambda: _sites(GPTaylor((INPUTS, BINARY), kernel(), BernoulliProbit(), inducing_variable=POINTS)),
+        lambda data: _sites(GPTaylor(data, kernel(), BernoulliProbit(), inducing_variable=POINTS)),
         BINARY,
         "sites inducing",
     ),
     (
         "GPJaakkola",
-        lambda: _sites(GPJaakkola((INPUTS, CLASSES), kernel(), StickBreaking(3, "jaakkola"))),
+        lambda data: _sites(GPJaakkola(data, kernel(), StickBreaking(3, "jaakkola"))),
         CLASSES,
         "sites multi-output",
     ),
     (
         "SparseEP",
-        lambda: _sites(SparseEP((INPUTS, BINARY), kernel(), BernoulliProbit(), inducing_variable=POINTS)),
+        lambda data: _sites(SparseEP(data, kernel(), BernoulliProbit(), inducing_variable=POINTS)),
         BINARY,
         "sites inducing",
     ),
     (
         "SparseEP, classes",
-        lambda: _sites(SparseEP((INPUTS, CLASSES), kernel(), RobustMax(3), mean(), inducing_variable=POINTS)),
+        lambda data: _sites(SparseEP(data, kernel(), RobustMax(3), mean(), inducing_variable=POINTS)),
         CLASSES,
         "sites inducing multi-output",
     ),
     (
         "SVGPRobustMax",
-        lambda: _gaussian(SVGPRobustMax(kernel(), 3, POINTS, num_data=NUM_DATA, mean_function=mean())),
+        lambda _: _gaussian(SVGPRobustMax(kernel(), 3, POINTS, num_data=NUM_DATA, mean_function=mean())),
         CLASSES,
         "inducing q_mu multi-output external-data",
     ),
     (
         "SVGPRobustMax, kernels and points of each",
-        lambda: _gaussian(SVGPRobustMax(separate(3), 3, points(3), num_data=NUM_DATA, mean_function=mean())),
+        lambda _: _gaussian(
+            SVGPRobustMax(separate(3), 3, points(3), num_data=NUM_DATA, mean_function=mean())
+        ),
         CLASSES,
         "inducing q_mu multi-output external-data",
     ),
     (
         "VGPKMM, kernels of each",
-        lambda: _sites(VGPKMM((INPUTS, CLASSES), separate(2), StickBreaking(3), mean())),
+        lambda data: _sites(VGPKMM(data, separate(2), StickBreaking(3), mean())),
         CLASSES,
         "sites multi-output",
     ),
     (
         "SparseEP, kernels and points of each",
-        lambda: _sites(
+        lambda data: _sites(
             SparseEP(
-                (INPUTS, COUNTS),
+                data,
                 separate(2),
                 gpflow.likelihoods.Poisson(),
                 mean(),
@@ -269,22 +284,20 @@ _BUILDERS: list[tuple[str, Callable[[], GPModel], np.ndarray, str]] = [
     ),
     (
         "VGPKMM, mixtures",
-        lambda: _sites(VGPKMM((INPUTS, CLASSES), mixtures(2), StickBreaking(3), mean())),
+        lambda data: _sites(VGPKMM(data, mixtures(2), StickBreaking(3), mean())),
         CLASSES,
         "sites multi-output dependent-outputs",
     ),
     (
         "GPTaylor, mixtures, inducing points",
-        lambda: _sites(
-            GPTaylor((INPUTS, COUNTS), mixtures(2), PoissonLog(), mean(), inducing_variable=points(3))
-        ),
+        lambda data: _sites(GPTaylor(data, mixtures(2), PoissonLog(), mean(), inducing_variable=points(3))),
         COUNTS,
         "sites inducing multi-output dependent-outputs",
     ),
     (
         "SGPMCFreeForm",
-        lambda: _free_form(
-            SGPMCFreeForm((INPUTS, CLASSES), kernel(), RobustMax(3, 0.05), mean(), inducing_variable=POINTS)
+        lambda data: _free_form(
+            SGPMCFreeForm(data, kernel(), RobustMax(3, 0.05), mean(), inducing_variable=POINTS)
         ),
         CLASSES,
         "inducing free-form multi-output",
@@ -295,38 +308,36 @@ _BUILDERS: list[tuple[str, Callable[[], GPModel], np.ndarray, str]] = [
         CLASSES,
         "inducing free-form sampled multi-output dependent-outputs",
     ),
-    ("SGPMCFreeForm, draws on a grid", _sampled_grid, BINARY, "inducing free-form sampled"),
+    ("SGPMCFreeForm, draws on a grid", _sampled_grid, BINARY, "inducing free-form sampled grid"),
     ("GPRNTensor", _network, VALUES, "network multi-output dependent-outputs"),
     (
         "GPRNTensor, tensor",
-        lambda: _network("tensor"),
+        lambda data: _network(data, "tensor"),
         VALUES,
         "network multi-output dependent-outputs",
     ),
     (
         "GPRNTensor, inducing inputs",
-        lambda: _network(points=POINTS),
+        lambda data: _network(data, points=POINTS),
         VALUES,
         "network inducing multi-output dependent-outputs",
     ),
     ("GPRNTensor, draws", _sampled_network, VALUES, "network sampled multi-output dependent-outputs"),
     (
         "GPR",
-        lambda: gpflow.models.GPR((INPUTS, VALUES), kernel(), mean(), 0.3),
+        lambda data: gpflow.models.GPR(data, kernel(), mean(), 0.3),
         VALUES,
         "gpflow multi-output",
     ),
     (
         "VGP",
-        lambda: _gaussian(
-            gpflow.models.VGP((INPUTS, COUNTS), kernel(), gpflow.likelihoods.Poisson(), mean())
-        ),
+        lambda data: _gaussian(gpflow.models.VGP(data, kernel(), gpflow.likelihoods.Poisson(), mean())),
         COUNTS,
         "gpflow q_mu multi-output",
     ),
     (
         "SVGP",
-        lambda: _gaussian(
+        lambda _: _gaussian(
             gpflow.models.SVGP(
                 kernel(), gpflow.likelihoods.Poisson(), POINTS, mean_function=mean(), num_latent_gps=2
             )
@@ -336,8 +347,8 @@ _BUILDERS: list[tuple[str, Callable[[], GPModel], np.ndarray, str]] = [
     ),
     (
         "SGPMC",
-        lambda: _free_form(
-            gpflow.models.SGPMC((INPUTS, COUNTS), kernel(), gpflow.likelihoods.Poisson(), mean(), 2, POINTS)
+        lambda data: _free_form(
+            gpflow.models.SGPMC(data, kernel(), gpflow.likelihoods.Poisson(), mean(), 2, POINTS)
         ),
         COUNTS,
         "gpflow inducing free-form multi-output",

@@ -125,6 +125,23 @@ def test_every_model_is_under_contract() -> None:
     assert {type(entry.build()).__name__ for entry in OURS} == set(gpflow_ext.models.__all__)
 
 
+@pytest.mark.feature("predict flags")
+@each(ALL)
+def test_flags_are_of_one_covariance(entry, pool) -> None:
+    """The mean is the same, variances are diagonals of covariances, and these blocks of the joint one."""
+    mean, var = pool[False, False]
+    count, outputs = mean.shape
+    axes = {(True, False): "pnn->np", (False, True): "npp->np", (True, True): "npnp->np"}
+    for flags in pool.keys() & axes.keys():
+        assert_close([pool[flags][0], np.einsum(axes[flags], pool[flags][1])], [mean, var])
+    if (True, True) in pool:
+        joint = pool[True, True][1]
+        assert joint.shape == (count, outputs, count, outputs)
+        assert_close([np.einsum("npmp->pnm", joint)], [pool[True, False][1]])
+        assert_close([np.einsum("npnq->npq", joint)], [pool[False, True][1]])
+
+
+@pytest.mark.feature("batch dimensions")
 @pytest.mark.parametrize("flags", FLAGS)
 @each(ALL)
 def test_a_batch_is_predicted_as_its_members(entry, model, pool, flags) -> None:
@@ -132,6 +149,7 @@ def test_a_batch_is_predicted_as_its_members(entry, model, pool, flags) -> None:
         assert_members_of(pool, index, flags, model.predict_f(POOL[index], *flags))
 
 
+@pytest.mark.feature("batch dimensions")
 @each(ALL, slow=DEAR)
 def test_y_and_its_density_are_those_of_the_members(entry, model, pool) -> None:
     def density(index: np.ndarray) -> tf.Tensor:
@@ -146,6 +164,7 @@ def test_y_and_its_density_are_those_of_the_members(entry, model, pool) -> None:
         assert_close(density(index), [density(member) for member in index])
 
 
+@pytest.mark.feature("open shapes")
 @each(ALL, slow={entry.name for entry in ALL} - OPEN)
 def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> None:
     flags = [flags for flags in FLAGS if answers(entry, *flags, batched=True)]
@@ -167,6 +186,7 @@ def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> Non
         assert density.shape == index.shape
 
 
+@pytest.mark.feature("cache update")
 @each(ALL)
 def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
     if not hasattr(model, "posterior"):
@@ -178,6 +198,7 @@ def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
             assert_members_of(pool, index, flags, posterior.predict_f(POOL[index], *flags))
 
 
+@pytest.mark.feature("cache update")
 @each(ALL)
 def test_a_cache_follows_its_model(entry) -> None:
     model, X = entry.build(), POOL[rows((2, 3))] if entry.is_ours else POOL[:3]
@@ -193,6 +214,7 @@ def test_a_cache_follows_its_model(entry) -> None:
     assert_close(posterior.fused_predict_f(X), expected)
 
 
+@pytest.mark.feature("batch dimensions")
 @each(ALL)
 def test_samples_have_the_moments_of_the_members(entry, model) -> None:
     tf.random.set_seed(0)
@@ -215,6 +237,7 @@ def test_samples_have_the_moments_of_the_members(entry, model) -> None:
     assert model.predict_f_samples(POOL[:2]).shape == (2, P)
 
 
+@pytest.mark.feature("predict flags")
 @each(OURS)
 def test_flags_that_are_refused_are_named(entry, model) -> None:
     X, Y = POOL[rows((2, 3))], targets(entry)[rows((2, 3))]

@@ -1,0 +1,72 @@
+"""Models that predict by draws which they hold."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+
+from gpflow_ext.numerics import stacked
+from gpflow_ext.sampling.draws import Draws
+
+
+class HoldsDraws:
+    """The first base of models that average over draws of V and of hyperparameters.
+
+    Attributes
+    ----------
+    draw_names, draw_values
+        What was drawn, and its draws, [S, *shape] each.
+    """
+
+    draw_names: tuple[str, ...] = ()
+    draw_values: list[tf.Variable]
+
+    def assign_draws(self, draws: Draws | None, most: int | None = 200) -> None:
+        """Hold draws: from now on predictions average over them.
+
+        Parameters
+        ----------
+        draws
+            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
+        most
+            Evenly spaced draws of all chains to hold; ``None`` holds all.
+
+        Raises
+        ------
+        ValueError
+            For draws of another model.
+        """
+        held = {} if draws is None else draws.flat(most)
+        if held and (
+            set(held) - {"V", *self._named()} or held.get("V", tf.zeros([])).shape[1:] != self._shape_of_V()
+        ):
+            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
+        self.draw_names = tuple(held)
+        self.draw_values = [
+            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
+        ]
+
+    def _shape_of_V(self) -> tf.TensorShape:
+        """Return the shape of one draw of V."""
+        raise NotImplementedError
+
+    def _named(self) -> dict[str, gpflow.Parameter]:
+        """Return the parameters by their names."""
+        return {name.lstrip("."): part for name, part in gpflow.utilities.parameter_dict(self).items()}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy; frozen, what was drawn is still a parameter, so that draws can take its place."""
+        named = self._named() if self.draw_names else {}
+        for part in (named[name] for name in self.draw_names if name in named):
+            frozen = memo.get(id(part))
+            if tf.is_tensor(frozen) and not isinstance(frozen, gpflow.Parameter):
+                memo[id(part)] = stacked.Frozen(part, frozen)
+        inherited = getattr(super(), "__deepcopy__", None)
+        if inherited is not None:
+            return inherited(memo)
+        copied = memo[id(self)] = object.__new__(type(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
