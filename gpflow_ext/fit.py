@@ -38,6 +38,7 @@ from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
 from gpflow_ext.training.findings import findings
 from gpflow_ext.training.gradient_descent import gradient_descent
+from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.lbfgs_recipe import lbfgs_of_all
 from gpflow_ext.training.loop import Callback, FitResult, Status, Trail, iterate
 from gpflow_ext.training.recipe import NoOptions, Plan, Recipe, Run, as_recipe, recipe, recipe_of, register
@@ -145,7 +146,8 @@ def fit(
         Called with the number of each step, for example a ``gpflow.monitor.Monitor``.
     checkpoint_dir
         Folder for checkpoints. Where it holds one of the same model and settings, training resumes there
-        and ends exactly as if it had never stopped.
+        and ends exactly as if it had never stopped. SIGINT and SIGTERM then end the run after the present
+        step, with a checkpoint.
     checkpoint_every
         Steps between checkpoints; the last step is always saved.
     progress
@@ -211,7 +213,7 @@ def fit(
         if monitor is not None:
             callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]
         checkpoints: Checkpoints | None = None
-        trail = Trail()
+        trail, interrupts = Trail(), Interrupts()
 
         def restore() -> int:
             nonlocal checkpoints
@@ -228,6 +230,8 @@ def fit(
             return checkpoints.restore_latest() or 0
 
         shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
+        if checkpoint_dir is not None:
+            stack.enter_context(interrupts)
         first_step = start(plan, model, trail, restore, {"arguments": shared})
         last = LastSteps(model, steps)
         callbacks.append(last)
@@ -248,12 +252,14 @@ def fit(
             trail=trail,
             settled=plan.settled,
             seconds=math.inf if seconds is None else seconds,
+            interrupted=lambda: bool(interrupts),
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:
         check_first_step(model, data)
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
+    interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
     plan.finish()
     slope = last.slope(result)
     result = dataclasses.replace(

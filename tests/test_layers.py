@@ -29,11 +29,11 @@ TOWER: list[dict[str, str]] = [
     {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
-        "persistence": "manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "
+        "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding card portable serving exported export ."
     },
     {
-        "training": "starts loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
+        "training": "starts interrupts loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {

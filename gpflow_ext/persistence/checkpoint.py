@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .durable import sync, sync_alone, told
 from .manifest import check_same, describe, plain, write_json, write_text
 from .record import write_record
 
@@ -104,6 +105,8 @@ class Checkpoints:
         ------
         ValueError
             If the step is not beyond the last one, or the folder holds another run's checkpoints.
+        OSError
+            If the disk is full, or the folder cannot be written; it says what is left.
         """
         step, newest = int(step), max(self.steps, default=None)
         if newest != self._at:
@@ -111,6 +114,15 @@ class Checkpoints:
                 f"{self._directory} already holds a checkpoint of step {newest} that this run has not "
                 "restored: call restore_latest() first, or choose an empty folder"
             )
+        kept = (
+            "There is no checkpoint yet." if newest is None else f"The checkpoint of step {newest} is whole."
+        )
+        with told(f"The checkpoint of step {step}", self._directory, kept):
+            prefix = self._write(step)
+        self._at = step
+        return prefix
+
+    def _write(self, step: int) -> Path:
         if self._at is None:
             record = write_record(self._directory, self._model)
             # First, so that no checkpoint is ever without one.
@@ -118,9 +130,11 @@ class Checkpoints:
         elif step <= self._at:
             raise ValueError(f"step must grow from one checkpoint to the next; seen {step} after {self._at}")
         self._saved_step.assign(step)
-        prefix = self._manager.save(checkpoint_number=step)
-        self._at = step
-        return Path(prefix)
+        prefix = Path(self._manager.save(checkpoint_number=step))
+        for file in (*self._directory.glob(f"{prefix.name}.*"), self._directory / "checkpoint"):
+            sync(file)
+        sync_alone(self._directory)
+        return prefix
 
     def restore_latest(self) -> int | None:
         """Restore the newest readable checkpoint and return its step, or ``None`` if there is none.

@@ -24,6 +24,7 @@ from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
 from .card import model_card
+from .durable import sync, sync_alone, told
 from .manifest import describe, plain, sha256_json
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
@@ -145,7 +146,8 @@ def export(
         "difference_from_model": difference,
         "difference_of_onnx": onnx_difference,
     }
-    with _alone(path):
+    kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
+    with told("The model", path, kept), _alone(path):
         return _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
 
 
@@ -203,7 +205,9 @@ def _write(
         manifest["sha256"] = {file.relative_to(partial).as_posix(): sha256_file(file) for file in files}
         (partial / "manifest.json").write_bytes(sealed(manifest, key))
         verify(partial)  # so that no version exists that load_exported would refuse
+        sync(partial)
         _publish(partial, final)
+        sync_alone(path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -214,6 +218,8 @@ def _publish(partial: Path, final: Path) -> None:
     try:
         os.replace(partial, final)
     except OSError as error:  # without locks
+        if not final.exists():
+            raise
         raise ValueError(f"{final} was made by another export meanwhile: export again. ({error})") from error
 
 

@@ -21,6 +21,8 @@ import tensorflow_probability as tfp
 
 from gpflow_ext._version import __version__
 
+from .durable import sync, sync_alone
+
 _SMALL = 16  # arrays up to this size are written out, longer ones as a hash
 _INCIDENTAL = {"name", "parameters", "validate_args", "allow_nan_stats", "validate_event_size", "dtype"}
 
@@ -119,7 +121,9 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.tmp")
     try:
         yield partial
+        sync(partial)
         os.replace(partial, path)
+        sync_alone(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

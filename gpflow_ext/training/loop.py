@@ -28,6 +28,7 @@ class Status(enum.Enum):
     CONVERGED = "The objective and the stationarity conditions settled within the tolerance."
     STOPPED_EARLY = "The score on held-out data stopped improving; the best parameters were restored."
     MAX_STEPS = "The number of steps asked for was reached before the objective settled."
+    INTERRUPTED = "A signal asked the run to end."
     OUT_OF_TIME = "The seconds asked for were over before the objective settled."
     NON_FINITE = "The objective became NaN or infinite; the last good state was restored."
     DIVERGED = (
@@ -118,6 +119,7 @@ def iterate(
     trail: Trail | None = None,
     settled: Status = Status.CONVERGED,
     seconds: float = math.inf,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -142,6 +144,8 @@ def iterate(
         The status of a run that stops by ``tolerance``.
     seconds
         After which no step begins.
+    interrupted
+        Asked before each step whether the run shall end.
     """
     trail = Trail() if trail is None else trail
     begin, objective, times = time.perf_counter(), [], []
@@ -150,8 +154,8 @@ def iterate(
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
             break
-        if time.perf_counter() - begin > seconds:
-            failure = Status.OUT_OF_TIME
+        if interrupted() or time.perf_counter() - begin > seconds:
+            failure = Status.INTERRUPTED if interrupted() else Status.OUT_OF_TIME
             break
         before = _read(variables)
         value, at_rest = update()

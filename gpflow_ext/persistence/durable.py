@@ -1,0 +1,58 @@
+"""Writing that survives a loss of power, and says in a sentence why it failed and what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import tensorflow as tf
+
+_FAILURES = (
+    OSError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnknownError,
+    tf.errors.InternalError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.NotFoundError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.DataLossError,
+    tf.errors.OutOfRangeError,  # of a file that may not grow
+)
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file, or a folder and all below it, is on the disk and not in memory alone."""
+    if path.is_dir():
+        for below in path.iterdir():
+            sync(below)
+    sync_alone(path)
+
+
+def sync_alone(path: Path) -> None:
+    """Do so for one file, or for the names in a folder."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no folder
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def told(what: str, folder: Path, kept: str) -> Iterator[None]:
+    """Raise ``OSError`` for whatever fails in writing: what was written, where, why, and what is ``kept``."""
+    try:
+        yield
+    except _FAILURES as error:
+        reason = getattr(error, "strerror", None) or _said(error)
+        number = getattr(error, "errno", None)
+        said = f"{what} could not be written to {folder}: {reason}. {kept}"
+        raise (OSError(said) if number is None else OSError(number, said)) from error
+
+
+def _said(error: Exception) -> str:
+    """What the system said, out of a message of TensorFlow's: "{{node}} path; reason [Op:name]"."""
+    return str(error).splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]

@@ -1,0 +1,58 @@
+"""Signals that ask a run to end: it ends after the step that it is in, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Takes note of SIGINT and SIGTERM while it is entered, where Python or nobody handles them else.
+
+    A second signal has the usual effect at once. It does nothing outside of the main thread, to which Python
+    gives all signals.
+    """
+
+    def __init__(self) -> None:
+        self._asked: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        """Begin to take note."""
+        if threading.current_thread() is threading.main_thread():
+            usual = (signal.default_int_handler, signal.SIG_DFL)
+            for number in _SIGNALS:
+                if signal.getsignal(number) in usual:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the signals to whoever had them before."""
+        self._let_go()
+
+    def __bool__(self) -> bool:
+        """Tell whether a signal has come."""
+        return self._asked is not None
+
+    def end(self, said: str) -> None:
+        """Do what the signal is there for: raise ``KeyboardInterrupt``, or ``SystemExit`` for SIGTERM."""
+        if self._asked == signal.SIGINT:
+            raise KeyboardInterrupt(said)
+        if self._asked is not None:
+            print(said, flush=True)
+            raise SystemExit(128 + self._asked)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = number
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
