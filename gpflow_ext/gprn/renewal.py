@@ -48,7 +48,8 @@ class FollowsVariables:
     def _read(self, part: tf.Tensor | tf.Variable) -> tf.Tensor:
         if not isinstance(part, tf.Variable):
             return part
-        return tf.ensure_shape(part.read_value(), [self.num_rows, part.shape[1]])
+        rows = self.num_rows if part.shape[0] is None else part.shape[0]
+        return tf.ensure_shape(part.read_value(), [rows, *part.shape[1:]])
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:

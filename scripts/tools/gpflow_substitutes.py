@@ -232,7 +232,6 @@ def _gaussian(variance: Any, likelihood: Any) -> Any:
 SUBSTITUTES: Mapping[str, Mapping[str, type[Any]]] = {
     "VGPKMM": {"GPR": gpr(models.VGPKMM), "SGPR": sgpr(models.VGPKMM), "VGP": vgp(models.VGPKMM)},
     "GPLaplace": {"GPR": gpr(models.GPLaplace), "VGP": vgp(models.GPLaplace)},
-    "GPTaylor": {"GPR": gpr(models.GPTaylor), "VGP": vgp(models.GPTaylor)},
     "SparseEP": {
         "GPR": gpr(models.SparseEP, sparse=True),
         "GPRFITC": sgpr(models.SparseEP),

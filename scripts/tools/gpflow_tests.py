@@ -39,7 +39,6 @@ MINUTES = 20.0  # of one substitution, at most
 REPLACED: dict[str, tuple[str, ...]] = {
     "VGPKMM": ("GPR", "SGPR", "VGP"),
     "GPLaplace": ("GPR", "VGP"),
-    "GPTaylor": ("GPR", "VGP"),
     "SparseEP": ("GPR", "GPRFITC", "VGP"),
     "SGPMCFreeForm": ("SGPMC", "GPMC"),
     "SVGPRobustMax": ("SVGP",),
