@@ -58,12 +58,7 @@ class HoldsData:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy whose variables have the open shapes of these; TensorFlow's own would close them."""
-        for part in self.variables:
-            if id(part) not in memo and not part.shape.is_fully_defined():
-                memo[id(part)] = tf.Variable(part.read_value(), part.trainable, shape=part.shape)
-        copied = memo[id(self)] = object.__new__(type(self))
-        vars(copied).update(copy.deepcopy(vars(self), memo))
-        return copied
+        return copied(self, memo)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, where TensorFlow has closed the shapes of variables."""
@@ -137,18 +132,33 @@ class HoldsData:
     def _replace(self, X: Array, Y: Array) -> None:
         parts = list(zip(vars(self)["data"], (X, Y), "XY", strict=True))
         for part, new, name in parts:
-            if isinstance(part, tf.Variable) and not part.shape.is_compatible_with(new.shape):
-                raise ValueError(
-                    f"{name} is held in a tf.Variable of shape {part.shape}, which cannot take {new.shape}: "
-                    "build the model with tf.Variable(..., shape=[None, columns]) for other numbers of rows."
-                )
-        self.data = tuple(_replaced(part, new) for part, new, _ in parts)
+            check_fits(part, new, name)
+        self.data = tuple(replaced(part, new) for part, new, _ in parts)
 
 
 def follow(model: Any) -> None:
     """Bring a model that holds its data to their present number of rows; see `HoldsData.follow_data`."""
-    if isinstance(model, HoldsData):
+    if hasattr(model, "follow_data"):
         model.follow_data()
+
+
+def copied(owner: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy of a module whose variables have the open shapes of its own."""
+    for part in owner.variables:
+        if id(part) not in memo and not part.shape.is_fully_defined():
+            memo[id(part)] = tf.Variable(part.read_value(), part.trainable, shape=part.shape)
+    made = memo[id(owner)] = object.__new__(type(owner))
+    vars(made).update(copy.deepcopy(vars(owner), memo))
+    return made
+
+
+def check_fits(part: Any, new: Array, name: str) -> None:
+    """Raise ``ValueError`` where data are held in a variable that cannot take others."""
+    if isinstance(part, tf.Variable) and not part.shape.is_compatible_with(new.shape):
+        raise ValueError(
+            f"{name} is held in a tf.Variable of shape {part.shape}, which cannot take {new.shape}: "
+            "build the model with tf.Variable(..., shape=[None, columns]) for other numbers of rows."
+        )
 
 
 def hold(given: tuple[Any, Any], checked: tuple[Array, Array]) -> tuple[Any, Any]:
@@ -164,7 +174,7 @@ def hold(given: tuple[Any, Any], checked: tuple[Array, Array]) -> tuple[Any, Any
     ValueError
         For a variable of another dtype than GPflow's default float type, or a `gpflow.Parameter`.
     """
-    X, Y = (_part(part, values, name) for part, values, name in zip(given, checked, "XY", strict=True))
+    X, Y = (kept(part, values, name) for part, values, name in zip(given, checked, "XY", strict=True))
     return X, Y
 
 
@@ -225,14 +235,16 @@ def _opened(part: Any) -> Any:
     return tf.Variable(part.read_value(), part.trainable, shape=[None, *part.shape[1:]])
 
 
-def _replaced(part: Any, new: Array) -> Any:
+def replaced(part: Any, new: Array) -> Any:
+    """Return what holds the new data: the variable that held the old ones, or a tensor."""
     if not isinstance(part, tf.Variable):
         return tf.constant(new)
     part.assign(new)
     return part
 
 
-def _part(given: Any, checked: Array, name: str) -> Any:
+def kept(given: Any, checked: Array, name: str) -> Any:
+    """Return a part of the data as it is held; see `hold`."""
     if isinstance(given, gpflow.Parameter):
         raise ValueError(
             f"{name} is a gpflow.Parameter, but data are not trained: give an array or a tf.Variable."

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
-from gpflow_ext.gprn.outputs import BLOCK, Outputs, known, summarise
+from gpflow_ext.gprn.outputs import BLOCK, Outputs, VariableOutputs, known, summarise
 from gpflow_ext.numerics import batched
 from gpflow_ext.training import distribute
 
@@ -44,10 +45,19 @@ class CollapsedPosterior(tf.Module):
         strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         super().__init__()
-        sharded = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
-        patterns, pattern = summarise(outputs, **sharded)
+        self._followed = outputs if isinstance(outputs, VariableOutputs) else None
+        if self._followed is not None and strategy is not None:
+            raise NotImplementedError(
+                "`strategy` shards targets that are summed once: give an array, no tf.Variable."
+            )
+        self.data: tuple[tf.Tensor, ...]
+        if self._followed is None:
+            sharded = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
+            patterns, pattern = summarise(outputs, **sharded)
+            self.data = (*patterns, draws)
+        else:
+            pattern, self.data = np.zeros(outputs.num_outputs, np.int32), (draws,)
         self._outputs, self._pattern = outputs, tf.constant(pattern)
-        self.data = (*patterns, draws)
         N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
         self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
         self.prec = gpflow.Parameter(tf.zeros([N, K, K], dtype), trainable=False)
@@ -56,7 +66,7 @@ class CollapsedPosterior(tf.Module):
     @property
     def patterns(self) -> network.Patterns:
         """What the bound needs of the targets."""
-        return network.Patterns(*self.data[:3])
+        return network.Patterns(*self.data[:3]) if self._followed is None else self._followed.patterns
 
     @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -85,7 +95,7 @@ class CollapsedPosterior(tf.Module):
 
     def start(self, prior: NetworkPrior) -> tf.Tensor:
         """Return the nodes at the start, [N, K]."""
-        return network.start(self.data[3], prior.weights, prior.noise)
+        return network.start(self.data[-1], prior.weights, prior.noise)
 
     def restart(self, prior: NetworkPrior) -> None:
         """Replace q(F) by the optimum given the q(W) that is optimal where F is known to be at the start."""

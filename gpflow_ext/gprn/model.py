@@ -13,7 +13,6 @@ from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data.checks import Array
 from gpflow_ext.gprn import conditional, network, outputs, renewal
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import Inducing, NetworkPrior, View
@@ -27,7 +26,7 @@ from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.holds_draws import HoldsDraws
 
 
-class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
+class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrainingLossMixin):
     """Regression on D outputs whose correlations depend on the input: y = W(x)f(x) + ε, ε ~ N(0, σ²I).
 
     K nodes f_k ~ GP(0, k_f + nugget·δ) and all D·K weights w_dk ~ GP(0, k_w) (Wilson et al. 2012). The bound
@@ -52,7 +51,8 @@ class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
     data
         (X [N, Q], Y [N, D]). Y may be an array, the path of a .npy file, which is memory-mapped, or a
         ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target: exact,
-        at the cost of one factorisation for each distinct set of missing rows.
+        at the cost of one factorisation for each distinct set of missing rows. Variables are followed, see
+        `renewal.FollowsVariables`; targets in them are complete.
     kernel
         k_f, of one output.
     weight_kernel
@@ -133,7 +133,7 @@ class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
 
     def begin(
         self,
-        X: Array,
+        X: tf.Tensor | tf.Variable,
         Y: outputs.Outputs,
         shape: Sequence[int] | None,
         seed: int,
@@ -142,17 +142,19 @@ class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
         """Hold data and make q anew, of tensors where there is an output shape."""
         if shape is not None and isinstance(Y, outputs.StreamOutputs):
             raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
+        self.num_rows = Y.num_data
         self._outputs = Y
-        self.data: tuple[tf.Tensor, ...] = (tf.constant(X),)
+        self.data = (X,)
         prior = self.prior()
         draws = renewal.draws(prior, self.num_latent, seed)
         self.q: CollapsedPosterior | TensorPosterior
         if shape is None:
             self.q = CollapsedPosterior(Y, draws, prior, strategy)
-            self.data = (self.data[0], *self.q.patterns)
+            self.data = (X, Y.variable) if isinstance(Y, outputs.VariableOutputs) else (X, *self.q.patterns)
         else:
-            self.data = (self.data[0], Y.gather(range(Y.num_outputs)))
-            self.q = TensorPosterior(self.data[1], shape, draws, prior)
+            targets = Y.variable if isinstance(Y, outputs.VariableOutputs) else Y.gather(range(Y.num_outputs))
+            self.data = (X, targets)
+            self.q = TensorPosterior(targets, shape, draws, prior)
 
     def update_data(
         self,
@@ -207,6 +209,7 @@ class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
         With a ``batch`` of random outputs, their numbers [B] and targets [N, B], the tensor posterior gives
         an unbiased estimate.
         """
+        self.follow_data()
         if batch is None:
             return self.q.elbo(self.prior())
         if isinstance(self.q, CollapsedPosterior):
@@ -246,6 +249,7 @@ class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> NetworkPosterior:
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        self.follow_data()
         kind = DrawsPosterior if self.draw_names else ApproximatePosterior
         return kind(self, precompute_cache)
 
@@ -255,6 +259,7 @@ class GPRNTensor(HoldsDraws, GPModel, InternalDataTrainingLossMixin):
 
     def sampled(self) -> SampledNetwork:
         """Return what `gpflow_ext.sample` draws: the nodes, from their present means, and all else."""
+        self.follow_data()
         if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
             raise NotImplementedError(
                 'Sampling is for GPRNTensor(posterior="collapsed") without inducing inputs.'

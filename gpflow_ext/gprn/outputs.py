@@ -49,6 +49,43 @@ class ArrayOutputs:
         return tf.gather(self.data[0], indices, axis=1)
 
 
+class VariableOutputs:
+    """Targets in a variable, none missing and as many rows as it had here; their sums are made each time.
+
+    Raises
+    ------
+    ValueError
+        For targets that are not finite: which rows are missing decides the graphs.
+    """
+
+    def __init__(self, variable: tf.Variable) -> None:
+        if not np.isfinite(variable).all():
+            raise ValueError(
+                "Y is a tf.Variable and must be finite: give targets of which some are missing as an array, "
+                "and others later by `model.update_data`."
+            )
+        self.variable = variable
+        self.num_data, self.num_outputs = (int(size) for size in tf.shape(variable))
+
+    @property
+    def patterns(self) -> Patterns:
+        """What the bound needs of the present targets."""
+        Y, dtype = self._values(), self.variable.dtype
+        return Patterns(tf.ones([1, self.num_data], dtype), Y[None], tf.constant([self.num_outputs], dtype))
+
+    def blocks(self, size: int) -> Iterator[tf.Tensor]:
+        """See `Outputs`."""
+        for begin in range(0, self.num_outputs, size):
+            yield self._values()[:, begin : begin + size]
+
+    def gather(self, indices: Any) -> tf.Tensor:
+        """See `Outputs`."""
+        return tf.gather(self._values(), indices, axis=1)
+
+    def _values(self) -> tf.Tensor:
+        return tf.ensure_shape(tf.convert_to_tensor(self.variable), [self.num_data, self.num_outputs])
+
+
 class FileOutputs:
     """Targets in a .npy file, memory-mapped; not inside a graph that is exported."""
 
@@ -125,6 +162,8 @@ def hold(Y: Any) -> Outputs:
         held = FileOutputs(Y)
     elif isinstance(Y, tf.data.Dataset):
         held = StreamOutputs(Y)
+    elif isinstance(Y, tf.Variable):
+        held = VariableOutputs(Y)
     else:
         raw = np.asarray(Y)
         if raw.ndim != 2 or raw.dtype.kind not in "biuf":

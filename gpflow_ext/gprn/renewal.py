@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gpflow
@@ -19,23 +20,95 @@ from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.tensor import TensorPosterior
 
 
-def hold(data: Any) -> tuple[Array, outputs.Outputs]:
-    """Check data (X [N, Q], Y [N, D]) and return them.
+class FollowsVariables:
+    """A base of networks whose data may be in variables.
+
+    The model has the values that are in them whenever it is asked; graphs as well, for as many rows as there
+    were when they were traced. Other numbers of rows are seen by the next call: the collapsed posterior keeps
+    the sites of rows that stay at their places, and gets new parameters.
+
+    Attributes
+    ----------
+    num_rows
+        The number of rows that the posterior is for.
+    """
+
+    num_rows: int
+    variables: Sequence[tf.Variable]
+
+    @property
+    def data(self) -> tuple[tf.Tensor, ...]:
+        """The inputs and what is kept of the targets, as tensors."""
+        return tuple(map(self._read, vars(self).get("data", ())))
+
+    @data.setter
+    def data(self, parts: tuple[tf.Tensor | tf.Variable, ...]) -> None:
+        vars(self)["data"] = parts
+
+    def _read(self, part: tf.Tensor | tf.Variable) -> tf.Tensor:
+        if not isinstance(part, tf.Variable):
+            return part
+        rows = self.num_rows if part.shape[0] is None else part.shape[0]
+        return tf.ensure_shape(part.read_value(), [rows, *part.shape[1:]])
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """All trainable variables but those of the data."""
+        found: Sequence[tf.Variable] = super().trainable_variables  # type: ignore[misc]
+        data = {id(part) for part in vars(self).get("data") or ()}
+        return tuple(variable for variable in found if id(variable) not in data)
+
+    def follow_data(self) -> None:
+        """Bring the posterior to the number of rows that variables have now; not in graphs.
+
+        Raises
+        ------
+        ValueError
+            Where X and Y have different numbers of rows, or the posterior is of tensors.
+        """
+        parts = vars(self)["data"][:2]
+        variables = [part for part in parts if isinstance(part, tf.Variable)]
+        if not tf.executing_eagerly() or all(len(part.read_value()) == self.num_rows for part in variables):
+            return
+        grow(self, *parts)
+
+
+def grow(model: Any, X: tf.Variable, Y: tf.Variable) -> None:
+    """Bring a network to another number of rows in both variables of its data."""
+    if not all(isinstance(part, tf.Variable) for part in (X, Y)) or len(X.read_value()) != len(
+        Y.read_value()
+    ):
+        raise ValueError(
+            "X and Y must have one number of rows: assign to both variables before the model is used."
+        )
+    if not isinstance(model.q, CollapsedPosterior):
+        raise ValueError(
+            'posterior="tensor" is of the rows that it was made for: give other numbers of rows by '
+            "`model.update_data`, not through the variables."
+        )
+    old, before = model.q, model.num_rows
+    held_outputs = outputs.VariableOutputs(Y)
+    model.begin(X, held_outputs, None, 0, None)
+    keep_sites(model.q, old, held.kept_rows(None, before, held_outputs.num_data))
+    model.assign_draws(None)
+
+
+def hold(data: Any) -> tuple[tf.Tensor | tf.Variable, outputs.Outputs]:
+    """Check data (X [N, Q], Y [N, D]) and return what is held of them.
 
     Raises
     ------
     ValueError
-        When they cannot be used, or are held in variables: the targets are read once, not in each step.
+        When they cannot be used.
     """
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError("`data` must be a pair (X, Y) of inputs [N, Q] and targets [N, D].")
-    if any(isinstance(part, tf.Variable | gpflow.Parameter) for part in data):
-        raise ValueError(
-            "GPRNTensor sums over its targets once, so that it cannot follow a tf.Variable: give arrays, and "
-            "others later by `model.update_data`."
-        )
-    Y = outputs.hold(data[1])
-    return checks.check_data((data[0], np.zeros([Y.num_data, 1])))[0], Y
+    targets = data[1]
+    if isinstance(targets, tf.Variable | gpflow.Parameter):
+        held.kept(targets, targets, "Y")
+    Y = outputs.hold(targets)
+    X, _ = checks.check_data((data[0], np.zeros([Y.num_data, 1])))
+    return held.kept(data[0], X, "X"), Y
 
 
 def points(inducing_variable: Any, posterior: str) -> InducingPoints | None:
@@ -70,20 +143,34 @@ def renew(
 ) -> None:
     """Replace the data of a network; see `GPRNTensor.update_data`."""
     X, Y = hold(data)
+    model.follow_data()
     old, before = model.q, model.data[0]
     checks.check_widths((X.shape[1], Y.num_outputs), (before.shape[1], model.outputs.num_outputs))
     rows = held.kept_rows(index, len(before), len(X))
     if isinstance(old, CollapsedPosterior):
-        model.begin(X, Y, None, seed, strategy)
+        model.begin(*_into_variables(model, X, Y), None, seed, strategy)
         keep_sites(model.q, old, rows)
     else:
         sides = [
-            conditional.condition(kernel, before, chol, tf.constant(X), False).A
+            conditional.condition(kernel, before, chol, tf.convert_to_tensor(X), False).A
             for kernel, chol in _sides(model)
         ]
-        model.begin(X, Y, old.output_shape, seed, strategy)
+        model.begin(*_into_variables(model, X, Y), old.output_shape, seed, strategy)
         keep_means(model.q, old, *zip(sides, (chol for _, chol in _sides(model)), strict=True))
     model.assign_draws(None)
+
+
+def _into_variables(model: Any, X: Any, Y: outputs.Outputs) -> tuple[Any, outputs.Outputs]:
+    """Return other data as they are held: assigned to the variables of the model where it has them."""
+    held_X, held_Y = vars(model)["data"][0], getattr(model.outputs, "variable", None)
+    inputs = np.asarray(X)
+    held.check_fits(held_X, inputs, "X")
+    if held_Y is not None:
+        targets = Y.gather(range(Y.num_outputs)).numpy()
+        held.check_fits(held_Y, targets, "Y")
+        held_Y.assign(targets)
+        Y = outputs.VariableOutputs(held_Y)
+    return held.replaced(held_X, inputs), Y
 
 
 def _sides(model: Any) -> list[tuple[gpflow.kernels.Kernel, tf.Tensor]]:

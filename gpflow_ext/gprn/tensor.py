@@ -26,7 +26,7 @@ class TensorPosterior(tf.Module):
     Parameters
     ----------
     Y
-        The targets [N, D], NaN where one is missing.
+        The targets [N, D], NaN where one is missing; a variable is read anew at each use.
     shape
         d₁, …, d_M with a product of at least D: the grid that the outputs fill in row-major order. Weights
         of cells beyond D have mean zero and no targets.
@@ -48,6 +48,7 @@ class TensorPosterior(tf.Module):
     def __init__(self, Y: tf.Tensor, shape: Sequence[int], draws: tf.Tensor, prior: NetworkPrior) -> None:
         super().__init__()
         self.data, self._num_outputs = (Y,), int(Y.shape[1])
+        Y = tf.convert_to_tensor(Y)
         self.output_shape = tuple(int(size) for size in shape)
         if min(self.output_shape, default=0) < 1 or np.prod(self.output_shape) < self._num_outputs:
             raise ValueError(
@@ -79,7 +80,9 @@ class TensorPosterior(tf.Module):
         mean, output_var = self.payload()
         scale = tf.ones([], prior.noise.dtype)
         if batch is None:
-            (Y,) = self.data
+            Y = tf.ensure_shape(
+                tf.convert_to_tensor(self.data[0]), [self.node_mean.shape[0], self._num_outputs]
+            )
         else:
             indices, Y = batch
             mean, output_var = tf.gather(mean, indices, axis=1), tf.gather(output_var, indices)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import gpflow
 import tensorflow as tf
 
+from gpflow_ext.data import held
 from gpflow_ext.numerics import stacked
 from gpflow_ext.sampling.draws import Draws
 
@@ -39,14 +39,14 @@ class HoldsDraws:
         ValueError
             For draws of another model.
         """
-        held = {} if draws is None else draws.flat(most)
-        if held and (
-            set(held) - {"V", *self._named()} or held.get("V", tf.zeros([])).shape[1:] != self._shape_of_V()
+        given = {} if draws is None else draws.flat(most)
+        if given and (
+            set(given) - {"V", *self._named()} or given.get("V", tf.zeros([])).shape[1:] != self._shape_of_V()
         ):
-            raise ValueError(f"These are draws of another model: they hold {', '.join(held)}.")
-        self.draw_names = tuple(held)
+            raise ValueError(f"These are draws of another model: they hold {', '.join(given)}.")
+        self.draw_names = tuple(given)
         self.draw_values = [
-            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in held.values()
+            tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in given.values()
         ]
 
     def _shape_of_V(self) -> tf.TensorShape:
@@ -64,9 +64,4 @@ class HoldsDraws:
             frozen = memo.get(id(part))
             if tf.is_tensor(frozen) and not isinstance(frozen, gpflow.Parameter):
                 memo[id(part)] = stacked.Frozen(part, frozen)
-        inherited = getattr(super(), "__deepcopy__", None)
-        if inherited is not None:
-            return inherited(memo)
-        copied = memo[id(self)] = object.__new__(type(self))
-        vars(copied).update(copy.deepcopy(vars(self), memo))
-        return copied
+        return held.copied(self, memo)

@@ -50,12 +50,14 @@ def cases(size: int) -> dict[str, Build]:
     return {
         "GPR": lambda: (models.GPR(real, kernel()), None),
         "SGPR": lambda: (models.SGPR(real, kernel(), points()), None),
+        "GPRFITC, free points": lambda: (models.GPRFITC(real, kernel(), points()), None),
         "VGP, Bernoulli": lambda: (models.VGP(binary, kernel(), likelihoods.Bernoulli()), None),
         "VGP, Poisson": lambda: (models.VGP(counts, kernel(), likelihoods.Poisson()), None),
         "VGPOpperArchambeau": lambda: (opper_archambeau(), None),
         "SVGP, Bernoulli": lambda: (svgp(False), binary),
         "SVGP, free points": lambda: (svgp(True), binary),
         "SVGP, diagonal": lambda: (svgp(False, q_diag=True), binary),
+        "SVGP, diagonal, free points": lambda: (svgp(True, q_diag=True), binary),
     }
 
 
@@ -79,12 +81,12 @@ def ours(build: Build) -> Record:
     seconds, counted = [], [0]
     initialise = lbfgs.Run.__init__
 
-    def counting(self: Any, coordinates: Any, evaluate: Any, *rest: Any) -> None:
+    def counting(self: Any, coordinates: Any, evaluate: Any, *rest: Any, **more: Any) -> None:
         def once() -> Any:
             counted[0] += 1
             return evaluate()
 
-        initialise(self, coordinates, once, *rest)
+        initialise(self, coordinates, once, *rest, **more)
 
     lbfgs.Run.__init__ = counting  # type: ignore[method-assign, assignment]
     try:

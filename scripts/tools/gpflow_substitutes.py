@@ -232,7 +232,6 @@ def _gaussian(variance: Any, likelihood: Any) -> Any:
 SUBSTITUTES: Mapping[str, Mapping[str, type[Any]]] = {
     "VGPKMM": {"GPR": gpr(models.VGPKMM), "SGPR": sgpr(models.VGPKMM), "VGP": vgp(models.VGPKMM)},
     "GPLaplace": {"GPR": gpr(models.GPLaplace), "VGP": vgp(models.GPLaplace)},
-    "GPTaylor": {"GPR": gpr(models.GPTaylor), "VGP": vgp(models.GPTaylor)},
     "SparseEP": {
         "GPR": gpr(models.SparseEP, sparse=True),
         "GPRFITC": sgpr(models.SparseEP),
@@ -289,21 +288,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
-    """Keep how a test ended."""
+    """Write how a test ended, at once: a run may be cut off."""
     outcome = yield
-    found = outcome.get_result()
-    if found.when == "call" or not found.passed:
-        _records.append(
-            {
-                "test": item.nodeid,
-                "file": str(item.path),
-                "outcome": found.outcome if found.when == "call" or found.skipped else "error",
-                "reason": _reason(call, found),
-            }
-        )
-
-
-_records: list[dict[str, str]] = []
+    found, path = outcome.get_result(), item.config.getoption("--substitutes-to")
+    if path is None or (found.when != "call" and found.passed):
+        return
+    record = {
+        "test": item.nodeid,
+        "outcome": found.outcome if found.when == "call" or found.skipped else "error",
+        "reason": _reason(call, found),
+        "built": str(item.path) in _built,
+    }
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def _reason(call: Any, found: Any) -> str:
@@ -311,11 +308,3 @@ def _reason(call: Any, found: Any) -> str:
         return ""
     text = " ".join(str(call.excinfo.value).split())
     return f"{call.excinfo.typename}: {text}"[:_SAID]
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write what was kept."""
-    path = session.config.getoption("--substitutes-to")
-    if path is not None:
-        lines = [{**record, "built": record["file"] in _built} for record in _records]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -16,7 +16,7 @@ import gpflow_ext as gpx
 from conformance.holders import CONTROLS, FREE, HOLDERS, NETWORKS, SITES, Holder, points, variables
 from gpflow_ext.compiled import clear_compiled, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, StickBreaking
-from gpflow_ext.models import VGPKMM, GPLaplace, SGPMCFreeForm, SparseEP
+from gpflow_ext.models import VGPKMM, GPLaplace, GPRNTensor, SGPMCFreeForm, SparseEP
 
 FOLLOWERS = {**SITES, **FREE}
 FIRST, MORE = 12, 20
@@ -270,10 +270,67 @@ def test_a_network_keeps_the_sites_of_rows_that_stay() -> None:
         np.testing.assert_array_equal(now[0], 0.0)
 
 
+def take_parameters(model: Any, other: Any) -> None:
+    """Assign to all parameters of a model those of another one."""
+    values = gpflow.utilities.read_values(other)
+    named = {name for name in gpflow.utilities.parameter_dict(model) if "data[" not in name}
+    gpflow.utilities.multiple_assign(model, {name: values[name] for name in named})
+
+
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_says_that_it_follows_no_variables(name: str) -> None:
+def test_a_network_follows_the_variables_of_its_data(name: str) -> None:
+    """Eagerly, in a graph that was traced before, in training, and where `update_data` assigns to them."""
+    holder = HOLDERS[name]
+    data, now = holder.sample(FIRST, 0), holder.sample(FIRST, 3)
+    held = variables(data)
+    model = holder.build(held)
+    in_graph = tf.function(lambda: (model.predict_f(XNEW), model.elbo()), autograph=False)
+    in_graph()
+    assert model.predict_f(XNEW)[0].shape == (len(XNEW), data[1].shape[1])
+    assign(held, now)
+    expected = holder.build(now)
+    take_parameters(expected, model)
+    assert_same(model.predict_f(XNEW), expected.predict_f(XNEW))
+    found, elbo = in_graph()
+    assert_same(found, expected.predict_f(XNEW))
+    np.testing.assert_allclose([elbo, model.elbo()], expected.elbo(), rtol=1e-9)
+    result = gpx.fit(model, steps=5, progress=False)
+    assert result.objective[-1] > elbo
+    take_parameters(expected, model)
+    np.testing.assert_allclose(model.elbo(), expected.elbo(), rtol=1e-9)
+    assert not {id(part) for part in held} & {id(part) for part in model.trainable_variables}
+    model.update_data(data)
+    assert_same([part.numpy() for part in held], data)
+
+
+@pytest.mark.parametrize("name", ["GPRN", "GPRN-sparse"])
+def test_a_network_follows_other_numbers_of_rows(name: str) -> None:
+    holder = HOLDERS[name]
+    data = holder.sample(MORE, 0)
+    held = variables(rows(data, FIRST))
+    model, reference = holder.build(held), holder.build(rows(data, FIRST))
+    assign(held, data)
+    reference.update_data(data)
+    assert_same(model.predict_f(XNEW), reference.predict_f(XNEW))
+    assert model.q.location.shape[0] == MORE
+    held[0].assign(data[0][:5])
+    with pytest.raises(ValueError, match="assign to both"):
+        model.predict_f(XNEW)
+
+
+def test_what_variables_of_a_network_cannot_hold() -> None:
+    data = HOLDERS["GPRN"].sample(MORE, 0)
+    held = variables(rows(data, FIRST))
+    model = HOLDERS["GPRN-tensor"].build(held)
+    assign(held, data)
     with pytest.raises(ValueError, match="update_data"):
-        HOLDERS[name].build(variables(HOLDERS[name].sample(FIRST, 0)))
+        model.elbo()
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with pytest.raises(NotImplementedError, match="strategy"):
+        GPRNTensor(variables(data), problems.kernel(), problems.kernel(), 2, strategy=strategy)
+    data[1][2, 0] = np.nan
+    with pytest.raises(ValueError, match="finite"):
+        HOLDERS["GPRN"].build(variables(data))
 
 
 def test_what_a_variable_must_be() -> None:
