@@ -230,12 +230,11 @@ def fit(
             return checkpoints.restore_latest() or 0
 
         shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
-        if checkpoint_dir is not None:
-            stack.enter_context(interrupts)
         first_step = start(plan, model, trail, restore, {"arguments": shared})
         last = LastSteps(model, steps)
         callbacks.append(last)
         if checkpoint_dir is not None:
+            stack.enter_context(interrupts)
             callbacks.append(_saver(plan, checkpoints, checkpoint_every))
         shown = progress if chief else False
         callbacks.append(

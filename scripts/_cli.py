@@ -68,7 +68,7 @@ def parser(description: str, epilog: str, *, several_targets: bool = False) -> a
         help="share of the rows to test on (default: %(default)s)",
     )
     data.add_argument(
-        "--seed", type=int, default=0, help="seed of the split and of the training (default: %(default)s)"
+        "--seed", type=int, default=0, help="of the split and the training (default: %(default)s)"
     )
     scaling = data.add_mutually_exclusive_group()
     scaling.add_argument("--raw", action="store_true", help="do not standardise the inputs")
@@ -335,16 +335,17 @@ def train(script: Any, objective: str) -> None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call ``main``; print a wrong input as one message instead of a traceback."""
+    """Call ``main``; print a wrong input, or an interruption, as one message instead of a traceback."""
     try:
         main()
-    except (ValueError, FileNotFoundError, ImportError, ConnectionError, NotImplementedError) as error:
+    except KeyboardInterrupt as error:
+        _fail(str(error) or "Interrupted.", 130)
+    except (ValueError, OSError, ImportError, NotImplementedError) as error:
         if os.environ.get("GPFLOW_EXT_TRACEBACK"):
             raise
-        _fail(str(error))
+        _fail(f"error: {error}\n(set GPFLOW_EXT_TRACEBACK=1 to see where)", 2)
 
 
-def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    print("(set GPFLOW_EXT_TRACEBACK=1 to see where)", file=sys.stderr)
-    raise SystemExit(2)
+def _fail(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gpflow
 import numpy as np
 import problems
 import pytest
@@ -21,6 +23,8 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import GPLaplace
 from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.training.interrupts import Interrupts
 
 MOST = 200  # writes of one export, more than there are
 
@@ -81,7 +85,7 @@ def test_whichever_write_of_a_checkpoint_fails_the_one_before_is_restored(tmp_pa
         checkpoints.save(1)
         model.kernel.variance.assign(2.0)
         with faults.failing(number):
-            said = attempt(lambda: checkpoints.save(2))
+            said = attempt(functools.partial(checkpoints.save, 2))
         again = laplace(9.0)
         step = Checkpoints(folder, again).restore_latest()
         np.testing.assert_allclose(again.kernel.variance.numpy(), float(step), rtol=1e-12)
@@ -122,6 +126,8 @@ FULL = """
 import resource, signal, sys
 import gpflow_ext as gpx, problems
 from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.training.interrupts import Interrupts
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder, model = sys.argv[1], gpx.models.GPLaplace(
@@ -182,9 +188,28 @@ def test_a_signal_ends_a_run_after_its_step_with_a_checkpoint(number, raised, tm
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_second_signal_ends_a_run_at_once() -> None:
-    from gpflow_ext.training.interrupts import Interrupts
+def test_a_signal_ends_sampling_after_its_chunk_with_a_checkpoint(tmp_path, monkeypatch) -> None:
+    def sampled(**options) -> np.ndarray:
+        fixed = {"num_chains": 2, "warm_up": 2, "chunk": 4, "check": False, "progress": False}
+        model = gpflow.models.GPMC(problems.binary(12), problems.kernel(), BernoulliLogit())
+        gpflow.set_trainable(model.kernel, False)
+        draws = gpx.sample(model, 12, tuner=Setting(0.1, 3), **fixed, **options)
+        return next(iter(draws.values.values()))
 
+    save = Checkpoints.save
+
+    def then_killed(self, step: int) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        return save(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", then_killed)
+        with pytest.raises(KeyboardInterrupt, match="Interrupted after draw 4"):
+            sampled(checkpoint_dir=tmp_path)
+    np.testing.assert_array_equal(sampled(checkpoint_dir=tmp_path), sampled())
+
+
+def test_a_second_signal_ends_a_run_at_once() -> None:
     with Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupts

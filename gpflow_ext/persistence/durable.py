@@ -54,5 +54,5 @@ def told(what: str, folder: Path, kept: str) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """What the system said, out of a message of TensorFlow's: "{{node}} path; reason [Op:name]"."""
+    """Return the reason out of a message of TensorFlow's: "{{node}} path; reason [Op:name]"."""
     return str(error).splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]

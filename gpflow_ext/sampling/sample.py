@@ -10,6 +10,7 @@ What a model has to say to each of them it says as a `Sampleable`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
@@ -35,6 +36,7 @@ from gpflow_ext.sampling.target import Target, coordinates
 from gpflow_ext.sampling.tuners import KERNELS, Tuner, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.scale import scale_failure
 
 
@@ -101,6 +103,7 @@ def sample(
     checkpoint_dir
         Folder for checkpoints. Where it holds one of the same model and settings the run resumes there, and
         ends with the same draws as if it had never stopped. With a larger ``num_samples`` it goes on.
+        Once tuned and warm, SIGINT and SIGTERM end the run after the present chunk, with a checkpoint.
     progress
         Show a progress bar; ``None`` does where standard error is a terminal.
     seed
@@ -164,12 +167,17 @@ def sample(
         z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
         chains.begin(tuned.tune(Start(run, z, seed, target, own), progress))
         chains.warm_up(run, warm_up, seed)
-    with progress_bar.bar(type(model).__name__, num_samples, int(chains.done), progress) as move:
-        while int(chains.done) < num_samples:
+    interrupts = Interrupts()
+    with (
+        contextlib.nullcontext() if checkpoints is None else interrupts,
+        progress_bar.bar(type(model).__name__, num_samples, int(chains.done), progress) as move,
+    ):
+        while int(chains.done) < num_samples and not interrupts:
             chains.advance(run, min(chunk, num_samples - int(chains.done)), thin, seed)
             if checkpoints is not None:
                 checkpoints.save(int(chains.done))
             move(int(chains.done), chains.log_density())
+    interrupts.end(f"Interrupted after draw {int(chains.done)}. The same call resumes in {checkpoint_dir}.")
     named = Named(target)
     values = functools.partial(Compiled(named, batches=True), named.values)
     draws = chains.draws(values, {**settings, "gpflow_ext": __version__})

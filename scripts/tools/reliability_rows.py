@@ -279,4 +279,12 @@ ROWS = (
             "test_export.py::test_without_locks_the_one_that_is_too_late_says_so",
         ),
     ),
+    Row(
+        "Any one write, rename or `fsync` of a checkpoint or an export fails; files may not grow; SIGINT, SIGTERM",
+        "the state before; the same run without",
+        "the last good state is read; a sentence names the folder and what is left; a signal saves a checkpoint, from "
+        "which the run ends the same",
+        ("test_faults.py",),
+        "Writes are failed in the calls that Python sees; inside TensorFlow, by a limit on the size of files.",
+    ),
 )
