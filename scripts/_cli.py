@@ -67,9 +67,7 @@ def parser(description: str, epilog: str, *, several_targets: bool = False) -> a
         metavar="SHARE",
         help="share of the rows to test on (default: %(default)s)",
     )
-    data.add_argument(
-        "--seed", type=int, default=0, help="of the split and the training (default: %(default)s)"
-    )
+    data.add_argument("--seed", type=int, default=0, help="of split and training (default: %(default)s)")
     scaling = data.add_mutually_exclusive_group()
     scaling.add_argument("--raw", action="store_true", help="do not standardise the inputs")
     scaling.add_argument(

@@ -88,7 +88,7 @@ def ours(build: Build) -> Record:
 
         initialise(self, coordinates, once, *rest, **more)
 
-    lbfgs.Run.__init__ = counting  # type: ignore[method-assign, assignment]
+    lbfgs.Run.__init__ = counting  # type: ignore[method-assign]
     try:
         for _ in range(2):
             model, data = build()
