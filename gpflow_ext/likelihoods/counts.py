@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
@@ -16,6 +17,7 @@ from gpflow_ext.numerics.integrals import Window, log_expectation, positive_vari
 from gpflow_ext.numerics.special import as_tensor, broadcast
 
 _DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰
+_STIRLING = 8.0  # from where the series that follows Stirling's formula is right to rounding
 _NEWTON_STEPS = 8  # for the peak of the integrand, to full precision
 
 
@@ -127,15 +129,30 @@ def log_expected_poisson(counts: Any, mean: Any, var: Any) -> tf.Tensor:
 
     Returns
     -------
-    Tensor of the broadcast shape; absolute error below 1e-9 for var <= 25 and counts up to 1e4 in float64.
+    Tensor of the broadcast shape; absolute error below 1e-9 for var <= 25 and counts up to 1e9 in float64.
     """
     mean, var = broadcast(mean, var)
     mean, counts = broadcast(mean, counts)
     var = positive_variance(var + tf.zeros_like(mean))
     y = counts[..., None]
+    peak = tf.maximum(y, 1.0)
+    log_peak = tf.math.log(peak)
+
+    def log_likelihood(x: tf.Tensor) -> tf.Tensor:
+        """Return y x − eˣ relative to x = log y, where the terms of a large count would cancel."""
+        return y * (x - log_peak) - peak * tf.math.expm1(x - log_peak)
+
     window = _poisson_window(counts, mean, var)
-    value = log_expectation(lambda x: y * x - tf.exp(x), mean, var, window)
-    return value - tf.math.lgamma(counts + 1.0)
+    return log_expectation(log_likelihood, mean, var, window) + _log_largest(counts)
+
+
+def _log_largest(counts: tf.Tensor) -> tf.Tensor:
+    """Return y log y − y − log y!, the largest log likelihood of a count y; at zero y counts as one."""
+    y = tf.maximum(counts, 1.0)
+    small, large = tf.minimum(y, _STIRLING), tf.maximum(y, _STIRLING)
+    exact = tf.minimum(counts, _STIRLING) * tf.math.log(small) - small - tf.math.lgamma(small + 1.0)
+    stirling = -0.5 * tf.math.log(2.0 * math.pi * large) - tfp.math.log_gamma_correction(large)
+    return tf.where(y < _STIRLING, exact, stirling)
 
 
 def _poisson_window(counts: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Window:
@@ -162,4 +179,6 @@ def _poisson_window(counts: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Windo
     left = tf.minimum(left / sd, math.sqrt(2.0 * _DROP))
     bend = tf.clip_by_value((tf.math.log(counts + 0.5) - log_rate) / sd, -left, right)
     scale = tf.minimum(tf.math.rsqrt(counts + 1.0) / sd, 2.0)
-    return Window(log_rate + sd * bend, sd * (counts - rate) + bend, scale, -left - bend, right - bend)
+    # At the peak z is sd (y - R) and (log R - mean)/sd: whichever cancels less.
+    z = tf.where(rate * var > 1.0, (log_rate - mean) / sd, sd * (counts - rate))
+    return Window(log_rate + sd * bend, z + bend, scale, -left - bend, right - bend)
