@@ -24,6 +24,7 @@ from gpflow_ext import likelihoods, models
 from gpflow_ext.sites import Sites
 from gpflow_ext.sites.method import site_method
 
+_FEW, _STEPS = 5, 200  # many steps are worth a graph
 _SAID = 300  # characters of the reason of a failure
 _seen: dict[str, str] = {"file": ""}  # the file that is collected or run
 _built: set[str] = set()  # files that have built a substitute
@@ -40,7 +41,8 @@ class AtRest:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         _note()
-        super().__init__(*args, **options)
+        with self._solving():
+            super().__init__(*args, **options)
 
     @contextlib.contextmanager
     def _solving(self) -> Iterator[Any]:
@@ -58,9 +60,17 @@ class AtRest:
         if self._is_solving:
             return start
         with self._solving() as model:
-            method = site_method(model.site_method)
-            state, _ = method.solve(model, model.prior(), start, 200, 0.01 * method.stationarity())
-        return Sites(*map(tf.stop_gradient, state.sites))
+            method, prior = site_method(model.site_method), model.prior()
+            tolerance = 0.01 * method.stationarity()
+
+            def solve(start: Sites, steps: int) -> tuple[Sites, tf.Tensor]:
+                state, _ = method.solve(model, prior, start, steps, tolerance)
+                return Sites(*map(tf.stop_gradient, state.sites)), state.violation
+
+            sites, violation = solve(start, _FEW if tf.executing_eagerly() else _STEPS)
+            if tf.executing_eagerly() and violation > tolerance:
+                sites, _ = tf.function(solve, autograph=False)(sites, _STEPS)
+        return sites
 
     def gather_sites(self, rows: tf.Tensor) -> Sites:
         """Return the sites of some data, by which models of minibatches predict."""
