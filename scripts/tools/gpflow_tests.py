@@ -54,7 +54,7 @@ EXPECTED: tuple[tuple[str, str, str], ...] = (
         "no tests have been registered|no test for likelihood class",
         "asks that GPflow's own files test every class that there is",
     ),
-    ("", "compute_qu|q_mu|q_sqrt|upper_bound", "asks for an attribute that GPflow's class alone has"),
+    ("", "compute_qu|q_mu|q_sqrt|upper_bound|_common_calculation", "asks for an attribute that GPflow's class alone has"),
     ("", "has no attribute 'invlink'", "sets the inverse link of `MultiClass`; ours has ε itself"),
     (
         "test_update_vgp_data",
