@@ -97,6 +97,7 @@ def gpr(kind: type[Any], sparse: bool = False) -> type[Any]:
             points = {"inducing_variable": np.array(data[0])} if sparse else {}
             noise = _gaussian(noise_variance, likelihood)
             super().__init__(data, kernel, noise, mean_function, **points)
+            _hold_inputs(self)
 
         def log_marginal_likelihood(self) -> tf.Tensor:
             return self.maximum_log_likelihood_objective()
@@ -141,11 +142,18 @@ def vgp(kind: type[Any], sparse: bool = False) -> type[Any]:
         ) -> None:
             points = {"inducing_variable": np.array(data[0])} if sparse else {}
             super().__init__(data, kernel, likelihood, mean_function, num_latent_gps, **points)
+            _hold_inputs(self)
 
         def elbo(self) -> tf.Tensor:
             return self.maximum_log_likelihood_objective()
 
     return VGP
+
+
+def _hold_inputs(model: Any) -> None:
+    """Let Z = X be no parameters, as they are none of GPR and VGP."""
+    if model.inducing_variable is not None:
+        gpflow.set_trainable(model.inducing_variable, False)
 
 
 class SGPMC(models.SGPMCFreeForm):
