@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from gpflow_ext.persistence import export, load_exported, verify
+from gpflow_ext.persistence import export, load_exported, row_blocks, verify
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(2)
@@ -125,6 +125,45 @@ def test_agrees_with_the_live_model(cases, name):
             case.loaded.predict_log_density(inputs, targets),
             case.model.predict_log_density((standardised, targets)),
         )
+
+
+@pytest.mark.parametrize("name", ["multiclass", "without_posterior"])
+def test_rows_of_several_blocks_agree_with_the_live_model(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(row_blocks, "_MOST", 7)
+    model = MODELS[name]()
+    loaded = load_exported(export(model, tmp_path, scaler=(MEAN, SCALE), labels=NAMES.get(name)))
+    inputs, targets = raw(30), np.arange(30.0)[:, None] % 2
+    standardised = (inputs - MEAN) / SCALE
+    inputs[8] = np.nan
+    for part, live in zip(("mean", "variance"), model.predict_y(standardised), strict=True):
+        agree(np.delete(loaded.predict(inputs)[part], 8, 0), np.delete(live, 8, 0))
+    density = model.predict_log_density((standardised, targets))
+    agree(np.delete(loaded.predict_log_density(inputs, targets), 8), np.delete(density, 8))
+    answer = loaded.predict(inputs)
+    np.testing.assert_array_equal(np.flatnonzero(~answer["is_finite"]), [8])
+    one_by_one = [loaded.predict(row[None])["class"] for row in inputs]
+    np.testing.assert_array_equal(answer["class"], np.concatenate(one_by_one))
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    Y = (X[:, :1] > 0).astype(float)
+    rows = np.random.default_rng(0).normal(size=(400, D))
+    model = gpflow.models.VGP((rows, np.resize(Y, (400, 1))), kernel(), gpflow.likelihoods.Bernoulli())
+    export(model, tmp_path / "model")
+    program = (
+        "import resource, sys, numpy as np, tensorflow as tf\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "predict = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+        "call = lambda n: predict(inputs=tf.constant(np.random.default_rng(0).normal(size=(n, 3))))\n"
+        "call(20_000); before = peak(); call(200_000); print(peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model" / "1")],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert float(done.stdout) < 60.0  # MB; the answer is 11, K(X, rows) alone would be 640
 
 
 @pytest.mark.parametrize("name", ["binary", "multiclass"])

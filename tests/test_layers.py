@@ -30,7 +30,7 @@ TOWER: list[dict[str, str]] = [
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding card portable serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks card portable serving exported export ."
     },
     {
         "training": "starts interrupts loop ends loss progress distribute options solver log_space lbfgs gradient optimizers recipe gradient_descent "
@@ -51,6 +51,7 @@ TOWER: list[dict[str, str]] = [
         "updates block_ascent recipe",
     },
     {"models": ""},
+    {"server": ". limits calls model metrics page app connections command"},
     {"fit": "", "loading": ""},
     {"cross_validation": ""},
     {"estimators": "classifier"},

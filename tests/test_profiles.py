@@ -235,8 +235,8 @@ def test_a_factorisation_that_depends_on_the_inputs_is_refused(onnx, tmp_path):
 
 
 def test_a_runtime_that_differs_is_refused(onnx, built):
-    function = built("SVGP", "cached").signatures["serving_default"]
-    other = built("VGPKMM", "cached").signatures["serving_default"]
+    function = built("SVGP", "portable").signatures["serving_default"]
+    other = built("VGPKMM", "portable").signatures["serving_default"]
     model = portable.to_onnx(other)
     with pytest.raises(ValueError, match="differs by"):
         portable.compare(model, function, {"inputs": rows()})

@@ -16,6 +16,7 @@ from gpflow_ext.compiled import examine, gradients
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 
 from .folding import Store, fold
+from .row_blocks import in_blocks
 
 Profile = Literal["exact", "cached", "portable"]
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
@@ -82,12 +83,18 @@ def build(
     # nothing.
     read = {id(v): v for signature in signatures.values() for v in signature.graph.variables}
     module.variables_read = list(read.values())
+    if profile != "portable":  # the runtimes of ONNX have loops of their own
+        signatures = {key: _trace_blocks(signature) for key, signature in signatures.items()}
     return Served(module, signatures, sources)
 
 
 def _fold(signature: Any, store: Store) -> Any:
     folded = fold(signature, store)
     return signature if folded is None else _trace(folded, *signature.structured_input_signature[0])
+
+
+def _trace_blocks(signature: Any) -> Any:
+    return _trace(in_blocks(signature), *signature.structured_input_signature[0])
 
 
 def _arrays(signatures: Iterable[Any]) -> Iterable[np.ndarray[Any, Any]]:

@@ -287,4 +287,32 @@ ROWS = (
         ("test_faults.py",),
         "Writes are failed in the calls that Python sees; inside TensorFlow, by a limit on the size of files.",
     ),
+    Row(
+        "Requests that are wrong, huge, slow or too many; a model that is slow or fails; SIGTERM while one runs",
+        "the exported model in this process",
+        "right answers; else 4xx or 5xx with ten reasons at most; no traceback; the others go on",
+        ("test_serve.py",),
+    ),
+    Row(
+        "A served call of many rows",
+        "the live model; the memory of a call of few",
+        "equal to 1e-12; 60 MB more at ten times the rows",
+        (
+            "test_export.py::test_rows_of_several_blocks_agree_with_the_live_model",
+            "test_export.py::test_memory_does_not_grow_with_the_rows",
+        ),
+    ),
+    Row(
+        "Random sequences of build, fit, predict, replace data, sample, export, save and load; data and hyperparameters from "
+        "1e-12 to 1e12, duplicates, constants, one class, one row",
+        "the live model; itself",
+        "an error in words, a warning, or finite numbers; served = live to 1e-6, restored = saved",
+        ("test_any_sequence.py",),
+    ),
+    Row(
+        "Likelihoods at logits to 1e4, variances 1e-12 to 1e12, counts to 1e9",
+        "mpmath, 30 digits",
+        "1e-10, for the probit's expectation the error that it states",
+        ("test_extremes.py",),
+    ),
 )

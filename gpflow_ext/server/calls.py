@@ -1,0 +1,197 @@
+"""Reads the body of a predict call, in rows or in columns, and writes the answer in the same layout.
+
+https://www.tensorflow.org/tfx/serving/api_rest describes the dialect. Numbers of rows and widths are checked
+before any number is looked at, and numbers before any array is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from .limits import ERRORS, Limits, RefusedError, shown
+
+Array = npt.NDArray[Any]
+Signatures = Mapping[str, Any]
+"""Those of a manifest: for each the ``dtype`` and ``shape`` of its inputs and outputs, by name."""
+
+DEFAULT = "serving_default"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A signature, its arguments, and whether the answer is in columns."""
+
+    signature: str
+    arrays: Mapping[str, Array]
+    columnar: bool
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return len(next(iter(self.arrays.values())))
+
+
+def parse(body: bytes) -> Any:
+    """Return what a JSON document holds.
+
+    Raises
+    ------
+    RefusedError
+        400, if it is none: NaN and infinities are no numbers of JSON.
+    """
+    try:
+        return json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RefusedError(400, f"the body is no JSON: {reason}") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
+    """Return the call that a body describes.
+
+    Raises
+    ------
+    RefusedError
+        400 if it is no JSON, 422 if the model cannot answer it, with up to ten reasons.
+    """
+    request = parse(body)
+    if not isinstance(request, dict) or ("instances" in request) == ("inputs" in request):
+        raise RefusedError(
+            422, 'the body must be an object with either "instances" (rows) or "inputs" (columns)'
+        )
+    strange = sorted(set(request) - {"instances", "inputs", "signature_name"})
+    if strange:
+        raise RefusedError(422, f"unknown keys: {shown(strange)}")
+    name = request.get("signature_name", DEFAULT)
+    if not isinstance(name, str) or name not in signatures:
+        raise RefusedError(422, f"signature_name must be one of {', '.join(signatures)}; got {shown(name)}")
+    inputs, columnar = signatures[name]["inputs"], "inputs" in request
+    columns = (_columns if columnar else _rows_as_columns)(request, inputs, limits)
+    arrays = {key: _array(key, columns[key], spec, limits) for key, spec in inputs.items()}
+    lengths = {key: len(array) for key, array in arrays.items() if len(inputs[key]["shape"]) == 2}
+    if len(set(lengths.values())) > 1:
+        raise RefusedError(422, f"all inputs must have as many rows; found {lengths}")
+    return Call(name, arrays, columnar)
+
+
+def _columns(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
+    value = request["inputs"]
+    return _named("inputs", value, inputs) if isinstance(value, dict) else _only("inputs", value, inputs)
+
+
+def _rows_as_columns(
+    request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits
+) -> Mapping[str, Any]:
+    rows = request["instances"]
+    if any(len(spec["shape"]) == 1 for spec in inputs.values()):
+        raise RefusedError(422, 'this signature has an argument that holds for all rows: use "inputs"')
+    _check_count("instances", rows, limits)
+    if not isinstance(rows[0], dict):
+        return _only("instances", rows, inputs)
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict) or row.keys() != inputs.keys():
+            raise RefusedError(422, f"row {i} must be an object with {', '.join(inputs)}")
+    return {key: [row[key] for row in rows] for key in inputs}
+
+
+def _named(what: str, value: Mapping[str, Any], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    if value.keys() != inputs.keys():
+        raise RefusedError(422, f"{what} must have {', '.join(inputs)}; found {shown(sorted(value))}")
+    return value
+
+
+def _only(what: str, value: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    if len(inputs) != 1:
+        raise RefusedError(422, f"{what} of this signature must name {', '.join(inputs)}")
+    return dict.fromkeys(inputs, value)
+
+
+def _check_count(name: str, value: Any, limits: Limits) -> None:
+    if not isinstance(value, list) or not value:
+        raise RefusedError(422, f"{name} must be a list of at least 1 row")
+    if len(value) > limits.rows:
+        raise RefusedError(
+            422, f"{name} has {len(value)} rows; the server takes at most {limits.rows} in a call"
+        )
+
+
+def _array(name: str, value: Any, spec: Mapping[str, Any], limits: Limits) -> Array:
+    """Return an argument of a signature, [N, D] or [B]."""
+    _check_count(name, value, limits)
+    width = spec["shape"][-1]
+    if len(spec["shape"]) == 1:
+        rows = [value]
+    else:
+        _check_widths(value, width)
+        rows = value
+    kinds = {int} if spec["dtype"].startswith("int") else {int, float}
+    if not set(map(type, itertools.chain.from_iterable(rows))) <= kinds:
+        what = "whole number" if kinds == {int} else "number"
+        _refuse_where(rows, lambda number: type(number) not in kinds, f"is no valid {what}")
+    try:
+        array = np.array(value, np.int64 if kinds == {int} else np.float64)
+    except OverflowError:
+        _refuse_where(rows, lambda number: abs(number) > np.finfo(float).max, "is too large")
+    with np.errstate(over="ignore"):
+        cast = array.astype(spec["dtype"])
+    if not np.isfinite(cast).all() or (kinds == {int} and (cast != array).any()):
+        most = np.iinfo(cast.dtype).max if kinds == {int} else np.finfo(cast.dtype).max
+        _refuse_where(rows, lambda number: abs(number) > most, "is too large")
+    return cast
+
+
+def _check_widths(rows: list[Any], width: int | None) -> None:
+    """Refuse rows [N, D] that are no lists, or of another length than D; where D is open, than the first."""
+    wrong = []
+    for i, row in enumerate(rows):
+        if not isinstance(row, list):
+            wrong.append(f"row {i} is no list of numbers")
+        else:
+            width = len(row) if width is None else width
+            if len(row) != width:
+                wrong.append(f"row {i} has {len(row)} inputs; the model takes {width}")
+    if wrong:
+        raise RefusedError(422, *wrong)
+
+
+def _refuse_where(rows: list[list[Any]], is_wrong: Any, why: str) -> NoReturn:
+    places = ((i, j, x) for i, row in enumerate(rows) for j, x in enumerate(row) if is_wrong(x))
+    raise RefusedError(
+        422, *(f"row {i}, column {j}: {shown(x)} {why}" for i, j, x in itertools.islice(places, ERRORS))
+    )
+
+
+def write(call: Call, outputs: Mapping[str, Array]) -> bytes:
+    """Return the answer as JSON: by rows, or by columns; an output that is alone has no name."""
+    columns = {key: _plain(outputs[key]) for key in sorted(outputs)}
+    [first, *others] = columns
+    if call.columnar:
+        answer: Any = {"outputs": columns if others else columns[first]}
+    elif others:
+        rows = zip(*columns.values(), strict=True)
+        answer = {"predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
+    else:
+        answer = {"predictions": columns[first]}
+    return json.dumps(answer, allow_nan=False).encode()
+
+
+def _plain(array: Array) -> Any:
+    """Return an array as JSON has it: text instead of bytes, null instead of NaN."""
+    if array.dtype == object:
+        return [value.decode() for value in array]
+    if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        plain = array.astype(object)
+        plain[~np.isfinite(array)] = None
+        return plain.tolist()
+    return array.tolist()

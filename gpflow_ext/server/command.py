@@ -1,0 +1,89 @@
+"""The command that serves: arguments, the listening socket, and its end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from .limits import Limits
+
+DESCRIPTION = """\
+Serve an exported model over HTTP, in the REST dialect of TensorFlow Serving.
+
+The model is verified, and what is loaded is what was verified. SIGTERM ends the server when the running
+requests have their answers. It knows no users and no TLS: put it behind a proxy that does.
+"""
+EPILOG = """\
+examples
+  python scripts/serve.py saved_models/wine_sparse_ep --port 8080
+  curl localhost:8080/v1/models/wine_sparse_ep:predict \\
+      -d '{"instances": [[13.2, 1.8, 2.4, 16, 100, 2.8, 3, 0.3, 2, 5.6, 1.1, 3.2, 1065]]}'
+  curl localhost:8080/                                      all calls, for this model
+
+A request that the model cannot answer gets 422 and says why, of several reasons the first ten.
+"""
+_HELP = {
+    "rows": "rows of a request",
+    "bytes": "bytes of its body",
+    "seconds": "seconds to its answer",
+    "header_seconds": "seconds to the end of its headers",
+    "connections": "connections at once",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    new = argparse.ArgumentParser(
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    new.add_argument("model", type=Path, help="an exported model, or one version of it")
+    new.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    new.add_argument("--port", type=int, default=8080, help="port (default: %(default)s)")
+    new.add_argument("--key", type=Path, metavar="FILE", help="public Ed25519 key by which it must be signed")
+    new.add_argument(
+        "--threads", type=int, metavar="N", help="calls of the model at once (default: the number of cores)"
+    )
+    limits = new.add_argument_group("limits")
+    for field in fields(Limits):
+        limits.add_argument(
+            f"--most-{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=field.default,
+            metavar="N",
+            help=f"{_HELP[field.name]}, at most (default: %(default)s)",
+        )
+    return new
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve from the command line."""
+    options = parser().parse_args(arguments)
+    try:
+        import uvicorn
+
+        from .app import make_app
+        from .connections import bounded
+        from .model import ServedModel
+
+        limits = Limits(**{field.name: getattr(options, f"most_{field.name}") for field in fields(Limits)})
+        model = ServedModel(options.model, options.key and options.key.read_bytes())
+    except ImportError as error:
+        raise SystemExit(f'error: {error}; serving needs pip install "gpflow-ext[serve]"') from error
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from error
+    print(f"{model.folder}: verified, warmed up in {model.seconds:.2f} seconds", flush=True)
+    config = uvicorn.Config(
+        make_app(model, limits, options.threads),
+        host=options.host,
+        port=options.port,
+        http=bounded(limits),
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(limits.seconds) + 1,
+    )
+    uvicorn.Server(config).run()

@@ -1,0 +1,58 @@
+"""What a client may ask of the server, at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+ERRORS = 10  # that a refusal lists, at most
+SAID = 200  # characters of a client's own text in a refusal, at most
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the requests.
+
+    Attributes
+    ----------
+    rows
+        Rows of a request.
+    bytes
+        Size of its body.
+    seconds
+        From its first byte to its answer, waiting for others included.
+    header_seconds
+        From opening a connection, or from the first byte of its next request, to the end of the headers.
+    connections
+        Open at once.
+    """
+
+    rows: int = 10_000
+    bytes: int = 8 * 2**20
+    seconds: float = 30.0
+    header_seconds: float = 10.0
+    connections: int = 100
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name} must be positive; got {getattr(self, field.name)}")
+
+
+class RefusedError(Exception):
+    """A request that is not answered: the status of HTTP and reasons, of which some are told."""
+
+    def __init__(self, status: int, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.status = status
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        more = len(self.reasons) - ERRORS
+        return "; ".join(self.reasons[:ERRORS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def shown(value: object) -> str:
+    """Return a client's value as a refusal shows it."""
+    text = repr(value)
+    return text if len(text) <= SAID else text[:SAID] + "…"

@@ -1,0 +1,55 @@
+"""The page of help at /: what this server takes and answers, for this model, in plain HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+
+from .limits import Limits
+from .model import ServedModel
+
+_ENDPOINTS = """\
+GET  /healthz                                   200 once the model is loaded, verified and warmed up
+GET  /v1/models/{name}                          the version that is served, and its state
+GET  /v1/models/{name}/metadata                 signatures, and the manifest: data, labels, scores
+POST /v1/models/{name}:predict                  many rows; also /v1/models/{name}/versions/{version}:predict
+POST /predict                                   one row by the names of its inputs
+GET  /metrics                                   for Prometheus; also /monitoring/prometheus/metrics"""
+
+
+def page(model: ServedModel, limits: Limits) -> str:
+    """Return the page."""
+    width = model.manifest["data"]["D"]
+    names = model.feature_names or [f"input {i}" for i in range(width)]
+    signatures = "\n".join(
+        f"{key:22s}{', '.join(about['inputs']):18s} -> {', '.join(about['outputs'])}"
+        for key, about in model.signatures.items()
+    )
+    body = json.dumps({"instances": [[0.0] * width]})
+    curl = f"curl -d '{body}' http://HOST/v1/models/{model.name}:predict"
+    bounds = (
+        f"{limits.rows} rows and {limits.bytes} bytes in a call, {limits.seconds:g} seconds for its answer, "
+        f"{limits.connections} connections"
+    )
+    parts = (
+        ("Calls", _ENDPOINTS.format(name=model.name, version=model.version)),
+        ("Signatures", signatures),
+        ("Inputs, in this order", ", ".join(names)),
+        ("Example", curl),
+        (
+            "Layouts",
+            'rows      {"instances": [[...], ...]} gives {"predictions": [{...}, ...]}\n'
+            'columns   {"inputs": [[...], ...]} gives {"outputs": {...}}\n'
+            'several   {"signature_name": "predict_log_density", "inputs": {"inputs": ..., "targets": ...}}\n'
+            'refusals  {"error": "..."}; null stands for a number that is not finite',
+        ),
+        ("At most", bounds),
+    )
+    text = "".join(f"<h2>{html.escape(title)}</h2><pre>{html.escape(part)}</pre>" for title, part in parts)
+    title = html.escape(f"{model.name}, version {model.version}")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>{title}</title><style>body{{font-family:sans-serif;margin:2em;max-width:60em}}"
+        "pre{white-space:pre-wrap;background:#f4f4f4;padding:1em}</style>"
+        f"<h1>{title}</h1>{text}</html>"
+    )
