@@ -11,7 +11,7 @@ from scripts.tools import soak
 
 def _records(graphs: list[int], memory: list[float]) -> list[dict]:
     return [
-        {"what": "fit", "done": n, "graphs": g, "memory": m}
+        {"what": "fit", "done": n, "graphs": g, "memory": m, "files": 9}
         for n, (g, m) in enumerate(zip(graphs, memory, strict=True))
     ]
 
@@ -25,6 +25,20 @@ def test_growth_is_seen() -> None:
 
 @pytest.mark.slow
 def test_a_short_run_writes_its_page(tmp_path: Path) -> None:
-    soak.main(["--fits", "4", "--out", str(tmp_path)])
-    assert "fit of VGPKMM" in (tmp_path / "soak.md").read_text()
-    assert len((tmp_path / "soak.jsonl").read_text().splitlines()) > 8
+    few = ("--fits", "4", "--runs", "2", "--exports", "2", "--requests", "60")
+    soak.main([*few, "--out", str(tmp_path)])
+    page = (tmp_path / "soak.md").read_text()
+    assert "fit of VGPKMM" in page
+    assert "| request | 60 | - |" in page
+    assert len((tmp_path / "soak.jsonl").read_text().splitlines()) > 12
+
+
+def test_open_files_are_watched() -> None:
+    records = _records([3, 3, 3, 3], [500.0, 600.0, 610.0, 613.0])
+    records[-1]["files"] += 1
+    assert not soak.flat(records)
+
+
+def test_what_a_server_tells_is_read() -> None:
+    text = '# HELP x\nrequests_total{call="a b"} 3.0\nprocess_resident_memory_bytes 1.048576e+06\nprocess_open_fds 12.0\n'
+    assert soak.told(text) == {"memory": 1.0, "files": 12}

@@ -1,17 +1,24 @@
-"""Fit, predict, sample and export again and again, and watch what is left behind.
+"""Fit, predict, sample, export and serve again and again, and watch what is left behind.
 
-    python -m scripts.tools.soak              200 fits of each model, of as many sizes: some minutes
-    python -m scripts.tools.soak --fits 20    fewer
+    python -m scripts.tools.soak                                     half an hour
+    python -m scripts.tools.soak --fits 20 --requests 1000 ...       fewer
 
-Writes docs/results/soak.md and the measurements beside it: the live graphs of TensorFlow and the memory of the process.
+Writes docs/results/soak.md and the measurements beside it: the live graphs of TensorFlow, the memory and the open
+files of the process; of a server those that it tells Prometheus.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
 import gc
+import os
+import socket
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +30,9 @@ from ..shared import report
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 512  # rows of a fit
 GROWTH = 5.0  # MB between the middle and the end that count as none
+SERVED = "wine_sparse_ep"
+CLIENTS = 8
+_ON_PATH = f"/v1/models/{SERVED}:predict"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +41,16 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    new.add_argument("--fits", type=int, default=200, metavar="N", help="of each model (default: 200)")
+    for what, number in (
+        ("fits of each model", 1000),
+        ("runs", 100),
+        ("exports", 200),
+        ("requests", 100_000),
+    ):
+        name = what.split()[0]
+        new.add_argument(
+            f"--{name}", type=int, default=number, metavar="N", help=f"{what} (default: {number})"
+        )
     new.add_argument(
         "--out", type=Path, default=ROOT / "docs/results", metavar="DIR", help="default: docs/results"
     )
@@ -41,8 +60,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     records = [record for name in ("GPLaplace", "VGPKMM") for record in fits(name, options.fits)]
-    records += repeated("sample", sampled, options.fits // 10)
-    records += repeated("export", exported, options.fits // 10)
+    records += watched("sample", sampled, options.runs)
+    records += watched("export", exported, options.exports)
+    records += requests(options.requests)
     where = report.environment()
     report.write(options.out / "soak.md", document(where, records))
     report.write_lines(options.out / "soak.jsonl", [{"environment": where}, *records])
@@ -65,18 +85,71 @@ def fits(name: str, number: int) -> Iterator[dict[str, Any]]:
     yield from watched(f"fit of {name}", once, number)
 
 
-def repeated(name: str, once: Callable[[int], None], number: int) -> Iterator[dict[str, Any]]:
-    """Do something a number of times, and record after some of them."""
-    yield from watched(name, once, max(number, 2))
-
-
 def watched(name: str, once: Callable[[int], None], number: int) -> Iterator[dict[str, Any]]:
-    """Yield the live graphs and the memory after the first, a quarter, half and all of the repetitions."""
-    seen = {1, max(2, number // 4), max(2, number // 2), number}
+    """Do something a number of times; yield what lives after the first, a quarter, half and all of them."""
     for place in range(number):
         once(place)
-        if place + 1 in seen:
-            yield {"what": name, "done": place + 1, "graphs": live_graphs(), "memory": memory()}
+        if place + 1 in moments(number):
+            alive = {"graphs": live_graphs(), "memory": memory(), "files": len(os.listdir("/proc/self/fd"))}
+            yield {"what": name, "done": place + 1, **alive}
+
+
+def moments(number: int) -> set[int]:
+    """Return after how many repetitions it is looked at what lives."""
+    return {1, max(2, number // 4), max(2, number // 2), number}
+
+
+def requests(number: int) -> Iterator[dict[str, Any]]:
+    """Send requests to a server from several clients, one in ten of them wrong."""
+    import httpx
+
+    def client(numbers: range) -> None:
+        with httpx.Client(base_url=url, timeout=60) as session:
+            for k in numbers:
+                rows = [[float(k % 7)] * (13 if k % 10 else 12)] * (1 + k % 20)
+                answer = session.post(_ON_PATH, json={"instances": rows})
+                if answer.status_code != (200 if k % 10 else 422):
+                    raise AssertionError(f"request {k}: {answer.status_code} {answer.text[:200]}")
+
+    with serving() as url, concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        done = 0
+        for moment in sorted(moments(number)):
+            parts = [range(done + c, moment, CLIENTS) for c in range(CLIENTS)]
+            list(pool.map(client, parts))
+            done = moment
+            time.sleep(1.0)  # the connections are closed by then
+            yield {"what": "request", "done": done, "graphs": None, **told(httpx.get(f"{url}/metrics").text)}
+
+
+def told(metrics: str) -> dict[str, float]:
+    """Return memory, MB, and open files from a page of metrics."""
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+    return {
+        "memory": float(values["process_resident_memory_bytes"]) / 2**20,
+        "files": int(float(values["process_open_fds"])),
+    }
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """Run a server of a model of the zoo and give its address."""
+    import httpx
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, ROOT / "scripts/serve.py", ROOT / "saved_models" / SERVED, "--port", port]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"http://127.0.0.1:{port}/healthz").raise_for_status()
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def built(name: str, size: int, seed: int) -> Any:
@@ -134,24 +207,29 @@ def grouped(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def flat(records: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether graphs have not grown after the first, nor memory from the middle to the end."""
+    """Tell whether graphs and files have not grown after the first, nor memory from the middle to the end."""
     first, *_, middle, last = records if len(records) > 2 else [records[0], *records]
-    return last["graphs"] <= first["graphs"] and last["memory"] - middle["memory"] <= GROWTH
+    grown = [name for name in ("graphs", "files") if (last[name] or 0) > (first[name] or 0)]
+    return not grown and last["memory"] - middle["memory"] <= GROWTH
 
 
 def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
     """Return the page."""
-    rows = [(r["what"], str(r["done"]), str(r["graphs"]), report.number(r["memory"], 4)) for r in records]
+    rows = [
+        (r["what"], f"{r['done']:,}", str(r["graphs"] or "-"), report.number(r["memory"], 4), str(r["files"]))
+        for r in records
+    ]
     verdicts = [(group[0]["what"], "yes" if flat(group) else "no") for group in grouped(records)]
     return "\n".join(
         [
             "# What is left behind\n",
-            f"Models of up to {MOST} rows, sizes in random order, each dropped before the next. Written by "
-            "`python -m scripts.tools.soak`.\n",
+            f"Models of up to {MOST} rows, sizes in random order, each dropped before the next; requests of up to "
+            f"20 rows from {CLIENTS} clients, one in ten wrong. Written by `python -m scripts.tools.soak`.\n",
             report.describe(where),
             "",
-            report.table(("", "done", "live graphs", "memory, MB"), rows),
-            f"Flat: no graph more than after the first, and at most {GROWTH:g} MB from the middle to the end.\n",
+            report.table(("", "done", "live graphs", "memory, MB", "open files"), rows),
+            f"Flat: no graph or open file more than after the first, and at most {GROWTH:g} MB from the middle to "
+            "the end.\n",
             report.table(("", "flat"), verdicts),
         ]
     )
