@@ -94,10 +94,12 @@ def find_columns(header: Sequence[str], served: Any, keep: Sequence[str], path: 
 
 
 def number(cell: str, line: int, name: str, path: Path) -> float:
-    """Return a cell as a number, NaN where it is missing."""
+    """Return a cell as a number, NaN where it is missing; what is one in Python alone, as 1_0, is none."""
     if cell.strip().lower() in MISSING:
         return float("nan")
     try:
+        if "_" in cell or not cell.isascii():
+            raise ValueError
         return float(cell)
     except ValueError:
         raise ValueError(f"{path}, line {line}, column {name!r}: {cell!r} is no number.") from None

@@ -37,6 +37,8 @@ CASES: dict[str, tuple[object, str]] = {
     "NaN in X": ((put(np.nan), Y), "row 3, column 1.*Drop or fill"),
     "inf in X": ((put(np.inf), Y), "row 3, column 1.*Drop or fill"),
     "inf in Y": ((X, put(np.inf, Y)), "finite"),
+    "the largest X": ((put(1.7e308), Y), "row 3, column 1.*Standardise"),
+    "the largest Y": ((X, put(-1.7e308, Y)), "Standardise|0 and 1"),
     "labels 1 and 2": ((X, Y + 1.0), "0 and 1|numbers 0 to 1"),
     "labels 0.3 and 0.7": ((X, np.where(Y > 0, 0.7, 0.3)), "0 and 1|numbers 0 to 1"),
     "strings": ((X, np.where(Y > 0, "yes", "no")), "[Ee]ncode|numbers"),

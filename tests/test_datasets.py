@@ -59,6 +59,8 @@ BROKEN = {
     "no target": ("a,b\n1,2\n3,4\n", {}, r"target= is needed.*choose one of a, b"),
     "unknown target": (GOOD, {"target": "z"}, r"target 'z' is not a column; the columns are a, b, y"),
     "word": ("a,y\n1,0\n2,1\n\nthree,0\n", {}, r"line 5, column 'a': 'three' is not a number"),
+    "number of Python alone": ("a,y\n1,0\n1_0,1\n3,0\n", {}, r"line 3, column 'a': '1_0' is not a number"),
+    "digits of elsewhere": ("a,y\n1,0\n\u0661,1\n3,0\n", {}, r"line 3, column 'a': '\u0661' is not a number"),
     "text column": (
         "a,c,y\n1,red,0\n2,blue,1\n",
         {},

@@ -82,6 +82,8 @@ def test_a_model_without_names_or_classes_takes_the_columns_in_order(unnamed, tm
         ("", "no header line"),
         ("u\n1\n", "2 inputs without names; .* has 1 columns"),
         ("u,v\n1,2\n1,x\n", r"line 3, column 'v': 'x' is no number"),
+        ("u,v\n1,2\n1,1_0\n", r"line 3, column 'v': '1_0' is no number"),
+        ("u,v\n1,2\n1,\u0661\n", r"line 3, column 'v': '\u0661' is no number"),
         ("u,v\n1,2,3\n", "line 2: 3 cells, but the header has 2 columns"),
     ],
 )

@@ -234,6 +234,32 @@ def test_no_more_than_ten_reasons_are_told(url):
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        b'{"instances": [[' + b",".join([b'"x"'] * 2_000_000) + b"]]}",
+        b'{"instances": [' + b",".join([b"[1]"] * 1_000_000) + b"]}",
+        b'{"instances": [[' + b",".join([b"null"] * 250_000) + b"]]}",
+        b'{"' + b"x" * 8_000_000 + b'": 1}',
+    ],
+    ids=["strings", "rows", "nulls", "name"],
+)
+def test_a_large_wrong_body_is_refused_soon_and_in_short_while_others_are_answered(url, body):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        begin = time.monotonic()
+        running = pool.submit(httpx.post, url + PATH, content=body, timeout=60)
+        waits = []
+        while not running.done():
+            asked = time.monotonic()
+            assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200
+            waits.append(time.monotonic() - asked)
+        answer = running.result()
+    assert answer.status_code == 422
+    assert len(answer.content) < 1000
+    assert time.monotonic() - begin < 10.0
+    assert max(waits, default=0.0) < 3.0
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"",

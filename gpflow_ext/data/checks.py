@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+_ROOM = 1e-4  # for sums over as many rows as there may be
 
 
 def check_data(data: tuple[Any, Any]) -> tuple[Array, Array]:
@@ -121,6 +122,19 @@ def _check_finite(raw: Array, name: str) -> None:
         raise ValueError(
             f"{name} must be finite; row {row}, column {column} (counted from 0) holds {raw[row, column]} "
             f"and {len(bad)} cell(s) in all are not finite. Drop or fill these rows first."
+        )
+    check_size(raw, name)
+
+
+def check_size(values: Array, name: str) -> None:
+    """Raise ``ValueError`` where sums of the squares of values [N, R] could overflow; NaN passes."""
+    most = np.sqrt(np.finfo(gpflow.default_float()).max) * _ROOM
+    bad = np.argwhere(np.abs(values) > most)
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"{name} must be at most {most:.1g} in size, so that sums of squares are finite; row {row}, "
+            f"column {column} (counted from 0) holds {values[row, column]:g}. Standardise it."
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.data import checks
 from gpflow_ext.gprn.network import Patterns
 
 Array = npt.NDArray[Any]
@@ -234,6 +235,7 @@ def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[P
         there = ~np.isnan(Y)
         if np.isinf(Y).any():
             raise ValueError("Y must not be infinite; a missing target is NaN.")
+        checks.check_size(Y, "Y")
         kinds, member = np.unique(np.packbits(there, axis=0), axis=1, return_inverse=True)
         own = np.empty(kinds.shape[1], np.int32)
         member = member.ravel()

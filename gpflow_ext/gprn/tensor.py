@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext.data import checks
 from gpflow_ext.gprn import conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, known
@@ -63,6 +64,7 @@ class TensorPosterior(tf.Module):
             block, there = known(Y[:, begin : begin + BLOCK])
             if not np.isfinite(block).all():
                 raise ValueError("Y must not be infinite; a missing target is NaN.")
+            checks.check_size(block.numpy(), "Y")
             self._complete &= bool(tf.reduce_all(there > 0.0))
             blocks.append(tf.transpose(tf.reshape(tf.matmul(T, block), [N, K, -1]), [0, 2, 1]))
         self.weight_mean = gpflow.Parameter(tf.concat(blocks, axis=1))

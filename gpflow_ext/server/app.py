@@ -98,7 +98,7 @@ class Server:
         return calls.write(call, self.model(call.signature, call.arrays))
 
     def _predicted_by_names(self, body: bytes) -> bytes:
-        names, named = self.model.feature_names, calls.parse(body)
+        names, named = self.model.feature_names, calls.parse(body, self.limits)
         if names is None:
             raise RefusedError(
                 422, f"the inputs of this model have no names: use /v1/models/{self.model.name}:predict"

@@ -22,6 +22,7 @@ Signatures = Mapping[str, Any]
 """Those of a manifest: for each the ``dtype`` and ``shape`` of its inputs and outputs, by name."""
 
 DEFAULT = "serving_default"
+_AROUND = 10  # brackets that hold no row
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,17 @@ class Call:
         return len(next(iter(self.arrays.values())))
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, limits: Limits) -> Any:
     """Return what a JSON document holds.
 
     Raises
     ------
     RefusedError
-        400, if it is none: NaN and infinities are no numbers of JSON.
+        400, if it is none: NaN and infinities are no numbers of JSON. 422, if it has more brackets than the
+        inputs and targets of as many rows as there may be: to parse them would take seconds.
     """
+    if max(body.count(b"["), body.count(b"{")) > 2 * limits.rows + _AROUND:
+        raise RefusedError(422, f"there are more rows than the {limits.rows} that the server takes in a call")
     try:
         return json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -65,7 +69,7 @@ def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
     RefusedError
         400 if it is no JSON, 422 if the model cannot answer it, with up to ten reasons.
     """
-    request = parse(body)
+    request = parse(body, limits)
     if not isinstance(request, dict) or ("instances" in request) == ("inputs" in request):
         raise RefusedError(
             422, 'the body must be an object with either "instances" (rows) or "inputs" (columns)'

@@ -47,10 +47,23 @@ class Table:
         return f"line {self.lines[row]}"
 
 
+def to_number(cell: str) -> float:
+    """Return the number that a cell holds, infinities included; what is one in Python alone, as 1_0, is none.
+
+    Raises
+    ------
+    ValueError
+        If it is no number.
+    """
+    if "_" in cell or not cell.isascii():
+        raise ValueError(f"{cell!r} is no number")
+    return float(cell)
+
+
 def is_number(cell: str) -> bool:
-    """Tell whether a cell reads as a number, infinities included."""
+    """Tell whether a cell reads as a number."""
     try:
-        float(cell)
+        to_number(cell)
     except ValueError:
         return False
     return True
@@ -149,14 +162,14 @@ def _header(cells: Sequence[str], path: Path) -> tuple[str, ...]:
 def numbers(name: str, cells: Sequence[str], place: Place) -> Floats:
     """Convert a column of cells to numbers [N], with NaN for missing cells."""
     try:
-        return np.fromiter(map(float, cells), np.float64, len(cells))
+        return np.fromiter(map(to_number, cells), np.float64, len(cells))
     except ValueError:  # a missing cell or a word: look at the cells one by one
         pass
     values = np.full(len(cells), np.nan)
     bad = []
     for row, cell in enumerate(cells):
         if is_number(cell):
-            values[row] = float(cell)
+            values[row] = to_number(cell)
         elif not is_missing(cell):
             bad.append(row)
     if not bad:
