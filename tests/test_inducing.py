@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import gpflow
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
 import gpflow_ext as gpx
-from gpflow_ext.data.inducing import distinct, kmeans, subset
+from gpflow_ext.data.inducing import conditional_variance, distinct, kmeans, subset
 
 cluster = pytest.importorskip("sklearn.cluster")
 
@@ -124,3 +125,73 @@ def test_missing_scikit_learn_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(ImportError, match=r'pip install "gpflow-ext\[data\]"'):
         gpx.inducing.kmeans(_blobs(), 4)
+
+
+def test_conditional_variance_is_greedy() -> None:
+    """Against variances by a solve, for each choice among all rows."""
+    X = np.random.default_rng(3).normal(size=(40, 2))
+    kernel = gpflow.kernels.SquaredExponential(2.0, lengthscales=0.8) + gpflow.kernels.White(0.5)
+    K = kernel(X, X).numpy()
+    Z = conditional_variance(X, kernel, 12, share=0.0)
+    chosen = [int(np.flatnonzero((z == X).all(axis=1))[0]) for z in Z]
+    assert len(set(chosen)) == 12
+    for m in range(12):
+        known = chosen[:m]
+        left = K.diagonal() - np.einsum(
+            "mn,mn->n", K[known], np.linalg.solve(K[np.ix_(known, known)], K[known])
+        )
+        assert left[chosen[m]] == pytest.approx(left.max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.001])
+def test_conditional_variance_ends_at_the_share(share: float) -> None:
+    X = np.random.default_rng(3).normal(size=(150, 2))
+    kernel = gpflow.kernels.Matern52(3.0, lengthscales=1.5)
+
+    def left(Z: np.ndarray) -> float:
+        K, Kzz, Kzx = kernel(X).numpy(), kernel(Z).numpy(), kernel(Z, X).numpy()
+        return 1.0 - np.trace(Kzx.T @ np.linalg.solve(Kzz, Kzx)) / np.trace(K)
+
+    Z = conditional_variance(X, kernel, share=share)
+    assert left(Z) <= share < left(Z[:-1])
+
+
+def test_conditional_variance_takes_no_row_twice() -> None:
+    X = _crowded()
+    Z = conditional_variance(X, gpflow.kernels.SquaredExponential(lengthscales=0.01), len(X), share=0.0)
+    assert len(Z) == len(distinct(X)) == len(distinct(Z))
+
+
+def test_conditional_variance_of_several_kernels() -> None:
+    X = np.random.default_rng(3).normal(size=(60, 1))
+    parts = [gpflow.kernels.SquaredExponential(lengthscales=s) for s in (0.05, 5.0)]
+    both = conditional_variance(X, gpflow.kernels.SeparateIndependent(parts), 60)
+    one, other = (conditional_variance(X, part, 60) for part in parts)
+    assert len(other) < len(both) <= len(one)
+
+
+@pytest.mark.parametrize(("most", "share"), [(0, 0.1), (3, 1.0), (3, -0.1)])
+def test_conditional_variance_checks_its_arguments(most: int, share: float) -> None:
+    with pytest.raises(ValueError, match="most must be at least 1 and share in"):
+        conditional_variance(_blobs(), gpflow.kernels.Matern32(), most, share=share)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_inducing_points_by_themselves_do_not_depend_on_the_scale(scale: float) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(400, 2))
+    Y = (np.sin(2.0 * X[:, :1]) + 0.3 * rng.normal(size=(400, 1)) > 0.0).astype(float)
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliProbit()
+    model = gpx.models.SparseEP((scale * X, Y), kernel, likelihood, inducing_variable="auto")
+    Z = model.inducing_variable.Z.numpy()
+    assert 5 <= len(Z) <= 60
+    assert len(distinct(np.concatenate([scale * X, Z]))) == 400
+    np.testing.assert_array_equal(kernel.lengthscales, 1.0)  # the model's own are left alone
+
+
+def test_another_name_than_auto_is_refused() -> None:
+    data = np.zeros((3, 1)), np.array([[0.0], [1.0], [0.0]])
+    with pytest.raises(ValueError, match="or \"auto\"; got 'kmeans'"):
+        gpx.models.VGPKMM(
+            data, gpflow.kernels.Matern32(), gpx.likelihoods.BernoulliLogit(), inducing_variable="kmeans"
+        )

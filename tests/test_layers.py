@@ -19,7 +19,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients options functions preferred replicas ."},
     {
-        "data": "checks held inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
+        "data": "checks held length_scales inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
     },
     {

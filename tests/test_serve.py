@@ -343,16 +343,35 @@ def test_a_body_that_is_too_large_is_not_read(strict, told):
     assert b"more than 5000 bytes" in answer
 
 
-def test_connections_beyond_the_most_are_refused_and_the_others_go_on(strict):
+def test_a_connection_beyond_the_most_takes_the_place_of_one_without_a_request(strict):
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(connection(strict)) for _ in range(4)]
         time.sleep(0.2)
-        answer, _ = until_closed(stack.enter_context(connection(strict)))
-        assert b" 503 " in answer
-        held[0].sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert b"200 OK" in held[0].recv(65536)
+        assert httpx.get(f"{strict}/healthz").status_code == 200
+        assert b" 408 " in until_closed(held[0])[0]
+        held[3].sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"200 OK" in held[3].recv(65536)
+
+
+def test_a_connection_is_refused_where_all_have_a_request(strict):
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            client = stack.enter_context(connection(strict))
+            client.sendall(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{".encode())
+        time.sleep(0.2)
+        assert b" 503 " in until_closed(stack.enter_context(connection(strict)))[0]
     time.sleep(0.2)
     assert httpx.get(f"{strict}/healthz").status_code == 200
+
+
+def test_hundreds_of_half_sent_requests_keep_nobody_out(url):
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connection(url)).sendall(b"POST /predict HTTP/1.1\r\nhost")
+        begin = time.monotonic()
+        for _ in range(20):
+            assert httpx.post(url + PATH, json={"instances": [ROW]}, timeout=30).status_code == 200
+        assert time.monotonic() - begin < 10.0
 
 
 def test_metrics(url):

@@ -14,7 +14,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "scripts" / "tf_serving"
 FIELD = descriptor_pb2.FieldDescriptorProto
-SCALARS = {"string": FIELD.TYPE_STRING, "int64": FIELD.TYPE_INT64, "uint32": FIELD.TYPE_UINT32}
+SCALARS = {
+    "string": FIELD.TYPE_STRING,
+    "bool": FIELD.TYPE_BOOL,
+    "int64": FIELD.TYPE_INT64,
+    "uint32": FIELD.TYPE_UINT32,
+}
 # Fields of each message; a star for those that repeat.
 MESSAGES = {
     "Int64Value": {"value": "int64"},
@@ -37,6 +42,8 @@ MESSAGES = {
         "num_batch_threads": "Int64Value",
         "allowed_batch_sizes": "int64*",
     },
+    "PrometheusConfig": {"enable": "bool", "path": "string"},
+    "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
 }
 
 
@@ -78,6 +85,13 @@ def test_batching(messages):
     parsed = text_format.Parse(text, messages["BatchingParameters"]())
     assert 0 < parsed.max_batch_size.value <= 8192  # rows that the signatures predict in one block
     assert parsed.num_batch_threads.value >= 1
+
+
+def test_monitoring(messages):
+    text = (CONFIG / "monitoring.config").read_text(encoding="utf-8")
+    parsed = text_format.Parse(text, messages["MonitoringConfig"]())
+    assert parsed.prometheus_config.enable
+    assert parsed.prometheus_config.path == "/monitoring/prometheus/metrics"
 
 
 def test_the_documented_command_names_these_files():

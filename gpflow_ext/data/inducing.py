@@ -1,13 +1,22 @@
-"""Where to put inducing points: cluster centres of the inputs, or some of the inputs themselves."""
+"""Where to put inducing points, and how many: cluster centres of the inputs, or some of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import gpflow
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
+from gpflow.kernels import Kernel, MultioutputKernel
+
+from gpflow_ext.data import length_scales
 
 Array = npt.NDArray[Any]
+MOST = 300  # points by themselves
+SHARE = 0.01  # of the prior variance that they may leave
+_BLOCK = 64  # rows whose variances are computed at once
 _ROUNDING = 1e-6  # distances below this share of a row's norm, from the mean of all, may be rounding
 
 
@@ -69,6 +78,83 @@ def subset(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
     """
     inputs = _check(X, num_inducing)
     return inputs[np.random.default_rng(seed).choice(len(inputs), num_inducing, replace=False)]
+
+
+def conditional_variance(
+    X: npt.ArrayLike, kernel: Kernel, most: int = MOST, *, share: float = SHARE
+) -> Array:
+    """Return the rows of X that explain the prior best, one after the other.
+
+    Each is the row whose variance given those before it is the largest, until these variances have fallen to
+    a share of the prior's: the greedy choice of Burt, Rasmussen and van der Wilk (2020), a pivoted Cholesky
+    factorisation of K. What is left is the trace that bounds the loss of a sparse approximation. O(NM²).
+
+    Parameters
+    ----------
+    X
+        Inputs, shape [N, D].
+    kernel
+        Its hyperparameters say what is near. White noise cannot be explained and is left out; of several
+        outputs the variances are added.
+    most
+        M at most.
+    share
+        Of the sum of the prior variances, at which it ends; in [0, 1).
+
+    Returns
+    -------
+    Inducing points, shape [M, D], of the dtype of X (float64 for integers), in the order of their choice.
+
+    Raises
+    ------
+    ValueError
+        For inputs that are not a finite matrix, ``most`` below 1 or ``share`` out of range.
+    """
+    inputs = _check(X, 1)
+    if most < 1 or not 0.0 <= share < 1.0:
+        raise ValueError(f"most must be at least 1 and share in [0, 1); got {most} and {share}.")
+    covariance = _covariance(kernel)
+    left = np.concatenate(
+        [np.diagonal(covariance(rows, rows)) for rows in np.split(inputs, range(_BLOCK, len(inputs), _BLOCK))]
+    )
+    total, least = left.sum(), _ROUNDING**2 * left.max()
+    factor = np.empty([min(most, len(inputs)), len(inputs)])
+    chosen: list[int] = []
+    for m in range(len(factor)):
+        n = int(np.argmax(left))
+        if chosen and (left.sum() <= share * total or left[n] <= least):
+            break
+        row = covariance(inputs[n : n + 1], inputs)[0] - factor[:m, n] @ factor[:m]
+        factor[m] = row / np.sqrt(left[n])
+        chosen.append(n)
+        left = np.maximum(left - factor[m] ** 2, 0.0)
+        left[n] = 0.0
+    return inputs[chosen]
+
+
+def _covariance(kernel: Kernel) -> Callable[[Array, Array], Array]:
+    """Return K(A, B), of several outputs the sum, without white noise: as between different rows."""
+    kernels = kernel.latent_kernels if isinstance(kernel, MultioutputKernel) else [kernel]
+
+    def between(A: Array, B: Array) -> Array:
+        first, second = (tf.constant(part, gpflow.default_float()) for part in (A, B))
+        total: Array = sum(each(first, second) for each in kernels).numpy()
+        return total
+
+    return between
+
+
+def by_name(name: str, X: npt.ArrayLike, kernel: Kernel) -> Array:
+    """Return what ``inducing_variable="auto"`` stands for: points for the length scales that X suggest.
+
+    Raises
+    ------
+    ValueError
+        For another name.
+    """
+    if name != "auto":
+        raise ValueError(f'inducing_variable must be points, inducing variables or "auto"; got {name!r}.')
+    return conditional_variance(X, length_scales.with_suggested(kernel, X))
 
 
 def distinct(X: Array) -> Array:

@@ -76,7 +76,7 @@ class SparseEP(SiteModel):
         mean_function: gpflow.functions.MeanFunction | None = None,
         num_latent_gps: int | None = None,
         *,
-        inducing_variable: InducingVariablesLike,
+        inducing_variable: InducingVariablesLike | str,
     ) -> None:
         if inducing_variable is None:
             raise ValueError("SparseEP needs `inducing_variable`: inducing points [M, D], such as X itself.")

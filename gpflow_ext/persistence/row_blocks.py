@@ -36,7 +36,9 @@ def in_blocks(function: Any) -> Callable[..., dict[str, tf.Tensor]]:
         )
         return called
 
-    def loop(arguments: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
+    # Called, not inlined: few rows pass by one operation then, not by all those of the loop.
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+    def loop(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
         N = tf.shape(arguments[0])[0]
         count = (N + rows - 1) // rows
         arrays = {
@@ -58,7 +60,7 @@ def in_blocks(function: Any) -> Callable[..., dict[str, tf.Tensor]]:
         # Here, where the tensors still have their names, rather than inside.
         arguments = tuple(tf.ensure_shape(t, spec.shape) for t, spec in zip(given, specs, strict=True))
         few = tf.shape(arguments[0])[0] <= rows
-        found = tf.cond(few, lambda: function(*arguments), lambda: loop(arguments))
+        found = tf.cond(few, lambda: function(*arguments), lambda: loop(*arguments))
         return {key: tf.ensure_shape(found[key], t.shape) for key, t in function.structured_outputs.items()}
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]

@@ -1,4 +1,8 @@
-"""Connections of uvicorn that wait neither for headers nor for a reader of their answer for ever."""
+"""Connections of uvicorn that wait neither for headers nor for a reader of their answer for ever.
+
+Where there are as many as there may be, a new one takes the place of that which has waited the longest for a
+request; only where all have one is it refused.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0
 
 def bounded(limits: Limits) -> type[H11Protocol]:
     """Return the protocol of connections with these limits."""
+    idle: dict[Any, None] = {}  # those without a request, in the order in which they began to wait
 
     class Bounded(H11Protocol):
         """Ends what sends its headers too slowly, or leaves its answer unread; takes so many at once."""
@@ -25,9 +30,11 @@ def bounded(limits: Limits) -> type[H11Protocol]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             if len(self.connections) > limits.connections:
-                self._end(_BUSY)
-            else:
-                self._wait()
+                if not idle:
+                    self._end(_BUSY)
+                    return
+                next(iter(idle))._end(_LATE)
+            self._wait()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -35,6 +42,7 @@ def bounded(limits: Limits) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
+            idle.pop(self, None)
             super().connection_lost(exc)
 
         def _wait(self) -> None:
@@ -44,6 +52,10 @@ def bounded(limits: Limits) -> type[H11Protocol]:
                 return
             self._stop()
             self._waits = waits
+            if waits:
+                idle.setdefault(self)
+            else:
+                idle.pop(self, None)
             self._timer = (
                 self.loop.call_later(limits.header_seconds, self._late)
                 if waits
@@ -66,9 +78,11 @@ def bounded(limits: Limits) -> type[H11Protocol]:
 
         def on_response_complete(self) -> None:
             self._stop()  # from here uvicorn's own timer runs, until data come
+            idle[self] = None
             super().on_response_complete()
 
         def _end(self, answer: bytes) -> None:
+            idle.pop(self, None)
             if not self.transport.is_closing():
                 self.transport.write(answer)
                 self.transport.close()

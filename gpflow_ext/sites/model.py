@@ -13,7 +13,7 @@ from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data import checks, held
+from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.held import HoldsData
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
@@ -71,6 +71,8 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and
         ``SharedIndependentInducingVariables`` or ``SeparateIndependentInducingVariables`` of these.
+        ``"auto"``: as many of the inputs as explain the prior, at most 300; see
+        `gpflow_ext.inducing.conditional_variance`.
 
     Raises
     ------
@@ -90,9 +92,11 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         mean_function: gpflow.functions.MeanFunction | None = None,
         num_latent_gps: int | None = None,
         *,
-        inducing_variable: InducingVariablesLike | None = None,
+        inducing_variable: InducingVariablesLike | str | None = None,
     ) -> None:
         (X, Y), num_data = self._hold(data, likelihood)
+        if isinstance(inducing_variable, str):
+            inducing_variable = inducing.by_name(inducing_variable, X, kernel)
         points = None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
         latent.check_kinds(kernel, points, type(self).__name__)
         if num_latent_gps is None:

@@ -10,6 +10,8 @@ import tensorflow as tf
 from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
+from gpflow_ext.data import length_scales
+
 OWN, FROM_DATA = "the model's own", "length scales of the inputs"
 _DEVIATION = 2.0  # of the logarithm of a random factor
 
@@ -62,13 +64,9 @@ def _from_data(model: BayesianModel, X: Any) -> list[Start]:
         return []
     suggested = {}
     for part in _stationary(model):
-        length = part.lengthscales
-        spread = np.std(np.asarray(part.slice(tf.convert_to_tensor(X), None)[0]), axis=0)
-        if length.transform is None or not length.trainable or not (spread > 0.0).any():
-            continue
-        spread = np.where(spread > 0.0, spread, 1.0) * np.sqrt(len(spread))
-        value = tf.constant(spread if part.ard else np.sqrt(np.mean(spread**2)), length.dtype)
-        suggested[id(length.unconstrained_variable)] = length.transform.inverse(value)
+        length, value = part.lengthscales, length_scales.suggested(part, X)
+        if value is not None and length.transform is not None:
+            suggested[id(length.unconstrained_variable)] = length.transform.inverse(value)
     if not suggested:
         return []
     return [Start(FROM_DATA, [suggested.get(id(v), v.read_value()) for v in model.trainable_variables])]
@@ -93,8 +91,7 @@ def _stationary(model: Any) -> Iterator[Stationary]:
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
         if isinstance(kernel, Kernel):
-            parts = (kernel, *(part for part in kernel.submodules if isinstance(part, Kernel)))
-            yield from (part for part in parts if isinstance(part, Stationary))
+            yield from length_scales.stationary(kernel)
 
 
 def best(tried: Sequence[Tried]) -> int:

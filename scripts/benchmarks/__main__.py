@@ -22,6 +22,7 @@ examples
   python -m scripts.benchmarks gprn                      GPRNTensor, needs no data
   python -m scripts.benchmarks all                       all of them, about an hour
   python -m scripts.benchmarks serving --threads 1       one prediction by an exported model, needs no data
+  python -m scripts.benchmarks server                    many rows, and many clients of scripts/serve.py; needs no data
   python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
 
@@ -57,6 +58,8 @@ second fit of new objects, its evaluations, and the seconds until the end of the
 
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
 
+server: --sizes rows in one call of an exported VGPKMM, time and memory; clients of scripts/serve.py.
+
 Every method is built and called once untimed (its compilation is a column of its own); then all are timed in
 turn, round after round, and the medians shown. A method slower than 5 seconds runs once, one that exceeds its
 cap is shown as "> cap". Libraries that are not installed are left out. The tables go to --out, the single
@@ -70,6 +73,7 @@ SIZES = {
     "sgpmc": (0, ()),
     "gprn": (50, (10**3, 10**4, 10**5, 10**6)),
     "serving": (100, (100, 1000)),
+    "server": (10**4, (10**4, 10**5, 10**6)),
     "fits": (100, (351, 500, 1000, 2000)),
     "gpflow_models": (100, (300,)),
 }
@@ -89,7 +93,7 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         metavar="N",
-        help="numbers of data (default: 351 1000 2000; sparse_ep 10000 100000 1000000; serving 100 1000); of outputs for gprn",
+        help="numbers of data (default: 351 1000 2000; sparse_ep 10000 100000 1000000; serving 100 1000; server 10000 100000 1000000); of outputs for gprn",
     )
     new.add_argument(
         "--problems",

@@ -1,0 +1,41 @@
+"""The length scales that inputs suggest: their standard deviations times √D."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.kernels import Kernel, Stationary
+
+
+def stationary(module: tf.Module) -> Iterator[Stationary]:
+    """Yield the stationary kernels in a kernel or a model, each once."""
+    yield from (part for part in (module, *module.submodules) if isinstance(part, Stationary))
+
+
+def suggested(part: Stationary, X: Any) -> tf.Tensor | None:
+    """Return the length scales [] or [D'] that inputs X [N, D] suggest, by the columns that a kernel reads.
+
+    ``None`` where its length scales are held, or no input varies.
+    """
+    length = part.lengthscales
+    if not isinstance(length, gpflow.Parameter) or length.transform is None or not length.trainable:
+        return None
+    spread = np.std(np.asarray(part.slice(tf.convert_to_tensor(X), None)[0]), axis=0)
+    if not (spread > 0.0).any():
+        return None
+    spread = np.where(spread > 0.0, spread, 1.0) * np.sqrt(len(spread))
+    return tf.constant(spread if part.ard else np.sqrt(np.mean(spread**2)), length.dtype)
+
+
+def with_suggested(kernel: Kernel, X: Any) -> Kernel:
+    """Return a copy of a kernel with the length scales that inputs X [N, D] suggest, where they do."""
+    copied: Kernel = gpflow.utilities.deepcopy(kernel)
+    for part in stationary(copied):
+        value = suggested(part, X)
+        if value is not None:
+            part.lengthscales.assign(value)
+    return copied
