@@ -138,6 +138,11 @@ def operations(function):
     return {node.op for node in nodes}
 
 
+def test_learnt_label_noise_is_folded(built):
+    for signature in built("SVGPRobustMax", "portable").signatures.values():
+        assert all(variable.shape.rank for variable in signature.graph.variables)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_cached_gives_the_numbers_of_exact_without_factorising(built, name):
     exact, cached = (built(name, profile).signatures["serving_default"] for profile in ("exact", "cached"))

@@ -97,7 +97,9 @@ class RobustMax(CategoricalLikelihood):
         log_missed = tf.math.log(missed)
         return log_missed + tf.math.softplus(log_p + tf.math.log(hit - missed) - log_missed)
 
-    def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+    def _log_largest(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+        """Return log P, [..., K]."""
+
         def add(k: tf.Tensor, log_p: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             own = tf.range(self.num_classes) == k
             found = log_probability_largest(Fmu, Fvar, own)
@@ -105,18 +107,20 @@ class RobustMax(CategoricalLikelihood):
 
         # One class at a time, to bound the memory; without a list of tensors, which ONNX has none of.
         _, log_p = tf.while_loop(lambda k, _: k < self.num_classes, add, (0, tf.zeros_like(Fmu)))
-        return self._log_mixture(tf.nn.log_softmax(log_p))
+        return tf.nn.log_softmax(log_p)
 
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor:
         """See `CategoricalLikelihood`. All classes at once, where evenly spaced nodes suffice."""
         Fmu, Fvar = broadcast(Fmu, Fvar)
         Fvar = positive_variance(Fvar)
         hit, missed = self._levels(Fmu.dtype)
-
-        def evenly(number: int) -> tf.Tensor:
-            return missed + (hit - missed) * probabilities_largest(Fmu, Fvar, number)
-
-        return with_nodes(Fmu, Fvar, evenly, lambda: tf.exp(self._log_probabilities(Fmu, Fvar)))
+        largest = with_nodes(
+            Fmu,
+            Fvar,
+            lambda number: probabilities_largest(Fmu, Fvar, number),
+            lambda: tf.exp(self._log_largest(Fmu, Fvar)),
+        )
+        return missed + (hit - missed) * largest  # out here: a variable that a branch reads cannot be folded
 
     @inherit_check_shapes
     def _predict_log_density(
