@@ -109,6 +109,9 @@ class RobustMax(CategoricalLikelihood):
         _, log_p = tf.while_loop(lambda k, _: k < self.num_classes, add, (0, tf.zeros_like(Fmu)))
         return tf.nn.log_softmax(log_p)
 
+    def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+        return self._log_mixture(self._log_largest(Fmu, Fvar))
+
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor:
         """See `CategoricalLikelihood`. All classes at once, where evenly spaced nodes suffice."""
         Fmu, Fvar = broadcast(Fmu, Fvar)
