@@ -77,7 +77,7 @@ class RobustMax(CategoricalLikelihood):
 
     @property
     def _noisy(self) -> bool:
-        return isinstance(self.epsilon, Parameter) or self.epsilon > 0.0
+        return not isinstance(self.epsilon, float) or self.epsilon > 0.0  # learnt, which freezes to a tensor
 
     def _levels(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
         """Return 1 − ε and ε/(K − 1)."""
