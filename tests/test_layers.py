@@ -37,7 +37,7 @@ TOWER: list[dict[str, str]] = [
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
-        "sampling": "tuning options diagnostics draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners density "
+        "sampling": "tuning options diagnostics draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },

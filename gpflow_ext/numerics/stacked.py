@@ -17,6 +17,8 @@ import gpflow
 import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 
+from gpflow_ext.numerics import batched
+
 ELEMENTS = 2**25  # of matrices held at a time where many rows are predicted, 256 MiB
 
 
@@ -107,6 +109,17 @@ def each(function: Callable[..., tf.Tensor], stack: Stack, *tensors: tf.Tensor) 
     return tf.vectorized_map(one, ([value for _, value in stack.values], list(tensors)))
 
 
+def each_of(function: Callable[[], tf.Tensor], own: Stack) -> tf.Tensor:
+    """Return function() for each member of a stack, [C, ...], or [1, ...] where nothing is stacked."""
+    return each(function, own) if own.values else function()[None]
+
+
+def beside(parts: list[tf.Tensor], axis: int) -> tf.Tensor:
+    """Stack parts [C or 1, ...] along another axis than the first, for as many members as any of them has."""
+    several = next((batched.sizes(part)[0] for part in parts if part.shape[0] != 1), 1)
+    return tf.stack([tf.broadcast_to(part, [several, *batched.sizes(part)[1:]]) for part in parts], axis)
+
+
 def gram(kernel: Kernel, stack: Stack, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
     """Return k(X, X2) for each member, [C, N, N2], or [1, N, N2] where no parameter of it is stacked.
 
@@ -188,8 +201,7 @@ def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
 
 def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) -> tf.Tensor:
     """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked."""
-    own = stack.within(function)
-    return each(lambda: function(X), own) if own.values else function(X)[None]
+    return each_of(lambda: function(X), stack.within(function))
 
 
 def slices(count: int, size: int) -> list[slice]:

@@ -7,6 +7,8 @@ from typing import Protocol
 import gpflow
 import numpy as np
 import tensorflow as tf
+from gpflow.inducing_variables import MultioutputInducingVariables
+from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 
 from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
@@ -61,7 +63,7 @@ def gaussian_approximation(
         mean_function=model.mean_function,
         num_latent_gps=model.num_latent_gps,
     )
-    closure = Bound(model, svgp).loss if model.structure is None else Bound(model, svgp).loss_on_a_grid
+    closure = Bound(model, svgp).loss if _is_gpflows(model) else Bound(model, svgp).loss_of_outputs
 
     def climb() -> float:
         variables = svgp.trainable_variables
@@ -70,7 +72,7 @@ def gaussian_approximation(
         return objective()[0]
 
     bound = climb()
-    fewer = model.structure is None and len(model.data[0]) > points.Z.shape[0]
+    fewer = model.structure is None and len(model.data[0]) > points.num_inducing
     if fewer if free_inducing is None else free_inducing:
         gpflow.set_trainable(points, True)
         try:
@@ -86,6 +88,14 @@ def gaussian_approximation(
     return bound
 
 
+def _is_gpflows(model: Approximated) -> bool:
+    """Tell whether GPflow's conditional is that of the model, and no dearer."""
+    several = isinstance(model.kernel, MultioutputKernel) or isinstance(
+        model.inducing_variable, MultioutputInducingVariables
+    )
+    return model.structure is None and not several
+
+
 class Bound:
     """Minus the bound of an SVGP that shares the parts of a model, on the model's data."""
 
@@ -97,8 +107,8 @@ class Bound:
         loss: tf.Tensor = self._svgp.training_loss(self.data)
         return loss
 
-    def loss_on_a_grid(self) -> tf.Tensor:
-        """Return the same by Kronecker products, []."""
+    def loss_of_outputs(self) -> tf.Tensor:
+        """Return the same from the model's own moments of f, on grids by Kronecker products, []."""
         svgp, (X, Y) = self._svgp, self.data
         q = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
         mean, var = self._density.gaussian_moments(*q)

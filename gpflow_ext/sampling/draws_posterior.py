@@ -9,7 +9,7 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.base import MeanAndVariance
-from gpflow.inducing_variables import InducingPoints
+from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.numerics import batched, linalg, stacked
@@ -17,6 +17,7 @@ from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import MixturePredictions
 from gpflow_ext.sampling.density import FreeFormDensity
+from gpflow_ext.sites import coupled
 
 BLOCK = 32  # draws treated at once: memory O(BLOCK·M·N)
 
@@ -33,7 +34,7 @@ class DrawnModel(Protocol):
 
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood
-    inducing_variable: InducingPoints
+    inducing_variable: InducingVariables
 
     @property
     def density(self) -> FreeFormDensity:
@@ -86,8 +87,12 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         L = chol if chol.shape[0] == 1 else tf.gather(chol, chosen)
         mean, cov = self._density.covariance(taken, tf.convert_to_tensor(X), L)
         root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
-        samples = mean + root @ tf.random.normal(tf.shape(mean), dtype=mean.dtype)
-        return batched.behind_batch(samples)
+        W = self._density.mixing(taken)
+        width = mean.shape[-1] if W is None else W.shape[-1]
+        noise = tf.random.normal([*batched.sizes(mean)[:-1], width], dtype=mean.dtype)
+        apart = (root @ tf.einsum("s...l->sl...", noise)[..., None])[..., 0]  # [S, L, batch..., N]
+        apart = tf.einsum("sl...->s...l", apart) if W is None else tf.einsum("sl...,spl->s...p", apart, W)
+        return batched.behind_batch(mean + apart)
 
     @property
     def _size(self) -> int:
@@ -95,12 +100,14 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         return int(self._stack.values[0][1].shape[0])
 
     def _factors(self) -> tuple[tf.Tensor, ...]:
-        """Read the model; return the Cholesky factors of K_uu, [S or 1, M, M]."""
+        """Read the model; return the Cholesky factors of K_uu, [S or 1, M, M] or [S or 1, L, M, M]."""
         self._stack = self._model.held()
         return linalg.finite((tf.linalg.cholesky(self._density.gram(self._stack)),), self._model)
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
-        return tuple(posteriors.PrecomputedValue(part, (False, False, False)) for part in self._factors())
+        return tuple(
+            posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._factors()
+        )
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -112,30 +119,34 @@ class DrawsPosterior(posteriors.AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        mean, cov = self._moments(cache, tf.convert_to_tensor(Xnew), full_cov)
+        X, flags = tf.convert_to_tensor(Xnew), (full_cov, full_output_cov)
+        blocks = [self._block(stack, X, L, *flags) for stack, L in self._blocks(cache[0])]
+        mean = tf.concat([part for part, _ in blocks], axis=0)
         average = tf.reduce_mean(mean, axis=0)
-        within = batched.independent_outputs(cov, full_cov, full_output_cov)
+        within = tf.add_n([part for _, part in blocks]) / self._size
         apart = mean - average
-        return average, within + tf.einsum(_BETWEEN[full_cov, full_output_cov], apart, apart) / self._size
+        return average, within + tf.einsum(_BETWEEN[flags], apart, apart) / self._size
 
-    def _moments(
-        self, cache: tuple[tf.Tensor, ...], X: tf.Tensor, full_cov: bool
+    def _block(
+        self, stack: Stack, X: tf.Tensor, chol: tf.Tensor, full_cov: bool, full_output_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the means [S, batch..., N, P], and the mean over the draws of the variances or covariances.
+        """Return the means [S, batch..., N, P] of some draws, and the sum of their (co)variances.
 
-        These are [batch..., N, P] or [batch..., P, N, N].
+        These have the shapes that GPflow's models return.
         """
-        rows, means, covs = Rows(X), [], []
-        for stack, L in self._blocks(cache[0]):
-            moments = (
-                self._density.covariance(stack, X, L)
-                if full_cov
-                else [rows.apart(part, 1) for part in self._density.moments(stack, rows.flat, L)]
-            )
-            means.append(moments[0])
-            covs.append(tf.reduce_sum(moments[1], axis=0))
-        mean, cov = tf.concat(means, axis=0), tf.add_n(covs) / self._size
-        return mean, tf.repeat(cov[..., None, :, :], mean.shape[-1], axis=-3) if full_cov else cov
+        W = self._density.mixing(stack)
+        if not full_cov and (W is None or not full_output_cov):
+            rows = Rows(X)
+            mean, var = (rows.apart(part, 1) for part in self._density.moments(stack, rows.flat, chol))
+            return mean, batched.independent_outputs(tf.reduce_sum(var, axis=0), False, full_output_cov)
+        mean, cov = self._density.covariance(stack, X if full_cov else X[..., None, :], chol)
+        if not full_cov:  # of rows that are alone
+            mean, cov = mean[..., 0, :], cov[..., 0, 0]
+        if W is not None:
+            return mean, _mixed(W, cov, full_cov, full_output_cov)
+        total = tf.reduce_sum(cov, axis=0)  # [1 or L, batch..., N, N]
+        total = tf.broadcast_to(total, [mean.shape[-1], *batched.sizes(total)[1:]])
+        return mean, batched.independent_outputs(batched.behind_batch(total), True, full_output_cov)
 
     def _blocks(self, chol: tf.Tensor) -> list[tuple[Stack, tf.Tensor]]:
         """Return the draws and their factors, `BLOCK` at a time."""
@@ -143,3 +154,14 @@ class DrawsPosterior(posteriors.AbstractPosterior):
             (self._stack.members(some), chol if chol.shape[0] == 1 else chol[some])
             for some in stacked.slices(self._size, BLOCK)
         ]
+
+
+def _mixed(W: tf.Tensor, cov: tf.Tensor, full_cov: bool, full_output_cov: bool) -> tf.Tensor:
+    """Return the sum over the draws of the (co)variances of outputs that mix functions.
+
+    From W [S or 1, P, L] and the covariances [S, L, batch..., N, N], or variances [S, L, batch..., N].
+    """
+    S, L, *axes = batched.sizes(cov)
+    all_of_them = tf.einsum("spl->psl", tf.broadcast_to(W, [S, *W.shape[1:]]))
+    weights = tf.reshape(all_of_them, [W.shape[1], S * L])
+    return coupled.prior_covariance(weights, tf.reshape(cov, [S * L, *axes]), full_cov, full_output_cov)

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance
-from gpflow.inducing_variables import InducingPoints
-from gpflow.kernels import MultioutputKernel
+from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.models import SGPMC, SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
@@ -21,10 +20,12 @@ from gpflow_ext.numerics import grids
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import Predictions
+from gpflow_ext.sampling import latents
 from gpflow_ext.sampling.density import FreeFormDensity
 from gpflow_ext.sampling.draws_posterior import DrawsPosterior
 from gpflow_ext.sampling.holds_draws import HoldsDraws
 from gpflow_ext.sampling.sampled_freeform import SampledFreeForm
+from gpflow_ext.sites import latent
 
 
 class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
@@ -44,25 +45,32 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     data
         Inputs [N, D] and targets [N, Q]; see `gpflow_ext.data.held.HoldsData` for variables.
     kernel
-        A kernel of one output, shared by the P latent functions; its trainable parameters need priors.
+        Its trainable parameters need priors. A kernel of one output is shared by all latent functions;
+        ``SharedIndependent`` and ``SeparateIndependent`` have independent ones. The outputs of
+        ``LinearCoregionalization`` are f = μ + Wg of L functions g, whose inducing variables V holds;
+        likelihoods see the marginals of each fₙₚ, as in GPflow.
     likelihood
         Any likelihood whose ``variational_expectations`` are not random.
     mean_function
         Zero by default.
     num_latent_gps
-        P; by default what the likelihood and the targets ask for.
+        L, the columns of V. By default what the likelihood and the targets ask for, or as many as the kernel
+        mixes.
     inducing_variable
-        Inducing points [M, D]; see `gpflow_ext.inducing.kmeans`.
+        Inducing points [M, D], see `gpflow_ext.inducing.kmeans`, or any inducing variables that GPflow has
+        for the kernel: ``Multiscale``, ``InducingPatches``, and ``SharedIndependentInducingVariables`` or
+        ``SeparateIndependentInducingVariables`` of these.
 
     Raises
     ------
     ValueError
-        For data that are not finite matrices of equal length or lie outside the likelihood's support.
+        For data that are not finite matrices of equal length or lie outside the likelihood's support, and
+        where kernel, inducing variables and outputs are not equally many.
     NotImplementedError
-        For a multi-output kernel, other inducing variables than points, or a Monte Carlo likelihood.
+        For other multi-output kernels, or a Monte Carlo likelihood.
     """
 
-    inducing_variable: InducingPoints
+    inducing_variable: InducingVariables
 
     def __init__(
         self,
@@ -77,26 +85,19 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         X, Y = checks.check_data(data)
         checks.check_targets(likelihood, Y)
         inducing_variable = inducingpoint_wrapper(inducing_variable)
-        if isinstance(kernel, MultioutputKernel) or not checks.are_inputs(inducing_variable):
-            raise NotImplementedError(
-                "SGPMCFreeForm shares one kernel of one output and one set of inducing points among its "
-                f"latent functions; got {type(kernel).__name__} and {type(inducing_variable).__name__}: "
-                "for these sample gpflow.models.SGPMC."
-            )
+        latent.check_kinds(kernel, inducing_variable, type(self).__name__)
         if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
             raise NotImplementedError(
                 f"The expectations of {type(likelihood).__name__} are Monte Carlo estimates: a sampler needs "
                 "a density that is the same at each call. Use gpflow_ext.likelihoods.RobustMax for classes."
             )
-        checks.check_inducing(inducing_variable, X)
-        if num_latent_gps is None:
-            num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps_from_data(
-                (X, Y), kernel, likelihood
-            )
+        for each in latent.sets(inducing_variable):
+            checks.check_inducing(each, X)
+        num_latent_gps = self._count(kernel, inducing_variable, likelihood, Y, num_latent_gps)
         parts = held.hold(data, (X, Y))
         super().__init__(parts, kernel, likelihood, mean_function, num_latent_gps, inducing_variable)
         gpflow.set_trainable(self.inducing_variable, False)
-        M = self.inducing_variable.Z.shape[0]
+        M = self.inducing_variable.num_inducing
         eye = np.tile(np.eye(M, dtype=X.dtype), [num_latent_gps, 1, 1])
         self.q_mu = gpflow.Parameter(np.zeros([M, num_latent_gps], X.dtype), trainable=False)
         self.q_sqrt = gpflow.Parameter(eye, trainable=False)
@@ -107,6 +108,27 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         self.prec = gpflow.Parameter(zeros, trainable=False, shape=open_rows)
         self.draw_values = []
 
+    def _count(
+        self,
+        kernel: gpflow.kernels.Kernel,
+        points: InducingVariables,
+        likelihood: gpflow.likelihoods.Likelihood,
+        Y: checks.Array,
+        given: int | None,
+    ) -> int:
+        """Check what there are several of; return the number of latent functions."""
+        mixed = None if latent.mixing(kernel) is None else len(latent.kernels(kernel))
+        asked = given if mixed is None else None
+        if asked is None:
+            own = latent.kernels(kernel)[0]
+            asked = likelihood.latent_dim or self.calc_num_latent_gps(own, likelihood, Y.shape[1])
+        latent.check_numbers(kernel, points, asked)
+        if mixed is not None and given not in (None, mixed):
+            raise ValueError(
+                f"`num_latent_gps` is {given}, but `kernel` mixes {mixed} functions: leave it out."
+            )
+        return mixed or asked
+
     @classmethod
     def from_gaussian(cls, svgp: SVGP, data: tuple[Any, Any]) -> SGPMCFreeForm:
         """Return the model with the kernel, likelihood and inducing points of a Gaussian approximation.
@@ -116,7 +138,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         Parameters
         ----------
         svgp
-            Any ``SVGP`` with a single-output kernel, whitened or not, q_diag or not.
+            Any ``SVGP``, whitened or not, q_diag or not, whose kernel and inducing variables the model takes.
         data
             All data, (X [N, D], Y [N, Q]).
         """
@@ -129,24 +151,26 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     def assign_gaussian(self, svgp: SVGP) -> None:
         """Take over q(v) of a Gaussian approximation with the same kernel and inducing points.
 
-        The sites are those whose posterior q is: Λ = −2 ∂E[log p]/∂var, ν = ∂E[log p]/∂mean + Λ mean. Where
-        the likelihood is not log-concave their precision is cut at zero, so that B is positive at all θ.
+        The sites are those whose posterior q is: Λ = −2 ∂E[log p]/∂var, ν = ∂E[log p]/∂mean + Λ mean at the
+        moments of the latent functions. Where the likelihood is not log-concave their precision is cut at
+        zero, so that B is positive at all θ.
         """
         self._structure = self._find_structure()  # the inducing points may have moved
         q_mu, q_sqrt = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
         q_sqrt = tf.linalg.diag(tf.transpose(q_sqrt)) if q_sqrt.shape.rank == 2 else q_sqrt
         if not svgp.whiten:
-            chol = tf.linalg.cholesky(self.density.gram(Stack([]))[0])
-            q_mu = tf.linalg.triangular_solve(chol, q_mu)
-            q_sqrt = tf.linalg.triangular_solve(tf.broadcast_to(chol, tf.shape(q_sqrt)), q_sqrt)
+            chol = tf.broadcast_to(tf.linalg.cholesky(self.density.gram(Stack([]))[0]), tf.shape(q_sqrt))
+            q_mu = tf.transpose(tf.linalg.triangular_solve(chol, tf.transpose(q_mu)[..., None])[..., 0])
+            q_sqrt = tf.linalg.triangular_solve(chol, q_sqrt)
         self.q_mu.assign(q_mu)
         self.q_sqrt.assign(q_sqrt)
         self.V.assign(q_mu)
         X, Y = self.data
-        mean, var = self.density.gaussian_moments(q_mu, q_sqrt)
+        mean, var = self.density.gaussian_latents(q_mu, q_sqrt)
         with tf.GradientTape() as tape:
             tape.watch([mean, var])
-            value = tf.reduce_sum(self.likelihood.variational_expectations(X, mean, var, Y))
+            outputs = self.density.gaussian_outputs(mean, var)
+            value = tf.reduce_sum(self.likelihood.variational_expectations(X, *outputs, Y))
         slope, bend = tape.gradient(value, [mean, var])
         prec = tf.nn.relu(-2.0 * bend)
         self.prec.assign(prec)
@@ -178,9 +202,10 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         self._structure = self._find_structure()
 
     def _find_structure(self) -> grids.Structure | None:
-        if self.follows:  # data that move at any time
-            return None
-        return grids.structure(self.kernel, self.inducing_variable.Z.numpy(), self.data[0].numpy())
+        points = latent.sets(self.inducing_variable)[0]
+        if self.follows or type(points) is not InducingPoints or not latents.are_alike(self):
+            return None  # data that move at any time, or points that are not those of all functions
+        return grids.structure(latent.kernels(self.kernel)[0], points.Z.numpy(), self.data[0].numpy())
 
     def log_likelihood_lower_bound(self) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] at the present V and hyperparameters, []."""

@@ -86,14 +86,21 @@ def variances(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     return own if W is None else tf.matmul(own, tf.square(W), transpose_b=True)
 
 
+def pairs(points: InducingVariables, kernel: Kernel) -> list[tuple[Any, Any]]:
+    """Return the inducing variables and the kernel of each latent function, one pair if all share both."""
+    own, parts = sets(points), kernels(kernel)
+    count = max(len(own), len(parts))
+    return list(itertools.islice(zip(itertools.cycle(own), itertools.cycle(parts), strict=False), count))
+
+
 def inducing_gram(points: InducingVariables, kernel: Kernel) -> tf.Tensor:
     """Return K_uu with GPflow's default jitter, [1 or S, M, M]."""
-    return tf.stack([Kuu(*pair, jitter=gpflow.default_jitter()) for pair in _pairs(points, kernel)])
+    return tf.stack([Kuu(*pair, jitter=gpflow.default_jitter()) for pair in pairs(points, kernel)])
 
 
 def inducing_cross(points: InducingVariables, kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     """Return K_uf at X [R, D], [1 or S, M, R]."""
-    return tf.stack([Kuf(*pair, X) for pair in _pairs(points, kernel)])
+    return tf.stack([Kuf(*pair, X) for pair in pairs(points, kernel)])
 
 
 def check_kinds(kernel: Kernel, points: InducingVariables | None, owner: str) -> None:
@@ -130,13 +137,6 @@ def check_numbers(kernel: Kernel, points: InducingVariables | None, num_latent_g
         raise ValueError(
             f"The sets of `inducing_variable` have {sizes} elements: all functions need equally many."
         )
-
-
-def _pairs(points: InducingVariables, kernel: Kernel) -> list[tuple[Any, Any]]:
-    """Return the inducing variables and the kernel of each latent function, one pair if all share both."""
-    own, parts = sets(points), kernels(kernel)
-    count = max(len(own), len(parts))
-    return list(itertools.islice(zip(itertools.cycle(own), itertools.cycle(parts), strict=False), count))
 
 
 def _names(classes: tuple[type, ...]) -> str:

@@ -165,10 +165,10 @@ def _free_form(model: GPModel) -> GPModel:
 
 
 def _with_draws(model: GPModel, names: Iterable[str], like: np.ndarray) -> GPModel:
-    """Give the model four draws of V, shaped as ``like``, and of positive hyperparameters."""
+    """Give the model four draws of V, shaped as ``like``, and of hyperparameters, which are positive."""
     rng, shape = np.random.default_rng(4), (2, NUM_DRAWS // 2)
-    values = {"V": rng.normal(size=(*shape, *like.shape))}
-    values |= {name: rng.uniform(0.5, 1.5, shape) for name in names}
+    values, parts = {"V": rng.normal(size=(*shape, *like.shape))}, gpflow.utilities.parameter_dict(model)
+    values |= {name: rng.uniform(0.5, 1.5, (*shape, *parts[f".{name}"].shape)) for name in names}
     stats = {"log_density": np.zeros(shape)}
     model.assign_draws(Draws(values, stats, Setting(0.1, 3), 1.0))
     return model
@@ -184,6 +184,12 @@ def _network(data: Any, posterior: str = "collapsed", points: np.ndarray | None 
 def _sampled_classes(data: Any) -> GPModel:
     model = SGPMCFreeForm(data, kernel(), RobustMax(3, 0.05), mean(), inducing_variable=POINTS)
     return _with_draws(model, ["kernel.kernels[0].lengthscales", "kernel.kernels[1].variance"], model.V)
+
+
+def _sampled_mixtures(data: Any) -> GPModel:
+    model = SGPMCFreeForm(data, mixtures(2), PoissonLog(), mean(), inducing_variable=points(3))
+    names = ["kernel.W", "kernel.kernels[0].lengthscales", "kernel.kernels[2].variance"]
+    return _with_draws(model, names, model.V)
 
 
 def _sampled_grid(data: Any) -> GPModel:
@@ -306,6 +312,12 @@ _BUILDERS: list[tuple[str, Callable[[Any], GPModel], np.ndarray, str]] = [
         "SGPMCFreeForm, draws",
         _sampled_classes,
         CLASSES,
+        "inducing free-form sampled multi-output dependent-outputs",
+    ),
+    (
+        "SGPMCFreeForm, draws of mixtures",
+        _sampled_mixtures,
+        COUNTS,
         "inducing free-form sampled multi-output dependent-outputs",
     ),
     ("SGPMCFreeForm, draws on a grid", _sampled_grid, BINARY, "inducing free-form sampled grid"),

@@ -324,18 +324,10 @@ def takes_one_kernel(entry: Entry) -> None:
         pytest.skip("GPflow's takes kernels of one output")
 
 
-def shares_one_kernel(entry: Entry) -> None:
-    if entry.name.startswith("SGPMCFreeForm"):
-        pytest.skip(
-            "shares one kernel and one set of points, at any of many draws: GPflow's SGPMC takes others"
-        )
-
-
 @feature("kernels of each output")
 @every(quick=True)
 def test_each_output_may_have_a_kernel(entry: Entry) -> None:
     takes_one_kernel(entry)
-    shares_one_kernel(entry)
     check_prior(entry, models.separate(2), models.points(2))
 
 
@@ -343,7 +335,6 @@ def test_each_output_may_have_a_kernel(entry: Entry) -> None:
 @every(quick=True)
 def test_outputs_may_be_mixtures(entry: Entry) -> None:
     takes_one_kernel(entry)
-    shares_one_kernel(entry)
     if entry.name.startswith("SVGPRobustMax"):
         pytest.skip("its functions are independent: GPflow's SVGP takes the likelihood RobustMax for others")
     check_prior(entry, models.mixtures(2), models.points(3), 3)
@@ -356,7 +347,6 @@ def test_inducing_variables_may_be_no_values_of_f(entry: Entry) -> None:
         pytest.skip("is dense")
     if "network" in entry.tags:
         pytest.skip("its inducing inputs are points: each is one of weights and of nodes")
-    shares_one_kernel(entry)
     scales = np.full(models.POINTS.shape, 0.3)
     points = gpflow.inducing_variables.Multiscale(models.POINTS, scales)
     check_prior(entry, gpflow.kernels.SquaredExponential(lengthscales=0.8), points)

@@ -57,8 +57,3 @@ def test_a_sparse_site_model_of_patches_reaches_the_bound_of_gpflow() -> None:
     gpx.fit(model)
     reference = gpflow.models.SGPR((X, Y), kernel(), patches(), noise_variance=1.0)
     np.testing.assert_allclose(model.elbo(), reference.elbo(), rtol=1e-9)
-
-
-def test_free_form_models_refuse_them() -> None:
-    with pytest.raises(NotImplementedError, match="InducingPatches"):
-        gpx.models.SGPMCFreeForm((X, Y), kernel(), gpflow.likelihoods.Gaussian(), inducing_variable=patches())

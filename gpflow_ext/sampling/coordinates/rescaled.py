@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from gpflow_ext.numerics import grids, stacked
+from gpflow_ext.numerics import grids
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.density import FreeFormDensity
 
@@ -45,7 +45,7 @@ class RescaledSites:
         self._density, self._model, self._structure = density, density.model, structure
         model = density.model
         here = Stack([])
-        A = self._structure.project_symmetrically(model.kernel, here)
+        A = self._structure.project_symmetrically(density.kernel, here)
         self._basis = A.basis()  # Uᵀ
         turn = self._turn(here)
         self._center = turn.pull(tf.convert_to_tensor(model.q_mu)[None])  # m, [1, M, P]
@@ -69,8 +69,8 @@ class RescaledSites:
 
     def _move(self, stack: Stack) -> _Moved:
         model = self._model
-        A = self._structure.project_symmetrically(model.kernel, stack).turned(self._basis)
-        rho = model.nat1 - self._prec * stacked.mean(model.mean_function, stack, model.data[0])
+        A = self._structure.project_symmetrically(self._density.kernel, stack).turned(self._basis)
+        rho = model.nat1 - self._prec * self._density.latent_mean(stack, model.data[0])
         slope = A.pull(rho - self._prec * A.apply(self._center)) - self._center  # r, [C or 1, M, P]
         ratio = self._start / self._diagonal(A)
         scale = tf.sqrt(ratio)
@@ -81,7 +81,7 @@ class RescaledSites:
 
     def _turn(self, stack: Stack) -> grids.Kronecker:
         """Return the orthogonal matrix that takes v = L⁻¹u, as the model has it, into the basis."""
-        return self._structure.rotation(self._model.kernel, stack).turned(self._basis)
+        return self._structure.rotation(self._density.kernel, stack).turned(self._basis)
 
     def _diagonal(self, A: grids.Kronecker) -> tf.Tensor:
         """Return diag(I + AΛₚAᵀ), [C or 1, M, P]."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from gpflow_ext.numerics import grids, stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.density import FreeFormDensity
+from gpflow_ext.sampling.latents import Projection
 
 
 class ConditionalSites:
@@ -15,7 +15,8 @@ class ConditionalSites:
         B = I + AΛAᵀ = RRᵀ,    m = B⁻¹Aρ,    ρ = ν − Λμ
 
     In these coordinates the posterior of z hardly depends on θ: what ties v and θ together does not hold up
-    the sampler.
+    the sampler. Where outputs mix the latent functions, each has the sites that it has while the others stay
+    as they were when the approximation was made.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ class ConditionalSites:
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z in place of V.
 
-        Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(PM³ + PNM²)), less on grids.
+        Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(LM³ + LNM²)), less on grids.
         """
         A, z = self._density.projection(stack), stack[self._model.V]
         V, half_log_det = self._move(stack, A, z)
@@ -42,22 +43,20 @@ class ConditionalSites:
         return stack.replaced(self._model.V, V)
 
     def mean(self, stack: Stack) -> tf.Tensor:
-        """Return m at the hyperparameters of each member, [C, M, P]."""
+        """Return m at the hyperparameters of each member, [C, M, L]."""
         return self._move(stack, self._density.projection(stack), tf.zeros_like(stack[self._model.V]))[0]
 
     def factor(self) -> tf.Tensor:
-        """Return the lower factors of the approximation's covariance, [P, M, M]."""
+        """Return the lower factors of the approximation's covariance, [L, M, M]."""
         return tf.convert_to_tensor(self._model.q_sqrt)
 
-    def _move(
-        self, stack: Stack, A: grids.Dense | grids.Kronecker, z: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return m + R⁻ᵀz [C, M, P] and ½ log|B| [C] for z [C, M, P]."""
+    def _move(self, stack: Stack, A: Projection, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return m + R⁻ᵀz [C, M, L] and ½ log|B| [C] for z [C, M, L]."""
         model = self._model
-        rho = model.nat1 - model.prec * stacked.mean(model.mean_function, stack, model.data[0])  # [·, N, P]
-        B = A.weighted(tf.transpose(tf.convert_to_tensor(model.prec)))  # [C or 1, P, M, M]
+        rho = model.nat1 - model.prec * self._density.latent_mean(stack, model.data[0])  # [·, N, L]
+        B = A.weighted(tf.transpose(tf.convert_to_tensor(model.prec)))  # [C or 1, L, M, M]
         R = tf.linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
-        pulled = tf.linalg.matrix_transpose(A.pull(rho))[..., None]  # [C, P, M, 1]
+        pulled = tf.linalg.matrix_transpose(A.pull(rho))[..., None]  # [C, L, M, 1]
         z = tf.linalg.matrix_transpose(z)[..., None]
         R = tf.broadcast_to(R, tf.concat([tf.shape(z)[:1], tf.shape(R)[1:]], axis=0))
         root = tf.linalg.triangular_solve(R, tf.broadcast_to(pulled, tf.shape(z)))
