@@ -189,6 +189,15 @@ def test_inducing_points_by_themselves_do_not_depend_on_the_scale(scale: float) 
     np.testing.assert_array_equal(kernel.lengthscales, 1.0)  # the model's own are left alone
 
 
+@pytest.mark.parametrize("name", ["VGPKMM", "SGPMCFreeForm"])
+def test_several_outputs_take_points_by_themselves(name: str) -> None:
+    rng = np.random.default_rng(5)
+    X, Y = rng.normal(size=(80, 2)), rng.poisson(2.0, size=(80, 2)).astype(float)
+    kernel = gpflow.kernels.SharedIndependent(gpflow.kernels.SquaredExponential(), 2)
+    model = getattr(gpx.models, name)((X, Y), kernel, gpx.likelihoods.PoissonLog(), inducing_variable="auto")
+    assert 5 <= model.inducing_variable.num_inducing <= 60
+
+
 def test_another_name_than_auto_is_refused() -> None:
     data = np.zeros((3, 1)), np.array([[0.0], [1.0], [0.0]])
     with pytest.raises(ValueError, match="or \"auto\"; got 'kmeans'"):

@@ -14,7 +14,7 @@ from gpflow.models import SGPMC, SVGP
 from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data import checks, held
+from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.held import HoldsData
 from gpflow_ext.numerics import grids
 from gpflow_ext.numerics.batched import Rows
@@ -59,7 +59,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     inducing_variable
         Inducing points [M, D], see `gpflow_ext.inducing.kmeans`, or any inducing variables that GPflow has
         for the kernel: ``Multiscale``, ``InducingPatches``, and ``SharedIndependentInducingVariables`` or
-        ``SeparateIndependentInducingVariables`` of these.
+        ``SeparateIndependentInducingVariables`` of these; or ``"auto"``, as for `SiteModel`.
 
     Raises
     ------
@@ -80,10 +80,12 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         mean_function: gpflow.functions.MeanFunction | None = None,
         num_latent_gps: int | None = None,
         *,
-        inducing_variable: InducingVariablesLike,
+        inducing_variable: InducingVariablesLike | str,
     ) -> None:
         X, Y = checks.check_data(data)
         checks.check_targets(likelihood, Y)
+        if isinstance(inducing_variable, str):
+            inducing_variable = inducing.by_name(inducing_variable, X, kernel)
         inducing_variable = inducingpoint_wrapper(inducing_variable)
         latent.check_kinds(kernel, inducing_variable, type(self).__name__)
         if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
