@@ -6,22 +6,19 @@ import argparse
 import concurrent.futures
 import http.client
 import json
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..shared import report
+from ..shared.serving import served
 from .serving import caller, interleaved
 
-ROOT = Path(__file__).resolve().parents[2]
 TRAINING, INPUTS, CLIENTS = 216, 10, 8
 REQUESTS = 200  # of each client, in a round
 Records = list[dict[str, Any]]
@@ -113,27 +110,6 @@ def called(folder: Path, rows: int) -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found: dict[str, float] = json.loads(done.stdout) if done.returncode == 0 else {}
     return found
-
-
-@contextmanager
-def served(model: Path) -> Iterator[int]:
-    """Serve a model; give the port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    command = [sys.executable, str(ROOT / "scripts" / "serve.py"), str(model), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            while process.poll() is None and not _listens(port):
-                time.sleep(0.1)
-            yield port
-        finally:
-            process.terminate()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as trial:
-        return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
 def asked(port: int, clients: int) -> dict[str, float]:

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import gc
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from ..shared.serving import served
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 512  # rows of a fit
 GROWTH = 5.0  # MB between the middle and the end that count as none
-SERVED = "wine_sparse_ep"
+MODEL = ROOT / "saved_models" / "wine_sparse_ep"
 CLIENTS = 8
-_ON_PATH = f"/v1/models/{SERVED}:predict"
+_ON_PATH = f"/v1/models/{MODEL.name}:predict"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -111,8 +109,8 @@ def requests(number: int) -> Iterator[dict[str, Any]]:
                 if answer.status_code != (200 if k % 10 else 422):
                     raise AssertionError(f"request {k}: {answer.status_code} {answer.text[:200]}")
 
-    with serving() as url, concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        done = 0
+    with served(MODEL) as port, concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        done, url = 0, f"http://127.0.0.1:{port}"
         for moment in sorted(moments(number)):
             parts = [range(done + c, moment, CLIENTS) for c in range(CLIENTS)]
             list(pool.map(client, parts))
@@ -128,28 +126,6 @@ def told(metrics: str) -> dict[str, float]:
         "memory": float(values["process_resident_memory_bytes"]) / 2**20,
         "files": int(float(values["process_open_fds"])),
     }
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[str]:
-    """Run a server of a model of the zoo and give its address."""
-    import httpx
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, ROOT / "scripts/serve.py", ROOT / "saved_models" / SERVED, "--port", port]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(600):
-            with contextlib.suppress(httpx.TransportError):
-                httpx.get(f"http://127.0.0.1:{port}/healthz").raise_for_status()
-                break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 def built(name: str, size: int, seed: int) -> Any:
