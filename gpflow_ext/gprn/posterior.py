@@ -21,7 +21,7 @@ from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.numerics import batched, linalg
-from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.numerics.stacked import Stack
 
 Parts = Sequence[tf.Tensor]
@@ -58,7 +58,7 @@ class Network(Protocol):
         """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
 
 
-class NetworkPosterior(posteriors.AbstractPosterior):
+class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
     """The mean of S members: one approximate posterior, or the exact ones given each of S draws.
 
     New inputs have any batch axes. The cache holds the targets or the means of the weights, and what `_parts`

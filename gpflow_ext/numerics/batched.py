@@ -14,6 +14,46 @@ import gpflow
 import tensorflow as tf
 
 
+def numbers(values: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Return whole numbers, and numbers of any precision, in a float type.
+
+    Parameters
+    ----------
+    values
+        An array or tensor.
+    dtype
+        The float type; by default GPflow's for arrays and whole numbers, and that of other tensors.
+
+    Raises
+    ------
+    ValueError
+        For anything but numbers.
+    """
+    default = dtype or gpflow.default_float()
+    found = tf.convert_to_tensor(values, dtype_hint=default)
+    if not (found.dtype.is_floating or found.dtype.is_integer or found.dtype.is_bool):
+        raise ValueError(f"Inputs and targets must be numbers; got {found.dtype.name}: encode them first.")
+    return found if found.dtype.is_floating and dtype is None else tf.cast(found, default)
+
+
+class TakesNumbers:
+    """The first base of posteriors: new inputs may be whole numbers, or of another precision."""
+
+    kernel: gpflow.kernels.Kernel
+
+    def fused_predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> Any:
+        """See `gpflow.posteriors.AbstractPosterior`."""
+        return super().fused_predict_f(self.inputs(Xnew), full_cov, full_output_cov)  # type: ignore[misc]
+
+    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> Any:
+        """See `gpflow.posteriors.AbstractPosterior`."""
+        return super().predict_f(self.inputs(Xnew), full_cov, full_output_cov)  # type: ignore[misc]
+
+    def inputs(self, Xnew: Any) -> tf.Tensor:
+        """Return new inputs in the float type of the kernel; see `numbers`."""
+        return numbers(Xnew, next((p.dtype for p in self.kernel.parameters if p.dtype.is_floating), None))
+
+
 class Rows:
     """The rows of inputs [batch..., N, D], batch axes of any number and length; without any all is as it is.
 
@@ -34,7 +74,7 @@ class Rows:
     """
 
     def __init__(self, X: Any) -> None:
-        X = tf.convert_to_tensor(X, dtype_hint=gpflow.default_float())
+        X = numbers(X)
         if (X.shape.rank or 0) < 2:
             raise ValueError(
                 f"Inputs must be [batch..., N, D] with a known number of axes; their shape is {X.shape}: "

@@ -13,7 +13,7 @@ from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.numerics import batched, linalg, stacked
-from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import MixturePredictions
 from gpflow_ext.sampling.density import FreeFormDensity
@@ -44,7 +44,7 @@ class DrawnModel(Protocol):
         """Return the draws, [S, *shape] of each sampled parameter."""
 
 
-class DrawsPosterior(posteriors.AbstractPosterior):
+class DrawsPosterior(TakesNumbers, posteriors.AbstractPosterior):
     """The mixture (1/S) Σ_s p(f | draw s); its cache holds the Cholesky factors of K_uu of all draws.
 
     Parameters
@@ -62,6 +62,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
         """Return what the draws predict at X [N, D]; `ValueError` for other axes."""
+        X = self.inputs(X)
         if len(X.shape) != 2:
             raise ValueError(
                 f"X must be inputs [N, D]; its shape is {X.shape}: predict a batch by predict_f, predict_y "
@@ -71,7 +72,6 @@ class DrawsPosterior(posteriors.AbstractPosterior):
 
     def _predictions(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> MixturePredictions:
         (chol,) = cache
-        X = tf.convert_to_tensor(X)
         parts = [self._density.moments(stack, X, L) for stack, L in self._blocks(chol)]
         mean, var = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
         return MixturePredictions(self._model.likelihood, self._stack, X, mean, var)
@@ -85,7 +85,7 @@ class DrawsPosterior(posteriors.AbstractPosterior):
         chosen = tf.random.uniform([num_samples], maxval=self._size, dtype=tf.int32)
         taken = Stack((parameter, tf.gather(value, chosen)) for parameter, value in self._stack.values)
         L = chol if chol.shape[0] == 1 else tf.gather(chol, chosen)
-        mean, cov = self._density.covariance(taken, tf.convert_to_tensor(X), L)
+        mean, cov = self._density.covariance(taken, self.inputs(X), L)
         root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
         W = self._density.mixing(taken)
         width = mean.shape[-1] if W is None else W.shape[-1]

@@ -16,7 +16,7 @@ from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.held import HoldsData
-from gpflow_ext.numerics import grids
+from gpflow_ext.numerics import batched, grids
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import Predictions
@@ -264,7 +264,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         """Return mean and variance of y at Xnew, those of the mixture over the draws."""
         if full_cov or full_output_cov:
             raise NotImplementedError("predict_y gives variances: leave out full_cov and full_output_cov.")
-        rows = Rows(Xnew)
+        rows = Rows(batched.numbers(Xnew, self.V.dtype))
         mean, var = self.predictions(rows.flat).mean_and_var()
         return rows.apart(mean), rows.apart(var)
 
@@ -277,5 +277,5 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
             raise NotImplementedError(
                 "predict_log_density treats the rows alone: leave out full_cov and full_output_cov."
             )
-        X, Y = map(Rows, data)
+        X, Y = (Rows(batched.numbers(part, self.V.dtype)) for part in data)
         return X.apart(self.predictions(X.flat).log_density(Y.flat))

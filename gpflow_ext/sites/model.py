@@ -15,7 +15,7 @@ from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.held import HoldsData
-from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics import batched, stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sites import (
     Coupled,
@@ -265,3 +265,11 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean and (co)variance of the latent functions at Xnew, as GPflow's models do."""
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def predict_log_density(
+        self, data: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """Return log p(yₙ | xₙ) of data (X [batch..., N, D], Y [batch..., N, Q]), [batch..., N]."""
+        X, Y = (batched.numbers(part, self.nat1.dtype) for part in data)
+        return super().predict_log_density((X, Y), full_cov, full_output_cov)

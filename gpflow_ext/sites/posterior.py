@@ -10,7 +10,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
 from gpflow_ext.numerics import batched, linalg
-from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
 
@@ -30,7 +30,7 @@ class SiteConditioned(Protocol):
         """Return the prior at the training inputs."""
 
 
-class DenseSitePosterior(AbstractPosterior):
+class DenseSitePosterior(TakesNumbers, AbstractPosterior):
     """GPflow's cached posterior, its cache (α, Qinv, X) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is

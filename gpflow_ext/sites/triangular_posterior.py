@@ -14,7 +14,7 @@ from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.numerics import batched, linalg, triangular
-from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import Whitened, latent, products, sparse_prior
 
 
@@ -41,7 +41,7 @@ class SiteConditioned(Model, Protocol):
         """Return the Cholesky factor L [1 or K, M, M] of K_uu, and q(v)."""
 
 
-class TriangularPosterior(posteriors.AbstractPosterior, abc.ABC):
+class TriangularPosterior(TakesNumbers, posteriors.AbstractPosterior, abc.ABC):
     """Predictions of u = Lv, q(v_k) = N(m_k, S_k), from the cache (L, m, a triangular factor of each S_k).
 
         mean μ* + Aᵀm_k,    covariance K_** − AᵀA + AᵀS_kA,    A = L⁻¹K_u*

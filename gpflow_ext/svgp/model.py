@@ -10,7 +10,7 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.numerics import triangular
+from gpflow_ext.numerics import batched, triangular
 from gpflow_ext.sites import Projection, latent, products, sparse_prior
 from gpflow_ext.sites.triangular_posterior import WhitenedPosterior
 
@@ -104,7 +104,7 @@ class SVGPRobustMax(SVGP):
 
     def prior(self, X: tf.Tensor) -> Projection:
         """Return the prior at X [B, D]. O(M³ + BM²)."""
-        return sparse_prior.project_independent(self, X)
+        return sparse_prior.project_independent(self, batched.numbers(X, self.q_mu.dtype))
 
     def marginals(self, prior: Projection) -> MeanAndVariance:
         """Return mean and variance of q(f) where the prior was projected, each [B, K]. O(KM²B)."""

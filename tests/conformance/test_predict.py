@@ -277,6 +277,46 @@ def test_predictions_of_rows_refuse_a_batch(entry, model) -> None:
         model.predictions(POOL[rows((models.NUM_INDUCING, 1))])
 
 
+@each(OURS)
+def test_whole_numbers_and_other_precisions_are_taken(entry, model) -> None:
+    """In arrays, as data frames of counts or images give them, and in tensors."""
+    X, Y = np.round(2.0 * POOL[:4]), np.round(targets(entry)[:4])
+    f, y, density = model.predict_f(X), model.predict_y(X), model.predict_log_density((X, Y))
+    full = model.predict_f(X, full_cov=True)
+    for given, kind in itertools.product([np.asarray, tf.constant], [np.int64, np.float32]):
+        inputs, labels = given(X.astype(kind)), given(Y.astype(kind))
+        assert_close(model.predict_f(inputs), f)
+        assert_close(model.predict_f(inputs, full_cov=True), full)
+        assert_close(model.predict_y(inputs), y)
+        assert_close([model.predict_log_density((inputs, labels))], [density])
+        assert_close(model.posterior().predict_f(inputs), f)
+        assert model.predict_f_samples(inputs, 2).dtype == tf.float64
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_a_model_without_data_is_trained_by_whole_numbers(dtype: type) -> None:
+    entry = models.ENTRIES["SVGPRobustMax"]
+    X, Y = np.round(2.0 * models.INPUTS), entry.Y
+    model, given = entry.build(), (X.astype(dtype), Y.astype(dtype))
+    assert_close([model.training_loss(given)], [model.training_loss((X, Y))])
+    minibatches = [data_set(given), data_set((X, Y))]
+    found, expected = (entry.build() for _ in minibatches)
+    for trained, each_of in zip((found, expected), minibatches, strict=True):
+        gpflow_ext.fit(trained, each_of, steps=2, progress=False)
+    assert_close(found.predict_f(X), expected.predict_f(X))
+
+
+def data_set(data: tuple[np.ndarray, np.ndarray]) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(data).batch(4).repeat()
+
+
+def test_what_is_no_number_is_refused() -> None:
+    model = models.ENTRIES["VGPKMM"].build()
+    for call in (model.predict_f, model.predict_y, model.posterior().predict_f):
+        with pytest.raises(ValueError, match="must be numbers; got string: encode them first"):
+            call(np.array([["a", "b"]]))
+
+
 def test_inputs_without_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"their shape is \(2,\): reshape one input to \[1, D\]"):
         Rows(POOL[0])
