@@ -80,6 +80,8 @@ def bounded(limits: Limits) -> type[H11Protocol]:
             self._stop()  # from here uvicorn's own timer runs, until data come
             idle[self] = None
             super().on_response_complete()
+            if not self.cycle.response_complete:
+                self._wait()  # for a request that was already there
 
         def _end(self, answer: bytes) -> None:
             idle.pop(self, None)
