@@ -139,7 +139,7 @@ def fit(
     steps
         Number of the last step, those before a restart included; by default the recipe's own.
     seconds
-        Wall-clock seconds after which no further step begins.
+        Wall-clock seconds after which no further step begins; the first is always taken.
     tolerance
         Relative change of the objective below which training stops.
     monitor

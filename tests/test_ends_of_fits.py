@@ -90,9 +90,9 @@ def test_classes_with_several_fixed_points_are_climbed_from_the_iterate() -> Non
 
 def test_seconds_end_a_run() -> None:
     model = VGPKMM(problems.binary(30), problems.kernel(), BernoulliLogit())
-    result = gpx.fit(model, recipe="adam", seconds=1e-3, progress=False)
+    result = gpx.fit(model, recipe="adam", seconds=1e-9, progress=False)
     assert result.status is gpx.Status.OUT_OF_TIME
-    assert 1 <= len(result.objective) < 1000
+    assert len(result.objective) == 1
     with pytest.raises(ValueError, match="`seconds` must be positive; got 0"):
         gpx.fit(model, seconds=0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,3 +51,21 @@ def test_a_line_search_ends_in_the_noise_of_the_objective() -> None:
         assert run.climb(20)
     assert evaluations <= 16
     np.testing.assert_allclose(x, [0.0, 0.0], atol=1e-3)
+
+
+def test_a_short_step_on_a_slope_ends_no_run() -> None:
+    """With a narrow direction and a gentle one the second iteration gains 1e-8, far below the top."""
+    wide, narrow = (gpflow.Parameter(np.exp(at), transform=gpflow.utilities.positive()) for at in (9.0, 0.01))
+
+    def objective() -> tuple[float, list[tf.Tensor]]:
+        variables = [wide.unconstrained_variable, narrow.unconstrained_variable]
+        with tf.GradientTape() as tape:
+            u, v = tf.math.log(wide), tf.math.log(narrow)
+            value = -750.0 - 1000.0 * v**2 - 3.0 * tf.math.log(tf.cosh((u - 2.0) / 40.0))
+        return float(value), tape.gradient(value, variables)
+
+    coordinates = LogSpace([wide.unconstrained_variable, narrow.unconstrained_variable], [wide, narrow])
+    run = lbfgs.Run(coordinates, objective, 1e-8)
+    while not bool(run.ended):
+        assert run.climb(20)
+    assert abs(np.log(wide) - 2.0) < 40.0**2 / 3.0 * lbfgs.STEEP

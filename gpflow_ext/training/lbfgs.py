@@ -19,6 +19,7 @@ from gpflow_ext.training.loss import Loss, LossFunction
 LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
+STEEP = 1e-3  # of an objective in a logarithm: where a run ends with more, another one looks for a way up
 MEMORY = 50  # pairs of steps and changes of the gradient; SciPy's 10 take about twice as many evaluations
 LONGEST, LARGEST = 200, 2**22  # evaluations and numbers in a record, after which a run begins anew
 
@@ -93,7 +94,10 @@ class Run(tf.Module):
     moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
     element of the gradient is above ``10·tolerance·max(1, |objective|)``; when a trial so near changes the
     objective by no more than that, nor should by the gradient, where a line search would go on in the noise
-    of the objective; or by SciPy's own test, that no step raises the objective.
+    of the objective; or by SciPy's own test, that no step raises the objective. A run with a bad memory may
+    end so on a slope. Where one that has raised the objective ends with a gradient above `STEEP` in a
+    logarithm, the next one begins there, without memory, so that the last run of all has ended where it began
+    or where the objective is flat.
 
     Parameters
     ----------
@@ -138,6 +142,13 @@ class Run(tf.Module):
 
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
+        raised = self._go_on(iterations)
+        while bool(self.ended) and self._ended_on_a_slope():
+            self.restart()
+            self._go_on(iterations)
+        return raised
+
+    def _go_on(self, iterations: int) -> bool:
         rows, width = self.record.numpy().shape
         if rows > LONGEST or rows * width > LARGEST:
             self.restart()
@@ -183,6 +194,16 @@ class Run(tf.Module):
         self._coordinates.assign(end)
         self.at_latest = self.latest is not None and np.array_equal(end, self.latest)
         return raised
+
+    def _ended_on_a_slope(self) -> bool:
+        """Tell whether a run has ended higher than it began, with the objective still rising somewhere."""
+        record, size = self.record.numpy(), len(self._coordinates.is_log)
+        values, best = record[:, size], float(self.best)
+        gained = best - values[0] > self._tolerance * max(1.0, abs(best))
+        at = record[np.flatnonzero(values == best)[-1]] if gained else record[0]
+        x, slope = at[:size], at[size + 1 :]
+        free = slope if self._bounds is None else np.clip(x + slope, *self._bounds.T) - x
+        return bool(gained and np.max(np.abs(free[self._coordinates.is_log]), initial=0.0) > STEEP)
 
 
 class _SettledError(Exception):

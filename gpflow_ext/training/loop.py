@@ -143,7 +143,7 @@ def iterate(
     settled
         The status of a run that stops by ``tolerance``.
     seconds
-        After which no step begins.
+        After which no step begins but the first.
     interrupted
         Asked before each step whether the run shall end.
     """
@@ -154,8 +154,11 @@ def iterate(
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
             break
-        if interrupted() or time.perf_counter() - begin > seconds:
-            failure = Status.INTERRUPTED if interrupted() else Status.OUT_OF_TIME
+        if interrupted():
+            failure = Status.INTERRUPTED
+            break
+        if objective and time.perf_counter() - begin > seconds:
+            failure = Status.OUT_OF_TIME
             break
         before = _read(variables)
         value, at_rest = update()
