@@ -148,8 +148,8 @@ def iterate(
         Asked before each step whether the run shall end.
     """
     trail = Trail() if trail is None else trail
-    begin, objective, times = time.perf_counter(), [], []
-    failure = None
+    objective: list[float] = []
+    begin, times, failure = time.perf_counter(), [], None
     good = _read(variables)
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
