@@ -97,6 +97,16 @@ def inputs(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
     return X.astype(np.float32) if kind == "float32" else X
 
 
+def tells_apart(model: Any, X: np.ndarray) -> bool:
+    """Whether squared distances survive the rounding of the squares that GPflow makes them of."""
+    scales = [
+        np.min(value.numpy())
+        for path, value in gpflow.utilities.parameter_dict(model).items()
+        if path.endswith("lengthscales")
+    ]
+    return bool(np.finfo(float).eps * np.max(X**2) < RTOL * min(scales, default=np.inf) ** 2)
+
+
 def is_worded(error: BaseException) -> bool:
     """Whether one of the packages has raised an error of Python's own, in words, by a ``raise`` of its code."""
     if isinstance(error, tf.errors.InvalidArgumentError) and "set less extreme hyperparameters" in str(error):
@@ -232,12 +242,14 @@ class Sequence(RuleBasedStateMachine):
     @precondition(lambda self: self.model is not None and self.is_new)
     @rule()
     def export_and_load(self) -> None:
-        """The exported model predicts as the live one."""
+        """The exported model predicts as the live one, unless either follows the rounding of distances."""
         X, self.is_new = self.data[0].astype(float), False
         with self.trying("export"):
             gpx.export(self.model, self.folder / "model")
             served = gpx.load_exported(self.folder / "model").predict_f(X)
             live = [np.asarray(part) for part in self.model.predict_f(X)]
+            if not tells_apart(self.model, X):
+                return
             for part, name in zip(live, ("mean", "variance"), strict=True):
                 np.testing.assert_allclose(
                     served[name], part, rtol=RTOL, atol=RTOL * np.max(np.abs(part)), err_msg=self.name
