@@ -17,7 +17,7 @@ TOWER: list[dict[str, str]] = [
     {
         "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure gradients options functions preferred replicas ."},
+    {"compiled": "structure gradients kernels options functions preferred replicas ."},
     {
         "data": "checks held length_scales inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"

@@ -20,6 +20,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
@@ -148,7 +149,9 @@ def export(
     }
     kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
     with told("The model", path, kept), _alone(path):
-        return _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
+        written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
+    kernels.forget()  # those of the variables that were folded, each of a size of its own
+    return written
 
 
 @contextlib.contextmanager
