@@ -87,8 +87,8 @@ def test_the_same_seed_gives_the_same_bits(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BUILD if name != "SGPMCFreeForm"])
 def test_xla_trains_the_same_model(name: str, record_property) -> None:
-    """After few steps: further on rounding is amplified."""
-    few = {"data": "few", "steps": 3}
+    """After few steps, one where it is twenty iterations of L-BFGS: further on rounding is amplified."""
+    few = {"data": "few", "steps": 1 if name == "SparseEP" else 3}
     difference = np.abs(predicted(name, jit=True, **few) - predicted(name, **few)).max()
     record_property("largest difference", difference)
     assert difference <= 1e-8
