@@ -26,7 +26,7 @@ TOWER: list[dict[str, str]] = [
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
         "triangular_posterior mixed_posterior model"
     },
-    {"likelihoods": "counts largest softmax binary categorical ordinal robust_max ."},
+    {"likelihoods": "label_noise counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "

@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
-from gpflow.base import MeanAndVariance, TensorType
+from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
 from gpflow_ext.data.checks import check_not_one_hot
+from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
+from gpflow_ext.numerics.logistic import expected_llp
 from gpflow_ext.numerics.probit import expected_log_ndtr
-from gpflow_ext.numerics.special import as_tensor, log_expected_sigmoid, log_ndtr
+from gpflow_ext.numerics.special import as_tensor, gaussian_expectation, log_expected_sigmoid, log_ndtr
 
 
 def check_binary_labels(Y: npt.ArrayLike) -> None:
@@ -39,13 +41,26 @@ def check_binary_labels(Y: npt.ArrayLike) -> None:
 class BinaryLikelihood(ScalarLikelihood, abc.ABC):
     """Likelihood p(y | f) = link((2y - 1) f) of a label y in {0, 1}, for a link with link(f) + link(-f) = 1.
 
-    Abstract: a subclass gives three functions of the signed latent function. Shapes are those of GPflow's
+    With a share ρ of flipped labels it is ρ + (1 - 2ρ) link((2y - 1) f); see `likelihoods.label_noise`.
+
+    Abstract: a subclass gives functions of the signed latent function. Shapes are those of GPflow's
     likelihoods: F, Fmu, Fvar and Y are [..., L], summed over L independent latent functions where GPflow
     does so.
+
+    Parameters
+    ----------
+    flip
+        ρ in [0, ½).
+    learn_flip
+        Make ρ > 0 a trainable parameter with the prior Beta(2, 1/ρ).
     """
 
-    def __init__(self) -> None:
+    flip: float | Parameter = 0.0
+
+    def __init__(self, flip: float = 0.0, *, learn_flip: bool = False) -> None:
         super().__init__()
+        if flip or learn_flip:
+            self.flip = wrong_share(flip, 2, learn=learn_flip, name="flip")
 
     def check_targets(self, Y: npt.ArrayLike) -> None:
         """Raise ``ValueError`` unless the targets are labels 0 and 1, and not one-hot.
@@ -70,6 +85,23 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
     @abc.abstractmethod
     def _expected_log_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         """Return E[log link(f)], f ~ N(Fmu, Fvar), or a lower bound on it, elementwise."""
+
+    def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+        """Return E[log(ρ + (1 - 2ρ) link(f))], f ~ N(Fmu, Fvar), for ρ > 0, elementwise."""
+        expected = gaussian_expectation(lambda F: self._with_flips(self._log_link(F)), Fmu, Fvar)
+        if isinstance(self.flip, float):
+            return expected
+        share = levels(self.flip, 2, Fmu.dtype)[1]
+
+        def slope(F: tf.Tensor) -> tf.Tensor:
+            log_link = self._log_link(F)
+            return (1.0 - 2.0 * tf.exp(log_link)) / tf.exp(self._with_flips(log_link))
+
+        by_share = tf.stop_gradient(gaussian_expectation(slope, Fmu, Fvar))
+        return expected + (share - tf.stop_gradient(share)) * by_share  # zero, with a gradient
+
+    def _with_flips(self, log_p: tf.Tensor) -> tf.Tensor:
+        return log_mixture(log_p, self.flip, 2)
 
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor:
         """Return p(y = 0) and p(y = 1) for f ~ N(Fmu, Fvar).
@@ -97,6 +129,9 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
         """Return E[link(-f)] and E[link(f)], kept strictly inside (0, 1) where they would round to an end."""
         limits = np.finfo(Fmu.dtype.as_numpy_dtype)
         negative, positive = (self._expected_link(sign * Fmu, Fvar) for sign in (-1.0, 1.0))
+        if is_noisy(self.flip):
+            hit, missed = levels(self.flip, 2, Fmu.dtype)
+            negative, positive = hit * negative + missed * positive, hit * positive + missed * negative
         total = negative + positive
         lowest, highest = limits.tiny, 1.0 - limits.epsneg
         return (
@@ -107,16 +142,16 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
     @inherit_check_shapes
     def _scalar_log_prob(self, X: TensorType, F: TensorType, Y: TensorType) -> tf.Tensor:
         F = as_tensor(F)
-        return self._log_link(_signs(Y, F.dtype) * F)
+        return self._with_flips(self._log_link(_signs(Y, F.dtype) * F))
 
     @inherit_check_shapes
     def _conditional_mean(self, X: TensorType, F: TensorType) -> tf.Tensor:
-        return tf.exp(self._log_link(as_tensor(F)))
+        return tf.exp(self._with_flips(self._log_link(as_tensor(F))))
 
     @inherit_check_shapes
     def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:
         F = as_tensor(F)
-        return tf.exp(self._log_link(F) + self._log_link(-F))
+        return tf.exp(self._with_flips(self._log_link(F)) + self._with_flips(self._log_link(-F)))
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
@@ -128,14 +163,16 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
         Fmu = as_tensor(Fmu)
-        return tf.reduce_sum(self._log_expected_link(_signs(Y, Fmu.dtype) * Fmu, as_tensor(Fvar)), axis=-1)
+        log_p = self._log_expected_link(_signs(Y, Fmu.dtype) * Fmu, as_tensor(Fvar))
+        return tf.reduce_sum(self._with_flips(log_p), axis=-1)
 
     @inherit_check_shapes
     def _variational_expectations(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
         Fmu = as_tensor(Fmu)
-        return tf.reduce_sum(self._expected_log_link(_signs(Y, Fmu.dtype) * Fmu, as_tensor(Fvar)), axis=-1)
+        expected = self._expected_log_mixture if is_noisy(self.flip) else self._expected_log_link
+        return tf.reduce_sum(expected(_signs(Y, Fmu.dtype) * Fmu, as_tensor(Fvar)), axis=-1)
 
 
 class BernoulliLogit(BinaryLikelihood):
@@ -152,18 +189,27 @@ class BernoulliLogit(BinaryLikelihood):
         quadratic bound at its best ξ² = mean² + variance) or None.
     num_pieces
         R of the piecewise bound: 3, 4, 5, 10 or 20. The larger, the tighter: 1.4e-4 at R = 20.
+    flip, learn_flip
+        Share of flipped labels; see `BinaryLikelihood`. With any the expectation is exact, ``bound`` None.
 
     Raises
     ------
     ValueError
-        For an unknown ``bound`` or ``num_pieces``.
+        For an unknown ``bound`` or ``num_pieces``, or a share out of range.
     """
 
-    def __init__(self, bound: LLPBound | None = "piecewise", num_pieces: int = 20) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        bound: LLPBound | None = "piecewise",
+        num_pieces: int = 20,
+        *,
+        flip: float = 0.0,
+        learn_flip: bool = False,
+    ) -> None:
+        super().__init__(flip, learn_flip=learn_flip)
         if bound is not None:
             check_llp_bound(bound, num_pieces)
-        self.bound = bound
+        self.bound = None if flip else bound
         self.num_pieces = num_pieces
 
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:
@@ -175,6 +221,12 @@ class BernoulliLogit(BinaryLikelihood):
     def _expected_log_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         return expected_log_sigmoid(Fmu, Fvar, self.bound, self.num_pieces)
 
+    def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
+        """See `BinaryLikelihood`; ρ + (1 - 2ρ) σ(f) = ρ (1 + eᵃ⁺ᶠ)/(1 + eᶠ) with a = log(1/ρ - 1)."""
+        log_hit, log_missed = map(tf.math.log, levels(self.flip, 2, Fmu.dtype))
+        shifted = expected_llp(Fmu + (log_hit - log_missed), Fvar)
+        return log_missed + shifted - expected_llp(Fmu, Fvar)
+
 
 class BernoulliProbit(BinaryLikelihood):
     """Bernoulli likelihood with the exact probit link, p(y = 1 | f) = Φ(f).
@@ -182,6 +234,12 @@ class BernoulliProbit(BinaryLikelihood):
     The predictive density is in closed form, p(y) = Φ((2y - 1) m/√(1 + v)). ``variational_expectations`` is a
     closed form of about 8 digits at any variance, see `gpflow_ext.numerics.probit`. Unlike that of GPflow's
     ``Bernoulli`` the link is not clamped to [0.001, 0.999].
+
+    Parameters
+    ----------
+    flip, learn_flip
+        Share of flipped labels; see `BinaryLikelihood`. The expectation is then a quadrature, right to 1e-7
+        for shares from 1e-4 and variances to 1e4.
     """
 
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:

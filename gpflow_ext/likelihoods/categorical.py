@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
-from gpflow.base import MeanAndVariance, TensorType
+from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import Likelihood
 
 from gpflow_ext.data.checks import check_class_numbers
+from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.softmax import expected_lse, log_expected_softmax
 from gpflow_ext.numerics.bounds import (
     LLPBound,
@@ -125,12 +126,19 @@ class MultinomialLogit(CategoricalLikelihood):
         variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of the "log" bound).
     inner, num_pieces
         Bound on the sigmoids of the product: "piecewise" with so many pieces, or "jaakkola".
+    flip
+        Share of wrong labels in [0, 1 - 1/K); see `likelihoods.label_noise`. With any the expectation is
+        exact, ``bound`` None.
+    learn_flip
+        Make a positive share ρ a trainable parameter with the prior Beta(2, 1/ρ).
 
     Raises
     ------
     ValueError
-        For fewer than two classes or an unknown bound.
+        For fewer than two classes, an unknown bound or a share out of range.
     """
+
+    flip: float | Parameter = 0.0
 
     def __init__(
         self,
@@ -138,17 +146,22 @@ class MultinomialLogit(CategoricalLikelihood):
         bound: LSEBound | None = "log",
         inner: LLPBound = "piecewise",
         num_pieces: int = 20,
+        *,
+        flip: float = 0.0,
+        learn_flip: bool = False,
     ) -> None:
         if bound is not None:
             check_lse_bound(bound, inner, num_pieces)
         super().__init__(num_classes, latent_dim=num_classes)
-        self.bound, self.inner, self.num_pieces = bound, inner, num_pieces
+        self.bound, self.inner, self.num_pieces = None if flip else bound, inner, num_pieces
+        if flip or learn_flip:
+            self.flip = wrong_share(flip, num_classes, learn=learn_flip, name="flip")
 
     def _log_conditional(self, F: tf.Tensor) -> tf.Tensor:
-        return tf.nn.log_softmax(F)
+        return log_mixture(tf.nn.log_softmax(F), self.flip, self.num_classes)
 
     def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
-        return log_expected_softmax(Fmu, Fvar)
+        return log_mixture(log_expected_softmax(Fmu, Fvar), self.flip, self.num_classes)
 
     @inherit_check_shapes
     def _variational_expectations(
@@ -156,9 +169,17 @@ class MultinomialLogit(CategoricalLikelihood):
     ) -> tf.Tensor:
         Fmu, Fvar = broadcast(Fmu, Fvar)
         observed = self._select(Fmu, Y)[..., None]  # from every mean, so that large ones do not cancel
+        if is_noisy(self.flip):
+            return self._expected_log_mixture(Fmu - observed, Fvar, Y)
         if self.bound is None:
             return -expected_lse(Fmu - observed, Fvar)
         return -expected_lse_bound(Fmu - observed, Fvar, self.bound, self.inner, self.num_pieces)
+
+    def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor, Y: TensorType) -> tf.Tensor:
+        """Return E[log p(y | f)]: p is missed·Σ eᶠ'/Σ eᶠ, f' = f but for f'_y = f_y + log(hit/missed)."""
+        log_hit, log_missed = map(tf.math.log, levels(self.flip, self.num_classes, Fmu.dtype))
+        shifted = Fmu + tf.where(self._indicators(Y), log_hit - log_missed, 0.0)
+        return log_missed + expected_lse(shifted, Fvar) - expected_lse(Fmu, Fvar)
 
 
 class StickBreaking(CategoricalLikelihood):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
-from gpflow import default_float
-from gpflow.base import Parameter, TensorType
-from gpflow.utilities import to_default_float
+from gpflow.base import TensorType
 
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
+from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.largest import (
     log_probability_largest,
     probabilities_largest,
@@ -59,30 +57,17 @@ class RobustMax(CategoricalLikelihood):
 
     def __init__(self, num_classes: int, epsilon: float = 0.0, *, learn_epsilon: bool = False) -> None:
         super().__init__(num_classes, latent_dim=num_classes)
-        if not 0.0 <= epsilon < 1.0 - 1.0 / num_classes:
-            raise ValueError(
-                f"epsilon must be in [0, 1 - 1/K) = [0, {1.0 - 1.0 / num_classes:g}); got {epsilon}: at the "
-                "upper end the label says nothing"
-            )
-        if learn_epsilon and not epsilon:
-            raise ValueError("learn_epsilon needs a positive epsilon to start from, such as 1e-3; got 0")
-        self.epsilon: float | Parameter = _learnt(epsilon, num_classes) if learn_epsilon else float(epsilon)
+        self.epsilon = wrong_share(epsilon, num_classes, learn=learn_epsilon, name="epsilon")
 
     def factors(self, Y: TensorType) -> Comparisons | None:
         """Return the factors that expectation propagation approximates one by one, or ``None`` for ε > 0.
 
         With ε > 0 the likelihood is no product; p(y | f) is then one factor of all latent functions.
         """
-        return None if self._noisy else Comparisons(self._indicators(Y))
-
-    @property
-    def _noisy(self) -> bool:
-        return not isinstance(self.epsilon, float) or self.epsilon > 0.0  # a tensor where frozen
+        return None if is_noisy(self.epsilon) else Comparisons(self._indicators(Y))
 
     def _levels(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return 1 − ε and ε/(K − 1)."""
-        epsilon = tf.cast(tf.convert_to_tensor(self.epsilon, default_float()), dtype)
-        return 1.0 - epsilon, epsilon / (self.num_classes - 1)
+        return levels(self.epsilon, self.num_classes, dtype)
 
     def _log_conditional(self, F: tf.Tensor) -> tf.Tensor:
         hit, missed = map(tf.math.log, self._levels(F.dtype))
@@ -90,12 +75,7 @@ class RobustMax(CategoricalLikelihood):
         return tf.where(largest, hit, missed)
 
     def _log_mixture(self, log_p: tf.Tensor) -> tf.Tensor:
-        """Return log[(1 − ε) P + ε/(K − 1) (1 − P)]."""
-        if not self._noisy:
-            return log_p
-        hit, missed = self._levels(log_p.dtype)
-        log_missed = tf.math.log(missed)
-        return log_missed + tf.math.softplus(log_p + tf.math.log(hit - missed) - log_missed)
+        return log_mixture(log_p, self.epsilon, self.num_classes)
 
     def _log_largest(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         """Return log P, [..., K]."""
@@ -135,21 +115,12 @@ class RobustMax(CategoricalLikelihood):
     def _variational_expectations(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
-        if not self._noisy:
+        if not is_noisy(self.epsilon):
             raise ValueError("E[log p(y | f)] is -inf at epsilon = 0: give RobustMax an epsilon such as 1e-3")
         Fmu, Fvar = broadcast(Fmu, Fvar)
         hit, missed = map(tf.math.log, self._levels(Fmu.dtype))
         P = probability_largest(Fmu, Fvar, self._indicators(Y))
         return missed + (hit - missed) * P
-
-
-def _learnt(epsilon: float, num_classes: int) -> Parameter:
-    """Return ε as a parameter in (0, 1 − 1/K)."""
-    upper, start = to_default_float(1.0 - 1.0 / num_classes), to_default_float(epsilon)
-    transform = tfp.bijectors.Sigmoid(to_default_float(0.0), upper)
-    return Parameter(
-        start, transform=transform, prior=tfp.distributions.Beta(to_default_float(2.0), 1.0 / start)
-    )
 
 
 class Comparisons(NamedTuple):

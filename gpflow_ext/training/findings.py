@@ -85,7 +85,7 @@ def _of_variance(path: str, kernel: Kernel) -> Iterator[str]:
 
 
 def _of_likelihood(model: Any) -> Iterator[str]:
-    """Yield what is said of noise at its lower bound and of a pinned ε."""
+    """Yield what is said of noise at its lower bound and of a pinned share of wrong labels."""
     named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
     for name, parameter in named.items():
         if not parameter.trainable:
@@ -94,7 +94,7 @@ def _of_likelihood(model: Any) -> Iterator[str]:
         value = float(np.min(parameter))
         if least is not None and 0.0 < value < _NEAR * least:
             yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
-        elif name.endswith("epsilon") and value < _PINNED:
+        elif name.endswith(("epsilon", "flip")) and value < _PINNED:
             yield f"likelihood{name}: pinned at {value:.2g}, no label is taken for a mistake."
 
 
