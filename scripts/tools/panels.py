@@ -85,6 +85,34 @@ def sparse_ep() -> Painter:
     return draw
 
 
+def label_noise() -> Painter:
+    """Train with and without a share of wrong labels where 15 % of them are wrong."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, (300, 1))
+    wrong = rng.uniform(size=X.shape) < 0.15
+    Y = ((np.sin(2.0 * X) > 0.0) ^ wrong).astype(float)
+    x, curves = _line(-3.0, 3.0), []
+    likelihoods = gpx.likelihoods.BernoulliLogit(), gpx.likelihoods.BernoulliLogit(flip=0.05, learn_flip=True)
+    for likelihood in likelihoods:
+        kernel = gpflow.kernels.SquaredExponential()
+        model = gpx.models.SparseEP((X, Y), kernel, likelihood, inducing_variable=_line(-3.0, 3.0, 15))
+        gpflow.set_trainable(model.inducing_variable, False)
+        gpx.fit(model, progress=False)
+        curves.append(model.predict_y(x)[0].numpy())
+    share = float(np.asarray(likelihoods[1].flip))
+
+    def draw(ax: Any) -> None:
+        ax.plot(x, np.where(np.sin(2.0 * x) > 0.0, 0.85, 0.15), color="0.6", label="truth")
+        ax.plot(x, curves[0], "C0--", label="no label wrong")
+        ax.plot(x, curves[1], "C1", label=f"share learnt: {share:.2f}")
+        ax.plot(X, Y + np.where(Y, 0.04, -0.04), "k|", markersize=6, alpha=0.4)
+        ax.set(title="15 % of the labels are wrong", xlabel="input", ylabel="probability of label 1")
+        ax.set(ylim=(-0.1, 1.3), yticks=np.linspace(0.0, 1.0, 6))
+        ax.legend(loc="upper center", ncols=3)
+
+    return draw
+
+
 def svgp_robustmax() -> Painter:
     """Train on three classes by `SVGPRobustMax`."""
     rng = np.random.default_rng(1)

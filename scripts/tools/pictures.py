@@ -18,6 +18,7 @@ The data are generated or come with scikit-learn. models.png holds the pictures 
 
 
 MODELS = ("vgp_kmm", "sparse_ep", "svgp_robustmax", "sgpmc_freeform", "gprn_tensor", "review")
+OTHERS = ("label_noise",)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -29,7 +30,7 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     new.add_argument(
-        "--only", choices=[*MODELS, "architecture"], nargs="+", metavar="NAME", help="default: all"
+        "--only", choices=[*MODELS, *OTHERS, "architecture"], nargs="+", metavar="NAME", help="default: all"
     )
     new.add_argument(
         "--out", type=Path, default=Path("docs/images"), metavar="DIR", help="default: docs/images"
@@ -48,7 +49,7 @@ def main() -> None:
     from . import architecture, panels
 
     options.out.mkdir(parents=True, exist_ok=True)
-    chosen = [name for name in MODELS if options.only is None or name in options.only]
+    chosen = [name for name in (*MODELS, *OTHERS) if options.only is None or name in options.only]
 
     def save(figure: Any, name: str) -> None:
         figure.savefig(options.out / f"{name}.png", dpi=110)
@@ -62,8 +63,8 @@ def main() -> None:
         save(figure, name)
     if options.only is None:
         figure, axes = plt.subplots(2, 3, figsize=(13.5, 7.2), layout="constrained")
-        for ax, painter in zip(axes.ravel(), painters.values(), strict=True):
-            painter(ax)
+        for ax, name in zip(axes.ravel(), MODELS, strict=True):
+            painters[name](ax)
         save(figure, "models")
     if options.only is None or "architecture" in options.only:
         save(architecture.picture(), "architecture")
