@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gpflow
 import numpy as np
 import tensorflow as tf
 
+import gpflow_ext as gpx
 from gpflow_ext.compiled import kernels
 from scripts.tools.soak import memory
 
@@ -18,3 +20,16 @@ def test_kernels_of_variables_of_other_sizes_are_forgotten() -> None:
         kernels.forget()
         after.append(memory())
     assert after[-1] - after[1] <= 10.0
+
+
+def test_an_export_forgets_those_of_what_it_holds(tmp_path, monkeypatch) -> None:
+    forgotten, forget = [], kernels.forget
+
+    def counted() -> None:
+        forgotten.append((tmp_path / "model" / "1").exists())
+        forget()
+
+    monkeypatch.setattr(kernels, "forget", counted)
+    X = np.linspace(0.0, 1.0, 9)[:, None]
+    gpx.export(gpflow.models.GPR((X, X), gpflow.kernels.SquaredExponential()), tmp_path / "model")
+    assert forgotten == [True]

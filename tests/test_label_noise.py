@@ -71,7 +71,7 @@ def test_binary_densities_are_those_of_the_mixture(name: str, flip: float, label
 
 
 def test_two_classes_are_the_binary_likelihood() -> None:
-    """Of the difference of the latent functions, exact where those of three or more are."""
+    """Of the difference of their latent functions, whose variances add up."""
     binary, multinomial = BernoulliLogit(flip=0.1), MultinomialLogit(2, flip=0.1)
     m, v = np.c_[0.0 * M, M][V[:, 0] < 10.0], np.c_[0.3 * V, 0.7 * V][V[:, 0] < 10.0]
     for y in (0.0, 1.0):
@@ -122,8 +122,8 @@ def noisy_labels(number: int, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["logit", "probit"])
 def test_the_share_of_wrong_labels_is_learnt(name: str, tmp_path) -> None:
-    """Of 400 labels, 15 % of which are wrong: their share, and the probabilities far from the boundaries."""
-    train, test = noisy_labels(400, 0.15), noisy_labels(1000, 0.0)
+    """Of 400 labels, 15 % of which are wrong; the exported model predicts with the share."""
+    train, (X, _) = noisy_labels(400, 0.15), noisy_labels(1000, 0.0)
     scores, models = [], []
     for options in ({"flip": 0.05, "learn_flip": True}, {}):
         likelihood = LINKS[name][0](**options)
@@ -136,8 +136,8 @@ def test_the_share_of_wrong_labels_is_learnt(name: str, tmp_path) -> None:
     assert scores[0] > scores[1] + 3.0
     assert abs(models[0].likelihood.flip.numpy() - 0.15) < 0.05
     gpx.export(models[0], tmp_path / "noisy")
-    served = gpx.load_exported(tmp_path / "noisy").predict(test[0])
-    np.testing.assert_allclose(served["mean"], models[0].predict_y(test[0])[0], rtol=1e-9)
+    served = gpx.load_exported(tmp_path / "noisy").predict(X)
+    np.testing.assert_allclose(served["mean"], models[0].predict_y(X)[0], rtol=1e-9)
 
 
 def test_without_wrong_labels_nothing_changes() -> None:
