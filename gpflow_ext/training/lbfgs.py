@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import gpflow
 import numpy as np
@@ -15,13 +16,17 @@ from gpflow_ext.compiled import Preferred
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
+from gpflow_ext.training.search import Arrived, Asked, Ended, Search, SettledError
 
 LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
 STEEP = 1e-3  # of an objective in a logarithm: where a run ends with more, another one looks for a way up
 MEMORY = 50  # pairs of steps and changes of the gradient; SciPy's 10 take about twice as many evaluations
-LONGEST, LARGEST = 200, 2**22  # evaluations and numbers in a record, after which a run begins anew
+LONGEST, LARGEST = 2000, 2**22  # evaluations and numbers in a record, after which a run begins anew
+MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their number
+
+_SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
 
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
 """Evaluate at the present values of the variables; return the objective and its gradient in each of them."""
@@ -85,10 +90,10 @@ def climb(
 class Run(tf.Module):
     """One run of L-BFGS-B that is done in parts and keeps its memory.
 
-    SciPy's search cannot be suspended, but it is a function of the values that it has asked for. Each part
-    repeats the run from the record of its evaluations, which costs next to nothing, and goes on from there. A
-    checkpoint that holds the record resumes exactly. Where the record is long the run begins anew from its
-    best point, without its memory.
+    Between two parts the search waits; see `training.search`. It is a function of the values that it has
+    asked for: where it has gone, after a restart or in a copy, it repeats the run from the record of its
+    evaluations, and goes on from there. So a checkpoint that holds the record resumes exactly. Where the
+    record is long the run begins anew from its best point, without its memory.
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
     moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
@@ -153,47 +158,63 @@ class Run(tf.Module):
         if rows > LONGEST or rows * width > LARGEST:
             self.restart()
         record, size = list(self.record.numpy()), len(self._coordinates.is_log)
-        calls, known = itertools.count(), len(record)
-
-        def loss(x: Vector) -> tuple[float, Vector]:
-            call = next(calls)
-            if call == len(record):
-                self._coordinates.assign(x)
-                value, parts = self._evaluate()
-                record.append(np.concatenate([x, [value], self._coordinates.gradient(x, parts)]))
-                self.latest = x.copy()
-            return -record[call][size], -record[call][size + 1 :]
-
-        def arrive(x: Vector) -> None:
-            if len(record) > known:
-                self._arrived()
-            guarded.arrive(x)
-
         start = record[0][:size] if record else self._coordinates.vector()
-        guarded = _Guarded(loss, self._tolerance, np.where(self._coordinates.is_log, LEAP, np.inf))
-        total = int(self.iterations) + iterations
-        try:
-            outcome = scipy.optimize.minimize(
-                guarded,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=self._bounds,
-                callback=arrive,
-                options={"maxiter": total, "ftol": 0.0, "maxcor": MEMORY},
-            )
-            ended, best, least = outcome.nit < total, outcome.x, outcome.fun
-        except _SettledError:
-            ended, (best, least) = True, guarded.best
+        search, total = self._suspended(record) or self._search(start), int(self.iterations) + iterations
+        found = self._advance(search, record, total)
         self.record.assign(np.array(record))
         self.iterations.assign(total)
-        self.ended.assign(ended)
-        raised = bool(least <= guarded.first)
-        self.best.assign(-least if raised else -guarded.first)
-        end = best if raised else start
+        self.ended.assign(isinstance(found, Ended))
+        if isinstance(found, Arrived):
+            _SUSPENDED[self] = search, len(record), record[-1]
+        raised = bool(found.loss <= found.first)
+        self.best.assign(-found.loss if raised else -found.first)
+        end = found.x if raised else start
         self._coordinates.assign(end)
         self.at_latest = self.latest is not None and np.array_equal(end, self.latest)
         return raised
+
+    def _search(self, start: Vector) -> Search:
+        tolerance, leap = self._tolerance, np.where(self._coordinates.is_log, LEAP, np.inf)
+        options = {"maxiter": MOST, "maxfun": MOST, "ftol": 0.0, "maxcor": MEMORY}
+        return Search(start, lambda loss: _Guarded(loss, tolerance, leap), options, self._bounds)
+
+    def _suspended(self, record: Sequence[Vector]) -> Search | None:
+        """Return the search that waits where the record ends, if this object has left one; it goes on."""
+        if self not in _SUSPENDED:
+            return None
+        search, rows, last = _SUSPENDED.pop(self)
+        here = search.iterations == int(self.iterations) and rows == len(record)
+        if not here or not np.array_equal(last, record[-1], equal_nan=True):
+            return None
+        search.go_on()
+        return search
+
+    def _advance(self, search: Search, record: list[Vector], total: int) -> Arrived | Ended:
+        """Go on to an iteration, or to the end, by the record as far as it goes."""
+        size, known = len(self._coordinates.is_log), len(record)
+        calls = itertools.count(known if search.iterations else 0)
+        while True:
+            found = search.next()
+            if isinstance(found, Asked):
+                call = next(calls)
+                if call == len(record):
+                    record.append(self._evaluated(found.x))
+                search.go_on((-record[call][size], -record[call][size + 1 :]))
+                continue
+            if isinstance(found, Arrived):
+                if len(record) > known:
+                    self._arrived()
+                if search.iterations < total:
+                    search.go_on()
+                    continue
+            return found
+
+    def _evaluated(self, x: Vector) -> Vector:
+        """Return a row of the record."""
+        self._coordinates.assign(x)
+        value, parts = self._evaluate()
+        self.latest = x
+        return np.concatenate([x, [value], self._coordinates.gradient(x, parts)])
 
     def _ended_on_a_slope(self) -> bool:
         """Tell whether a run has ended higher than it began, with the objective still rising somewhere."""
@@ -204,10 +225,6 @@ class Run(tf.Module):
         x, slope = at[:size], at[size + 1 :]
         free = slope if self._bounds is None else np.clip(x + slope, *self._bounds.T) - x
         return bool(gained and np.max(np.abs(free[self._coordinates.is_log]), initial=0.0) > STEEP)
-
-
-class _SettledError(Exception):
-    """Raised from within a line search that has nothing more to find."""
 
 
 class _Guarded:
@@ -237,7 +254,7 @@ class _Guarded:
             self.first = value if sound else np.nan
             self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
         elif sound and self._has_settled(x, value):
-            raise _SettledError
+            raise SettledError
         if sound:
             self._last = x.copy(), value, gradient
             return value, gradient
@@ -261,6 +278,7 @@ class _Guarded:
     def arrive(self, x: Vector) -> None:
         """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
         before, self._iterate = self._iterate, self._last
+        self.best = self._last[:2]
         if self._tolerance is None or before is None:
             return
         at, value, gradient = self._last
