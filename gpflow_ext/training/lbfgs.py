@@ -91,8 +91,8 @@ class Run(tf.Module):
     """One run of L-BFGS-B that is done in parts and keeps its memory.
 
     Between two parts the search waits; see `training.search`. It is a function of the values that it has
-    asked for: where it has gone, after a restart or in a copy, it repeats the run from the record of its
-    evaluations, and goes on from there. So a checkpoint that holds the record resumes exactly. Where the
+    asked for: where none waits, as in a new process, another repeats the run from the record of its
+    evaluations and goes on from there. So a checkpoint that holds the record resumes exactly. Where the
     record is long the run begins anew from its best point, without its memory.
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
