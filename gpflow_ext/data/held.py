@@ -127,7 +127,7 @@ class HoldsData:
     def _keep_sites(self, rows: Array) -> None:
         """Replace the sites by those of some rows, zero where the number is -1."""
         for part in (self.nat1, self.prec):
-            part.assign(taken(tf.convert_to_tensor(part), rows))
+            part.unconstrained_variable.assign(taken(part.unconstrained_variable.read_value(), rows))
 
     def _replace(self, X: Array, Y: Array) -> None:
         parts = list(zip(vars(self)["data"], (X, Y), "XY", strict=True))

@@ -176,7 +176,7 @@ def _stationarity(model: SiteModel) -> float:
     """Return the change of a site that counts as converged."""
     if gpflow.default_float() != np.float64:
         return 1e-3
-    return 1e-4 if model.sites.nat1.shape.rank > 2 else 1e-6
+    return 1e-4 if len(model.nat1.shape) > 2 else 1e-6
 
 
 def _sparse(model: SiteModel, option: str) -> SparseEP:

@@ -11,6 +11,7 @@ from gpflow.kernels import MultioutputKernel
 from gpflow.models import GPModel
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.training.log_space import is_softplus
 from gpflow_ext.training.loop import FitResult
 
 _SHOWN = 5  # rows that are named
@@ -24,7 +25,7 @@ class FitWarning(UserWarning):
 def check_parameters(model: tf.Module) -> None:
     """Raise ``ValueError`` where a parameter of a model is not finite."""
     for name, parameter in gpflow.utilities.parameter_dict(model).items():
-        if parameter.dtype.is_floating and not np.isfinite(parameter.numpy()).all():
+        if parameter.dtype.is_floating and not np.isfinite(_looked_at(parameter).numpy()).all():
             raise ValueError(
                 f"The parameter {name.lstrip('.')} is not finite: {_some(np.ravel(parameter.numpy()))}. "
                 "Assign it another value before `fit`."
@@ -64,6 +65,14 @@ def bad_end(result: FitResult) -> str:
         f"{result.status.value} Step {result.steps + 1} has failed, and the model is in the state {kept}. "
         "Standardise the data, or start from other hyperparameters."
     )
+
+
+def _looked_at(parameter: Any) -> Any:
+    """Return what is finite where a parameter is: its variable, unless the transform may overflow."""
+    transform = getattr(parameter, "transform", None)
+    if isinstance(parameter, gpflow.Parameter) and (transform is None or is_softplus(transform)):
+        return parameter.unconstrained_variable
+    return parameter
 
 
 def _refuse(name: str, what: str, values: tf.Tensor) -> None:

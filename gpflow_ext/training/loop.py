@@ -93,11 +93,11 @@ class Trail(tf.Module):
     @property
     def last(self) -> float:
         """The last objective; NaN before the first step."""
-        return float(self.objectives[1])
+        return float(self.objectives.numpy()[1])
 
     def add(self, objective: float, settled: bool) -> None:
         """Append the objective of a step, and whether the method's own conditions hold."""
-        self.objectives.assign([self.last, objective])
+        self.objectives.assign(np.array([self.last, objective]))
         self.settled.assign(settled)
 
     def converged(self, tolerance: float | None) -> bool:

@@ -148,8 +148,8 @@ class Recipe:
                 f"`strategy` is for data-parallel recipes; {self.name!r} trains "
                 f"{type(model).__name__} on one device."
             )
-        held = getattr(model, "variables", ())
-        if run.strategy is not None and any(isinstance(v, tf.distribute.DistributedValues) for v in held):
+        held = () if run.strategy is None else getattr(model, "variables", ())
+        if any(isinstance(variable, tf.distribute.DistributedValues) for variable in held):
             raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
         return self.plan(model, run, options)
 

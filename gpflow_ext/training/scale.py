@@ -55,7 +55,8 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     covariances = kernel(tf.constant(rows, gpflow.default_float())).numpy()
     variances = covariances.diagonal()
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlations = (covariances / np.sqrt(np.outer(variances, variances)))[: len(X), -len(Z) :]
+        scales = np.sqrt(np.outer(variances[: len(X)], variances[-len(Z) :]))
+        correlations = covariances[: len(X), -len(Z) :] / scales
     correlations = np.abs(correlations[distinct])
     spread = np.ptp(X, axis=0).max()
     fix = f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
