@@ -33,7 +33,7 @@ TOWER: list[dict[str, str]] = [
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks card portable serving exported export ."
     },
     {
-        "training": "starts interrupts loop ends loss progress distribute options solver log_space search lbfgs gradient optimizers recipe gradient_descent "
+        "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
