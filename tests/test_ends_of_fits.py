@@ -156,3 +156,5 @@ def test_findings_name_what_is_odd() -> None:
     assert findings(gpflow.models.GPR(data, problems.kernel())) == ()
     robust = SVGPRobustMax(problems.kernel(), 3, Z, num_data=30, epsilon=1e-9, learn_epsilon=True)
     assert "pinned at 1e-09" in findings(robust)[0]
+    noisy = VGPKMM((X, Y), problems.kernel(), BernoulliLogit(flip=1e-9, learn_flip=True))
+    assert findings(noisy) == ("likelihood.flip: pinned at 1e-09, no label is taken for a mistake.",)

@@ -11,7 +11,7 @@ from scripts.tools import soak
 
 def _records(graphs: list[int], memory: list[float]) -> list[dict]:
     return [
-        {"what": "fit", "done": n, "graphs": g, "memory": m, "files": 9}
+        {"what": "fit", "done": n, "graphs": g, "in_use": m, "resident": 1000.0 * n, "files": 9}
         for n, (g, m) in enumerate(zip(graphs, memory, strict=True))
     ]
 
@@ -21,6 +21,9 @@ def test_growth_is_seen() -> None:
     assert not soak.flat(_records([3, 3, 3, 4], [500.0, 600.0, 610.0, 613.0]))
     assert not soak.flat(_records([3, 3, 3, 3], [500.0, 600.0, 610.0, 616.0]))
     assert not soak.flat(_records([3, 5], [500.0, 500.0]))
+    requests = [{"graphs": None, "resident": m, "files": 9} for m in (500.0, 600.0, 610.0, 613.0)]
+    assert soak.flat(requests)
+    assert not soak.flat([*requests, requests[-1] | {"resident": 620.0}])
 
 
 @pytest.mark.slow
@@ -41,4 +44,4 @@ def test_open_files_are_watched() -> None:
 
 def test_what_a_server_tells_is_read() -> None:
     text = '# HELP x\nrequests_total{call="a b"} 3.0\nprocess_resident_memory_bytes 1.048576e+06\nprocess_open_fds 12.0\n'
-    assert soak.told(text) == {"memory": 1.0, "files": 12}
+    assert soak.told(text) == {"resident": 1.0, "files": 12}

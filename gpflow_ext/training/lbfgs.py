@@ -22,8 +22,11 @@ LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
 STEEP = 1e-3  # of an objective in a logarithm: where a run ends with more, another one looks for a way up
-MEMORY = 50  # pairs of steps and changes of the gradient; SciPy's 10 take about twice as many evaluations
-LONGEST, LARGEST = 2000, 2**22  # evaluations and numbers in a record, after which a run begins anew
+MEMORY = (
+    50,
+    100,
+)  # least and most pairs of steps and changes of the gradient; between them as many as coordinates
+LONGEST, LARGEST = 10_000, 2**22  # evaluations and numbers in a record, after which a run begins anew
 MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their number
 
 _SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
@@ -175,7 +178,8 @@ class Run(tf.Module):
 
     def _search(self, start: Vector) -> Search:
         tolerance, leap = self._tolerance, np.where(self._coordinates.is_log, LEAP, np.inf)
-        options = {"maxiter": MOST, "maxfun": MOST, "ftol": 0.0, "maxcor": MEMORY}
+        pairs = int(np.clip(len(start), *MEMORY))
+        options = {"maxiter": MOST, "maxfun": MOST, "ftol": 0.0, "maxcor": pairs}
         return Search(start, lambda loss: _Guarded(loss, tolerance, leap), options, self._bounds)
 
     def _suspended(self, record: Sequence[Vector]) -> Search | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from gpflow.base import Parameter
 from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
@@ -62,6 +63,9 @@ class LBFGSSteps(tf.Module):
         As for `lbfgs.Run`.
     starts
         Further starts: the first step climbs from each of them too, and keeps the best.
+    posterior
+        Variables of q among those that move: the first step climbs in them alone before it climbs in all.
+        From a q that the data have not moved yet the kernel would come to fit q in place of the data.
     """
 
     def __init__(
@@ -74,14 +78,19 @@ class LBFGSSteps(tf.Module):
         box: Sequence[tuple[float, float]] | None = None,
         tolerance: float = lbfgs.SMALLEST_GAIN,
         starts: Sequence[Start] = (),
+        posterior: Sequence[tf.Variable] = (),
     ) -> None:
         super().__init__()
         self._evaluate = lbfgs.evaluation(model.training_loss, variables, jit_compile, *data)
         coordinates = LogSpace(variables, model.trainable_parameters)
         self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, box)
         self._variables, self._iterations, self._starts = list(variables), iterations, tuple(starts)
-        self.started = tf.Variable(not starts, trainable=False)  # whether the choice between them is made
+        self.started = tf.Variable(not (starts or posterior), trainable=False)
         self.tried: tuple[Tried, ...] = ()
+        if posterior:
+            places = [next(n for n, each in enumerate(variables) if each is part) for part in posterior]
+            alone = LogSpace(list(posterior), model.trainable_parameters)
+            self._alone = lbfgs.Run(alone, lambda: _gathered(self._evaluate(), places), tolerance)
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -96,25 +105,36 @@ class LBFGSSteps(tf.Module):
     def step(self) -> Progress:
         """See `Solver`; the violation is zero after the end of the run, and there is nothing to do."""
         if not self.started:
-            self._climb_from_each()
+            self._climb_first()
         elif not self.run.ended:
             self.run.climb(self._iterations)
         return Progress(float(self.run.best), 0.0 if self.run.ended else math.inf)
 
-    def _climb_from_each(self) -> None:
+    def _climb_first(self) -> None:
         """Climb from each start, and go to the best end with the memory of the climb."""
-        moving, ends = [*self._variables, *self.run.variables], []
+        moving, ends, tried = [*self._variables, *self.run.variables], [], []
         own = Start(OWN, [variable.read_value() for variable in self._variables])
         for start in (own, *self._starts):
             for variable, value in zip(self._variables, start.values, strict=True):
                 variable.assign(value)
+            if hasattr(self, "_alone"):
+                self._alone.restart()
+                self._alone.climb(self._iterations)
             self.run.restart()
             self.run.climb(self._iterations)
             ends.append([variable.read_value() for variable in moving])
-            self.tried += (Tried(start.name, float(self.run.best)),)
-        for variable, value in zip(moving, ends[best(self.tried)], strict=True):
+            tried.append(Tried(start.name, float(self.run.best)))
+        for variable, value in zip(moving, ends[best(tried)], strict=True):
             variable.assign(value)
+        self.tried = tuple(tried) if self._starts else ()
         self.started.assign(True)
+
+
+def _gathered(
+    evaluated: tuple[float, Sequence[tf.Tensor]], places: Sequence[int]
+) -> tuple[float, list[tf.Tensor]]:
+    """Return the objective, and those of the parts of its gradient."""
+    return evaluated[0], [evaluated[1][place] for place in places]
 
 
 @recipe("lbfgs", LBFGSOptions)
@@ -124,6 +144,13 @@ def lbfgs_of_all(model: BayesianModel, run: Run, options: LBFGSOptions) -> Plan:
     if batches is not None:
         raise ValueError('recipe="lbfgs" needs `data` as a pair of arrays, not a dataset.')
     return lbfgs_plan(model, arrays, run, options.iterations, options.starts)
+
+
+def _posterior(model: BayesianModel) -> list[tf.Variable]:
+    """Return the trainable variables of q, where not only they are trainable."""
+    parts = [getattr(model, name, None) for name in ("q_mu", "q_sqrt")]
+    found = [part.unconstrained_variable for part in parts if isinstance(part, Parameter) and part.trainable]
+    return found if len(found) < len(model.trainable_variables) else []
 
 
 def constants(arrays: tuple[Any, Any] | None) -> tuple[Any, ...]:
@@ -160,7 +187,9 @@ def lbfgs_plan(
     data = constants(arrays)
     number, held = number_of_starts(model, starts), arrays or getattr(model, "data", None) or (None,)
     further = further_starts(model, number - 1, run.seed, held[0])
-    solver = LBFGSSteps(model, data, variables, iterations, run.jit_compile, starts=further)
+    solver = LBFGSSteps(
+        model, data, variables, iterations, run.jit_compile, starts=further, posterior=_posterior(model)
+    )
     return Plan(
         solver,
         [*model.variables, *solver.state],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +18,17 @@ Build = Callable[[], tuple[Any, Any]]
 """Return a new model, and the data that it does not hold."""
 
 COLLAPSED = ("VGP, Bernoulli", "VGP, Poisson", "SVGP, Bernoulli", "SVGP, free points")
+SEVERAL = ("GPRFITC, free points", "SVGP, diagonal, free points")  # have many optima: on several sets of data
+SEEDS = 5  # of those
 TIMES = 3.0  # GPflow's seconds over ours, for those
 NEAR = 1e-3  # nats: an objective that is lower by less is the same
 
 
-def cases(size: int) -> dict[str, Build]:
+def cases(size: int, seed: int = 0) -> dict[str, Build]:
     """Return the models on data (X [N, 2], Y [N, 1]) about f = sin 2x₁ + x₂/2, with 30 inducing points."""
     import gpflow
 
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     X = rng.uniform(-3.0, 3.0, (size, 2))
     f = np.sin(2.0 * X[:, :1]) + 0.5 * X[:, 1:]
     real = X, f + 0.3 * rng.standard_normal(f.shape)
@@ -64,10 +67,12 @@ def cases(size: int) -> dict[str, Build]:
 def run(options: argparse.Namespace) -> list[Record]:
     """Fit each model by both."""
     records = []
-    for size in options.sizes:
-        for name, build in cases(size).items():
-            other = theirs(build, options.quick)
-            record = {"model": name, "size": size, "ours": ours(build), "theirs": other}
+    for size, seed in itertools.product(options.sizes, range(1 if options.quick else SEEDS)):
+        for name, build in cases(size, seed).items():
+            if seed and name not in SEVERAL:
+                continue
+            pair = {"ours": ours(build), "theirs": theirs(build, options.quick)}
+            record = {"model": name, "size": size, "seed": seed} | pair
             records.append(record)
             print(json.dumps(record), flush=True)
     return records
@@ -131,13 +136,13 @@ def until(record: Record) -> float | None:
 
 def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     """Return the page."""
-    columns = ("", "N", "first fit", "second fit", "evaluations", "objective", "GPflow", "evaluations",
+    columns = ("", "N", "data", "first fit", "second fit", "evaluations", "objective", "GPflow", "evaluations",
                "objective", "ours, to GPflow's objective", "times ours")  # fmt: skip
     rows = []
     for record in records:
         mine, other, reached = record["ours"], record["theirs"], until(record)
         rows.append((
-            record["model"], str(record["size"]), *(report.number(part) for part in mine["seconds"]),
+            record["model"], str(record["size"]), str(record["seed"]), *(report.number(part) for part in mine["seconds"]),
             str(mine["evaluations"]), f"{mine['objective']:.4f}", report.number(other["seconds"]),
             str(other["evaluations"]), f"{other['objective']:.4f}",
             "–" if reached is None else report.number(reached),
@@ -149,7 +154,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "a squared exponential with two length scales of 1, 30 inducing points. Seconds of a fit as a user pays them; GPflow "
         "compiles each new model again, `fit` the first of its structure. An evaluation is one of the objective with its gradient; "
         "of VGP and SVGP ours is at the optimal q. The last columns are our seconds in the second fit until GPflow's "
-        f"objective less {NEAR:g}, and GPflow's over them. Written by `python -m scripts.benchmarks gpflow_models`.\n",
+        f"objective less {NEAR:g}, and GPflow's over them; a dash where we end lower. Free points have many optima and "
+        f"valleys where both may end by their budget: {SEEDS} sets of data, of which the median counts. Written by `python -m scripts.benchmarks gpflow_models`.\n",
         report.describe(where),
         "",
         report.table(columns, rows),
@@ -161,12 +167,17 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
 def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """Return each target, what was measured, and whether it is met."""
     found = []
+    ratios: dict[tuple[str, int], list[float]] = {}
     for record in records:
-        least, reached = TIMES if record["model"] in COLLAPSED else 1.0, until(record)
+        reached = until(record)
         ratio = 0.0 if reached is None else record["theirs"]["seconds"] / reached
+        ratios.setdefault((record["model"], record["size"]), []).append(ratio)
+    for (name, size), each in ratios.items():
+        least, ratio = TIMES if name in COLLAPSED else 1.0, float(np.median(each))
+        of = f"; reached in {np.count_nonzero(each)} of {len(each)}" if len(each) > 1 else ""
         found.append((
-            f"{record['model']}, N = {record['size']}: GPflow's seconds over ours, to its objective",
-            f"{report.number(ratio)} of {report.number(least)}",
+            f"{name}, N = {size}: GPflow's seconds over ours, to its objective{', median' if of else ''}",
+            f"{report.number(ratio)} of {report.number(least)}{of}",
             "yes" if ratio >= least else "no",
         ))  # fmt: skip
     return found
