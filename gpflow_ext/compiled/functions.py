@@ -110,13 +110,18 @@ class Compiled(Apart):
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the owner with tensors, or nests of them, and return its tensors."""
+        return self.bound(method, *arguments)()
+
+    def bound(self, method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """Return the call of a method at the present data, its function traced."""
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
-            return method(*arguments)
+            return functools.partial(method, *arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
         data, structure = self._present(), self._structure
         entry = self._entry(method, arguments, data)
         held = (*structure.variables, *data, *structure.tensors, *self._counts)
-        return entry(*held, *tf.nest.flatten(arguments))
+        flat = tf.nest.flatten(arguments)
+        return lambda: entry(*held, *flat)
 
     @functools.cached_property
     def _counts(self) -> list[tf.Tensor]:

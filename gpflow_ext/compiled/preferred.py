@@ -35,8 +35,8 @@ class Preferred:
         if not useful or method.__name__ in self._eager or tf.config.functions_run_eagerly():
             return method(*arguments)
         try:
-            self._compiled.specification(method, *arguments)
+            bound = self._compiled.bound(method, *arguments)
         except Exception:  # of any kind: users' models and kernels may compute in NumPy
             self._eager.add(method.__name__)
             return method(*arguments)
-        return self._compiled(method, *arguments)
+        return bound()

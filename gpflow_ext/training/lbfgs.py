@@ -49,8 +49,8 @@ def evaluation(
     compiled = Preferred(loss, resolve_jit(jit_compile), lasting=True)
 
     def objective() -> tuple[float, Sequence[tf.Tensor]]:
-        value, gradient = compiled(loss.value_and_gradient, *data)
-        return -float(value), [-part for part in gradient]
+        value, gradient = compiled(loss.objective_and_gradient, *data)
+        return float(value), gradient
 
     return objective
 

@@ -54,7 +54,11 @@ class LogSpace:
             y = np.exp(np.maximum(x, -TAIL))
             raw = np.where(self.is_log & (x >= -TAIL), y + np.log(-np.expm1(-y)), x)
         for variable, part in zip(self._variables, np.split(raw, self._ends[:-1]), strict=True):
-            variable.assign(part.reshape(variable.shape).astype(variable.dtype.as_numpy_dtype))
+            value = part.reshape(variable.shape).astype(variable.dtype.as_numpy_dtype)
+            if isinstance(variable, tf.distribute.DistributedValues):
+                variable.assign(value)
+            else:  # as above, at a quarter of its cost
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
     def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
         """Return the gradient at x [P] from that in the variables."""

@@ -37,3 +37,8 @@ class Loss(tf.Module):
             tape.watch(self._variables)
             value = self._loss(*batch)
         return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+
+    def objective_and_gradient(self, *batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return minus the loss and its gradient in each variable."""
+        value, gradient = self.value_and_gradient(*batch)
+        return -value, [-part for part in gradient]
