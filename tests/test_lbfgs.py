@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.log_space import LogSpace
+from scripts.benchmarks import gpflow_models
 
 
 @pytest.mark.parametrize("beyond", [np.nan, np.inf, -np.inf])
@@ -69,3 +70,17 @@ def test_a_short_step_on_a_slope_ends_no_run() -> None:
     while not bool(run.ended):
         assert run.climb(20)
     assert abs(np.log(wide) - 2.0) < 40.0**2 / 3.0 * lbfgs.STEEP
+
+
+@pytest.mark.parametrize(("number", "valley", "gain"), [(20, True, 1e-8), (21, True, 1e-6), (100, True, 1e-6),
+                                                        (101, True, 3e-5), (101, False, 1e-6)])  # fmt: skip
+def test_the_more_numbers_move_the_sooner_a_flat_valley_ends(number: int, valley: bool, gain: float) -> None:
+    variables = [tf.Variable(np.zeros(number - 1)), tf.Variable(0.0)]
+    assert lbfgs.gain_of_a_step(variables, valley) == gain
+
+
+@pytest.mark.slow
+def test_free_inducing_points_do_not_climb_a_flat_valley_for_ever() -> None:
+    found = gpflow_models.ours(gpflow_models.cases(300)["SVGP, free points"])
+    assert found["evaluations"] < 400  # 1,101 to the last 0.0004 nats
+    assert found["objective"] > -100.8443  # where GPflow's optimiser ends

@@ -17,11 +17,12 @@ from gpflow_ext.ep.optimum import Optimum
 from gpflow_ext.ep.sign_agreement import SignAgreement
 from gpflow_ext.sites.method import adopt
 from gpflow_ext.sites.model import SiteModel
+from gpflow_ext.training import lbfgs
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_recipe import GAIN, STEPS, gain_of_a_step
+from gpflow_ext.training.site_recipe import GAIN, STEPS
 from gpflow_ext.training.solver import Solver
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
@@ -154,7 +155,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
         solver,
         [*model.variables, *solver.state],
         steps=STEPS if hypers and options.outer else 500,
-        tolerance=None if inner is not None else gain_of_a_step(hypers),
+        tolerance=None if inner is not None else lbfgs.gain_of_a_step(hypers),
         stationarity=stationarity,
         trackables={"solver": solver} | ({} if inner is None else {"optimizer": inner}),
         settings=settings,

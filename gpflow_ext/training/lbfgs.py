@@ -26,6 +26,8 @@ MEMORY = (
     50,
     100,
 )  # least and most pairs of steps and changes of the gradient; between them as many as coordinates
+FEW, FLAT = 20, 1e-6  # coordinates, and the relative gain of a step that is none where there are more
+MANY, VALLEY = 100, 3e-5  # the same where the kernel moves with so many inducing inputs
 LONGEST, LARGEST = 10_000, 2**22  # evaluations and numbers in a record, after which a run begins anew
 MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their number
 
@@ -53,6 +55,19 @@ def evaluation(
         return float(value), gradient
 
     return objective
+
+
+def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> float:
+    """Return the relative gain below which steps of some iterations end a run.
+
+    Where many numbers move, inducing inputs above all, they would else climb a flat valley for thousands of
+    iterations. Without ``valley`` the more than `MANY` count like the more than `FEW`.
+    """
+    rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
+    number = sum(variable.shape.num_elements() for variable in variables)
+    if valley and number > MANY:
+        return max(rounding, VALLEY)
+    return max(rounding, FLAT) if number > FEW else rounding
 
 
 def climb(

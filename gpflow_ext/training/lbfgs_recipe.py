@@ -194,8 +194,7 @@ def lbfgs_plan(
         solver,
         [*model.variables, *solver.state],
         steps=100,
-        tolerance=math.inf,  # the run knows when it has settled
-        stationarity=0.0,
+        tolerance=lbfgs.gain_of_a_step(variables, valley=False),
         trackables={"solver": solver},
         settings={"recipe": "lbfgs", "iterations": iterations, "starts": number, "seed": run.seed},
         data=arrays,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gpflow
 import numpy as np
-import tensorflow as tf
 
 from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
+from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
@@ -19,7 +18,6 @@ from gpflow_ext.training.starts import check_starts, further_starts, number_of_s
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
 STEPS = 1000  # of L-BFGS: it ends by itself
-_MANY, _VALLEY = 100, 3e-5  # coordinates, and the relative gain of a step with so many that is none
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def site_plan(
         ascent,
         [*model.variables, *ascent.state],
         steps=STEPS,
-        tolerance=gain_of_a_step(hypers),
+        tolerance=lbfgs.gain_of_a_step(hypers),
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},
@@ -131,17 +129,6 @@ def site_plan(
         },
         tried=lambda: ascent.tried,
     )
-
-
-def gain_of_a_step(variables: Sequence[tf.Variable]) -> float:
-    """Return the relative gain below which steps of L-BFGS end.
-
-    With the inducing inputs among the variables they would else climb a flat valley for thousands of
-    iterations.
-    """
-    rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
-    many = sum(variable.shape.num_elements() for variable in variables) > _MANY
-    return max(rounding, _VALLEY) if many else rounding
 
 
 @recipe("sites", SiteOptions)
