@@ -11,7 +11,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
-from marks import others_slow
+from marks import every_pair, others_slow
 from scipy.integrate import trapezoid
 from scipy.special import expit, ndtr
 
@@ -56,9 +56,7 @@ def of_normal(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("flip", [1e-4, 0.01, 0.3])
-@pytest.mark.parametrize("name", LINKS)
-@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize(("name", "flip", "label"), every_pair(list(LINKS), [1e-4, 0.01, 0.3], [0.0, 1.0]))
 def test_binary_densities_are_those_of_the_mixture(name: str, flip: float, label: float) -> None:
     make, link, tolerance = LINKS[name]
     likelihood, sign, Y = make(flip=flip), 2.0 * label - 1.0, np.full_like(M, label)
@@ -127,7 +125,7 @@ def noisy_labels(number: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return X, Y.astype(float)
 
 
-@pytest.mark.parametrize("name", ["logit", "probit"])
+@pytest.mark.parametrize("name", others_slow(LINKS, "logit"))
 def test_the_share_of_wrong_labels_is_learnt(name: str, tmp_path) -> None:
     """Of 400 labels, 15 % of which are wrong; the exported model predicts with the share."""
     train, (X, _) = noisy_labels(400, 0.15), noisy_labels(1000, 0.0)
