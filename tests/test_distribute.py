@@ -168,22 +168,25 @@ def test_two_devices_share_a_minibatch_as_one_has_it(mirrored: Path) -> None:
 
 
 def kill_and_restart(folder: Path, dies: str) -> Path:
-    """Kill a run after step 5, keep its checkpoints in ``alone``, restart it; return the folder."""
+    """Kill a run after step 5, restart it; return the folder."""
     ended = two_workers("killed", folder, dies, kill=dies == "worker")
     (lost, _), (code, error) = ended[::-1] if dies == "worker" else ended
     assert lost == -signal.SIGKILL
     assert code == 1, error[-3000:]
     assert "WorkerLostError" in error, error[-3000:]
     assert "Restart all workers with the same `checkpoint_dir`" in error
-    shutil.copytree(folder / "run", folder / "alone")
-    for code, error in two_workers("restarted", folder):
+    return done_by_two("restarted", folder)
+
+
+def done_by_two(name: str, folder: Path) -> Path:
+    for code, error in two_workers(name, folder):
         assert code == 0, error[-3000:]
     return folder
 
 
-def assert_resumed(folder: Path) -> None:
+def assert_resumed(folder: Path, unstopped: Path) -> None:
     """The run went on from the checkpoint of step 4 to the very same numbers as the one without a stop."""
-    whole = read(folder / "whole0")
+    whole = read(unstopped / "whole0")
     for rank in range(2):
         resumed = read(folder / f"resumed{rank}")
         assert int(resumed["first_step"]) == 4
@@ -192,46 +195,49 @@ def assert_resumed(folder: Path) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.fixture(scope="module", name="restarted")
-def _restarted(tmp_path_factory) -> Path:
-    return kill_and_restart(tmp_path_factory.mktemp("killed"), "worker")
-
-
-def test_a_killed_worker_ends_the_run_which_then_resumes(restarted: Path) -> None:
-    assert_resumed(restarted)
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory) -> Path:
+    return done_by_two("whole", tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.slow
-def test_a_killed_chief_ends_the_run_which_then_resumes(tmp_path: Path) -> None:
-    assert_resumed(kill_and_restart(tmp_path, "chief"))
+def test_a_killed_worker_ends_the_run_which_then_resumes(whole: Path, tmp_path: Path) -> None:
+    assert_resumed(kill_and_restart(tmp_path, "worker"), whole)
 
 
-def test_one_process_goes_on_from_the_checkpoint_of_two(restarted: Path, single) -> None:
+@pytest.mark.slow
+def test_a_killed_chief_ends_the_run_which_then_resumes(whole: Path, tmp_path: Path) -> None:
+    assert_resumed(kill_and_restart(tmp_path, "chief"), whole)
+
+
+def test_one_process_goes_on_from_the_checkpoint_of_two(whole: Path, single, tmp_path: Path) -> None:
     alone = worker.model()
-    directory = restarted / "alone"
+    directory = tmp_path / "alone"
+    later = shutil.ignore_patterns("ckpt-6.*", "ckpt-8.*")
+    shutil.copytree(whole / "whole_run0", directory, ignore=later)
     shared = {"checkpoint_dir": directory, "checkpoint_every": 2, "optimizer": worker.adam()}
     result = gpx.fit(alone, steps=worker.STEPS, **shared)
     assert result.first_step == 4
-    saved = read(restarted / "whole0")
+    saved = read(whole / "whole0")
     np.testing.assert_allclose(result.objective, saved["objective"][4:], rtol=1e-10)
     assert_same_run(saved, alone, single[1])
 
 
-def test_two_workers_do_what_one_does(restarted: Path, single) -> None:
-    saved = [read(restarted / f"whole{rank}") for rank in range(2)]
+def test_two_workers_do_what_one_does(whole: Path, single) -> None:
+    saved = [read(whole / f"whole{rank}") for rank in range(2)]
     assert_same_run(saved[0], *single)
     for name, value in saved[0].items():
         np.testing.assert_array_equal(saved[1][name], value)
 
 
-def test_the_chief_alone_writes(restarted: Path) -> None:
-    assert (restarted / "whole_run0" / "ckpt-8.index").exists()
-    assert not (restarted / "whole_run1").exists()
+def test_the_chief_alone_writes(whole: Path) -> None:
+    assert (whole / "whole_run0" / "ckpt-8.index").exists()
+    assert not (whole / "whole_run1").exists()
 
 
-def test_workers_with_other_data_are_refused_by_all(restarted: Path) -> None:
+def test_workers_with_other_data_are_refused_by_all(whole: Path) -> None:
     for rank in range(2):
-        assert "the workers differ" in (restarted / f"refused{rank}").read_text()
+        assert "the workers differ" in (whole / f"refused{rank}").read_text()
 
 
 def test_wrong_use_is_named() -> None:

@@ -145,6 +145,7 @@ def test_rows_of_several_blocks_agree_with_the_live_model(tmp_path, monkeypatch,
     np.testing.assert_array_equal(answer["class"], np.concatenate(one_by_one))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     Y = (X[:, :1] > 0).astype(float)
     rows = np.random.default_rng(0).normal(size=(400, D))
@@ -282,6 +283,7 @@ def test_tensorflow_alone_loads_predicts_and_verifies(cases):
     assert run(sys.executable, "-c", TENSORFLOW_ONLY, *folders).split() == ["[6,", "6,", "6,", "6]"]
 
 
+@pytest.mark.slow
 def test_saved_model_cli(cases, tmp_path):
     folder = cases("binary").folder
     tool = Path(sys.executable).with_name("saved_model_cli")

@@ -22,6 +22,7 @@ OPERATIONS = (*WORKING, *OTHERS)
 EVERYWHERE = ("WriteFile", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "PyFunc")
 EVERY = ("function of a signature", "main op", "restore's function", "save's function")
 CASES = list(itertools.product(PLACES, OPERATIONS))
+PROFILES = list(itertools.product(test_profiles.MODELS, ("exact", "cached")))
 QUICK = [case for case in CASES if case[0] in EVERY or case[1] in EVERYWHERE]
 
 
@@ -43,8 +44,7 @@ def test_none_of_these_operations_is_on_the_list():
     assert not PURE & set(OPERATIONS)
 
 
-@pytest.mark.parametrize("profile", ["exact", "cached"])
-@pytest.mark.parametrize("name", others_slow(test_profiles.MODELS, "SVGP", "GPR", "VGPKMM"))
+@pytest.mark.parametrize(("name", "profile"), others_slow(PROFILES, ("SVGP", "exact"), ("VGPKMM", "cached")))
 def test_every_class_and_profile_is_verified(tmp_path, name, profile):
     folder = gpx.export(test_profiles.MODELS[name](), tmp_path / "m", profile=profile)
     assert gpx.verify(folder).folder == folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import gpflow
@@ -10,6 +11,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from marks import every_pair, others_slow
 from scipy.integrate import trapezoid
 from scipy.special import expit, ndtr
 
@@ -26,6 +28,13 @@ MAKE = {
     "probit": lambda: BernoulliProbit(flip=0.07, learn_flip=True),
     "multinomial": lambda: MultinomialLogit(3, flip=0.07, learn_flip=True),
 }
+each_and_some_dtypes = pytest.mark.parametrize(
+    ("name", "dtype"),
+    others_slow(
+        itertools.product(MAKE, (tf.float32, tf.float64)),
+        *(("logit", tf.float32), ("probit", tf.float64), ("multinomial", tf.float32)),
+    ),
+)
 WIDTH = {"logit": 1, "probit": 1, "multinomial": 3}
 MEANS, VARIANCES = [0.0, 1.3, -4.0, 9.0, -30.0], [1e-4, 0.3, 4.0, 100.0, 1e4]
 M, V = (part.reshape(-1, 1) for part in np.meshgrid(MEANS, VARIANCES))
@@ -47,9 +56,7 @@ def of_normal(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("flip", [1e-4, 0.01, 0.3])
-@pytest.mark.parametrize("name", LINKS)
-@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize(("name", "flip", "label"), every_pair(list(LINKS), [1e-4, 0.01, 0.3], [0.0, 1.0]))
 def test_binary_densities_are_those_of_the_mixture(name: str, flip: float, label: float) -> None:
     make, link, tolerance = LINKS[name]
     likelihood, sign, Y = make(flip=flip), 2.0 * label - 1.0, np.full_like(M, label)
@@ -99,18 +106,16 @@ def test_gradients_and_batches(name: str) -> None:
     contract.check_batches(likelihood, WIDTH[name], Y)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
-@pytest.mark.parametrize("name", MAKE)
+@each_and_some_dtypes
 def test_xla(name: str, dtype: tf.DType) -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=dtype.as_numpy_dtype)):
         contract.check_xla(MAKE[name](), WIDTH[name], labels(name, 6), dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", MAKE)
-def test_in_gpflow_models(name: str, dtype: type) -> None:
+@each_and_some_dtypes
+def test_in_gpflow_models(name: str, dtype: tf.DType) -> None:
     X = problems.binary(20)[0]
-    contract.check_in_gpflow_models(MAKE[name], (X, labels(name, 20)), WIDTH[name], dtype)
+    contract.check_in_gpflow_models(MAKE[name], (X, labels(name, 20)), WIDTH[name], dtype.as_numpy_dtype)
 
 
 def noisy_labels(number: int, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +125,7 @@ def noisy_labels(number: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return X, Y.astype(float)
 
 
-@pytest.mark.parametrize("name", ["logit", "probit"])
+@pytest.mark.parametrize("name", others_slow(LINKS, "logit"))
 def test_the_share_of_wrong_labels_is_learnt(name: str, tmp_path) -> None:
     """Of 400 labels, 15 % of which are wrong; the exported model predicts with the share."""
     train, (X, _) = noisy_labels(400, 0.15), noisy_labels(1000, 0.0)

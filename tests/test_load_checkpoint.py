@@ -113,6 +113,8 @@ CASES = {
     "float32": single_precision,
 }
 
+QUICK = ["SiteModel", *BUILD, "GPRNTensor-inducing", "grid", "tied", "SVGP-many", "invlink", "float32"]
+
 
 def precision(case):
     return gpflow.config.as_context(
@@ -149,7 +151,7 @@ def assert_same(model, loaded, inputs=NEW):
             np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, *QUICK))
 def test_the_model_comes_back(case, tmp_path) -> None:
     with precision(case):
         model = moved(CASES[case]())

@@ -132,6 +132,7 @@ def test_a_cached_posterior_predicts_the_same(model, cache) -> None:
         np.testing.assert_allclose(cached, direct, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("model", SOME, indirect=True)
 def test_a_posterior_follows_its_model(model) -> None:
     posterior = model.posterior(PrecomputeCacheType.VARIABLE)
     stale = posterior.predict_f(XNEW)[0].numpy()
@@ -179,6 +180,7 @@ def test_gpflow_optimisers_lower_the_loss(model) -> None:
     assert _loss(model) < before - 1e-3
 
 
+@pytest.mark.parametrize("model", SOME, indirect=True)
 def test_loss_gradient_equals_central_differences(model) -> None:
     variables = model.trainable_variables
     with tf.GradientTape() as tape:

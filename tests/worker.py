@@ -104,10 +104,15 @@ def killed(folder: Path, rank: int, dies: str) -> None:
 
 
 def restarted(folder: Path, rank: int) -> None:
-    """Go on where the killed run ended; do the same run without a stop; try one that must be refused."""
+    """Go on where the killed run ended."""
     strategy = gpx.distribute.strategy_from_name("multiworker")
     trained = model()
     save(folder / f"resumed{rank}", trained, _run(trained, strategy, folder / "run"))
+
+
+def whole(folder: Path, rank: int) -> None:
+    """Do the run without a stop; try one that must be refused."""
+    strategy = gpx.distribute.strategy_from_name("multiworker")
     trained = model()
     if rank:  # what the chief starts from counts
         trained.inducing_variable.Z.assign(trained.inducing_variable.Z + 1.0)

@@ -371,3 +371,13 @@ _BUILDERS: list[tuple[str, Callable[[Any], GPModel], np.ndarray, str]] = [
 ENTRIES: dict[str, Entry] = {
     name: Entry(name, build, Y, frozenset(tags.split())) for name, build, Y, tags in _BUILDERS
 }
+
+QUICK = {  # those of every run: each kind of model, prior, posterior and output once
+    "VGPKMM, inducing points",
+    "SparseEP, classes",
+    "SVGPRobustMax",
+    "VGPKMM, mixtures",
+    "SGPMCFreeForm, draws",
+    "GPRNTensor",
+    "SVGP",
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +26,18 @@ from conformance.models import Entry
 from gpflow_ext.likelihoods import BernoulliLogit, PoissonLog
 from gpflow_ext.models import GPJaakkola, SVGPRobustMax
 
-QUICK = {
-    "VGPKMM, inducing points",
-    "SparseEP, classes",
-    "SVGPRobustMax",
-    "VGPKMM, mixtures",
-    "SGPMCFreeForm, draws",
-    "GPRNTensor",
-    "SVGP",
-}
 XNEW = models.POINTS
 SIGNATURE = [tf.TensorSpec([None, models.WIDTH], tf.float64)]
 feature = pytest.mark.feature
 
 
-def every(quick: bool = False) -> pytest.MarkDecorator:
-    """Parametrise a test by all entries; most of them in long runs only, unless it is ``quick``."""
+FEW = {"SparseEP, classes", "SVGPRobustMax", "GPRNTensor"}  # where a test compiles, or writes graphs
+
+
+def every(quick: Container[str] = models.QUICK) -> pytest.MarkDecorator:
+    """Parametrise a test by all entries; those that are not ``quick`` in long runs only."""
     cases = [
-        pytest.param(entry, id=name, marks=[] if quick or name in QUICK else SLOW)
+        pytest.param(entry, id=name, marks=[] if name in quick else SLOW)
         for name, entry in models.ENTRIES.items()
     ]
     return pytest.mark.parametrize("entry", cases)
@@ -83,13 +77,13 @@ def check_copies(entry: Entry, *makes: Callable[[Any], Any]) -> None:
 
 
 @feature("deepcopy")
-@every(quick=True)
+@every()
 def test_deep_copies(entry: Entry) -> None:
     check_copies(entry, copy.deepcopy, gpflow.utilities.deepcopy)
 
 
 @feature("freeze")
-@every(quick=True)
+@every()
 def test_a_frozen_model_has_constants_alone(entry: Entry) -> None:
     check_copies(entry, gpflow.utilities.freeze)
     model = entry.build(variables(entry.data)) if follows(entry) else entry.build()
@@ -103,7 +97,7 @@ def test_a_frozen_model_has_constants_alone(entry: Entry) -> None:
 
 
 @feature("pickle")
-@every(quick=True)
+@every()
 def test_pickles(entry: Entry) -> None:
     def pickled(model: Any) -> Any:
         return pickle.loads(pickle.dumps(model))
@@ -118,7 +112,7 @@ def predicted_when_loaded(root: tf.Module, folder: Path) -> Any:
 
 
 @feature("SavedModel")
-@every()
+@every(quick=FEW)
 def test_the_saved_models_of_gpflow_s_recipes(entry: Entry, tmp_path: Path) -> None:
     """Of a frozen model beside a module, and of a module that holds the model."""
     model = entry.build()
@@ -140,7 +134,7 @@ def elsewhere(entry: Entry) -> Any:
 
 
 @feature("Checkpoint")
-@every(quick=True)
+@every()
 def test_values_go_through_a_checkpoint(entry: Entry, tmp_path: Path) -> None:
     model, other = elsewhere(entry), entry.build()
     path = tf.train.Checkpoint(model=model).save(str(tmp_path / "model"))
@@ -149,7 +143,7 @@ def test_values_go_through_a_checkpoint(entry: Entry, tmp_path: Path) -> None:
 
 
 @feature("parameter_dict")
-@every(quick=True)
+@every()
 def test_values_go_through_the_dictionaries_of_gpflow(entry: Entry) -> None:
     model, other = elsewhere(entry), entry.build()
     gpflow.utilities.multiple_assign(other, gpflow.utilities.read_values(model))
@@ -157,7 +151,7 @@ def test_values_go_through_the_dictionaries_of_gpflow(entry: Entry) -> None:
 
 
 @feature("print_summary")
-@every(quick=True)
+@every(quick=models.ENTRIES)
 def test_a_summary_names_every_parameter(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     model = entry.build()
     gpflow.utilities.print_summary(model, "simple")
@@ -166,7 +160,7 @@ def test_a_summary_names_every_parameter(entry: Entry, capsys: pytest.CaptureFix
 
 
 @feature("set_trainable")
-@every(quick=True)
+@every(quick=models.ENTRIES)
 def test_what_is_set_trainable_is_trained(entry: Entry) -> None:
     model = entry.build()
     gpflow.set_trainable(model, False)
@@ -176,7 +170,7 @@ def test_what_is_set_trainable_is_trained(entry: Entry) -> None:
 
 
 @feature("priors")
-@every(quick=True)
+@every()
 def test_a_prior_enters_the_loss(entry: Entry) -> None:
     """Of the kernel, of the inducing points, and of whatever else is trained."""
     model = entry.build()
@@ -200,7 +194,7 @@ def minimise(entry: Entry, model: Any, **options: Any) -> None:
 
 
 @feature("Scipy", "monitor")
-@every()
+@every(quick=FEW)
 def test_gpflow_s_optimiser_and_its_monitor(entry: Entry, tmp_path: Path) -> None:
     model = entry.build()
     objective = loss(model, entry.data)
@@ -214,7 +208,7 @@ def test_gpflow_s_optimiser_and_its_monitor(entry: Entry, tmp_path: Path) -> Non
 
 
 @feature("NaturalGradient")
-@every(quick=True)
+@every(quick=models.ENTRIES)
 def test_natural_gradients_of_q(entry: Entry) -> None:
     if "q_mu" not in entry.tags:
         pytest.skip(
@@ -240,7 +234,7 @@ def other_data(entry: Entry) -> tuple[np.ndarray, np.ndarray]:
 
 
 @feature("data replaced")
-@every(quick=True)
+@every()
 def test_other_data_take_the_place_of_the_first(entry: Entry) -> None:
     """The model is that of the new data, with what it knew of the posterior."""
     holds_data(entry)
@@ -261,7 +255,7 @@ def test_other_data_take_the_place_of_the_first(entry: Entry) -> None:
 
 
 @feature("data in variables")
-@every(quick=True)
+@every()
 def test_data_in_variables_are_followed(entry: Entry) -> None:
     holds_data(entry)
     held = variables(entry.data)
@@ -325,14 +319,14 @@ def takes_one_kernel(entry: Entry) -> None:
 
 
 @feature("kernels of each output")
-@every(quick=True)
+@every()
 def test_each_output_may_have_a_kernel(entry: Entry) -> None:
     takes_one_kernel(entry)
     check_prior(entry, models.separate(2), models.points(2))
 
 
 @feature("mixtures of outputs")
-@every(quick=True)
+@every()
 def test_outputs_may_be_mixtures(entry: Entry) -> None:
     takes_one_kernel(entry)
     if entry.name.startswith("SVGPRobustMax"):
@@ -341,7 +335,7 @@ def test_outputs_may_be_mixtures(entry: Entry) -> None:
 
 
 @feature("inter-domain")
-@every(quick=True)
+@every()
 def test_inducing_variables_may_be_no_values_of_f(entry: Entry) -> None:
     if "inducing" not in entry.tags:
         pytest.skip("is dense")
@@ -353,7 +347,7 @@ def test_inducing_variables_may_be_no_values_of_f(entry: Entry) -> None:
 
 
 @feature("non-finite")
-@every(quick=True)
+@every(quick=models.ENTRIES)
 def test_a_posterior_that_is_not_finite_is_refused(entry: Entry) -> None:
     """As by GPflow, in place of predictions that are NaN."""
     model = entry.build()

@@ -47,7 +47,9 @@ def assert_same(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", FOLLOWERS)
+@pytest.mark.parametrize(
+    "name", others_slow(FOLLOWERS, "VGPKMM", "GPLaplace-sparse", "SparseEP-classes", "SGPMCFreeForm")
+)
 def test_a_model_follows_the_variables_of_its_data(name: str) -> None:
     """Also with more rows and with fewer: eagerly, in a graph that was traced before, and from a cache."""
     holder = HOLDERS[name]
@@ -278,7 +280,7 @@ def take_parameters(model: Any, other: Any) -> None:
     gpflow.utilities.multiple_assign(model, {name: values[name] for name in named})
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", others_slow(NETWORKS, "GPRN-sparse"))
 def test_a_network_follows_the_variables_of_its_data(name: str) -> None:
     """Eagerly, in a graph that was traced before, in training, and where `update_data` assigns to them."""
     holder = HOLDERS[name]

@@ -12,6 +12,7 @@ import pytest
 import resuming
 import tensorflow as tf
 import tensorflow_probability as tfp
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.training import lbfgs
@@ -101,6 +102,17 @@ CASES = {
     "GPMC": Case(lambda: models.GPMC(BINARY, kernel(), likelihoods.Bernoulli())),
 }
 
+QUICK = [
+    "GPR",
+    "VGP",
+    "VGP, not log-concave",
+    "Opper & Archambeau",
+    "SVGP",
+    "SVGP, not whitened",
+    "SVGP, q held in part",
+    "SVGP, two kernels",
+]
+
 
 def loss(model: Model, data: Any) -> float:
     return float(
@@ -135,7 +147,7 @@ def _evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", others_slow(CASES, *QUICK))
 def test_the_end_is_no_worse_than_that_of_gpflow(name: str, evaluations: list[int]) -> None:
     case = CASES[name]
     model = case.build()

@@ -5,6 +5,7 @@ The kernels are Matérn ones, whose matrices are well conditioned: what is compa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -227,7 +228,7 @@ def test_at_a_value_of_V_it_is_gpflows_sgpmc(name: str) -> None:
     assert_close(ours.predict_y(case.new), theirs.predict_y(case.new))
 
 
-@pytest.mark.parametrize("name", others_slow(CASES, *QUICK))
+@pytest.mark.parametrize("name", others_slow(CASES, *QUICK[:2], TWO[1]))
 def test_at_draws_it_is_gpflows_sgpmc_at_each(name: str) -> None:
     """The density that is sampled, with its gradient, and the mixtures that are predicted."""
     case = CASES[name]
@@ -272,8 +273,13 @@ def approximated(name: str, likelihood=PoissonLog, Y: np.ndarray = COUNTS) -> SG
     return model
 
 
-@pytest.mark.parametrize("name", [*TWO, pytest.param("shared, sets of multiscale", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("name", "together"),
+    others_slow(
+        itertools.product([*TWO, "shared, sets of multiscale"], [True, False]),
+        *((TWO[0], False), (TWO[1], True)),
+    ),
+)
 def test_coordinates_are_a_change_of_variables(
     name: str, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 from gpflow.models import GPModel
 from gpflow.posteriors import PrecomputeCacheType
-from marks import SLOW
+from marks import SLOW, others_slow
 
 import gpflow_ext
 from conformance import models
@@ -38,15 +38,15 @@ MANY = [
 FLAGS = list(itertools.product([False, True], repeat=2))
 ALL = list(models.ENTRIES.values())
 OURS = models.entries(without=["gpflow"])
-DEAR = ["GPRNTensor, tensor", "GPRNTensor, inducing inputs", "GPRNTensor, draws"]
 OPEN = {"VGPKMM", "VGPKMM, inducing points", "SVGPRobustMax", "SGPMCFreeForm, draws", "GPRNTensor", "SVGP"}
 Pool = dict[Any, Any]
 
 
-def each(entries: list[Entry], slow: Container[str] = ()) -> pytest.MarkDecorator:
-    """Parametrise a test by the entry of a model; ``slow`` names those that are tried in long runs only."""
+def each(entries: list[Entry], quick: Container[str] | None = None) -> pytest.MarkDecorator:
+    """Parametrise a test by the entry of a model; all but the ``quick`` are tried in long runs only."""
     cases = [
-        pytest.param(entry, id=entry.name, marks=[SLOW] if entry.name in slow else []) for entry in entries
+        pytest.param(entry, id=entry.name, marks=[] if quick is None or entry.name in quick else [SLOW])
+        for entry in entries
     ]
     return pytest.mark.parametrize("entry", cases, indirect=True, scope="module")
 
@@ -143,14 +143,14 @@ def test_flags_are_of_one_covariance(entry, pool) -> None:
 
 @pytest.mark.feature("batch dimensions")
 @pytest.mark.parametrize("flags", FLAGS)
-@each(ALL)
+@each(ALL, quick=models.QUICK)
 def test_a_batch_is_predicted_as_its_members(entry, model, pool, flags) -> None:
     for index in batches(entry, flags, FEW):
         assert_members_of(pool, index, flags, model.predict_f(POOL[index], *flags))
 
 
 @pytest.mark.feature("batch dimensions")
-@each(ALL, slow=DEAR)
+@each(ALL, quick=models.QUICK)
 def test_y_and_its_density_are_those_of_the_members(entry, model, pool) -> None:
     def density(index: np.ndarray) -> tf.Tensor:
         return model.predict_log_density((POOL[index], targets(entry)[index]))
@@ -165,7 +165,7 @@ def test_y_and_its_density_are_those_of_the_members(entry, model, pool) -> None:
 
 
 @pytest.mark.feature("open shapes")
-@each(ALL, slow={entry.name for entry in ALL} - OPEN)
+@each(ALL, quick=OPEN)
 def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> None:
     flags = [flags for flags in FLAGS if answers(entry, *flags, batched=True)]
 
@@ -187,7 +187,7 @@ def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> Non
 
 
 @pytest.mark.feature("cache update")
-@each(ALL)
+@each(ALL, quick=models.QUICK)
 def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
     if not hasattr(model, "posterior"):
         pytest.skip("has no posterior")
@@ -199,7 +199,7 @@ def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
 
 
 @pytest.mark.feature("cache update")
-@each(ALL)
+@each(ALL, quick=models.QUICK)
 def test_a_cache_follows_its_model(entry) -> None:
     model, X = entry.build(), POOL[rows((2, 3))] if entry.is_ours else POOL[:3]
     if not hasattr(model, "posterior"):
@@ -215,7 +215,7 @@ def test_a_cache_follows_its_model(entry) -> None:
 
 
 @pytest.mark.feature("batch dimensions")
-@each(ALL)
+@each(ALL, quick=models.QUICK)
 def test_samples_have_the_moments_of_the_members(entry, model) -> None:
     tf.random.set_seed(0)
     index, number = rows((2, 3, 2)), 1000
@@ -277,7 +277,7 @@ def test_predictions_of_rows_refuse_a_batch(entry, model) -> None:
         model.predictions(POOL[rows((models.NUM_INDUCING, 1))])
 
 
-@each(OURS)
+@each(OURS, quick=models.QUICK)
 def test_whole_numbers_and_other_precisions_are_taken(entry, model) -> None:
     """In arrays, as data frames of counts or images give them, and in tensors."""
     X, Y = np.round(2.0 * POOL[:4]), np.round(targets(entry)[:4])
@@ -293,7 +293,7 @@ def test_whole_numbers_and_other_precisions_are_taken(entry, model) -> None:
         assert model.predict_f_samples(inputs, 2).dtype == tf.float64
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("dtype", others_slow([np.int64, np.float32], np.int64))
 def test_a_model_without_data_is_trained_by_whole_numbers(dtype: type) -> None:
     entry = models.ENTRIES["SVGPRobustMax"]
     X, Y = np.round(2.0 * models.INPUTS), entry.Y
