@@ -122,3 +122,17 @@ print(recipe_of(object.__new__(gpx.models.GPLaplace)).name)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "mine"
+
+
+@pytest.mark.slow  # a process that imports TensorFlow for each
+@pytest.mark.parametrize("name", ["VGPKMM", "GPLaplace", "GPTaylor", "GPJaakkola", "SparseEP", "SiteModel"])
+def test_a_model_is_built_without_anything_else_of_the_package(name: str) -> None:
+    """By its class alone: what it needs must not depend on what others have imported."""
+    code = f"""
+import numpy as np, gpflow, gpflow_ext as gpx
+X = np.linspace(0.0, 1.0, 5)[:, None]
+likelihood = gpx.likelihoods.BernoulliLogit("jaakkola")
+gpx.models.{name}((X, np.round(X)), gpflow.kernels.Matern32(), likelihood, inducing_variable=X).training_loss()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
