@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _REVIEW = """@misc{izmailov2016review,
   author    = {Izmailov, Pavel},

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from gpflow_ext.data import inducing
-from gpflow_ext.fit import fit
+from gpflow_ext.fitting import fit
 from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.svgp.model import SVGPRobustMax
 from gpflow_ext.training.ends import FitWarning

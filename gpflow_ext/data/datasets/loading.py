@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import gpflow
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -21,6 +20,7 @@ from gpflow_ext.data.datasets.treatment import (
     refuse_infinite,
     treat_missing,
 )
+from gpflow_ext.data.float_type import default_float
 
 
 def load(
@@ -117,7 +117,7 @@ def load(
         for part in parts:  # in place: a second copy of the inputs may not fit into memory
             part -= scaler.mean
             part /= scaler.scale
-    kind = np.dtype(gpflow.default_float() if dtype is None else dtype)
+    kind = np.dtype(default_float() if dtype is None else dtype)
     train, test_part = (
         (_cast(part, kind, raw.name), _cast(encoded.values[chosen], kind, raw.name))
         for part, chosen in zip(parts, rows, strict=True)
