@@ -22,8 +22,10 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
+from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.prediction.classes import class_probabilities
 
+from . import raw_rows
 from .card import model_card
 from .durable import sync, sync_alone, told
 from .manifest import describe, plain, sha256_json
@@ -35,6 +37,7 @@ from .verify.signing import sign as try_key
 Array = np.ndarray[Any, Any]
 _PARTIAL = ".partial-"
 _EXAMPLE_ROWS = 5
+_MOST_COLUMNS = 256  # of numbers alone, that get a tensor each
 _TRIED_ROWS = 200  # that a portable model is compared on
 
 
@@ -65,7 +68,9 @@ def export(
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
     ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
     and ``targets`` [None, P]; where the posterior of the model can, ``predict_outputs`` gives ``mean`` and
-    ``variance`` of y for the ``outputs`` [None] that are asked for.
+    ``variance`` of y for the ``outputs`` [None] that are asked for; where ``data`` was a table,
+    ``predict_raw`` takes its columns as they are, one tensor [None] each, and gives what ``serving_default``
+    gives.
 
     Parameters
     ----------
@@ -87,7 +92,8 @@ def export(
     labels
         Names of the classes in order; by default those of ``data``.
     data
-        What the model was trained on, as ``datasets.load`` returns it.
+        What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
+        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
@@ -121,8 +127,11 @@ def export(
     probabilities = class_probabilities(model.likelihood, X, *f)
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
-    served = build(model, mean, scale, labels, profile)
+    treatment = _treatment(data, len(mean))
+    served = build(model, mean, scale, labels, profile, treatment)
     outputs, difference = _try(served, inputs, f)
+    if treatment is not None:
+        _try_raw(served, treatment)
     onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
     training = _training_inputs(model, data, mean.dtype)
     description = describe(model)
@@ -147,6 +156,8 @@ def export(
         "difference_from_model": difference,
         "difference_of_onnx": onnx_difference,
     }
+    if treatment is not None:
+        manifest["columns"] = raw_rows.describe(treatment)
     kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
     with told("The model", path, kept), _alone(path):
         written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
@@ -282,6 +293,37 @@ def _try(served: Served, inputs: Array, f: Sequence[tf.Tensor]) -> tuple[dict[st
             "does not predict what the model predicts"
         )
     return outputs, difference
+
+
+def _treatment(data: Any, width: int) -> Treatment | None:
+    treatment: Treatment | None = getattr(data, "treatment", None)
+    if treatment is not None and len(treatment.input_names) != width:
+        raise ValueError(
+            f"the columns of data make {len(treatment.input_names)} inputs, and the model takes {width}: "
+            "leave out data=, or train the model on all of them"
+        )
+    if treatment is not None and len(treatment.columns) > _MOST_COLUMNS and treatment.is_plain:
+        return None  # a tensor for each would take long to trace, and the row is that of the inputs
+    return treatment
+
+
+def _try_raw(served: Served, treatment: Treatment) -> None:
+    """Check that the graph makes the same of raw rows as `Treatment.inputs`."""
+    cells = raw_rows.trial(treatment)
+    names = raw_rows.tensor_names(list(cells))
+    tensors = {name: tf.constant(column) for name, column in zip(names, cells.values(), strict=True)}
+    found = served.signatures[raw_rows.NAME](**tensors)
+    predict = served.signatures["serving_default"]
+    [spec] = predict.structured_input_signature[0]
+    expected = predict(tf.constant(treatment.inputs(cells), spec.dtype))
+    for key, value in expected.items():
+        same = value.numpy() == found[key].numpy()
+        if value.dtype.is_floating:
+            same = np.isclose(value, found[key], rtol=1e-6, atol=0.0, equal_nan=True)
+        if not np.all(same):
+            raise ValueError(
+                f"the exported graph makes other inputs of raw rows than data does, by its {key}"
+            )
 
 
 def _labels(labels: Sequence[str] | None, data: Any, classes: int | None) -> list[str] | None:
