@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from gpflow_ext.cli.run import import_tensorflow
+
 
 def configure(options: argparse.Namespace) -> None:
-    """Set the default float type, before anything is built."""
+    """Import TensorFlow and set the default float type, before anything is built."""
+    import_tensorflow()
     import gpflow
     import numpy as np
 
@@ -53,13 +56,13 @@ def check_inducing(number: int, rows: int, flag: str) -> None:
 
 def some_rows(number: int, X: Any, seed: int) -> Any:
     """Return training rows [M, D] drawn at random."""
-    from gpflow_ext import inducing
+    import gpflow_ext as gpx
 
-    return inducing.subset(X, number, seed=seed)
+    return gpx.inducing.subset(X, number, seed=seed)
 
 
 def centres(number: int, X: Any, seed: int) -> Any:
     """Return centres of k-means [M, D]."""
-    from gpflow_ext import inducing
+    import gpflow_ext as gpx
 
-    return inducing.kmeans(X, number, seed=seed)
+    return gpx.inducing.kmeans(X, number, seed=seed)

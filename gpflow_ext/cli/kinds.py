@@ -67,7 +67,7 @@ class Kind:
 
 
 def _review(method: str, tasks: tuple[str, ...], about: str, dense: bool = False) -> Kind:
-    cites = "GPflow" if method == "exact" else method.replace("-", "_")
+    cites = "GPflow" if method in ("exact", "student-t") else method.replace("-", "_")
     return Kind("review", tasks, about, cites, ("--method", method), dense)
 
 
@@ -82,8 +82,8 @@ KINDS: dict[str, Kind] = {
     ),
     "sparse-ep": Kind(
         "sparse_ep",
-        (*CLASSES, *_COUNTED, "regression"),
-        "matched moments on inducing points; Student's t for numbers with outliers",
+        (*CLASSES, *_COUNTED),
+        "matched moments on inducing points",
         "SparseEP",
     ),
     "svgp-robustmax": Kind(
@@ -103,6 +103,7 @@ KINDS: dict[str, Kind] = {
     "gpr": _review("exact", ("regression",), "exact regression with Gaussian noise; dense", True),
     "sgpr": _review("vi-means", ("regression",), "regression on inducing points by the collapsed bound"),
     "svgp": _review("svi-natural", ("binary", "regression"), "minibatches, by natural gradients"),
+    "svgp-student-t": _review("student-t", ("regression",), "regression with outliers, on inducing points"),
     "gprn-tensor": Kind(
         "gprn_tensor", ("several",), "several targets that share functions", "GPRNTensor", dense=True
     ),
@@ -138,7 +139,7 @@ def choose(task: str, rows: int, outputs: int = 1, robust: bool = False) -> tupl
         return "gprn-tensor", "it shares functions between several targets"
     if task == "regression":
         if robust:
-            return "sparse-ep", "its noise is Student's t, which outliers do not move"
+            return "svgp-student-t", "its noise is Student's t, which outliers do not move"
         if rows <= DENSE:
             return "gpr", f"it is exact, which {rows} rows allow"
         if rows <= WHOLE:

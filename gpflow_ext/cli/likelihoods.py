@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-ROBUST_NOISE = 0.1  # where Student's t starts, as a share of the targets' variance
-
 
 def smooth(split: Any, bound: Any = "piecewise", num_pieces: int = 20) -> Any:
     """Return a log-concave likelihood of classes, levels or counts, with a bound where it takes one."""
@@ -21,17 +19,13 @@ def smooth(split: Any, bound: Any = "piecewise", num_pieces: int = 20) -> Any:
 
 
 def probit(split: Any, **robust_max: Any) -> Any:
-    """Return the likelihood with closed-form moments where there is one; Student's t for numbers."""
-    import gpflow
-
+    """Return the likelihood with closed-form moments where there is one."""
     from gpflow_ext import likelihoods
 
     if split.task == "binary":
         return likelihoods.BernoulliProbit()
     if split.task == "multiclass":
         return likelihoods.RobustMax(len(split.labels), **robust_max)
-    if split.task == "regression":
-        return gpflow.likelihoods.StudentT(float((ROBUST_NOISE * split.train[1].var()) ** 0.5), df=4.0)
     return smooth(split)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from gpflow_ext.cli import flags
+from gpflow_ext.cli.run import import_tensorflow
 
 TEXT = "Predict every row of a CSV file with an exported model, batch by batch."
 EPILOG = """\
@@ -229,6 +230,7 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
         raise FileNotFoundError(f"there is no folder {options.out.parent} for --out.")
     with reading(options.data) as (text, _):
         delimiter(text.readline(), options.data)
+    import_tensorflow()
     import gpflow_ext as gpx
 
     served = gpx.load_exported(options.model)

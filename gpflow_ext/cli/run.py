@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import NoReturn
 
 TRACEBACK = "GPFLOW_EXT_TRACEBACK"
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_START = re.compile(r"I\d{4} |WARNING: All log messages before|To enable the following instructions")
 _SPELT = {"categories": "--categories", "data_dir": "GPFLOW_EXT_DATA", "standardise": "--raw"}
 _FLAGS = ("target", "task", "drop", "missing", "one_hot", "test_fraction", "split", "seed", "exposure")
 _NAMES = "|".join((*_FLAGS, *_SPELT))
@@ -19,7 +24,31 @@ _BARE = re.compile(rf"(?<![-\w])({_NAMES})=(?!\w)")
 
 def quiet() -> None:
     """Keep TensorFlow's remarks on its own start to itself; a value that is set stays."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault(LEVEL, "2")
+    logging.getLogger("tensorflow").propagate = False  # it has a handler of its own: each line once
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow; print what it says meanwhile once, without what `quiet` keeps back.
+
+    Two of its libraries write the same lines before they look at any level.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            lines = dict.fromkeys(said.read().decode(errors="replace").splitlines())
+            hidden = _START if os.environ.get(LEVEL, "0") != "0" else None
+            shown = [line for line in lines if hidden is None or not hidden.match(line)]
+            sys.stderr.write("".join(f"{line}\n" for line in shown))
 
 
 def run(main: Callable[[], None]) -> None:

@@ -44,9 +44,9 @@ def _are_few_whole(split: Any) -> bool:
 def _read(options: argparse.Namespace, task: str | None) -> Any:
     import numpy as np
 
-    from gpflow_ext import datasets
+    import gpflow_ext as gpx
 
-    return datasets.load(
+    return gpx.datasets.load(
         options.data,
         target=_target(options),
         task="count" if task == "counts" else task,

@@ -106,8 +106,8 @@ def _train(name: str, options: argparse.Namespace, split: Any = None, why: str =
             f"the target of {split.name} is read as {task}; {name} is for {', '.join(kind.tasks)}: choose "
             f"--model from {others}, or another --target or --task."
         )
-    if options.robust and (name, task) != ("sparse-ep", "regression"):
-        raise ValueError("--robust is for a regression, by sparse-ep: its noise is Student's t.")
+    if options.robust and (name, task) != ("svgp-student-t", "regression"):
+        raise ValueError("--robust is for a regression, by svgp-student-t.")
     training.check(module, options, split)
     report.describe(split)
     if why:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpflow_ext import zoo
 from gpflow_ext.cli import flags, report
+from gpflow_ext.cli.run import import_tensorflow
 
 EPILOG = """\
 examples
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.name is None:
         show(zoo.list(options.folder))
         return
+    import_tensorflow()
     key = options.key and options.key.read_bytes()
     served = zoo.load(options.name, options.folder, sha256=options.sha256, key=key)
     about = served.manifest

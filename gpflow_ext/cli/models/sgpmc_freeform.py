@@ -154,10 +154,10 @@ def _show_tuning(draws: Any, folder: Path | None) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         return
-    from gpflow_ext import plotting
+    import gpflow_ext as gpx
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     ax = figure.subplots()
-    figure.colorbar(plotting.tuning(ax, draws.optimizer(), draws.setting), label="expected reward")
+    figure.colorbar(gpx.plotting.tuning(ax, draws.optimizer(), draws.setting), label="expected reward")
     figure.savefig(folder / "tuning.png", dpi=120)
     print(f"tuning written to {folder / 'tuning.csv'} and {folder / 'tuning.png'}")
