@@ -19,8 +19,9 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients kernels options functions preferred replicas ."},
     {
-        "data": "float_type checks held length_scales inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
-        "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
+        "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
+        "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
+        "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
