@@ -59,7 +59,7 @@ TOWER: list[dict[str, str]] = [
     {"estimators": "classifier"},
     {"sklearn": ""},
     {
-        "cli": "run flags report events tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
+        "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
         "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor kinds models.review training train compare predict export serve "
         "zoo cite main ."
     },

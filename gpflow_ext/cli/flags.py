@@ -45,6 +45,22 @@ def share(text: str) -> float:
     return value
 
 
+def levels(text: str) -> tuple[str, list[str]]:
+    """Return a column and its levels, the lowest first."""
+    column, equals, named = text.rpartition("=")
+    if not equals or not column or "" in named.split(","):
+        raise argparse.ArgumentTypeError(f"{text!r} is not COL=LOW,...,HIGH")
+    return column, named.split(",")
+
+
+def order(text: str) -> tuple[str, str]:
+    """Return a column and the order of day, month and year in it."""
+    column, _, named = text.rpartition("=")
+    if not column or named not in ("dmy", "mdy", "ymd"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not COL=dmy, COL=mdy or COL=ymd")
+    return column, named
+
+
 def task(text: str) -> str:
     """Return a task by its name in tables."""
     return "counts" if text == "count" else text
@@ -106,14 +122,33 @@ def _add_task(data: Any) -> None:
         type=positive,
         nargs="+",
         metavar="B",
-        help="with --task events: cells of the grid along each column of --target (default: 100, or 32 by 32)",
+        help="with --task events: along each column of --target, in which they are counted (default: 100, or 20 by 20)",
     )
 
 
 def _add_columns(data: Any, several: bool) -> None:
     data.add_argument("--drop", nargs="+", default=[], metavar="COL", help="columns to leave out")
     data.add_argument(
-        "--one-hot", nargs="+", default=[], metavar="COL", help="columns of text: 0 and 1 for each level"
+        "--one-hot", nargs="+", default=[], metavar="COL", help="numbers that are codes: 0 and 1 for each"
+    )
+    data.add_argument(
+        "--categories",
+        type=levels,
+        nargs="+",
+        default=[],
+        metavar="COL=LOW,...,HIGH",
+        help="columns of ordered levels, or an ordinal target, with the levels from the lowest",
+    )
+    data.add_argument(
+        "--dates",
+        type=order,
+        nargs="+",
+        default=[],
+        metavar="COL=dmy",
+        help="how dates are written that could be read in two ways: dmy, mdy or ymd",
+    )
+    data.add_argument(
+        "--decimal", choices=[".", ","], help="the mark before decimals, where it could be either"
     )
     data.add_argument(
         "--missing",

@@ -71,18 +71,17 @@ def _review(method: str, tasks: tuple[str, ...], about: str, dense: bool = False
     return Kind("review", tasks, about, cites, ("--method", method), dense)
 
 
-_COUNTED = ("counts", "events")
 KINDS: dict[str, Kind] = {
     "vgp-kmm": Kind(
         "vgp_kmm",
-        (*CLASSES, *_COUNTED),
+        (*CLASSES, "counts"),
         "the best Gaussian posterior, with a bound; dense",
         "VGPKMM",
         dense=True,
     ),
     "sparse-ep": Kind(
         "sparse_ep",
-        (*CLASSES, *_COUNTED),
+        (*CLASSES, "counts"),
         "matched moments on inducing points",
         "SparseEP",
     ),
@@ -91,15 +90,15 @@ KINDS: dict[str, Kind] = {
     ),
     "sgpmc-free-form": Kind(
         "sgpmc_freeform",
-        (*CLASSES, *_COUNTED, "regression"),
+        (*CLASSES, "counts", "regression"),
         "function and hyperparameters sampled together",
         "SGPMCFreeForm",
     ),
     "gp-laplace": _review(
-        "laplace", (*CLASSES, *_COUNTED), "Laplace's approximation: a quick first look", True
+        "laplace", (*CLASSES, "counts"), "Laplace's approximation: a quick first look", True
     ),
     "gp-jaakkola": _review("jaakkola", CLASSES, "Jaakkola and Jordan's bound", True),
-    "gp-taylor": _review("taylor", (*CLASSES, *_COUNTED), "Taylor expansion of the likelihood", True),
+    "gp-taylor": _review("taylor", (*CLASSES, "counts"), "Taylor expansion of the likelihood", True),
     "gpr": _review("exact", ("regression",), "exact regression with Gaussian noise; dense", True),
     "sgpr": _review("vi-means", ("regression",), "regression on inducing points by the collapsed bound"),
     "svgp": _review("svi-natural", ("binary", "regression"), "minibatches, by natural gradients"),

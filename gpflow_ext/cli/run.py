@@ -6,16 +6,30 @@ import importlib
 import logging
 import os
 import re
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 TRACEBACK = "GPFLOW_EXT_TRACEBACK"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _START = re.compile(r"I\d{4} |WARNING: All log messages before|To enable the following instructions")
-_SPELT = {"categories": "--categories", "data_dir": "GPFLOW_EXT_DATA", "standardise": "--raw"}
-_FLAGS = ("target", "task", "drop", "missing", "one_hot", "test_fraction", "split", "seed", "exposure")
+_SPELT = {"data_dir": "GPFLOW_EXT_DATA", "standardise": "--raw"}
+_FLAGS = (
+    "target",
+    "task",
+    "drop",
+    "missing",
+    "one_hot",
+    "test_fraction",
+    "split",
+    "seed",
+    "categories",
+    "dates",
+    "decimal",
+    "bins",
+)
 _NAMES = "|".join((*_FLAGS, *_SPELT))
 _LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
 _VALUE = re.compile(rf"\b({_NAMES})=(?:'([^']*)'|\"([^\"]*)\"|(\d[\w.]*))")
@@ -64,7 +78,35 @@ def run(main: Callable[[], None]) -> None:
     except (ValueError, OSError, ImportError, NotImplementedError) as error:
         if os.environ.get(TRACEBACK):
             raise
-        _fail(f"error: {in_flags(str(error))}\n(set {TRACEBACK}=1 to see where)", 2)
+        said = getattr(error, "said", None)  # of a table, with what would mend it
+        message = in_flags(str(error)) if said is None else said(spelt) + _all_at_once(error)
+        _fail(f"error: {message}\n(set {TRACEBACK}=1 to see where)", 2)
+
+
+def spelt(remedy: Any) -> str:
+    """Return an argument of ``datasets.load`` and its value as a flag."""
+    value = remedy.value
+    if isinstance(value, Mapping):
+        parts = [
+            f"{key}={each if isinstance(each, str) else ','.join(map(str, each))}"
+            for key, each in value.items()
+        ]
+    else:
+        parts = [value] if isinstance(value, str) else list(value)
+    return f"{_flag(remedy.argument)} {shlex.join(map(str, parts))}"
+
+
+def _all_at_once(error: Any) -> str:
+    """Return the first remedies of several problems as the flags of one command."""
+    first = [problem.remedies[0] for problem in error.problems if problem.remedies]
+    if len(first) < 2 or len(first) < len(error.problems):
+        return ""
+    flags: dict[str, list[str]] = {}
+    for remedy in first:
+        flag, _, values = spelt(remedy).partition(" ")
+        flags.setdefault(flag, []).append(values)
+    joined = " ".join(f"{flag} {' '.join(dict.fromkeys(values))}" for flag, values in flags.items())
+    return f"\nall at once, if that is meant: {joined}"
 
 
 def in_flags(message: str) -> str:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 RUN_FILE = "run.json"
-_LATER: dict[str, Any] = {"one_hot": [], "bins": None, "float32": False}  # flags that older runs have not
+_LATER: dict[str, Any] = {
+    "one_hot": [],
+    "categories": [],
+    "dates": [],
+    "decimal": None,
+    "bins": None,
+    "float32": False,
+}  # flags that older runs have not; fmt: skip
 
 
 def save(options: argparse.Namespace, model: str) -> None:

@@ -6,8 +6,6 @@ import argparse
 import dataclasses
 from typing import Any
 
-from gpflow_ext.cli import events
-
 _CLASSES = 20  # whole numbers that a classifier takes for classes, at most
 
 
@@ -18,8 +16,6 @@ def load(options: argparse.Namespace, task: str | None = None, classifies: bool 
     with exposures have these as the second column of Y.
     """
     given = getattr(options, "task", None)
-    if given == "events":
-        return events.load(options)
     split = _read(options, given or task)
     if classifies and given is None and _are_few_whole(split):
         split = _read(options, "multiclass")
@@ -49,9 +45,13 @@ def _read(options: argparse.Namespace, task: str | None) -> Any:
     return gpx.datasets.load(
         options.data,
         target=_target(options),
-        task="count" if task == "counts" else task,
+        task=task,
         drop=options.drop,
-        one_hot=getattr(options, "one_hot", []),
+        one_hot=options.one_hot,
+        categories=dict(options.categories),
+        dates=dict(options.dates),
+        decimal=options.decimal,
+        bins=_bins(options),
         missing=options.missing,
         split=options.split,
         test_fraction=options.test_fraction,
@@ -66,9 +66,15 @@ def _target(options: argparse.Namespace) -> Any:
     given = options.target
     if given is None or isinstance(given, str) or "scale_targets" in options:
         return given
-    if len(given) > 1:
+    if len(given) > 1 and options.task != "events":
         raise ValueError(f"--target must be one column for this model; got {', '.join(given)}.")
     return given[0] if len(given) == 1 else given
+
+
+def _bins(options: argparse.Namespace) -> Any:
+    """Return the bins along each axis, or one number for all."""
+    given = getattr(options, "bins", None)
+    return given[0] if given is not None and len(given) == 1 else given
 
 
 def with_exposures(split: Any) -> Any:

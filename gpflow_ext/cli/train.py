@@ -16,7 +16,7 @@ examples
   gpflow-ext train --data wine --model sparse-ep --ard --run-dir runs/wine
   gpflow-ext train --data visits.csv --target visits --task counts
   gpflow-ext train --data house.csv --target price --robust
-  gpflow-ext train --data quakes.csv --target lon lat --task events --bins 40
+  gpflow-ext train --data quakes.csv --target lon lat --task events --bins 40      their intensity
   gpflow-ext train --data air.csv --target no2 ozone pm10      several targets
 
 models (gpflow-ext train --model NAME --help lists the flags of each)

@@ -37,7 +37,7 @@ STOCHASTIC = ("svi-natural", "svi-sag", "svi-classification", "student-t")
 METHODS = (
     *QUADRATIC, *EXACT, "svi-natural", "svi-lbfgsb", "svi-fg", "svi-sag", "svi-classification", "student-t"
 )  # fmt: skip
-TASKS = ("binary", "multiclass", "ordinal", "counts", "events", "regression")
+TASKS = ("binary", "multiclass", "ordinal", "counts", "regression")
 _LEVELS = ("binary", "multiclass", "ordinal")
 
 
@@ -46,7 +46,7 @@ def tasks(method: str) -> tuple[str, ...]:
     if method == "jaakkola":
         return _LEVELS
     if method in QUADRATIC:
-        return (*_LEVELS, "counts", "events")
+        return (*_LEVELS, "counts")
     if method in (*EXACT, "student-t"):
         return ("regression",)
     return ("binary",) if method == "svi-classification" else ("binary", "regression")

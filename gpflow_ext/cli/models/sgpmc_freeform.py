@@ -22,7 +22,7 @@ values. First a Gaussian approximation is fitted, then the sampler is tuned, the
 """
 DATA = "breast_cancer"
 OBJECTIVE = ""  # it is sampled
-TASKS = ("binary", "multiclass", "ordinal", "counts", "events", "regression")
+TASKS = ("binary", "multiclass", "ordinal", "counts", "regression")
 
 
 def add_flags(new: argparse.ArgumentParser) -> None:

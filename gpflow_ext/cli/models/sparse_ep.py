@@ -24,7 +24,7 @@ hyperparameters and inducing points; with --fixed one sweep. Cost: O(N M^2) per 
 """
 DATA = "breast_cancer"
 OBJECTIVE = "log evidence"
-TASKS = ("binary", "multiclass", "ordinal", "counts", "events")
+TASKS = ("binary", "multiclass", "ordinal", "counts")
 SHARE, MOST = 0.15, 300  # of the training rows, by default
 
 

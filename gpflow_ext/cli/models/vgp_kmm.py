@@ -22,7 +22,7 @@ O(N^3) per iteration, or O(N M^2) with --num-inducing M.
 """
 DATA = "breast_cancer"
 OBJECTIVE = "bound"
-TASKS = ("binary", "multiclass", "ordinal", "counts", "events")
+TASKS = ("binary", "multiclass", "ordinal", "counts")
 
 
 def add_flags(new: argparse.ArgumentParser) -> None:
