@@ -20,6 +20,12 @@ POST /predict                                   one row by the names of its inpu
 GET  /metrics                                   for Prometheus; also /monitoring/prometheus/metrics"""
 
 
+def curl(model: ServedModel, address: str) -> str:
+    """Return a command that asks the server at an address for a row of the model's example."""
+    body = json.dumps({"instances": [model.row]})
+    return f"curl -d '{body}' {address}/v1/models/{model.name}:predict"
+
+
 def page(model: ServedModel, limits: Limits) -> str:
     """Return the page."""
     width = model.manifest["data"]["D"]
@@ -27,8 +33,6 @@ def page(model: ServedModel, limits: Limits) -> str:
         f"{key:22s}{_arguments(key, about['inputs']):18s} -> {', '.join(about['outputs'])}"
         for key, about in model.signatures.items()
     )
-    body = json.dumps({"instances": [[0.0] * width]})
-    curl = f"curl -d '{body}' http://HOST/v1/models/{model.name}:predict"
     bounds = (
         f"{limits.rows} rows and {limits.bytes} bytes in a call, {limits.seconds:g} seconds for its answer, "
         f"{limits.connections} connections"
@@ -37,7 +41,7 @@ def page(model: ServedModel, limits: Limits) -> str:
         ("Calls", _ENDPOINTS.format(name=model.name, version=model.version)),
         ("Signatures", signatures),
         ("Inputs, in this order", ", ".join(model.feature_names or [f"input {i}" for i in range(width)])),
-        ("Example", curl),
+        ("Example", curl(model, "http://HOST")),
         *([("Raw rows", _raw(model))] if model.tensors is not None else []),
         (
             "Layouts",
