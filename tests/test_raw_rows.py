@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import json
 import random
 import subprocess
@@ -194,7 +193,7 @@ def test_without_a_table_there_is_no_such_signature(case, exported, tmp_path):
 
 
 def test_many_columns_of_numbers_are_inputs_alone(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("gpflow_ext.persistence.export"), "_MOST_COLUMNS", 1)
+    monkeypatch.setattr(raw_rows, "_MOST_COLUMNS", 1)
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(9, 3)), columns=list("aby"))
     split = gpx.datasets.load(table)
     model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52())

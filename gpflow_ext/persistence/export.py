@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
-from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.prediction.classes import class_probabilities
 
 from . import raw_rows
@@ -37,7 +36,6 @@ from .verify.signing import sign as try_key
 Array = np.ndarray[Any, Any]
 _PARTIAL = ".partial-"
 _EXAMPLE_ROWS = 5
-_MOST_COLUMNS = 256  # of numbers alone, that get a tensor each
 _TRIED_ROWS = 200  # that a portable model is compared on
 
 
@@ -127,11 +125,11 @@ def export(
     probabilities = class_probabilities(model.likelihood, X, *f)
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
-    treatment = _treatment(data, len(mean))
+    treatment = raw_rows.treatment_of(data, len(mean))
     served = build(model, mean, scale, labels, profile, treatment)
     outputs, difference = _try(served, inputs, f)
     if treatment is not None:
-        _try_raw(served, treatment)
+        raw_rows.check_alike(treatment, served.signatures)
     onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
     training = _training_inputs(model, data, mean.dtype)
     description = describe(model)
@@ -293,37 +291,6 @@ def _try(served: Served, inputs: Array, f: Sequence[tf.Tensor]) -> tuple[dict[st
             "does not predict what the model predicts"
         )
     return outputs, difference
-
-
-def _treatment(data: Any, width: int) -> Treatment | None:
-    treatment: Treatment | None = getattr(data, "treatment", None)
-    if treatment is not None and len(treatment.input_names) != width:
-        raise ValueError(
-            f"the columns of data make {len(treatment.input_names)} inputs, and the model takes {width}: "
-            "leave out data=, or train the model on all of them"
-        )
-    if treatment is not None and len(treatment.columns) > _MOST_COLUMNS and treatment.is_plain:
-        return None  # a tensor for each would take long to trace, and the row is that of the inputs
-    return treatment
-
-
-def _try_raw(served: Served, treatment: Treatment) -> None:
-    """Check that the graph makes the same of raw rows as `Treatment.inputs`."""
-    cells = raw_rows.trial(treatment)
-    names = raw_rows.tensor_names(list(cells))
-    tensors = {name: tf.constant(column) for name, column in zip(names, cells.values(), strict=True)}
-    found = served.signatures[raw_rows.NAME](**tensors)
-    predict = served.signatures["serving_default"]
-    [spec] = predict.structured_input_signature[0]
-    expected = predict(tf.constant(treatment.inputs(cells), spec.dtype))
-    for key, value in expected.items():
-        same = value.numpy() == found[key].numpy()
-        if value.dtype.is_floating:
-            same = np.isclose(value, found[key], rtol=1e-6, atol=0.0, equal_nan=True)
-        if not np.all(same):
-            raise ValueError(
-                f"the exported graph makes other inputs of raw rows than data does, by its {key}"
-            )
 
 
 def _labels(labels: Sequence[str] | None, data: Any, classes: int | None) -> list[str] | None:

@@ -10,7 +10,7 @@ import datetime
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpflow_ext.data.reading.treatment import Column, Treatment
 
 NAME = "predict_raw"
 _RESERVED = frozenset(("self", "args", "kwargs"))  # of the methods that take the tensors by their names
+_MOST_COLUMNS = 256  # of numbers alone, that get a tensor each
 _ROWS = 12  # that an export tries
 
 
@@ -81,7 +82,44 @@ def raw_signature(
     return predict_raw, [tf.TensorSpec([None], each, name) for each, name in zip(dtypes, names, strict=True)]
 
 
-def trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
+def treatment_of(data: Any, width: int) -> Treatment | None:
+    """Return how the columns of data became inputs, or ``None`` where there is no signature for them.
+
+    Raises
+    ------
+    ValueError
+        If they make another number of inputs than the model takes.
+    """
+    treatment: Treatment | None = getattr(data, "treatment", None)
+    if treatment is None:
+        return None
+    if len(treatment.input_names) != width:
+        raise ValueError(
+            f"the columns of data make {len(treatment.input_names)} inputs, and the model takes {width}: "
+            "leave out data=, or train the model on all of them"
+        )
+    if len(treatment.columns) > _MOST_COLUMNS and treatment.is_plain:
+        return None  # a tensor for each would take long to trace, and the row is that of the inputs
+    return treatment
+
+
+def check_alike(treatment: Treatment, signatures: Mapping[str, Any]) -> None:
+    """Raise a ``ValueError`` unless the graph makes the same of raw rows as `Treatment.inputs`."""
+    raw = _trial(treatment)
+    tensors = dict(zip(tensor_names(list(raw)), map(tf.constant, raw.values()), strict=True))
+    found, predict = signatures[NAME](**tensors), signatures["serving_default"]
+    [spec] = predict.structured_input_signature[0]
+    for key, value in predict(tf.constant(treatment.inputs(raw), spec.dtype)).items():
+        same = value.numpy() == found[key].numpy()
+        if value.dtype.is_floating:
+            same = np.isclose(value, found[key], rtol=1e-6, atol=0.0, equal_nan=True)
+        if not np.all(same):
+            raise ValueError(
+                f"the exported graph makes other inputs of raw rows than data does, by its {key}"
+            )
+
+
+def _trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
     """Return raw columns that hold what rows may hold: all levels, dates, gaps, and what is not known."""
     first = datetime.date(2000, 1, 1)
     found: dict[str, Any] = {}
