@@ -78,6 +78,15 @@ def test_the_served_answer_is_the_live_one(case, served, frame):
     assert served.treatment == split.treatment
 
 
+def test_the_card_tells_what_a_row_holds(case):
+    card = (case[2] / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert (
+        "| raw row | Unit price (number), Größe (date), colour (one-hot, blue, red), size (ordinal, S, M, L)"
+        in card
+    )
+    assert "- `predict_raw`: " in card
+
+
 def test_what_training_has_not_seen_is_treated_alike(case, served):
     split, model, _ = case
     changes = [
