@@ -56,6 +56,7 @@ def serving(*options):
         process.terminate()
         output, _ = process.communicate(timeout=30)
     assert "warmed up in" in output
+    assert re.search(rf"curl -d '{{\"instances\": \[\[.*\]\]}}' {url}/v1/models/{NAME}:predict", output)
     assert "Traceback" not in output
 
 
