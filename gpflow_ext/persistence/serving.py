@@ -76,8 +76,7 @@ def build(
     if profile != "exact":
         store = Store()
         signatures = {key: _fold(signature, store) for key, signature in signatures.items()}
-    for bijector in examine(frozen).bijectors:
-        bijector._cache.clear()  # it holds symbolic tensors, and so the graphs
+    examine(frozen).clear_caches()
     module = tf.Module(name="served")
     # A signature may read only what the saved module owns, and whatever else it owned would be saved for
     # nothing.
