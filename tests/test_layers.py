@@ -51,13 +51,19 @@ TOWER: list[dict[str, str]] = [
         "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
         "updates block_ascent recipe",
     },
-    {"models": ""},
+    {"models": "", "zoo": ""},
     {"server": ". limits calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},
     {"estimators": "classifier"},
     {"sklearn": ""},
+    {
+        "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
+        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor kinds models.review training train compare predict export serve "
+        "zoo cite main ."
+    },
+    {"__main__": ""},
 ]
 FLOOR = {room: number for number, rooms in enumerate(TOWER) for room in rooms}
 ORDER = {
