@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import gradients, options
+from gpflow_ext.compiled import collector, gradients, options
 from gpflow_ext.compiled.structure import Apart, Structure, examine
 from gpflow_ext.numerics import linalg
 
@@ -209,7 +209,7 @@ class Compiled(Apart):
         ]
         before = gradients.registered()
         try:
-            with linalg.expecting(_bucket(rows)):
+            with linalg.expecting(_bucket(rows)), collector.paused():
                 function = compiled.get_concrete_function(*held, *flat)
         finally:
             self._structure.clear_caches()

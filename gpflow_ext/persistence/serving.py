@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
-from gpflow_ext.compiled import examine, gradients
+from gpflow_ext.compiled import collector, examine, gradients
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 
 from .folding import Store, fold
@@ -107,11 +107,12 @@ def _arrays(signatures: Iterable[Any]) -> Iterable[np.ndarray[Any, Any]]:
 
 def _trace(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:
     before = gradients.registered()
-    try:
-        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-    except tf.errors.OperatorNotAllowedInGraphError:
-        # A user's function branches on tensors; GPflow's own do not, and trace three times faster so.
-        traced = tf.function(function).get_concrete_function(*specs)
+    with collector.paused():
+        try:
+            traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+        except tf.errors.OperatorNotAllowedInGraphError:
+            # A user's function branches on tensors; GPflow's own do not, and trace three times faster so.
+            traced = tf.function(function).get_concrete_function(*specs)
     gradients.forget(before, traced.graph)  # nobody trains the served graph
     return traced
 
