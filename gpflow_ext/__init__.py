@@ -15,7 +15,7 @@ from gpflow_ext._lazy import attach
 from gpflow_ext._version import __version__
 
 if TYPE_CHECKING:
-    from gpflow_ext import likelihoods, models
+    from gpflow_ext import likelihoods, models, zoo
     from gpflow_ext.citations import cite
     from gpflow_ext.compiled import clear_compiled, trace_count
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
@@ -69,6 +69,7 @@ __all__ = [
     "sample",
     "trace_count",
     "verify",
+    "zoo",
 ]
 
 # The imports above as they happen; tests/test_lazy.py compares the three lists.
@@ -107,5 +108,6 @@ __getattr__, __dir__ = attach(
         "sample": "sampling.sample:sample",
         "trace_count": "compiled:trace_count",
         "verify": "persistence:verify",
+        "zoo": "zoo",
     },
 )

@@ -19,8 +19,9 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients kernels options functions preferred replicas ."},
     {
-        "data": "float_type checks held length_scales inducing rows datasets.tables datasets.catalogue datasets.split datasets.raw datasets.targets "
-        "datasets.openml datasets.grids datasets.files datasets.treatment datasets.sources datasets.loading datasets"
+        "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
+        "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
+        "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
@@ -50,13 +51,19 @@ TOWER: list[dict[str, str]] = [
         "gprn": "factors network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
         "updates block_ascent starts recipe",
     },
-    {"models": ""},
+    {"models": "", "zoo": ""},
     {"server": ". limits calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},
     {"estimators": "classifier"},
     {"sklearn": ""},
+    {
+        "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
+        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor kinds models.review training train compare predict export serve "
+        "zoo cite main ."
+    },
+    {"__main__": ""},
 ]
 FLOOR = {room: number for number, rooms in enumerate(TOWER) for room in rooms}
 ORDER = {

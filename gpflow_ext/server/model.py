@@ -45,6 +45,7 @@ class ServedModel:
             with np.load(copy / "example.npz") as example:
                 self._tensor = tf.constant
                 self._warm_up(dict(example))
+                self.row = [float(f"{value:.4g}") for value in example["inputs"][0]]
         self.name: str = manifest["name"]
         self.version = str(manifest["version"])
         self.signatures: Mapping[str, Any] = manifest["signatures"]

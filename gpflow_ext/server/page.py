@@ -17,6 +17,12 @@ POST /predict                                   one row by the names of its inpu
 GET  /metrics                                   for Prometheus; also /monitoring/prometheus/metrics"""
 
 
+def curl(model: ServedModel, address: str) -> str:
+    """Return a command that asks the server at an address for a row of the model's example."""
+    body = json.dumps({"instances": [model.row]})
+    return f"curl -d '{body}' {address}/v1/models/{model.name}:predict"
+
+
 def page(model: ServedModel, limits: Limits) -> str:
     """Return the page."""
     width = model.manifest["data"]["D"]
@@ -25,8 +31,6 @@ def page(model: ServedModel, limits: Limits) -> str:
         f"{key:22s}{', '.join(about['inputs']):18s} -> {', '.join(about['outputs'])}"
         for key, about in model.signatures.items()
     )
-    body = json.dumps({"instances": [[0.0] * width]})
-    curl = f"curl -d '{body}' http://HOST/v1/models/{model.name}:predict"
     bounds = (
         f"{limits.rows} rows and {limits.bytes} bytes in a call, {limits.seconds:g} seconds for its answer, "
         f"{limits.connections} connections"
@@ -35,7 +39,7 @@ def page(model: ServedModel, limits: Limits) -> str:
         ("Calls", _ENDPOINTS.format(name=model.name, version=model.version)),
         ("Signatures", signatures),
         ("Inputs, in this order", ", ".join(names)),
-        ("Example", curl),
+        ("Example", curl(model, "http://HOST")),
         (
             "Layouts",
             'rows      {"instances": [[...], ...]} gives {"predictions": [{...}, ...]}\n'
