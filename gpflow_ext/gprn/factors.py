@@ -17,9 +17,9 @@ def factors(Y: Array, number: int) -> tuple[Array, float, float]:
 
         y_n = Λf_n + ε,    f_n ~ N(0, I),    ε ~ N(0, σ²I)
 
-    The likelihood is maximised over the targets that are known by expectation maximisation (Tipping and Bishop
-    1999), without a mean, as the network has none; f_n are the posterior means. O(NDK² + NK³) a step. They are
-    determined up to a rotation: here the columns of Λ are orthogonal, the largest first.
+    The likelihood of the targets that are known is maximised by expectation maximisation (Tipping and Bishop
+    1999), without a mean, as the network has none; f_n are the posterior means. O(NDK² + NK³) a step. They
+    are determined up to a rotation: here the columns of Λ are orthogonal, the largest first.
 
     Parameters
     ----------

@@ -164,12 +164,13 @@ def _scale(kernel: gpflow.kernels.Kernel, factor: float) -> None:
             part.variance.assign(factor * part.variance)
 
 
-def _assign(parameter: gpflow.Parameter, value: float) -> None:
-    """Assign a number to a positive parameter, where it is trainable, well within its bounds if it has any."""
+def _assign(parameter: Any, value: float) -> None:
+    """Assign a number to a parameter, where it is trainable, well within its bounds if it has any."""
     if not parameter.trainable:
         return
-    low, high = (getattr(parameter.transform, end, None) for end in ("low", "high"))
-    parameter.assign(value if low is None else np.clip(value, 1.01 * float(low), 0.99 * float(high)))
+    low, high = (getattr(parameter.transform, end, np.nan) for end in ("low", "high"))
+    bounded = np.isfinite(low) and np.isfinite(high)
+    parameter.assign(np.clip(value, 1.01 * float(low), 0.99 * float(high)) if bounded else value)
 
 
 def _values(module: tf.Module) -> list[tf.Tensor]:
