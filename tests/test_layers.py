@@ -30,8 +30,8 @@ TOWER: list[dict[str, str]] = [
     {"likelihoods": "label_noise counts largest softmax binary categorical ordinal robust_max ."},
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
-        "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks card portable serving exported export ."
+        "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable serving exported export ."
     },
     {
         "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
@@ -52,7 +52,7 @@ TOWER: list[dict[str, str]] = [
         "updates block_ascent starts recipe",
     },
     {"models": "", "zoo": ""},
-    {"server": ". limits calls model metrics page app connections command"},
+    {"server": ". limits raw_rows calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},

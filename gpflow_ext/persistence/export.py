@@ -24,6 +24,7 @@ from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
+from . import raw_rows
 from .card import model_card
 from .durable import sync, sync_alone, told
 from .manifest import describe, plain, sha256_json
@@ -65,7 +66,9 @@ def export(
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
     ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
     and ``targets`` [None, P]; where the posterior of the model can, ``predict_outputs`` gives ``mean`` and
-    ``variance`` of y for the ``outputs`` [None] that are asked for.
+    ``variance`` of y for the ``outputs`` [None] that are asked for; where ``data`` was a table,
+    ``predict_raw`` takes its columns as they are, one tensor [None] each, and gives what ``serving_default``
+    gives.
 
     Parameters
     ----------
@@ -87,7 +90,8 @@ def export(
     labels
         Names of the classes in order; by default those of ``data``.
     data
-        What the model was trained on, as ``datasets.load`` returns it.
+        What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
+        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
@@ -121,8 +125,11 @@ def export(
     probabilities = class_probabilities(model.likelihood, X, *f)
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
-    served = build(model, mean, scale, labels, profile)
+    treatment = raw_rows.treatment_of(data, len(mean))
+    served = build(model, mean, scale, labels, profile, treatment)
     outputs, difference = _try(served, inputs, f)
+    if treatment is not None:
+        raw_rows.check_alike(treatment, served.signatures)
     onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
     training = _training_inputs(model, data, mean.dtype)
     description = describe(model)
@@ -147,6 +154,8 @@ def export(
         "difference_from_model": difference,
         "difference_of_onnx": onnx_difference,
     }
+    if treatment is not None:
+        manifest["columns"] = raw_rows.describe(treatment)
     kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
     with told("The model", path, kept), _alone(path):
         written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)

@@ -101,5 +101,5 @@ def text_of(value: Any) -> str:
         return ""
     if isinstance(value, float | np.floating):
         number = float(value)
-        return str(int(number)) if number == round(number) and abs(number) < _WHOLE else repr(number)
+        return str(int(number)) if number.is_integer() and abs(number) < _WHOLE else repr(number)
     return str(value)

@@ -100,6 +100,11 @@ class Treatment:
         names = [name for column in self.columns for name in column.input_names]
         return (*names, *(f"{column.name} is missing" for column in self.columns if column.flagged))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are numbers that become inputs as they are."""
+        return all(column.kind == "number" and not column.fill for column in self.columns)
+
     def inputs(self, rows: Any) -> Floats:
         """Return the inputs [N, D] of raw rows.
 
