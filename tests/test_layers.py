@@ -34,8 +34,8 @@ TOWER: list[dict[str, str]] = [
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable serving exported export ."
     },
     {
-        "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
-        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
+        "training": "scale starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
+        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin rising findings workers"
     },
     {
         "sampling": "tuning options diagnostics summary draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
