@@ -53,7 +53,9 @@ def test_a_length_scale_for_each_input_is_started_twice() -> None:
 
 
 @pytest.mark.parametrize(("length", "starts"), [(1e-2, 2), (3.0, 1), (1e6, 2)])
-def test_a_kernel_that_does_not_fit_the_scale_of_the_inputs_is_started_twice(length: float, starts: int) -> None:
+def test_a_kernel_that_does_not_fit_the_scale_of_the_inputs_is_started_twice(
+    length: float, starts: int
+) -> None:
     model = laplace(gpflow.kernels.SquaredExponential(lengthscales=length))
     assert number_of_starts(model, None) == starts
     gpflow.set_trainable(model.kernel.lengthscales, False)
