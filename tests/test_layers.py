@@ -27,15 +27,17 @@ TOWER: list[dict[str, str]] = [
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
         "triangular_posterior mixed_posterior model"
     },
-    {"likelihoods": "label_noise counts largest softmax binary categorical ordinal robust_max ."},
+    {
+        "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
+    },
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable serving exported export ."
     },
     {
-        "training": "scale starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
-        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin rising findings workers"
+        "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
+        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
         "sampling": "tuning options diagnostics summary draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
@@ -56,7 +58,9 @@ TOWER: list[dict[str, str]] = [
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},
-    {"estimators": "classifier"},
+    {
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+    },
     {"sklearn": ""},
     {
         "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "

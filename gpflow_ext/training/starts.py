@@ -11,7 +11,6 @@ from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
 from gpflow_ext.data import length_scales
-from gpflow_ext.training.scale import scale_failure
 
 OWN, FROM_DATA = "the model's own", "length scales of the inputs"
 _DEVIATION = 2.0  # of the logarithm of a random factor
@@ -31,17 +30,15 @@ class Tried(NamedTuple):
     objective: float
 
 
-def number_of_starts(model: BayesianModel, given: int | None, data: Any = None) -> int:
-    """Return how many are asked for; by default two where one may not reach the optimum.
+def number_of_starts(model: BayesianModel, given: int | None) -> int:
+    """Return how many are asked for; by default two where a kernel has a length scale for each input.
 
-    That is where a kernel has a length scale for each input, since the objective of such a kernel has several
-    optima, and where the model as it is relates no input to another one, or does not tell them apart: there
-    the objective is flat. Else a kernel with one length scale hardly ever has a second optimum.
+    The objective of such a kernel has several optima; with one length scale it hardly ever has, and one start
+    will do.
     """
     if given is not None:
         return given
-    learnt = [part for part in _stationary(model) if part.lengthscales.trainable]
-    return 1 + (any(part.ard for part in learnt) or (bool(learnt) and scale_failure(model, data) is not None))
+    return 1 + any(part.ard and part.lengthscales.trainable for part in _stationary(model))
 
 
 def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) -> list[Start]:

@@ -97,11 +97,6 @@ MODELS = {
         "svgp --data kin40k --inducing 200 --steps 2000",
         "A simulated robot arm: inputs outside of its ranges are not covered.",
     ),
-    "jura_gprn_tensor": Recipe(
-        "gprn-tensor --data $GPFLOW_EXT_DATA/jura.csv.gz --target Cd Ni Zn "
-        "--drop landuse rock Co Cr Cu Pb validation --nodes 2",
-        "Topsoil of one region, between the sites.",
-    ),
     "waves_gprn_tensor": Recipe(f"gprn-tensor {_WAVES}", _DRAWN),
     "waves_gprn_tensor_posterior": Recipe(
         f"gprn-tensor {_WAVES} --posterior tensor --output-shape 2 2", _DRAWN
