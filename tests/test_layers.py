@@ -48,8 +48,8 @@ TOWER: list[dict[str, str]] = [
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi gpflow_models",
-        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
-        "updates block_ascent recipe",
+        "gprn": "factors network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
+        "updates block_ascent starts recipe",
     },
     {"models": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},
