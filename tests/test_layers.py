@@ -26,7 +26,9 @@ TOWER: list[dict[str, str]] = [
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
         "triangular_posterior mixed_posterior model"
     },
-    {"likelihoods": "label_noise counts largest softmax binary categorical ordinal robust_max ."},
+    {
+        "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
+    },
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.manifest verify.saver "
@@ -54,7 +56,7 @@ TOWER: list[dict[str, str]] = [
     {"server": ". limits calls model metrics page app connections command"},
     {"fit": "", "loading": ""},
     {"cross_validation": ""},
-    {"estimators": "classifier"},
+    {"estimators": "checked ladder base classes real classifier ordinal regressor counts ."},
     {"sklearn": ""},
 ]
 FLOOR = {room: number for number, rooms in enumerate(TOWER) for room in rooms}

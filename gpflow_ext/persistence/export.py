@@ -39,7 +39,7 @@ _TRIED_ROWS = 200  # that a portable model is compared on
 
 
 def export(
-    model: gpflow.models.GPModel,
+    model: Any,
     path: str | os.PathLike[str],
     *,
     profile: Profile = "cached",
@@ -70,7 +70,8 @@ def export(
     Parameters
     ----------
     model
-        Any trained GPflow model.
+        Any trained GPflow model, or a fitted estimator of `gpflow_ext.estimators`, which knows its
+        scaling, its labels and the names of its inputs.
     path
         The folder of this model; its last part is the default name.
     profile
@@ -110,6 +111,7 @@ def export(
         libraries()
     if sign is not None:
         try_key(b"", sign)
+    model, scaler, labels, data = _parts(model, scaler, labels, data)
     path = Path(path)
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
@@ -152,6 +154,15 @@ def export(
         written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
     kernels.forget()  # those of the variables that were folded, each of a size of its own
     return written
+
+
+def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.models.GPModel, Any, Any, Any]:
+    exported = getattr(model, "exported_parts", None)  # of an estimator
+    if exported is None:
+        return model, scaler, labels, data
+    if (scaler, labels, data) != (None, None, None):
+        raise ValueError("scaler, labels and data are those of the estimator: leave them out")
+    return exported()
 
 
 @contextlib.contextmanager
