@@ -5,28 +5,35 @@
 >>> model = gpx.models.VGPKMM(train, gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliLogit())
 >>> result = gpx.fit(model)
 >>> scores = gpx.metrics.evaluate(model, test)
+
+Names are imported when they are first used; the reading of tables needs no TensorFlow.
 """
 
-from gpflow_ext import likelihoods, models
+from typing import TYPE_CHECKING
+
+from gpflow_ext._lazy import attach
 from gpflow_ext._version import __version__
-from gpflow_ext.citations import cite
-from gpflow_ext.compiled import clear_compiled, trace_count
-from gpflow_ext.cross_validation import CrossValidation, cross_validate
-from gpflow_ext.data import datasets, inducing
-from gpflow_ext.fit import fit
-from gpflow_ext.loading import load_checkpoint
-from gpflow_ext.persistence import export, load_exported, verify
-from gpflow_ext.prediction import metrics, plotting
-from gpflow_ext.prediction.predictor import ClassPredictor
-from gpflow_ext.sampling import coordinates
-from gpflow_ext.sampling.approximation import gaussian_approximation
-from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
-from gpflow_ext.sampling.sample import sample
-from gpflow_ext.sampling.tuning import Setting
-from gpflow_ext.training import distribute
-from gpflow_ext.training.ends import FitWarning
-from gpflow_ext.training.loop import FitResult, Status
-from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
+
+if TYPE_CHECKING:
+    from gpflow_ext import estimators, likelihoods, models, zoo
+    from gpflow_ext.citations import cite
+    from gpflow_ext.compiled import clear_compiled, trace_count
+    from gpflow_ext.cross_validation import CrossValidation, cross_validate
+    from gpflow_ext.data import datasets, inducing
+    from gpflow_ext.fitting import fit
+    from gpflow_ext.loading import load_checkpoint
+    from gpflow_ext.persistence import export, load_exported, verify
+    from gpflow_ext.prediction import metrics, plotting
+    from gpflow_ext.prediction.predictor import ClassPredictor
+    from gpflow_ext.sampling import coordinates
+    from gpflow_ext.sampling.approximation import gaussian_approximation
+    from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
+    from gpflow_ext.sampling.sample import sample
+    from gpflow_ext.sampling.tuning import Setting
+    from gpflow_ext.training import distribute
+    from gpflow_ext.training.ends import FitWarning
+    from gpflow_ext.training.loop import FitResult, Status
+    from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
 
 __all__ = [
     "ClassPredictor",
@@ -47,6 +54,7 @@ __all__ = [
     "cross_validate",
     "datasets",
     "distribute",
+    "estimators",
     "export",
     "fit",
     "gaussian_approximation",
@@ -62,4 +70,46 @@ __all__ = [
     "sample",
     "trace_count",
     "verify",
+    "zoo",
 ]
+
+# The imports above as they happen; tests/test_lazy.py compares the three lists.
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "ClassPredictor": "prediction.predictor:ClassPredictor",
+        "ConvergenceWarning": "sampling.draws:ConvergenceWarning",
+        "CrossValidation": "cross_validation:CrossValidation",
+        "Draws": "sampling.draws:Draws",
+        "FitResult": "training.loop:FitResult",
+        "FitWarning": "training.ends:FitWarning",
+        "Plan": "training.recipe:Plan",
+        "Recipe": "training.recipe:Recipe",
+        "Run": "training.recipe:Run",
+        "Setting": "sampling.tuning:Setting",
+        "Status": "training.loop:Status",
+        "cite": "citations:cite",
+        "clear_compiled": "compiled:clear_compiled",
+        "coordinates": "sampling.coordinates",
+        "cross_validate": "cross_validation:cross_validate",
+        "datasets": "data.datasets",
+        "distribute": "training.distribute",
+        "estimators": "estimators",
+        "export": "persistence:export",
+        "fit": "fitting:fit",
+        "gaussian_approximation": "sampling.approximation:gaussian_approximation",
+        "inducing": "data.inducing",
+        "likelihoods": "likelihoods",
+        "load_checkpoint": "loading:load_checkpoint",
+        "load_exported": "persistence:load_exported",
+        "metrics": "prediction.metrics",
+        "models": "models",
+        "plotting": "prediction.plotting",
+        "recipe": "training.recipe:recipe",
+        "register": "fitting:register",  # where the package's own are registered before it
+        "sample": "sampling.sample:sample",
+        "trace_count": "compiled:trace_count",
+        "verify": "persistence:verify",
+        "zoo": "zoo",
+    },
+)

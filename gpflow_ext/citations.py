@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _REVIEW = """@misc{izmailov2016review,
   author    = {Izmailov, Pavel},
@@ -17,6 +20,18 @@ _HENSMAN = """@inproceedings{hensman2015mcmc,
   title     = {{MCMC} for Variationally Sparse {G}aussian Processes},
   booktitle = {Advances in Neural Information Processing Systems 28},
   year      = {2015}
+}"""
+
+_GPFLOW = """@article{matthews2017gpflow,
+  author    = {Matthews, Alexander G. de G. and van der Wilk, Mark and Nickson, Tom and Fujii, Keisuke and
+               Boukouvalas, Alexis and Le{\\'o}n-Villagr{\\'a}, Pablo and Ghahramani, Zoubin and
+               Hensman, James},
+  title     = {{GP}flow: A {G}aussian Process Library using {T}ensor{F}low},
+  journal   = {Journal of Machine Learning Research},
+  volume    = {18},
+  number    = {40},
+  pages     = {1--6},
+  year      = {2017}
 }"""
 
 _PAPERS = {
@@ -48,15 +63,30 @@ _PAPERS = {
 }""",
 }
 
+_RECIPES = {  # names of recipes, and of the library below
+    **dict.fromkeys(("laplace", "taylor", "jaakkola", "vi_means"), _REVIEW),
+    **dict.fromkeys(("svi_natural", "svi_lbfgsb", "svi_sag", "svi_fg", "svi_classification"), _REVIEW),
+    "kmm": _PAPERS["VGPKMM"],
+    "ep": _PAPERS["SparseEP"],
+    "robust_max": _HENSMAN,
+    "gprn": _PAPERS["GPRNTensor"],
+    "GPflow": _GPFLOW,
+}
 
-def cite(model: tf.Module | type[tf.Module]) -> str:
-    """Return the BibTeX entry of the paper behind a model or model class.
+
+def cite(model: tf.Module | type[tf.Module] | str) -> str:
+    """Return the BibTeX entry of the paper behind a model, a model class, or the name of one or of a recipe.
 
     Raises
     ------
     ValueError
-        For a class that is not one of this package's models.
+        For a class that is not one of this package's models, or an unknown name.
     """
+    if isinstance(model, str):
+        known = {**_PAPERS, **_RECIPES}
+        if model not in known:
+            raise ValueError(f"No paper is recorded for {model!r}; there is one for {', '.join(known)}.")
+        return known[model]
     cls = model if isinstance(model, type) else type(model)
     for base in cls.__mro__:
         if base.__name__ in _PAPERS:

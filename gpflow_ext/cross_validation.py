@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 
 from gpflow_ext.data import checks
-from gpflow_ext.fit import fit
+from gpflow_ext.fitting import fit
 from gpflow_ext.prediction import metrics as test_metrics
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.loop import FitResult, Status

@@ -12,11 +12,15 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
+from gpflow_ext import fitting, likelihoods, models
 from gpflow_ext.persistence import Rebuilt, rebuild
 from gpflow_ext.sampling.sample import sample
 from gpflow_ext.sampling.tuners import METHODS
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.svgp.early_stopping import EarlyStopping
+
+__all__ = ["load_checkpoint"]
+_MAY_BE_NAMED = fitting, likelihoods, models  # a record names classes of imported modules alone
 
 
 def load_checkpoint(

@@ -212,5 +212,5 @@ def test_fractions_are_taken_where_they_are_allowed() -> None:
     with pytest.raises(ValueError, match="counts 0, 1, 2"):
         VGPKMM((X, Y), problems.kernel(), PoissonLog())
     VGPKMM((X, Y), problems.kernel(), PoissonLog(fractions=True))
-    with pytest.raises(ValueError, match="numbers from 0; found -2.5, -1.5, -0.5"):
+    with pytest.raises(ValueError, match=r"numbers from 0; found -2\.5, -1\.5, -0\.5"):
         VGPKMM((X, -Y), problems.kernel(), PoissonLog(fractions=True))

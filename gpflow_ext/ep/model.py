@@ -11,6 +11,7 @@ from gpflow.models.util import InducingVariablesLike
 from gpflow_ext.data import checks, held
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
 from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep.method import EP
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
 from gpflow_ext.sites import Message, Seen, Sites, Whitened, sparse_prior
 from gpflow_ext.sites.model import SiteModel
@@ -66,7 +67,7 @@ class SparseEP(SiteModel):
         Monte Carlo estimate.
     """
 
-    site_method = "ep"
+    site_method = EP.name
 
     def __init__(
         self,

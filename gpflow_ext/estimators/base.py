@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gpflow_ext.estimators import checked
 from gpflow_ext.estimators.ladder import Inference, Problem, model_of
-from gpflow_ext.fit import fit
+from gpflow_ext.fitting import fit
 from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.training.ends import FitWarning

@@ -38,7 +38,8 @@ class ClassEstimator(ClassifierMixin, GPEstimator):
 
     def predict(self, X: npt.ArrayLike) -> Array:
         """Return the most probable label at inputs [N, D], as [N]; ties go to the first of ``classes_``."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        numbers = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[numbers]
 
     def score_samples(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Array:
         """Return the log probability of the labels y [N] at inputs [N, D], as [N].

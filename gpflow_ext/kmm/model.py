@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from gpflow_ext.kmm.method import KMM
 from gpflow_ext.sites import envelope, variational_bound
 from gpflow_ext.sites.model import SiteModel
 
@@ -24,6 +25,8 @@ class VGPKMM(SiteModel):
     log-concave in each latent function, so that λ ≥ 0. With ``inducing_variable`` the same inference runs
     on the sparse prior at O(NM²).
     """
+
+    site_method = KMM.name
 
     def elbo(self) -> tf.Tensor:
         """Return the lower bound of equation 6 at the current sites, a scalar; O(N³) or O(NM²).

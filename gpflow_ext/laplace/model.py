@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from gpflow_ext.laplace.method import Jaakkola, Laplace, Taylor
 from gpflow_ext.sites import site_method, variational_bound
 from gpflow_ext.sites.model import SiteModel
 
@@ -42,7 +43,7 @@ class GPLaplace(ExpandedModel):
     `GPTaylor` charges for it.
     """
 
-    site_method = "laplace"
+    site_method = Laplace.name
 
 
 class GPTaylor(ExpandedModel):
@@ -56,7 +57,7 @@ class GPTaylor(ExpandedModel):
     throughout.
     """
 
-    site_method = "taylor"
+    site_method = Taylor.name
 
 
 class GPJaakkola(SiteModel):
@@ -76,7 +77,7 @@ class GPJaakkola(SiteModel):
         For a likelihood without Jaakkola and Jordan's bound.
     """
 
-    site_method = "jaakkola"
+    site_method = Jaakkola.name
 
     def elbo(self) -> tf.Tensor:
         """Return J(μ̂, Σ̂, ξ) of the current sites at its best ξ, a scalar; O(N³) or O(NM²).

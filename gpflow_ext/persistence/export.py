@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where exports to one path do not wait for each other
-    fcntl = None  # type: ignore[assignment]
 
 import gpflow
 import numpy as np
@@ -24,8 +18,9 @@ from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
+from . import raw_rows
 from .card import model_card
-from .durable import sync, sync_alone, told
+from .durable import alone, sync, sync_alone, told
 from .manifest import describe, plain, sha256_json
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
@@ -65,7 +60,9 @@ def export(
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
     ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
     and ``targets`` [None, P]; where the posterior of the model can, ``predict_outputs`` gives ``mean`` and
-    ``variance`` of y for the ``outputs`` [None] that are asked for.
+    ``variance`` of y for the ``outputs`` [None] that are asked for; where ``data`` was a table,
+    ``predict_raw`` takes its columns as they are, one tensor [None] each, and gives what ``serving_default``
+    gives.
 
     Parameters
     ----------
@@ -88,7 +85,8 @@ def export(
     labels
         Names of the classes in order; by default those of ``data``.
     data
-        What the model was trained on, as ``datasets.load`` returns it.
+        What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
+        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
@@ -123,8 +121,11 @@ def export(
     probabilities = class_probabilities(model.likelihood, X, *f)
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
-    served = build(model, mean, scale, labels, profile)
+    treatment = raw_rows.treatment_of(data, len(mean))
+    served = build(model, mean, scale, labels, profile, treatment)
     outputs, difference = _try(served, inputs, f)
+    if treatment is not None:
+        raw_rows.check_alike(treatment, served.signatures)
     onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
     training = _training_inputs(model, data, mean.dtype)
     description = describe(model)
@@ -149,8 +150,10 @@ def export(
         "difference_from_model": difference,
         "difference_of_onnx": onnx_difference,
     }
+    if treatment is not None:
+        manifest["columns"] = raw_rows.describe(treatment)
     kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
-    with told("The model", path, kept), _alone(path):
+    with told("The model", path, kept), alone(path):
         written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
     kernels.forget()  # those of the variables that were folded, each of a size of its own
     return written
@@ -160,25 +163,9 @@ def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.mode
     exported = getattr(model, "exported_parts", None)  # of an estimator
     if exported is None:
         return model, scaler, labels, data
-    if (scaler, labels, data) != (None, None, None):
+    if not all(part is None for part in (scaler, labels, data)):
         raise ValueError("scaler, labels and data are those of the estimator: leave them out")
     return exported()
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other export writes to ``path``; a killed one lets go of it."""
-    path.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
 
 
 def _translate(served: Served, mean: Array, scale: Array) -> tuple[bytes, float]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.data.reading.treatment import Treatment
+
 from .verify import read_manifest, verified_copy, version_folder
 
 Array = np.ndarray[Any, Any]
@@ -54,12 +56,16 @@ class Exported:
         What the export recorded: versions, task, signatures, metrics, data, hashes.
     labels
         Names of the classes in order, or ``None``.
+    treatment
+        How raw columns become inputs, or ``None`` where the model was exported without its table.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any], loaded: Any) -> None:
         self.path = folder
         self.manifest = manifest
         self.labels: tuple[str, ...] | None = tuple(self.manifest["labels"] or ()) or None
+        columns = self.manifest.get("columns")
+        self.treatment = None if columns is None else Treatment.from_plain(columns)
         self._loaded = loaded
         self._signatures = loaded.signatures
 
@@ -74,9 +80,34 @@ class Exported:
         class -1 and an empty label.
         """
         outputs = self._call("serving_default", inputs=self._cast("X", X, self.manifest["data"]["D"]))
-        if "label" in outputs:
-            outputs["label"] = np.char.decode(outputs["label"].astype(bytes), "utf-8")
-        return outputs
+        return _with_text(outputs)
+
+    def predict_raw(self, rows: Any) -> dict[str, Array]:
+        """Predict y at raw rows of the table that the model was trained on.
+
+        Parameters
+        ----------
+        rows
+            A data frame, a mapping from column to cells, or a sequence of mappings from column to cell; what
+            cells may hold is told by `Treatment.inputs`. Further columns are ignored.
+
+        Returns
+        -------
+        What ``predict`` returns.
+
+        Raises
+        ------
+        ValueError
+            If the model was exported without its table, columns are not there, or cells are no numbers where
+            numbers are needed (`TableError`).
+        """
+        if self.treatment is None:
+            raise ValueError(
+                "this model was exported without its table: use predict, or export it with data="
+            )
+        cells = self.treatment.cells(rows)
+        tensors = {column["tensor"]: cells[column["name"]] for column in self.manifest["columns"]}
+        return _with_text(self._call("predict_raw", **tensors))
 
     def predict_f(self, X: Any) -> dict[str, Array]:
         """Predict ``mean`` and ``variance`` of the latent functions, [N, P] each, at inputs [N, D]."""
@@ -118,7 +149,7 @@ class Exported:
             _check_classes(targets, probabilities["shape"][1])
         return self._call("predict_log_density", inputs=inputs, targets=targets)["log_density"]
 
-    def _call(self, name: str, **arrays: Array) -> dict[str, Array]:
+    def _call(self, name: str, /, **arrays: Array) -> dict[str, Array]:
         outputs = self._signatures[name](**{key: tf.constant(array) for key, array in arrays.items()})
         return {key: value.numpy() for key, value in outputs.items()}
 
@@ -135,6 +166,12 @@ class Exported:
                 f"{name} must have shape {expected}; found {list(cast.shape)}. One row is {name}[None, :]"
             )
         return cast
+
+
+def _with_text(outputs: dict[str, Array]) -> dict[str, Array]:
+    if "label" in outputs:
+        outputs["label"] = np.char.decode(outputs["label"].astype(bytes), "utf-8")
+    return outputs
 
 
 def _check_classes(targets: Array, classes: int | None) -> None:

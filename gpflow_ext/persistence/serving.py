@@ -13,8 +13,10 @@ import tensorflow_probability as tfp
 from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
 from gpflow_ext.compiled import examine, gradients
+from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 
+from . import raw_rows
 from .folding import Store, fold
 from .row_blocks import in_blocks
 
@@ -38,6 +40,7 @@ def build(
     scale: np.ndarray[Any, Any],
     labels: Sequence[str] | None,
     profile: Profile,
+    treatment: Treatment | None = None,
 ) -> Served:
     """Trace the signatures of a trained model, which is left untouched.
 
@@ -52,6 +55,8 @@ def build(
     profile
         "exact" keeps the graph that the model itself runs; the others compute once what does not depend on
         the inputs.
+    treatment
+        How raw columns become inputs: there is a signature that takes them, then.
     """
     frozen = gpflow.utilities.deepcopy(model)
     predictions, per_output = _predictor(frozen, profile)
@@ -85,6 +90,9 @@ def build(
     module.variables_read = list(read.values())
     if profile != "portable":  # the runtimes of ONNX have loops of their own
         signatures = {key: _trace_blocks(signature) for key, signature in signatures.items()}
+    if treatment is not None:
+        function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
+        signatures[raw_rows.NAME] = _trace(function, *specs)
     return Served(module, signatures, sources)
 
 

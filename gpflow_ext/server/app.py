@@ -22,6 +22,7 @@ from .limits import Limits, RefusedError, shown
 from .metrics import CONTENT_TYPE, Metrics
 from .model import ServedModel
 from .page import page
+from .raw_rows import RAW
 
 _log = logging.getLogger("gpflow_ext.server")
 _MODEL = "/v1/models/{name}"
@@ -82,7 +83,7 @@ class Server:
         return await self._answer(request, self._predicted)
 
     async def predict_one(self, request: Request) -> Response:
-        """Predict one row by the names of its inputs."""
+        """Predict one row by the names of its inputs, or of the columns of its table."""
         return await self._answer(request, self._predicted_by_names)
 
     def _check_path(self, request: Request) -> None:
@@ -98,18 +99,23 @@ class Server:
         return calls.write(call, self.model(call.signature, call.arrays))
 
     def _predicted_by_names(self, body: bytes) -> bytes:
-        names, named = self.model.feature_names, calls.parse(body, self.limits)
+        model, named = self.model, calls.parse(body, self.limits)
+        names = model.feature_names if model.tensors is None else list(model.tensors)
         if names is None:
             raise RefusedError(
-                422, f"the inputs of this model have no names: use /v1/models/{self.model.name}:predict"
+                422, f"the inputs of this model have no names: use /v1/models/{model.name}:predict"
             )
         if not isinstance(named, dict):
-            raise RefusedError(422, "the body must be an object of numbers by the names of the inputs")
+            raise RefusedError(422, "the body must be an object of values by the names of the inputs")
         missing, extra = sorted(set(names) - set(named)), sorted(set(named) - set(names))
         if missing or extra:
             raise RefusedError(422, f"missing inputs: {missing}; unknown inputs: {shown(extra)}")
-        row = json.dumps({"instances": [[named[name] for name in names]]}).encode()
-        [answer] = json.loads(self._predicted(row))["predictions"]
+        if model.tensors is None:
+            row: dict[str, Any] = {"instances": [[named[name] for name in names]]}
+        else:
+            cells = {tensor: named[name] for name, tensor in model.tensors.items()}
+            row = {"signature_name": RAW, "instances": [cells]}
+        [answer] = json.loads(self._predicted(json.dumps(row).encode()))["predictions"]
         return json.dumps(answer).encode()
 
     async def _answer(self, request: Request, work: Callable[[bytes], bytes]) -> Response:

@@ -17,7 +17,7 @@ requests have their answers. It knows no users and no TLS: put it behind a proxy
 """
 EPILOG = """\
 examples
-  python scripts/serve.py saved_models/wine_sparse_ep --port 8080
+  {prog} saved_models/wine_sparse_ep --port 8080
   curl localhost:8080/v1/models/wine_sparse_ep:predict \\
       -d '{"instances": [[13.2, 1.8, 2.4, 16, 100, 2.8, 3, 0.3, 2, 5.6, 1.1, 3.2, 1065]]}'
   curl localhost:8080/                                      all calls, for this model
@@ -33,11 +33,12 @@ _HELP = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser."""
+def parser(prog: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser, by default of the script that runs."""
     new = argparse.ArgumentParser(
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=prog, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    new.epilog = EPILOG.replace("{prog}", new.prog)
     new.add_argument("model", type=Path, help="an exported model, or one version of it")
     new.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     new.add_argument("--port", type=int, default=8080, help="port (default: %(default)s)")
@@ -57,15 +58,19 @@ def parser() -> argparse.ArgumentParser:
     return new
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Serve from the command line."""
-    options = parser().parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
+    for path, kind in ((options.model, "exported model"), (options.key, "key")):
+        if path is not None and not path.exists():  # said before TensorFlow is imported
+            raise SystemExit(f"error: there is no {kind} at {path}")
     try:
         import uvicorn
 
         from .app import make_app
         from .connections import bounded
         from .model import ServedModel
+        from .page import curl
 
         limits = Limits(**{field.name: getattr(options, f"most_{field.name}") for field in fields(Limits)})
         model = ServedModel(options.model, options.key and options.key.read_bytes())
@@ -73,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f'error: {error}; serving needs pip install "gpflow-ext[serve]"') from error
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
-    print(f"{model.folder}: verified, warmed up in {model.seconds:.2f} seconds", flush=True)
+    print(f"{model.folder}: verified, warmed up in {model.seconds:.2f} seconds")
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    print(f"next:\n  {curl(model, f'http://{host}:{options.port}')}", flush=True)
     config = uvicorn.Config(
         make_app(model, limits, options.threads),
         host=options.host,

@@ -13,6 +13,7 @@ import numpy as np
 from gpflow_ext.persistence.verify import verified_copy
 
 from .calls import DEFAULT, Array
+from .raw_rows import RAW
 
 
 class ServedModel:
@@ -24,6 +25,13 @@ class ServedModel:
         The newest version there is, or one version.
     key
         A public Ed25519 key by which it must be signed.
+
+    Attributes
+    ----------
+    feature_names
+        Names of the D inputs, or ``None``.
+    tensors
+        The tensor of each raw column by its name, or ``None`` where the model takes inputs alone.
 
     Raises
     ------
@@ -45,10 +53,12 @@ class ServedModel:
             with np.load(copy / "example.npz") as example:
                 self._tensor = tf.constant
                 self._warm_up(dict(example))
+                self.row = [float(f"{value:.4g}") for value in example["inputs"][0]]
         self.name: str = manifest["name"]
         self.version = str(manifest["version"])
         self.signatures: Mapping[str, Any] = manifest["signatures"]
         self.feature_names: list[str] | None = manifest["data"]["feature_names"]
+        self.tensors: dict[str, str] | None = _tensors(manifest)
         self.definitions: dict[str, Any] = {
             key: json_format.MessageToDict(
                 graph.meta_graphs[0].signature_def[key], preserving_proto_field_name=True
@@ -62,6 +72,10 @@ class ServedModel:
         found = self._call(DEFAULT, {"inputs": example["inputs"]})["mean"]
         if not np.allclose(found, example["mean"], rtol=1e-5, atol=1e-6):
             raise ValueError(f"{self.folder} does not return here what it returned when it was exported")
+        raw = self.manifest["signatures"].get(RAW)
+        if raw is not None:  # a row of which everything is missing
+            nothing = {"string": np.array([""], dtype=object), "float64": np.array([np.nan])}
+            self._call(RAW, {key: nothing[spec["dtype"]] for key, spec in raw["inputs"].items()})
 
     def __call__(self, signature: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs of a signature."""
@@ -70,3 +84,9 @@ class ServedModel:
     def _call(self, signature: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
         tensors = {key: self._tensor(array) for key, array in arrays.items()}
         return {key: t.numpy() for key, t in self._loaded.signatures[signature](**tensors).items()}
+
+
+def _tensors(manifest: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the tensor of each raw column by its name in the table, where the model takes raw rows."""
+    columns = manifest.get("columns")
+    return None if columns is None else {column["name"]: column["tensor"] for column in columns}

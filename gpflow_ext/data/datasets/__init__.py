@@ -1,8 +1,19 @@
-"""Real data, ready for a model: a known name or a CSV file in, standardised training and test arrays out."""
+"""Real data, ready for a model: a name, a file or a data frame in, standardised arrays out."""
 
 from gpflow_ext.data.datasets.catalogue import known_names
 from gpflow_ext.data.datasets.grids import GridCounts, grid_counts
 from gpflow_ext.data.datasets.loading import load
 from gpflow_ext.data.datasets.split import Scaler, Split
+from gpflow_ext.data.reading.problems import Problem, Remedy, TableError
 
-__all__ = ["GridCounts", "Scaler", "Split", "grid_counts", "known_names", "load"]
+__all__ = [
+    "GridCounts",
+    "Problem",
+    "Remedy",
+    "Scaler",
+    "Split",
+    "TableError",
+    "grid_counts",
+    "known_names",
+    "load",
+]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import gpflow
 import numpy as np
 import numpy.typing as npt
 
-from gpflow_ext.numerics.grids import grid
+from gpflow_ext.data.float_type import default_float
 
 Array = npt.NDArray[Any]
 
@@ -70,7 +69,8 @@ def grid_counts(
     edges = [np.linspace(low, high, number + 1) for (low, high), number in zip(ends, shape, strict=True)]
     counts, _ = np.histogramdd(points, edges)
     centres = [0.5 * (edge[1:] + edge[:-1]) for edge in edges]
-    dtype = gpflow.default_float()
-    X: Array = grid(*centres).astype(dtype)
+    dtype = default_float()
+    mesh = np.meshgrid(*centres, indexing="ij")
+    X = np.stack([part.ravel() for part in mesh], axis=1).astype(dtype)
     cell = float(np.prod([edge[1] - edge[0] for edge in edges]))
     return GridCounts(X, counts.reshape(-1, 1).astype(dtype), cell, shape)

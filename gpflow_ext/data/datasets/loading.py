@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import gpflow
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpflow_ext.data.datasets.missing import MISSING, fill_with_mean, infinite, note_constant, treat_missing
 from gpflow_ext.data.datasets.raw import Raw, Request
 from gpflow_ext.data.datasets.sources import find
 from gpflow_ext.data.datasets.split import Floats, Rows, Scaler, Split, choose_rows
-from gpflow_ext.data.datasets.targets import CLASSIFICATION, EncodedTarget, encode
-from gpflow_ext.data.datasets.treatment import (
-    MISSING,
-    fill_with_mean,
-    note_constant,
-    refuse_infinite,
-    treat_missing,
-)
+from gpflow_ext.data.datasets.targets import CLASSIFICATION, EncodedTarget, check_task, encode
+from gpflow_ext.data.float_type import default_float
+from gpflow_ext.data.reading.problems import TableError
+from gpflow_ext.data.reading.treatment import Column, Treatment
 
 
 def load(
-    name: str | os.PathLike[str],
+    name: Any,
     *,
     target: str | Sequence[str] | None = None,
     task: str | None = None,
@@ -35,28 +31,35 @@ def load(
     missing: str = "error",
     drop: Sequence[str] = (),
     one_hot: Sequence[str] = (),
-    test: str | os.PathLike[str] | None = None,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    dates: Mapping[str, str] | None = None,
+    decimal: str | None = None,
+    bins: int | Sequence[int] | None = None,
+    test: Any = None,
     dtype: DTypeLike | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     offline: bool | None = None,
 ) -> Split:
     """Load a data set and divide it into a standardised training and test part.
 
-    A CSV file needs a header line; it may be compressed (``.gz``) and separated by comma, semicolon or tab.
-    Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or ``<name>.npz``), among
-    the sets bundled with scikit-learn, and on OpenML. Nothing is dropped or changed without a sentence in
-    ``Split.notes``.
+    A table is a text file with a header line (separated by comma, semicolon, tab or bar; plain, ``.gz``,
+    ``.bz2`` or ``.xz``), a Parquet file, or a pandas data frame. What its columns hold is found out: numbers,
+    with decimal points or commas; dates, as days since the first one; text of few levels, as one 0/1 column
+    per level. Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or
+    ``<name>.npz``), among the sets bundled with scikit-learn, and on OpenML. Nothing is dropped, assumed or
+    changed without a sentence in ``Split.notes``; docs/tables.md tells the rules.
 
     Parameters
     ----------
     name
-        A known name (see ``known_names``), the path of a CSV file, or that of an .npz file with the arrays X
-        and Y.
+        A known name (see ``known_names``), the path of a table, that of an .npz file with the arrays X and Y,
+        or a data frame.
     target
-        EncodedTarget column, or several; a column ``y`` is found by itself.
+        Target column, or several; a column ``y`` is found by itself. Of events, the columns of their places.
     task
-        "binary", "multiclass", "ordinal", "count" or "regression". None keeps the task of a named set, and
-        for other files takes words and two distinct values as classes, all else as regression.
+        "regression", "binary", "multiclass", "ordinal", "counts", or "events": places on a line or in the
+        plane, one row each, which are counted in bins and become counts with exposures. None keeps the task
+        of a named set, and for others takes words and two distinct values as classes, all else as regression.
     seed
         Seed of the random split.
     test_fraction
@@ -68,12 +71,23 @@ def load(
         Shift and scale each input to mean 0 and deviation 1 over the training part; "common" takes one shift
         and one scale for all inputs, as for the pixels of an image. Targets keep their units.
     missing
-        What to do with missing values: "error", "drop" the rows, fill in the training "mean", or "keep" those
-        of several targets as NaN, for a model that takes them.
+        What to do with missing values: "error", "drop" the rows, fill in the training "mean" (and add an
+        input of 0 and 1 for each column with gaps in the training part), or "keep" those of several targets
+        as NaN, for a model that takes them.
     drop, one_hot
-        Columns to leave out; text columns to encode as one 0/1 column per level.
+        Columns to leave out; columns to encode as one 0/1 column per level, whatever they hold.
+    categories
+        For columns of ordered levels, and for an ordinal target, the levels, the lowest first:
+        ``{"size": ["S", "M", "L"]}``. They become 0, 1, ...
+    dates
+        For columns whose dates could be read in two ways, "dmy", "mdy" or "ymd": ``{"day": "dmy"}``.
+    decimal
+        "." or ",": the mark before decimals, where it could be either.
+    bins
+        For events, how many bins along each axis, one number for all; by default 100 on a line, 20 by 20 in
+        the plane.
     test
-        CSV file with the test rows, with the columns of the first file.
+        Table with the test rows, with the columns of the first.
     dtype
         Floating type of the arrays; None is ``gpflow.default_float()``.
     data_dir
@@ -88,11 +102,13 @@ def load(
 
     Raises
     ------
+    TableError
+        A ``ValueError`` with ``problems``: all that keeps a table from being used, each with its column, its
+        rows and the arguments that would mend it.
     ValueError
-        If an argument or the data is not usable; the message names the line and column, or the argument,
-        and what to do.
+        If an argument or a set is not usable; the message says what to do.
     ImportError
-        If scikit-learn is needed and not installed.
+        If scikit-learn, or pyarrow for Parquet, is needed and not installed.
     ConnectionError
         If a download fails.
     """
@@ -100,24 +116,37 @@ def load(
     if standardise not in (True, False, "common"):
         raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
     target = target if target is None or isinstance(target, str) else tuple(target)
-    raw = find(Request(name, target, task, tuple(drop), tuple(one_hot), test, split, data_dir, offline))
-    refuse_infinite(raw)
-    raw, kept = treat_missing(raw, missing)
-    encoded = encode(raw.y, raw.target, task or raw.task, raw.labels, raw.place)
+    sizes = tuple(bins) if isinstance(bins, Sequence) else bins
+    orders = {column: tuple(map(str, levels)) for column, levels in (categories or {}).items()}
+    known = check_task(task)
+    raw = find(
+        Request(
+            name, target, task, tuple(drop), tuple(one_hot), orders, dict(dates or {}), decimal, sizes, test,
+            split, data_dir, offline,
+        )
+    )  # fmt: skip
+    raw, kept, encoded = _prepared(raw, missing, known, orders)
     rows, row_notes = _divide(raw, encoded, split, test_fraction, seed)
     parts = raw.X[rows[0]], raw.X[rows[1]]
-    notes = [*raw.notes, *encoded.notes, *row_notes, *fill_with_mean(*parts, raw.feature_names)]
-    scaler = Scaler.identity(len(raw.feature_names))
+    notes = [*raw.notes, *encoded.notes, *row_notes]
+    columns = raw.columns or tuple(map(Column, raw.feature_names))
+    if missing == "mean":
+        *filled, columns, filled_notes = fill_with_mean(*parts, columns, raw.name)
+        parts = filled[0], filled[1]
+        notes += filled_notes
+    treatment = Treatment(columns)
+    names = treatment.input_names
+    scaler = Scaler.identity(len(names))
     if standardise:
         common = standardise == "common"
         scaler = Scaler.fit_common(parts[0]) if common else Scaler.fit(parts[0])
-        notes += note_constant(parts[0], raw.feature_names)
+        notes += note_constant(parts[0], names)
         with_what = "one mean and one deviation of all inputs" if common else "the mean and deviation"
         notes.append(f"inputs were standardised with {with_what} of the training part")
         for part in parts:  # in place: a second copy of the inputs may not fit into memory
             part -= scaler.mean
             part /= scaler.scale
-    kind = np.dtype(gpflow.default_float() if dtype is None else dtype)
+    kind = np.dtype(default_float() if dtype is None else dtype)
     train, test_part = (
         (_cast(part, kind, raw.name), _cast(encoded.values[chosen], kind, raw.name))
         for part, chosen in zip(parts, rows, strict=True)
@@ -127,7 +156,7 @@ def load(
         test=test_part,
         name=raw.name,
         task=encoded.task,
-        feature_names=raw.feature_names,
+        feature_names=names,
         target=raw.target,
         labels=encoded.labels,
         scaler=scaler,
@@ -137,7 +166,27 @@ def load(
         notes=tuple(notes),
         rows=(kept[rows[0]], kept[rows[1]]),
         exposure=_exposures(raw, rows, kind),
+        treatment=None if raw.columns is None else treatment,
     )
+
+
+def _prepared(
+    raw: Raw, missing: str, task: str | None, orders: Mapping[str, Sequence[str]]
+) -> tuple[Raw, Rows, EncodedTarget]:
+    """Return the data without what models cannot take, the rows kept, the target; or all problems."""
+    problems = [*raw.problems, *infinite(raw)]
+    raw, kept, found = treat_missing(raw, missing)
+    problems += found
+    is_whole = not (np.any(raw.y == "") if raw.y.dtype == object else np.isnan(raw.y).any())
+    encoded = None
+    if is_whole or (missing == "keep" and not found):
+        try:
+            encoded = encode(raw, task or raw.task, orders.get(raw.target) or raw.order)
+        except TableError as error:
+            problems += [each for each in error.problems if each.column not in {p.column for p in problems}]
+    if problems or encoded is None:
+        raise TableError(raw.name, problems)
+    return raw, kept, encoded
 
 
 def _check_arguments(

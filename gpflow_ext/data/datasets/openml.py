@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.datasets.catalogue import OpenML
-from gpflow_ext.data.datasets.tables import Floats
+from gpflow_ext.data.reading.cells import Floats
 
 _OTHER_WAYS = (
     "set GPFLOW_EXT_DATA (or data_dir=) to a folder that holds the set as <name>.csv.gz or <name>.npz, "

@@ -13,30 +13,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.datasets import openml
+from gpflow_ext.data.datasets.arrays import from_npz, from_split_files
 from gpflow_ext.data.datasets.catalogue import BUNDLED, KNOWN, SPLIT_FILES, Known, known_names
-from gpflow_ext.data.datasets.files import from_csv, from_npz, from_split_files
+from gpflow_ext.data.datasets.files import PARQUET, from_file
 from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
+from gpflow_ext.data.reading.frames import is_frame
+from gpflow_ext.data.reading.text import SUFFIXES
 
-_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".data")
+_OF_THE_USER = Known({}, "not stated (of the user)")
 
 
 def find(request: Request) -> Raw:
-    """Read the set that a request names: a CSV or npz file, a folder, a bundled set, OpenML, in this order.
+    """Read the set that a request names: a frame, a file, a folder, a bundled set, OpenML, in this order.
 
     Raises
     ------
     ValueError
         If there is no such file or name (the known names are listed), or the file cannot be read.
     """
+    if is_frame(request.name):
+        return from_file(request.name, request, _OF_THE_USER)
     name = os.fspath(request.name)
     is_path = isinstance(request.name, Path) or os.sep in name
-    if (is_path and not name.lower().endswith(".npz")) or name.lower().endswith(_SUFFIXES):
-        return from_csv(Path(name).expanduser(), request, Known({}, "not stated (a file of the user)"))
+    if (is_path and not name.lower().endswith(".npz")) or name.lower().endswith((*SUFFIXES, *PARQUET)):
+        return from_file(name, request, _OF_THE_USER)
     if name.lower().endswith(".npz"):
-        return from_npz(Path(name).expanduser(), request, Known({}, "not stated (a file of the user)"))
+        return from_npz(Path(name).expanduser(), request, _OF_THE_USER)
     if request.test is not None:
         raise ValueError(
-            "test= names a CSV file of test rows; it goes with the path of a CSV file, not a name."
+            "test= names a file of test rows; it goes with the path of a file or a frame, not a name."
         )
     folder = _folder(request)
     known = KNOWN.get(name)
@@ -47,7 +52,7 @@ def find(request: Request) -> Raw:
         path = folder / (stem + suffix) if folder else None
         if path and path.exists():
             entry = known or Known({}, "not stated")
-            raw = from_npz(path, request, entry) if suffix == ".npz" else from_csv(path, request, entry)
+            raw = from_npz(path, request, entry) if suffix == ".npz" else from_file(path, request, entry)
             return replace(raw, name=name)
     if name in BUNDLED:
         return _from_sklearn(name, request)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpflow_ext.data.reading.treatment import Treatment
+
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -98,6 +100,8 @@ class Split:
         Which rows of the source, counted from 0, form the training and the test part.
     exposure
         Exposures [N, 1] of the training and the test counts, or None.
+    treatment
+        How the raw columns of a table became inputs, which ``export`` takes along; None for sets of arrays.
     """
 
     train: tuple[Array, Array]
@@ -114,6 +118,19 @@ class Split:
     notes: tuple[str, ...]
     rows: tuple[Rows, Rows]
     exposure: tuple[Array, Array] | None = None
+    treatment: Treatment | None = None
+
+    def inputs(self, rows: Any) -> Array:
+        """Return the inputs of the model [N, D], standardised, of raw rows: see ``Treatment.inputs``.
+
+        Raises
+        ------
+        ValueError
+            If the set was not a table, or the rows are not of its columns.
+        """
+        if self.treatment is None:
+            raise ValueError(f"{self.name!r} was read from arrays: use split.scaler.transform(X)")
+        return self.scaler.transform(self.treatment.inputs(rows)).astype(self.train[0].dtype)
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         """Yield the training part, then the test part."""

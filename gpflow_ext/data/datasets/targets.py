@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.datasets.tables import Floats, Place
+from gpflow_ext.data.datasets.raw import Raw
+from gpflow_ext.data.reading.cells import Floats
+from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
 
 TASKS = ("binary", "multiclass", "ordinal", "count", "regression")
+SYNONYMS = {"counts": "count", "events": "count"}
 CLASSIFICATION = ("binary", "multiclass", "ordinal")
 _FEW = 20  # a whole-numbered regression target with so few distinct values may be meant as classes
+_MOST_LABELS = 12  # that a sentence lists
 
 
 class EncodedTarget(NamedTuple):
@@ -23,115 +28,127 @@ class EncodedTarget(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def encode(
-    raw: NDArray[Any], name: str, task: str | None, labels: tuple[str, ...] | None, place: Place
-) -> EncodedTarget:
+def check_task(task: str | None) -> str | None:
+    """Return the task in this package's words."""
+    if task is None or task in TASKS or task in SYNONYMS:
+        return SYNONYMS.get(task or "", task)
+    known = ", ".join((*TASKS, *SYNONYMS))
+    raise ValueError(f"task={task!r} is unknown; choose one of {known}, or None to infer it.")
+
+
+def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> EncodedTarget:
     """Encode a target without missing values.
 
     Parameters
     ----------
     raw
-        Numbers [N, P], or words [N] (dtype object).
-    name
-        Name of the target, for messages.
+        Its ``y`` is numbers [N, P], or words [N] (dtype object); ``labels`` are class names, where ``y``
+        holds class numbers [N, 1] already.
     task
         One of ``TASKS``, or None to infer it: words and two distinct values are classes, all else is
         regression.
-    labels
-        Class names, where ``raw`` holds class numbers [N, 1] already.
-    place
-        Says where a row is found.
+    order
+        The classes, the lowest first: the task is then ordinal.
 
     Raises
     ------
-    ValueError
+    TableError
         If the target takes one value only, or does not suit the task.
     """
-    if task is not None and task not in TASKS:
-        raise ValueError(f"task={task!r} is unknown; choose one of {', '.join(TASKS)}, or None to infer it.")
-    if raw.dtype == object:
-        return _encode_words(raw, name, task)
-    if np.all(raw == raw[0]):
+    y, name, labels = raw.y, raw.target, raw.labels
+    if y.dtype == object:
+        return _encode_words(raw, task, order)
+    if np.all(y == y[0]):
         kind = "class" if labels or task in CLASSIFICATION else "value"
-        raise ValueError(
-            f"target {name!r} has one {kind} only ({_text(raw[0, 0])}); nothing can be learnt from it."
-        )
-    if raw.shape[1] > 1:
+        _refuse(raw, f"target {name!r} has one {kind} only ({_text(y[0, 0])}): nothing can be learnt from it")
+    if y.shape[1] > 1:
         if task not in (None, "regression"):
-            raise ValueError(
-                f"task={task!r} takes one output, target {name!r} has {raw.shape[1]}; use regression."
-            )
-        return EncodedTarget(raw, "regression", None)
+            what = f"task={task!r} takes one output, target {name!r} has {y.shape[1]}"
+            _refuse(raw, what, Remedy("task", "regression"))
+        return EncodedTarget(y, "regression", None)
     if labels is not None and task in (None, *CLASSIFICATION):
-        return _check_numbered(raw, name, task, labels, place)
-    return _encode_numbers(raw, name, task, place)
+        return _check_numbered(raw, task, labels)
+    return _encode_numbers(raw, task)
 
 
-def _encode_words(words: NDArray[Any], name: str, task: str | None) -> EncodedTarget:
-    if task in ("ordinal", "count", "regression"):
-        raise ValueError(f"task={task!r} needs a numeric target, {name!r} holds words such as {words[0]!r}.")
-    classes, index = np.unique(words.astype(str), return_inverse=True)
-    labels = tuple(map(str, classes))
+def _encode_words(raw: Raw, task: str | None, order: Sequence[str] | None) -> EncodedTarget:
+    words, name = raw.y.astype(str), raw.target
+    if task in ("count", "regression"):
+        _refuse(raw, f"task={task!r} needs a numeric target, {name!r} holds words such as {raw.y[0]!r}")
+    labels = tuple(map(str, np.unique(words)))
     if len(labels) == 1:
-        raise ValueError(
-            f"target {name!r} has one class only ({labels[0]!r}); nothing can be learnt from it."
-        )
-    return _classes(index, name, task, labels, (_encoded(name, labels),))
+        _refuse(raw, f"target {name!r} has one class only ({labels[0]!r}): nothing can be learnt from it")
+    if order is not None:
+        unknown = sorted(set(labels) - set(order))
+        if unknown:
+            _refuse(raw, f"target {name!r} has the classes {listed(unknown)} besides {listed(tuple(order))}")
+        labels, task = tuple(order), task or "ordinal"
+    elif task == "ordinal":
+        what = f"task='ordinal' needs the order of the words of target {name!r}, such as {labels[0]!r}"
+        _refuse(raw, what, Remedy("categories", {name: list(labels)}), advice="name them, the lowest first")
+    place = {label: number for number, label in enumerate(labels)}
+    index = np.array([place[word] for word in words])
+    return _classes(raw, index, task, labels, (_encoded(name, labels),))
 
 
-def _encode_numbers(values: Floats, name: str, task: str | None, place: Place) -> EncodedTarget:
+def _encode_numbers(raw: Raw, task: str | None) -> EncodedTarget:
+    values, name = raw.y, raw.target
     distinct, index = np.unique(values[:, 0], return_inverse=True)
     if task in CLASSIFICATION or (task is None and len(distinct) == 2):
         labels = tuple(map(_text, distinct))
         numbered = np.array_equal(distinct, np.arange(len(distinct)))
-        return _classes(index, name, task, labels, () if numbered else (_encoded(name, labels),))
+        return _classes(raw, index, task, labels, () if numbered else (_encoded(name, labels),))
     whole = np.array_equal(distinct, np.round(distinct))
     if task == "count":
         wrong = np.flatnonzero((values[:, 0] < 0) | (values[:, 0] != np.round(values[:, 0])))
         if wrong.size:
-            raise ValueError(
-                f"task='count' needs whole numbers from 0; {place(wrong[0])}, target {name!r} is "
-                f"{_text(values[wrong[0], 0])}."
+            what = (
+                f"task='count' needs whole numbers from 0; {raw.place(wrong[0])}, target {name!r} is "
+                f"{_text(values[wrong[0], 0])} ({wrong.size} such cells)"
             )
+            _refuse(raw, what, Remedy("task", "regression"), rows=wrong)
     if task is None and whole and len(distinct) <= _FEW:
         note = f"target {name!r} takes {len(distinct)} whole values and was taken as regression; "
         return EncodedTarget(values, "regression", None, (note + "pass task= if they are classes or counts",))
-    return EncodedTarget(values, task or "regression", None)
+    notes = () if task else (f"target {name!r} holds numbers: the task is regression",)
+    return EncodedTarget(values, task or "regression", None, notes)
 
 
-def _check_numbered(
-    values: Floats, name: str, task: str | None, labels: tuple[str, ...], place: Place
-) -> EncodedTarget:
-    wrong = np.flatnonzero(~np.isin(values[:, 0], np.arange(len(labels))))
+def _check_numbered(raw: Raw, task: str | None, labels: tuple[str, ...]) -> EncodedTarget:
+    wrong = np.flatnonzero(~np.isin(raw.y[:, 0], np.arange(len(labels))))
     if wrong.size:
-        raise ValueError(
-            f"{place(wrong[0])}, target {name!r} is {_text(values[wrong[0], 0])}; "
-            f"the classes are numbered 0 to {len(labels) - 1}."
+        what = (
+            f"{raw.place(wrong[0])}, target {raw.target!r} is {_text(raw.y[wrong[0], 0])}: "
+            f"the classes are numbered 0 to {len(labels) - 1}"
         )
-    return _classes(values[:, 0], name, task, labels, ())
+        _refuse(raw, what, rows=wrong)
+    return _classes(raw, raw.y[:, 0], task, labels, ())
 
 
 def _classes(
-    index: NDArray[Any], name: str, task: str | None, labels: tuple[str, ...], notes: tuple[str, ...]
+    raw: Raw, index: NDArray[Any], task: str | None, labels: tuple[str, ...], notes: tuple[str, ...]
 ) -> EncodedTarget:
     if task == "binary" and len(labels) != 2:
-        raise ValueError(
-            f"task='binary' needs two classes, target {name!r} has {len(labels)}: {_some(labels)}; "
-            "use task='multiclass'."
-        )
+        shown = listed(labels, _MOST_LABELS)
+        what = f"task='binary' needs two classes, target {raw.target!r} has {len(labels)}: {shown}"
+        _refuse(raw, what, Remedy("task", "multiclass"))
     inferred = "binary" if len(labels) == 2 else "multiclass"
+    if task is None and raw.labels is None:
+        notes = (*notes, f"target {raw.target!r} takes {len(labels)} values: the task is {inferred}")
     return EncodedTarget(index.astype(np.float64).reshape(-1, 1), task or inferred, labels, notes)
 
 
 def _encoded(name: str, labels: tuple[str, ...]) -> str:
-    return (
-        f"the labels {_some(labels)} of target {name!r} were encoded as 0 to {len(labels) - 1} in this order"
-    )
-
-
-def _some(labels: tuple[str, ...], most: int = 12) -> str:
-    return ", ".join(labels[:most]) + (f", ... ({len(labels)} in all)" if len(labels) > most else "")
+    shown = listed(labels, _MOST_LABELS)
+    return f"the labels {shown} of target {name!r} were encoded as 0 to {len(labels) - 1} in this order"
 
 
 def _text(value: np.float64) -> str:
     return repr(int(value)) if value == round(value) else repr(float(value))
+
+
+def _refuse(
+    raw: Raw, what: str, *remedies: Remedy, advice: str = "", rows: NDArray[Any] | None = None
+) -> NoReturn:
+    numbers = () if rows is None else tuple(map(int, rows))
+    raise TableError(raw.name, [Problem(what, raw.target, numbers, remedies, advice)])

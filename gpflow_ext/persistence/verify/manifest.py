@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .columns import check_columns
 from .folder import LARGEST, MANIFEST, ONNX, REQUIRED
 from .signing import is_signed, sign
 
@@ -28,6 +29,12 @@ class _Maybe(NamedTuple):
     of: _Spec
 
 
+class _Absent(NamedTuple):
+    """The same, or no such key."""
+
+    of: _Spec
+
+
 class _List(NamedTuple):
     of: _Spec
     length: int | None = None
@@ -39,7 +46,7 @@ class _Named(NamedTuple):
     of: _Spec
 
 
-_Spec = _Leaf | _Maybe | _List | _Named | dict[str, "_Spec"]
+_Spec = _Leaf | _Maybe | _Absent | _List | _Named | dict[str, "_Spec"]
 
 
 def _is_number(value: Any) -> bool:
@@ -72,6 +79,17 @@ _ONE_OR_MORE = _Leaf(
     "a text or a list of texts",
     lambda v: isinstance(v, str) or (isinstance(v, list) and all(isinstance(each, str) for each in v)),
 )
+_COLUMN: dict[str, _Spec] = {
+    "name": _TEXT,
+    "tensor": _matching("a name of a tensor", "[A-Za-z][A-Za-z0-9_]*"),
+    "kind": _one_of("number", "date", "one-hot", "ordinal"),
+    "levels": _List(_TEXT),
+    "decimal": _one_of(".", ",", ",."),
+    "date_order": _one_of("", "ymd", "dmy", "mdy"),
+    "origin": _WHOLE,
+    "fill": _List(_NUMBER),
+    "flagged": _YES_OR_NO,
+}
 _SCHEMA: dict[str, _Spec] = {
     "format": _COUNT,
     "name": _TEXT,
@@ -94,6 +112,7 @@ _SCHEMA: dict[str, _Spec] = {
         "N": _Maybe(_COUNT),
         "D": _COUNT,
     },
+    "columns": _Absent(_List(_COLUMN)),
     "seed": _Maybe(_WHOLE),
     "metrics": _Named(_SCORE),
     "intervals": _Named(_List(_SCORE, 2)),
@@ -187,6 +206,8 @@ def _check(value: Any, spec: _Spec, where: str) -> None:
     if isinstance(spec, _Maybe):
         if value is not None:
             _check(value, spec.of, where)
+    elif isinstance(spec, _Absent):
+        _check(value, spec.of, where)
     elif isinstance(spec, _Leaf):
         if not spec.fits(value):
             raise _wrong(where, spec.what, value)
@@ -206,6 +227,8 @@ def _check_object(value: Any, spec: _Named | dict[str, _Spec], where: str) -> No
     for name in [*specs, *value]:
         path = ascii(f"{where}.{name}".lstrip("."))[1:-1]
         if name not in value:
+            if isinstance(specs[name], _Absent):
+                continue
             raise ValueError(f"{MANIFEST} lacks {path}")
         if name not in specs:
             raise ValueError(f"{MANIFEST} has {path[:80]!a}, which an export does not write")
@@ -223,6 +246,8 @@ def _check_sense(manifest: Mapping[str, Any]) -> None:
     features = data["feature_names"]
     if features is not None and len(features) != data["D"]:
         raise ValueError(f"data.feature_names in {MANIFEST} has {len(features)} names for {data['D']} inputs")
+    if "columns" in manifest:
+        check_columns(manifest["columns"], data["D"], features)
     missing, strange = REQUIRED - {MANIFEST} - names, names - (LARGEST.keys() - {MANIFEST})
     if missing or strange:
         raise ValueError(f"sha256 in {MANIFEST} lacks {sorted(missing)} or has {sorted(strange)[:5]!a}")

@@ -39,6 +39,7 @@ TensorListPushBack TensorListReserve TensorListResize TensorListSetItem TensorLi
 While
 """
 _VARIABLES = "ReadVariableOp ResourceGather ResourceGatherNd VariableShape"  # they are read, never written
-_STRINGS = "StringFormat"  # Assert's messages
+# Of messages of Assert; of cells of raw rows, stripped, matched with constant patterns, read as numbers.
+_STRINGS = "StringFormat StringStrip StaticRegexFullMatch StaticRegexReplace StringToNumber"
 
 PURE = frozenset(" ".join((_NUMERICAL, _RANDOM, _CONTROL, _VARIABLES, _STRINGS)).split())

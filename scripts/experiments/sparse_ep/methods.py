@@ -22,6 +22,7 @@ from gpflow.keras import tf_keras
 import gpflow_ext as gpx
 from gpflow_ext.ep.engine import MomentMatcher
 from gpflow_ext.ep.sign_agreement import SignAgreement
+from gpflow_ext.sites.algebra import Sites
 
 from .optimisers import Each, lbfgs
 
@@ -160,7 +161,7 @@ class EPContender(Contender):
 
     def _forget(self) -> None:
         zeros = tf.zeros_like(self.model.nat1)
-        self.model.assign_sites(gpx.sites.Sites(zeros, zeros))
+        self.model.assign_sites(Sites(zeros, zeros))
         if self.optimizer is not None:
             for variable, value in zip(self.optimizer.variables, self._fresh, strict=True):
                 variable.assign(value)

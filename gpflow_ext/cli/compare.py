@@ -1,0 +1,147 @@
+"""Cross-validate the models that suit a table, side by side: `gpflow-ext compare`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpflow_ext.cli import flags, kernels, kinds, report, tables, train, training
+
+TEXT = "Cross-validate the models that suit a table, each at its defaults, side by side."
+EPILOG = """\
+examples
+  gpflow-ext compare --data patients.csv --target ill
+  gpflow-ext compare --data wine --models svgp-robustmax sparse-ep --folds 10
+  gpflow-ext compare --data visits.csv --target visits --task counts --kernel matern52 --ard
+
+Every model sees the same folds of all rows. A score is the mean over the folds with its standard error, as if folds were
+independent; nlpd is the mean negative log predictive density of the rows left out, in nats. Seconds are those of all folds,
+compilation included. Inputs are standardised once, over all rows.
+"""
+PROG = "gpflow-ext compare"
+_SLOW = ("sgpmc-free-form",)  # only if it is named
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    new = flags.parser(TEXT, EPILOG, PROG)
+    new.add_argument(
+        "--models",
+        nargs="+",
+        choices=[name for name in kinds.KINDS if name not in _SLOW],
+        metavar="NAME",
+        help="which (default: those that suit the task and the number of rows)",
+    )
+    new.add_argument(
+        "--folds", type=flags.positive, default=5, metavar="F", help="folds (default: %(default)s)"
+    )
+    flags.add_data(new, None, required=True)
+    flags.add_kernel(new)
+    new.add_argument("--float32", action="store_true", help="compute in single precision")
+    return new
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Compare from the command line."""
+    options = parser().parse_args(arguments)
+    if options.folds < 2:
+        raise ValueError(f"--folds must be at least 2; got {options.folds}.")
+    options.test_fraction = 0.0
+    split = tables.load(options)
+    data = split.train
+    if len(split.test[0]):  # a set that comes in two parts
+        raise ValueError(f"{split.name} comes with test rows of its own: give --split random.")
+    names = _chosen(options, split)
+    _show_data(split)
+    kernels.configure(options)
+    found = {name: _validated(name, arguments, options, split, data) for name in names}
+    _show(found)
+    _advise(found, options)
+
+
+def _chosen(options: argparse.Namespace, split: Any) -> list[str]:
+    """Return the models to compare: those that are named, or fit the task and the number of rows."""
+    task, rows = kinds.plural(split.task), len(split.train[0])
+    outputs = 1 if split.exposure is not None else split.train[1].shape[1]
+    fitting = [name for name in kinds.fitting(task, outputs) if name not in _SLOW]
+    if options.models:
+        wrong = [name for name in options.models if name not in fitting]
+        if wrong:
+            raise ValueError(
+                f"{wrong[0]} is not for {task} with {outputs} target{'s' * (outputs > 1)}; choose --models from "
+                f"{', '.join(fitting)}."
+            )
+        return list(dict.fromkeys(options.models))
+    return [name for name in fitting if rows <= kinds.DENSE or not kinds.KINDS[name].dense]
+
+
+def _show_data(split: Any) -> None:
+    print(
+        f"{split.name}: {len(split.train[0])} rows, {split.train[0].shape[1]} inputs, {kinds.plural(split.task)}"
+    )
+    for note in split.notes:
+        print(f"  note: {note}")
+
+
+def _validated(name: str, arguments: Sequence[str], shared: argparse.Namespace, split: Any, data: Any) -> Any:
+    """Return the cross-validation of a model with its own defaults and the flags that all share."""
+    import gpflow_ext as gpx
+
+    module = kinds.KINDS[name].load()
+    options = train.options_of(name, ["--data", shared.data])
+    for key, value in vars(shared).items():
+        if hasattr(options, key):
+            setattr(options, key, value)
+    training.check(module, options, split)
+    smallest = len(data[0]) - math.ceil(len(data[0]) / shared.folds)
+    chosen: Mapping[str, Any] = module.fit_options(options, smallest)
+    chosen = {key: value for key, value in chosen.items() if key != "checkpoint_every"}
+    print(f"{name} ...", flush=True)
+    return gpx.cross_validate(
+        lambda part: module.build(options, dataclasses.replace(split, train=part)),
+        data,
+        folds=shared.folds,
+        seed=shared.seed,
+        **chosen,
+    )
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    metrics = list(dict.fromkeys(metric for one in found.values() for metric in one.mean))
+    rows = []
+    for name, one in sorted(found.items(), key=_nlpd):
+        mean, error = one.mean, one.standard_error
+        cells = (f"{mean[m]:.4g} ± {error[m]:.2g}" if m in mean else "" for m in metrics)
+        rows.append((name, *cells, f"{one.seconds.sum():.1f}"))
+    report.table("mean over the folds ± standard error", ("model", *metrics, "seconds"), rows)
+
+
+def _nlpd(item: tuple[str, Any]) -> float:
+    value = item[1].mean.get("nlpd", math.nan)
+    return math.inf if math.isnan(value) else value
+
+
+def _advise(found: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Say which is the best, which are as good, and how to train it."""
+    ranked = sorted(found.items(), key=_nlpd)
+    best, scores = ranked[0]
+    near = [
+        name
+        for name, one in ranked[1:]
+        if _nlpd((name, one)) - scores.mean["nlpd"] <= scores.standard_error["nlpd"]
+    ]
+    print(f"lowest nlpd: {best}" + (f"; within its standard error: {', '.join(near)}" if near else ""))
+    target = ["--target", *options.target] if options.target else []
+    task = ["--task", options.task] if options.task else []
+    others = [part for name in ("drop", "one_hot") for part in _list_flag(name, getattr(options, name))]
+    report.next_commands(
+        ("gpflow-ext", "train", "--data", options.data, *target, *task, *others, "--model", best,
+         "--run-dir", "runs/best")
+    )  # fmt: skip
+
+
+def _list_flag(name: str, values: Sequence[str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}", *values] if values else []

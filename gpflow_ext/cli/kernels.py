@@ -1,0 +1,68 @@
+"""The kernels and inducing points that the flags describe."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpflow_ext.cli.run import import_tensorflow
+
+
+def configure(options: argparse.Namespace) -> None:
+    """Import TensorFlow and set the default float type, before anything is built."""
+    import_tensorflow()
+    import gpflow
+    import numpy as np
+
+    if options.float32:
+        gpflow.config.set_default_float(np.float32)
+
+
+def kernel(options: argparse.Namespace, num_inputs: int) -> Any:
+    """Return the kernel that the flags describe."""
+    import gpflow
+    import numpy as np
+
+    classes = {
+        "rbf": gpflow.kernels.SquaredExponential,
+        "matern52": gpflow.kernels.Matern52,
+        "matern32": gpflow.kernels.Matern32,
+    }
+    lengthscale = np.sqrt(num_inputs) if options.lengthscale is None else options.lengthscale
+    new = classes[options.kernel](
+        variance=options.variance,
+        lengthscales=np.full(num_inputs, lengthscale) if options.ard else lengthscale,
+    )
+    if options.fixed:
+        gpflow.set_trainable(new, False)
+    return new
+
+
+def noisy_kernel(options: argparse.Namespace, num_inputs: int) -> Any:
+    """Return the kernel that the flags describe plus white noise, if they ask for some."""
+    import gpflow
+
+    if options.noise < 0.0:
+        raise ValueError(f"--noise must not be negative; got {options.noise}.")
+    smooth = kernel(options, num_inputs)
+    return smooth + gpflow.kernels.White(options.noise) if options.noise > 0.0 else smooth
+
+
+def check_inducing(number: int, rows: int, flag: str) -> None:
+    """Raise ``ValueError`` for more inducing points than training rows, or none."""
+    if not 1 <= number <= rows:
+        raise ValueError(f"{flag} must be from 1 to {rows}, the number of training rows; got {number}.")
+
+
+def some_rows(number: int, X: Any, seed: int) -> Any:
+    """Return training rows [M, D] drawn at random."""
+    import gpflow_ext as gpx
+
+    return gpx.inducing.subset(X, number, seed=seed)
+
+
+def centres(number: int, X: Any, seed: int) -> Any:
+    """Return centres of k-means [M, D]."""
+    import gpflow_ext as gpx
+
+    return gpx.inducing.kmeans(X, number, seed=seed)

@@ -1,0 +1,173 @@
+"""Train a Gaussian process by one of the methods of Izmailov's review (2016)."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpflow_ext.cli import flags, kernels, kinds, likelihoods, tables
+
+EPILOG = """\
+examples
+  {command} --method laplace                           scikit-learn's breast_cancer
+  {command} --method vi-means --inducing 50            scikit-learn's diabetes
+  {command} --method svi-natural --data kin40k --inducing 200 --minibatch-size 500 --steps 5000
+  {command} --method jaakkola --data patients.csv --target ill --run-dir runs/p --export saved_models/p
+
+methods
+  laplace, taylor              classes, levels or counts; dense at O(N^3), or with --inducing M at O(N M^2)
+  jaakkola                     the same, but for counts
+  exact                        regression at O(N^3) by L-BFGS
+  vi-means, vi-means-newton    regression by the collapsed bound, by L-BFGS-B or by projected Newton
+  svi-natural, svi-lbfgsb, svi-fg, svi-sag    regression or two classes, q(u) explicit: natural gradients on minibatches,
+                               L-BFGS-B, gradient descent, the stochastic average gradient
+  svi-classification           two classes by AdaDelta on minibatches
+  student-t                    regression that outliers do not move: Student's t of 4 degrees of freedom in place of Gaussian
+                               noise, by natural gradients and L-BFGS (not of the review)
+
+Inducing points are centres of k-means and stay. The objective is a lower bound of the log evidence, but for exact, which is
+the log evidence, for laplace and taylor, which approximate it, and with minibatches, which estimate it.
+"""
+DATA = None  # by the method
+OBJECTIVE = "objective"
+QUADRATIC = ("laplace", "jaakkola", "taylor")
+COLLAPSED = ("vi-means", "vi-means-newton")
+EXACT = ("exact", *COLLAPSED)
+STOCHASTIC = ("svi-natural", "svi-sag", "svi-classification", "student-t")
+METHODS = (
+    *QUADRATIC, *EXACT, "svi-natural", "svi-lbfgsb", "svi-fg", "svi-sag", "svi-classification", "student-t"
+)  # fmt: skip
+TASKS = ("binary", "multiclass", "ordinal", "counts", "regression")
+_LEVELS = ("binary", "multiclass", "ordinal")
+
+
+def tasks(method: str) -> tuple[str, ...]:
+    """Return the tasks of a method."""
+    if method == "jaakkola":
+        return _LEVELS
+    if method in QUADRATIC:
+        return (*_LEVELS, "counts")
+    if method in (*EXACT, "student-t"):
+        return ("regression",)
+    return ("binary",) if method == "svi-classification" else ("binary", "regression")
+
+
+def add_flags(new: argparse.ArgumentParser) -> None:
+    """Add the flags of these models."""
+    model = new.add_argument_group("model")
+    model.add_argument("--method", choices=METHODS, required=True, help="see below")
+    model.add_argument(
+        "--inducing",
+        type=int,
+        metavar="M",
+        help="inducing points (default: none for laplace, jaakkola, taylor and exact, else 100 or half the "
+        "training rows)",
+    )
+    model.add_argument(
+        "--noise",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="starting noise of a regression, as a share of the targets' variance (default: %(default)s)",
+    )
+    model.add_argument(
+        "--minibatch-size",
+        type=flags.positive,
+        metavar="B",
+        help=f"rows in a step of {', '.join(STOCHASTIC)} (default: the recipe's)",
+    )
+
+
+def load(options: argparse.Namespace) -> Any:
+    """Return the data for the flags."""
+    if options.data is None:
+        options.data = "diabetes" if tasks(options.method) == ("regression",) else "breast_cancer"
+    return tables.load(options, classifies=options.method in QUADRATIC)
+
+
+def check(options: argparse.Namespace, split: Any) -> None:
+    """Raise ``ValueError`` for flags that do not go with the data or with each other."""
+    method = options.method
+    if kinds.plural(split.task) not in tasks(method):
+        raise ValueError(
+            f"The target of {split.name} is read as {kinds.plural(split.task)}; --method {method} is for "
+            f"{' or '.join(tasks(method))}: choose another --method or --target."
+        )
+    if options.minibatch_size is not None and method not in STOCHASTIC:
+        raise ValueError(f"--minibatch-size is for {', '.join(STOCHASTIC)}; {method} takes all data.")
+    if options.inducing is not None:
+        if method == "exact":
+            raise ValueError("--inducing is for the other methods; exact has no inducing points.")
+        kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
+    if split.task == "regression" and not options.noise > 0.0:
+        raise ValueError(f"--noise must be positive; got {options.noise}.")
+
+
+def build(options: argparse.Namespace, split: Any) -> Any:
+    """Return the untrained model for the flags and the data."""
+    import gpflow
+
+    import gpflow_ext as gpx
+
+    X, _ = split.train
+    Z = _inducing(options, X)
+    kernel = kernels.kernel(options, X.shape[1])
+    if options.method in QUADRATIC:
+        classes = {
+            "laplace": gpx.models.GPLaplace,
+            "taylor": gpx.models.GPTaylor,
+            "jaakkola": gpx.models.GPJaakkola,
+        }
+        bound = "jaakkola" if options.method == "jaakkola" else None
+        likelihood = likelihoods.smooth(split, bound=bound)
+        mean = likelihoods.mean_of_counts(split)
+        model = classes[options.method](split.train, kernel, likelihood, mean, inducing_variable=Z)
+    elif split.task == "binary":
+        model = gpflow.models.SVGP(kernel, gpx.likelihoods.BernoulliLogit(), Z, num_data=len(X))
+    else:
+        model = _regression(options, kernel, split.train, Z)
+    if Z is not None:
+        gpflow.set_trainable(model.inducing_variable, False)
+    return model
+
+
+def _inducing(options: argparse.Namespace, X: Any) -> Any:
+    """Return the centres of k-means, or nothing for a dense model."""
+    if options.inducing is None and options.method in (*QUADRATIC, "exact"):
+        return None
+    number = min(100, max(1, len(X) // 2)) if options.inducing is None else options.inducing
+    return kernels.centres(number, X, options.seed)
+
+
+def _regression(options: argparse.Namespace, kernel: Any, data: Any, Z: Any) -> Any:
+    """Return a model of real targets in their own units."""
+    import gpflow
+
+    X, Y = data
+    noise = options.noise * float(Y.var())
+    mean = likelihoods.in_units_of_targets(kernel, Y, options.variance)
+    logarithm = gpflow.utilities.positive(base="exp")
+    if options.method == "student-t":
+        likelihood = gpflow.likelihoods.StudentT(df=4.0)
+        likelihood.scale = gpflow.Parameter(noise**0.5, transform=logarithm, trainable=not options.fixed)
+    else:
+        likelihood = gpflow.likelihoods.Gaussian(noise)
+        likelihood.variance = gpflow.Parameter(noise, transform=logarithm, trainable=not options.fixed)
+    if options.method == "exact":
+        return gpflow.models.GPR(data, kernel, mean, likelihood=likelihood)
+    if options.method in COLLAPSED:
+        return gpflow.models.SGPR(data, kernel, Z, mean_function=mean, likelihood=likelihood)
+    return gpflow.models.SVGP(kernel, likelihood, Z, mean_function=mean, num_data=len(X))
+
+
+def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
+    """Return the options of `gpflow_ext.fit`."""
+    chosen: dict[str, Any] = {}
+    if options.method in COLLAPSED:
+        newton = options.method == "vi-means-newton"
+        chosen = {"recipe": "vi_means", "optimizer": "projected_newton" if newton else "lbfgs"}
+    elif options.method not in (*QUADRATIC, "exact", "student-t"):
+        chosen = {"recipe": options.method.replace("-", "_")}
+    if options.minibatch_size is not None:
+        chosen["minibatch_size"] = min(options.minibatch_size, num_rows)
+    return {**chosen, "checkpoint_every": 100 if options.method in (*STOCHASTIC, "svi-fg") else 1}

@@ -1,0 +1,189 @@
+"""Train SVGPRobustMax, the sparse variational classifier of many classes of Hensman et al. (2015)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gpflow_ext.cli import curve, flags, kernels, tables
+
+EPILOG = """\
+examples
+  {command}                                    scikit-learn's digits, embedded
+  {command} --data iris.csv --target species   your own table
+  {command} --data vehicle --ard --early-stopping 0.1
+  {command} --data mnist --common-scale --ard --float32 --inducing 500 \\
+      --minibatch-size 1000 --hold 30 --steps 20000 --test-every 500 --run-dir runs/mnist
+
+The objective is a lower bound of the log evidence. A step takes one minibatch: a natural-gradient step of length gamma
+for the posterior at the inducing points, and a step of Adam for the kernel and the inducing points; with --optimizer
+adam or adadelta these move everything. Step lengths fall along a cosine to a twentieth at the last step, so that a run
+to be prolonged later needs --schedule constant. Cost of a step: O(K M^2 B) for K classes, M inducing points and B rows.
+"""
+DATA = "digits"
+OBJECTIVE = "bound"
+TASKS = ("binary", "multiclass", "ordinal")
+
+
+def add_flags(new: argparse.ArgumentParser) -> None:
+    """Add the flags of this model."""
+    new.set_defaults(steps=1000)
+    model = new.add_argument_group("model")
+    model.add_argument(
+        "--inducing",
+        type=flags.positive,
+        default=200,
+        metavar="M",
+        help="inducing points, centres of k-means (default: %(default)s, or half the training rows)",
+    )
+    model.add_argument(
+        "--epsilon", type=float, default=1e-3, help="share of wrong labels at first (default: %(default)s)"
+    )
+    model.add_argument(
+        "--learn-epsilon",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="learn it, under a Beta prior (default: yes)",
+    )
+    flags.add_noise(model)
+    _add_training(new.add_argument_group("training"))
+
+
+def _add_training(training: Any) -> None:
+    training.add_argument(
+        "--minibatch-size",
+        type=flags.positive,
+        default=200,
+        metavar="B",
+        help="rows in a step (default: %(default)s)",
+    )
+    training.add_argument(
+        "--optimizer",
+        choices=["natural", "adam", "adadelta"],
+        default="natural",
+        help="of the posterior at the inducing points; all else is moved by adam, or by adadelta "
+        "(default: %(default)s)",
+    )
+    training.add_argument(
+        "--gamma", type=float, default=0.1, help="length of natural-gradient steps (default: %(default)s)"
+    )
+    training.add_argument(
+        "--rate", type=float, metavar="R", help="learning rate (default: 0.01 for adam, 0.1 for adadelta)"
+    )
+    training.add_argument(
+        "--schedule",
+        choices=["cosine", "constant"],
+        default="cosine",
+        help="of step lengths (default: %(default)s)",
+    )
+    training.add_argument(
+        "--hold",
+        type=int,
+        default=0,
+        metavar="N",
+        help="steps before the kernel and the inducing points move (default: 0)",
+    )
+    training.add_argument(
+        "--early-stopping",
+        type=float,
+        metavar="SHARE",
+        help="hold out this share of the training rows, stop when their NLPD stops falling, and return to the best",
+    )
+    training.add_argument(
+        "--tensorboard", type=Path, metavar="DIR", help="write the objective, scores and parameters there"
+    )
+    training.add_argument(
+        "--test-every",
+        type=flags.positive,
+        metavar="N",
+        help=f"score the test rows after every N steps, into {curve.TEST_FILE} of the run folder",
+    )
+
+
+def load(options: argparse.Namespace) -> Any:
+    """Return the data for the flags."""
+    return tables.load(options, classifies=True)
+
+
+def check(options: argparse.Namespace, split: Any) -> None:
+    """Raise ``ValueError`` for flags that do not go with the data or with each other."""
+    if options.test_every is not None and options.run_dir is None:
+        raise ValueError("--test-every writes into the run folder: give --run-dir.")
+    _held_out(options, len(split.train[0]))
+
+
+def build(options: argparse.Namespace, split: Any) -> Any:
+    """Return the untrained model for the flags and the data."""
+    import gpflow
+
+    import gpflow_ext as gpx
+
+    (X, _), _ = hold_out(options, split.train)
+    model = gpx.models.SVGPRobustMax(
+        kernels.noisy_kernel(options, X.shape[1]),
+        len(split.labels),
+        kernels.centres(min(options.inducing, max(1, len(X) // 2)), X, options.seed),
+        num_data=len(X),
+        epsilon=options.epsilon,
+        learn_epsilon=options.learn_epsilon,
+    )
+    if options.fixed:
+        gpflow.set_trainable(model.kernel, False)
+    return model
+
+
+def _held_out(options: argparse.Namespace, rows: int) -> int:
+    """Return how many training rows early stopping holds out."""
+    share = options.early_stopping
+    number = 0 if share is None else round(share * rows)
+    if share is not None and not (0.0 < share < 1.0 and 0 < number < rows):
+        raise ValueError(f"--early-stopping must leave rows on both sides; got {share} of {rows} rows.")
+    return number
+
+
+def hold_out(options: argparse.Namespace, train: Any) -> tuple[Any, Any]:
+    """Return the rows to train on, and those for early stopping if there are any."""
+    number = _held_out(options, len(train[0]))
+    if not number:
+        return train, None
+    import numpy as np
+
+    rows = np.random.default_rng(options.seed).permutation(len(train[0]))
+    return tuple(part[rows[number:]] for part in train), tuple(part[rows[:number]] for part in train)
+
+
+def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
+    """Return the options of `gpflow_ext.fit`."""
+    decay_steps = options.steps if options.schedule == "cosine" else None
+    return {
+        "minibatch_size": min(options.minibatch_size, num_rows),
+        "gamma": options.gamma if options.optimizer == "natural" else None,
+        "optimizer": _optimizer(options, decay_steps),
+        "decay_steps": decay_steps,
+        "hold": options.hold,
+        "checkpoint_every": 100,
+    }
+
+
+def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None, **shared: Any) -> Any:
+    """Train for the flags, from the newest checkpoint of the run folder if there is one."""
+    import gpflow_ext as gpx
+
+    train, held_out = hold_out(options, split.train)
+    monitor = curve.monitor(options, model, train, split.test)
+    chosen = fit_options(options, len(train[0]))
+    return gpx.fit(model, train, steps=steps, validation=held_out, monitor=monitor, **chosen, **shared)
+
+
+def _optimizer(options: argparse.Namespace, decay_steps: int | None) -> Any:
+    """Return the optimiser that the flags name."""
+    from gpflow.keras import tf_keras
+
+    optimizers = tf_keras.optimizers
+    rate = options.rate or (0.1 if options.optimizer == "adadelta" else 0.01)
+    if decay_steps is not None:
+        rate = optimizers.schedules.CosineDecay(rate, decay_steps, alpha=0.05)
+    if options.optimizer == "adadelta":  # the constants of the authors' GPflow script
+        return optimizers.Adadelta(rate, rho=0.9, epsilon=1e-4)
+    return optimizers.Adam(rate)

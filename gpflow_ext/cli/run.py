@@ -1,0 +1,137 @@
+"""How a command ends: one message instead of a traceback, in the words of the shell."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+TRACEBACK = "GPFLOW_EXT_TRACEBACK"
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_START = re.compile(r"I\d{4} |WARNING: All log messages before|To enable the following instructions")
+_SPELT = {"data_dir": "GPFLOW_EXT_DATA", "standardise": "--raw"}
+_FLAGS = (
+    "target",
+    "task",
+    "drop",
+    "missing",
+    "one_hot",
+    "test_fraction",
+    "split",
+    "seed",
+    "categories",
+    "dates",
+    "decimal",
+    "bins",
+)
+_NAMES = "|".join((*_FLAGS, *_SPELT))
+_LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
+_VALUE = re.compile(rf"\b({_NAMES})=(?:'([^']*)'|\"([^\"]*)\"|(\d[\w.]*))")
+_BARE = re.compile(rf"(?<![-\w])({_NAMES})=(?!\w)")
+
+
+def quiet() -> None:
+    """Keep TensorFlow's remarks on its own start to itself; a value that is set stays."""
+    os.environ.setdefault(LEVEL, "2")
+    logging.getLogger("tensorflow").propagate = False  # it has a handler of its own: each line once
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow; print what it says meanwhile once, without what `quiet` keeps back.
+
+    Two of its libraries write the same lines before they look at any level.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            lines = dict.fromkeys(said.read().decode(errors="replace").splitlines())
+            hidden = _START if os.environ.get(LEVEL, "0") != "0" else None
+            shown = [line for line in lines if hidden is None or not hidden.match(line)]
+            sys.stderr.write("".join(f"{line}\n" for line in shown))
+
+
+def run(main: Callable[[], None]) -> None:
+    """Call ``main``; print a wrong input, or an interruption, as one message instead of a traceback."""
+    quiet()
+    try:
+        main()
+    except KeyboardInterrupt as error:
+        _fail(str(error) or "Interrupted.", 130)
+    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
+    except (ValueError, OSError, ImportError, NotImplementedError) as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        said = getattr(error, "said", None)  # of a table, with what would mend it
+        message = in_flags(str(error)) if said is None else said(spelt) + _all_at_once(error)
+        _fail(f"error: {message}\n(set {TRACEBACK}=1 to see where)", 2)
+
+
+def spelt(remedy: Any) -> str:
+    """Return an argument of ``datasets.load`` and its value as a flag."""
+    value = remedy.value
+    if isinstance(value, Mapping):
+        parts = [
+            f"{key}={each if isinstance(each, str) else ','.join(map(str, each))}"
+            for key, each in value.items()
+        ]
+    else:
+        parts = [value] if isinstance(value, str) else list(value)
+    return f"{_flag(remedy.argument)} {shlex.join(map(str, parts))}"
+
+
+def _all_at_once(error: Any) -> str:
+    """Return the first remedies of several problems as the flags of one command."""
+    first = [problem.remedies[0] for problem in error.problems if problem.remedies]
+    if len(first) < 2 or len(first) < len(error.problems):
+        return ""
+    flags: dict[str, list[str]] = {}
+    for remedy in first:
+        flag, _, values = spelt(remedy).partition(" ")
+        flags.setdefault(flag, []).append(values)
+    joined = " ".join(f"{flag} {' '.join(dict.fromkeys(values))}" for flag, values in flags.items())
+    return f"\nall at once, if that is meant: {joined}"
+
+
+def in_flags(message: str) -> str:
+    """Return a message about Python's arguments as one about the flags of the same names."""
+
+    def several(found: re.Match[str]) -> str:
+        return f"{_flag(found[1])} {found[2].replace(',', '')}".replace("'", "").replace('"', "")
+
+    def one(found: re.Match[str]) -> str:
+        value = next(part for part in found.groups()[1:] if part is not None)
+        return f"{_flag(found[1])} {_quoted(value)}"
+
+    message = _LIST.sub(several, message)
+    message = _VALUE.sub(one, message)
+    return _BARE.sub(lambda found: _flag(found[1]), message)
+
+
+def _flag(name: str) -> str:
+    return _SPELT.get(name, f"--{name.replace('_', '-')}")
+
+
+def _quoted(value: str) -> str:
+    return value if re.fullmatch(r"[\w.:/+-]+", value) else f"'{value}'"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,117 @@
+"""The data that the flags name."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+_CLASSES = 20  # whole numbers that a classifier takes for classes, at most
+
+
+def load(options: argparse.Namespace, task: str | None = None, classifies: bool = False) -> Any:
+    """Load the data that the flags name; the task is kept among them, so that they name the same again.
+
+    A model that ``classifies`` takes a few whole numbers for classes where no flag says otherwise. Counts
+    with exposures have these as the second column of Y.
+    """
+    given = getattr(options, "task", None)
+    split = _read(options, given or task)
+    if classifies and given is None and _are_few_whole(split):
+        split = _read(options, "multiclass")
+        note = "its few whole numbers were taken for classes; --task says what the target is"
+        split, task = dataclasses.replace(split, notes=(*split.notes, note)), split.task
+    options.task = given or task
+    if "scale_targets" in options:
+        split = _without_missing_tests(split)
+        return _scale_targets(split) if options.scale_targets else split
+    return with_exposures(split)
+
+
+def _are_few_whole(split: Any) -> bool:
+    """Tell whether targets that were read as numbers look like those of classes."""
+    import numpy as np
+
+    Y = np.concatenate([split.train[1], split.test[1]])
+    few = Y.shape[1] == 1 and (np.round(Y) == Y).all() and len(np.unique(Y)) <= _CLASSES
+    return bool(split.task == "regression" and few)
+
+
+def _read(options: argparse.Namespace, task: str | None) -> Any:
+    import numpy as np
+
+    import gpflow_ext as gpx
+
+    return gpx.datasets.load(
+        options.data,
+        target=_target(options),
+        task=task,
+        drop=options.drop,
+        one_hot=options.one_hot,
+        categories=dict(options.categories),
+        dates=dict(options.dates),
+        decimal=options.decimal,
+        bins=_bins(options),
+        missing=options.missing,
+        split=options.split,
+        test_fraction=options.test_fraction,
+        seed=options.seed,
+        standardise="common" if options.common_scale else not options.raw,
+        dtype=np.float32 if getattr(options, "float32", False) else None,
+    )
+
+
+def _target(options: argparse.Namespace) -> Any:
+    """Return the target, or all of them where there may be several."""
+    given = options.target
+    if given is None or isinstance(given, str) or "scale_targets" in options:
+        return given
+    if len(given) > 1 and options.task != "events":
+        raise ValueError(f"--target must be one column for this model; got {', '.join(given)}.")
+    return given[0] if len(given) == 1 else given
+
+
+def _bins(options: argparse.Namespace) -> Any:
+    """Return the bins along each axis, or one number for all."""
+    given = getattr(options, "bins", None)
+    return given[0] if given is not None and len(given) == 1 else given
+
+
+def with_exposures(split: Any) -> Any:
+    """Return counts with their exposures as a second column of Y; other data as they are."""
+    import numpy as np
+
+    if split.exposure is None:
+        return split
+    train, test = (
+        (X, np.concatenate([Y, exposure], axis=1))
+        for (X, Y), exposure in zip(split, split.exposure, strict=True)
+    )
+    return dataclasses.replace(split, train=train, test=test)
+
+
+def _without_missing_tests(split: Any) -> Any:
+    """Return the data without the test rows that cannot be scored."""
+    import numpy as np
+
+    X, Y = split.test
+    whole = ~np.isnan(Y).any(axis=1)
+    if whole.all():
+        return split
+    note = f"{np.sum(~whole)} test rows with missing targets are left out of the scores"
+    return dataclasses.replace(split, test=(X[whole], Y[whole]), notes=(*split.notes, note))
+
+
+def _scale_targets(split: Any) -> Any:
+    """Return the data with targets of mean 0 and deviation 1 in the training rows."""
+    import numpy as np
+
+    (X, Y), (X_test, Y_test) = split.train, split.test
+    if np.isnan(Y).all(axis=0).any():
+        raise ValueError("A target has no value in the training rows: leave it out of --target.")
+    middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
+    Y, Y_test = (((part - middle) / scale).astype(part.dtype) for part in (Y, Y_test))
+    shown = "; ".join(f"{a:.4g} and {b:.4g}" for a, b in zip(middle[:20], scale[:20], strict=True))
+    note = f"targets were standardised: mean and deviation {shown}{' …' if len(middle) > 20 else ''}"
+    return dataclasses.replace(split, train=(X, Y), test=(X_test, Y_test), notes=(*split.notes, note))

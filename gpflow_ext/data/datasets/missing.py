@@ -1,0 +1,169 @@
+"""Treat what models cannot take: infinite, missing and constant values; each treatment returns a note."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gpflow_ext.data.datasets.raw import Raw
+from gpflow_ext.data.datasets.split import Floats, Rows
+from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, drop, listed
+from gpflow_ext.data.reading.treatment import Column
+
+MISSING = ("error", "drop", "mean", "keep")
+
+
+def infinite(raw: Raw) -> list[Problem]:
+    """Return the columns of inputs and targets that hold infinite cells."""
+    problems = []
+    for values, names in ((raw.X, raw.feature_names), (raw.y, raw.target.split(", "))):
+        if values.dtype == object:
+            continue
+        for column in np.flatnonzero(np.isinf(values).any(axis=0)):
+            name, rows = names[min(column, len(names) - 1)], np.flatnonzero(np.isinf(values[:, column]))
+            more = "" if len(rows) == 1 else f" ({len(rows)} such cells)"
+            what = f"{raw.place(rows[0])}, column {name!r} is infinite{more}"
+            remedies = (drop(name),) if name in raw.feature_names else ()
+            problems.append(Problem(what, name, _ints(rows), remedies, "correct or remove the row"))
+    return problems
+
+
+def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
+    """Find or drop rows with missing values, and return the rows that were kept, and what is wrong.
+
+    With ``missing="mean"`` inputs keep their NaN: the mean is that of a training part not yet chosen.
+    """
+    in_X = np.isnan(raw.X)
+    in_y = raw.y == "" if raw.y.dtype == object else np.isnan(raw.y).any(axis=1)
+    affected = np.flatnonzero(in_y | in_X.any(axis=1))
+    everything = np.arange(len(in_y))
+    if not affected.size:
+        return raw, everything, []
+    columns = [name for name, hit in zip(raw.feature_names, in_X.any(axis=0), strict=True) if hit]
+    columns += [raw.target] if in_y.any() else []
+    if missing == "keep" and raw.y.ndim == 2 and raw.y.shape[1] > 1 and not in_X.any():
+        note = f"{int(np.isnan(raw.y).sum())} missing targets are kept as NaN"
+        return replace(raw, notes=(*raw.notes, note)), everything, []
+    if missing in ("error", "keep"):
+        return raw, everything, [_refused(raw, in_X, in_y, affected, columns, missing)]
+    if missing == "mean":
+        return raw, everything, [_no_target(raw, in_y)] if in_y.any() else []
+    return _drop_rows(raw, affected, columns)
+
+
+def _refused(
+    raw: Raw, in_X: Rows, in_y: Rows, affected: Rows, columns: Sequence[str], missing: str
+) -> Problem:
+    first = affected[0]
+    column = raw.feature_names[int(np.argmax(in_X[first]))] if in_X[first].any() else raw.target
+    what = (
+        f"{in_X.sum() + in_y.sum()} values are missing in {affected.size} rows (columns: {listed(columns)}), "
+        f"the first in {raw.place(first)}, column {column!r}"
+        f"{' (to keep them is for several targets)' if missing == 'keep' else ''}"
+    )
+    remedies = [Remedy("missing", "drop"), *([] if in_y.any() else [Remedy("missing", "mean")])]
+    if in_y.any() and not in_X.any() and raw.y.ndim == 2 and raw.y.shape[1] > 1:
+        remedies.append(Remedy("missing", "keep"))
+    return Problem(what, columns[0] if len(columns) == 1 else None, _ints(affected), tuple(remedies))
+
+
+def _no_target(raw: Raw, in_y: Rows) -> Problem:
+    rows = np.flatnonzero(in_y)
+    what = (
+        f"missing='mean' fills inputs only, and the target {raw.target!r} is missing in {raw.place(rows[0])} "
+        f"({rows.size} such rows)"
+    )
+    return Problem(what, raw.target, _ints(rows), (Remedy("missing", "drop"),))
+
+
+def _drop_rows(raw: Raw, dropped: Rows, columns: Sequence[str]) -> tuple[Raw, Rows, list[Problem]]:
+    kept = np.delete(np.arange(len(raw.X)), dropped)
+    if kept.size < 2:
+        what = f"missing='drop' leaves {kept.size} of {len(raw.X)} rows (missing: {listed(columns)})"
+        inputs = [name for name in columns if name != raw.target]
+        remedies = (Remedy("missing", "mean"), *([Remedy("drop", inputs)] if inputs else []))
+        return raw, np.arange(len(raw.X)), [Problem(what, remedies=remedies)]
+    places = listed([raw.place(row) for row in dropped])
+    note = f"{dropped.size} rows with missing {listed(columns)} were dropped ({places})"
+    place = raw.place
+    thinned = replace(
+        raw,
+        X=raw.X[kept],
+        y=raw.y[kept],
+        exposure=None if raw.exposure is None else raw.exposure[kept],
+        test=None if raw.test is None else raw.test[kept],
+        place=lambda row: place(kept[row]),
+        notes=(*raw.notes, note),
+    )
+    return thinned, kept, []
+
+
+class Filled(NamedTuple):
+    """Both parts without gaps, the columns with what fills them, and what was done."""
+
+    train: Floats
+    test: Floats
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...]
+
+
+def fill_with_mean(train: Floats, test: Floats, columns: Sequence[Column], table: str) -> Filled:
+    """Put the training mean of each input in place of NaN, and add an input for each column with gaps.
+
+    That input is 1 where the column was missing in the training part, else 0; it stands behind the others.
+    """
+    notes, filled = [], []
+    flags: tuple[list[Floats], list[Floats]] = ([], [])
+    problems: list[Problem] = []
+    start = 0
+    for column in columns:
+        mine = slice(start, start + len(column.input_names))
+        start = mine.stop
+        parts = train[:, mine], test[:, mine]
+        gaps = [np.isnan(part[:, 0]) for part in parts]
+        if gaps[0].all():
+            what = f"column {column.name!r} has no value in the training part"
+            problems.append(Problem(what, column.name, remedies=(drop(column.name),)))
+            continue
+        # One input at a time, on its own: the mean of a column is that of its numbers in their order.
+        means = tuple(float(parts[0][~gaps[0], k].mean()) for k in range(parts[0].shape[1]))
+        for part, gap in zip(parts, gaps, strict=True):
+            part[gap] = means
+        filled.append(replace(column, fill=means, flagged=bool(gaps[0].any())))
+        if filled[-1].flagged:
+            for flag, gap in zip(flags, gaps, strict=True):
+                flag.append(gap.astype(np.float64)[:, None])
+        number = int(gaps[0].sum() + gaps[1].sum())
+        if number:
+            notes.append(_filled_note(column, number, means, filled[-1].flagged))
+    if problems:
+        raise TableError(table, problems)
+    whole = [np.concatenate([part, *flag], axis=1) for part, flag in zip((train, test), flags, strict=True)]
+    return Filled(whole[0], whole[1], tuple(filled), tuple(notes))
+
+
+def _filled_note(column: Column, number: int, means: Sequence[float], flagged: bool) -> str:
+    shown = ", ".join(f"{mean:.6g}" for mean in means[:4]) + (", ..." if len(means) > 4 else "")
+    flag = f"; the input '{column.name} is missing' tells where" if flagged else ""
+    return f"{number} missing values of {column.name} were set to its training mean {shown}{flag}"
+
+
+def note_constant(train: Floats, names: Sequence[str]) -> list[str]:
+    """Tell which columns take a single value over the training part."""
+    constant = np.flatnonzero(np.ptp(train, axis=0) == 0.0)
+    if constant.size == 0:
+        return []
+    if constant.size == 1:
+        column = constant[0]
+        return [
+            f"column {names[column]} is constant ({train[0, column]}): kept, centred to 0 by standardising"
+        ]
+    names = listed([names[column] for column in constant])
+    return [f"{constant.size} columns are constant: kept, centred to 0 by standardising ({names})"]
+
+
+def _ints(rows: Rows) -> tuple[int, ...]:
+    return tuple(map(int, rows))

@@ -1,0 +1,105 @@
+"""What a cell of text holds: nothing, a number, or words. TensorFlow reads served cells by the same rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SPACE = " \t\n\v\f\r"  # TensorFlow strips these
+MISSING = r"(?i)(?:\?|na|n/a|nan|null)?"  # of a stripped cell; a pattern of Python and of RE2 alike
+_WHOLE = 1e15  # beyond, whole numbers are written as floats
+_MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
+_COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+
+def is_missing(cell: str) -> bool:
+    """Tell whether a cell is empty or holds one of the usual marks of a missing value."""
+    return cell.strip(SPACE).lower() in _MISSING
+
+
+def to_number(cell: str, decimal: str = ".") -> float:
+    """Return the number that a cell holds, infinities included; what is one in Python alone, as 1_0, is none.
+
+    Parameters
+    ----------
+    cell
+        The text.
+    decimal
+        ".", the point before decimals; ",", the comma, with points between thousands; or ",.": the point,
+        with commas between thousands.
+
+    Raises
+    ------
+    ValueError
+        If it is no number.
+    """
+    if "_" in cell or not cell.isascii():
+        raise ValueError(f"{cell!r} is no number")
+    if decimal == ".":
+        return float(cell)
+    bare = cell.strip(SPACE)
+    if decimal == ",":
+        if _COMMA.fullmatch(bare):
+            return float(bare.replace(".", "").replace(",", "."))
+        if "." in bare:
+            raise ValueError(f"{cell!r} has a point that stands between no thousands")
+    elif _THOUSANDS.fullmatch(bare):
+        return float(bare.replace(",", ""))
+    return float(bare)
+
+
+def is_number(cell: str, decimal: str = ".") -> bool:
+    """Tell whether a cell reads as a number."""
+    try:
+        to_number(cell, decimal)
+    except ValueError:
+        return False
+    return True
+
+
+def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[Floats, list[int]]:
+    """Return the numbers of cells [N], NaN where they are missing, and the rows that hold something else."""
+    if decimal == ".":
+        try:  # quick, where every cell is a plain number
+            return np.fromiter(map(_plain, cells), np.float64, len(cells)), []
+        except ValueError:
+            pass
+    values, others = np.full(len(cells), np.nan), []
+    for row, cell in enumerate(cells):
+        try:
+            values[row] = to_number(cell, decimal)
+        except ValueError:
+            if not is_missing(cell):
+                others.append(row)
+    return values, others
+
+
+def _plain(cell: str) -> float:
+    if "_" in cell or not cell.isascii():
+        raise ValueError
+    return float(cell)
+
+
+def readings(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return by which ``decimal`` all cells that are there are numbers; the plain one goes first."""
+    present = [cell for cell in cells if not is_missing(cell)]
+    fit = (mark for mark in (".", ",", ",.") if all(is_number(cell, mark) for cell in present))
+    found = tuple(fit) if present else ()
+    return (".",) if "." in found else found
+
+
+def text_of(value: Any) -> str:
+    """Return what a value of a data frame or of JSON is as a cell: whole numbers without a fraction."""
+    if value is None or str(value) in ("<NA>", "NaT") or value != value:
+        return ""
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < _WHOLE else repr(number)
+    return str(value)

@@ -1,0 +1,102 @@
+"""Take a table from a pandas data frame, or by pandas from a Parquet file."""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpflow_ext.data.reading.cells import text_of
+from gpflow_ext.data.reading.dates import written
+from gpflow_ext.data.reading.problems import Problem, TableError, drop
+from gpflow_ext.data.reading.table import Cells, Table, check_names
+from gpflow_ext.data.reading.text import read_bytes
+
+_ENGINES = "reading Parquet needs pyarrow: pip install gpflow-ext[parquet] ({error})"
+
+
+def is_frame(value: object) -> bool:
+    """Tell whether a value is a data frame, without importing pandas."""
+    return hasattr(value, "columns") and hasattr(value, "iloc")
+
+
+def read_parquet(path: Path, least_rows: int = 2) -> Table:
+    """Read a Parquet file.
+
+    Raises
+    ------
+    TableError
+        If it is no such file, or holds what is no number, text, date or category.
+    ImportError
+        Without pandas or pyarrow.
+    """
+    content, digest = read_bytes(path)
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(io.BytesIO(content))
+    except ImportError as error:
+        raise ImportError(_ENGINES.format(error=error)) from error
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these
+        raise TableError(str(path), [Problem(f"it is no whole Parquet file ({error})")]) from error
+    return from_frame(frame, path.name, digest, least_rows)
+
+
+def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least_rows: int = 2) -> Table:
+    """Take the columns of a data frame; its index is left out.
+
+    Raises
+    ------
+    TableError
+        If it has no columns or rows enough, unnamed or repeated columns, or holds what is no number, text,
+        date or category.
+    """
+    names = [text_of(column) for column in frame.columns]
+    problems = check_names(names)
+    if not names or len(frame) < least_rows:
+        problems.append(
+            Problem(f"it has {len(frame)} rows and {len(names)} columns; it needs at least {least_rows} rows")
+        )
+    columns: list[Cells] = []
+    levels: dict[str, tuple[str, ...]] = {}
+    for number, column in enumerate(names):
+        series = frame.iloc[:, number]
+        cells, wrong = _cells(series)
+        columns.append(cells)
+        if wrong:
+            seen = type(series.iloc[wrong[0]]).__name__
+            what = f"column {column!r} holds what is no number, text or date (a {seen} in row {wrong[0] + 1})"
+            problems.append(Problem(what, column, tuple(wrong), (drop(column),)))
+        if getattr(series.dtype, "ordered", None):
+            levels[column] = tuple(map(text_of, series.dtype.categories))
+    if problems:
+        raise TableError(name, problems)
+    digest = sha256 or _sha256(names, columns)
+    return Table(name, tuple(names), tuple(columns), digest, levels=levels)
+
+
+def _cells(series: Any) -> tuple[Cells, list[int]]:
+    """Return the cells of a column: numbers where they are, else text; and the rows that hold neither."""
+    if series.dtype.kind in "fiu":  # NumPy's and pandas' own, that have missing values
+        return series.to_numpy(dtype=np.float64, na_value=np.nan), []
+    text, wrong = [], []
+    for row, value in enumerate(series):
+        cell = text_of(value)
+        if cell and hasattr(value, "year"):
+            cell = written(value, "ymd")
+        elif cell and not isinstance(value, str | bool | int | float | decimal.Decimal | np.generic):
+            wrong.append(row)
+        text.append(cell)
+    return text, wrong
+
+
+def _sha256(names: Sequence[str], columns: Sequence[Cells]) -> str:
+    digest = hashlib.sha256("\n".join(names).encode())
+    for cells in columns:
+        digest.update(cells.tobytes() if isinstance(cells, np.ndarray) else "\n".join(cells).encode())
+    return digest.hexdigest()

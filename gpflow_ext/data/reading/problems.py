@@ -1,0 +1,89 @@
+"""What is wrong with a table, all of it at once, each with the arguments that would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+LISTED = 20  # names and places in one sentence, at most
+
+
+class Remedy(NamedTuple):
+    """An argument of ``load`` and a value for it."""
+
+    argument: str
+    value: Any
+
+
+def in_python(remedy: Remedy) -> str:
+    """Return a remedy as a call in Python has it."""
+    return f"{remedy.argument}={remedy.value!r}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that keeps a table from being used.
+
+    Parameters
+    ----------
+    what
+        What is wrong and where, without a full stop.
+    column
+        The column, where it is one.
+    rows
+        The rows that it concerns, counted from 0 below the header.
+    remedies
+        Arguments of which each would do.
+    advice
+        What to do about the table itself.
+    """
+
+    what: str
+    column: str | None = None
+    rows: tuple[int, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    advice: str = ""
+
+    def said(self, spell: Callable[[Remedy], str] = in_python) -> str:
+        """Return the problem as a sentence; ``spell`` writes an argument in the words of the reader."""
+        passed = " or ".join(spell(remedy) for remedy in self.remedies)
+        advice = [self.advice] if self.advice else []
+        todo = ", or ".join([*advice, *([f"pass {passed}"] if passed else [])])
+        return f"{self.what}{'; ' if todo else ''}{todo}."
+
+
+class TableError(ValueError):
+    """A table that cannot be used as it was asked for.
+
+    Attributes
+    ----------
+    table
+        The name of the table.
+    problems
+        All that was found, in the order of the columns.
+    """
+
+    def __init__(self, table: str, problems: Sequence[Problem]) -> None:
+        self.table, self.problems = table, tuple(problems)
+        super().__init__(self.said())
+
+    def __reduce__(self) -> tuple[type[TableError], tuple[str, tuple[Problem, ...]]]:
+        return type(self), (self.table, self.problems)
+
+    def said(self, spell: Callable[[Remedy], str] = in_python) -> str:
+        """Return all problems as text; ``spell`` writes an argument in the words of the reader."""
+        sentences = [problem.said(spell) for problem in self.problems]
+        if len(sentences) == 1:
+            return f"{self.table}: {sentences[0]}"
+        return "\n- ".join([f"{self.table} has {len(sentences)} problems:", *sentences])
+
+
+def drop(column: str) -> Remedy:
+    """Return the remedy that leaves a column out."""
+    return Remedy("drop", [column])
+
+
+def listed(items: Sequence[str], most: int = LISTED) -> str:
+    """Return items as a sentence lists them."""
+    return ", ".join(items[:most]) + (f", ... {len(items)} in all" if len(items) > most else "")

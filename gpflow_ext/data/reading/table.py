@@ -1,0 +1,100 @@
+"""A table as it was found: columns of text or of numbers, and where each row stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpflow_ext.data.reading.cells import text_of
+from gpflow_ext.data.reading.problems import Problem
+
+Place = Callable[[int], str]  # says where a row is found in its source
+Cells = Sequence[str] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Named columns of N cells: text, or numbers with NaN for what is missing.
+
+    Parameters
+    ----------
+    name
+        Of the file, for messages.
+    names, columns
+        The columns in their order.
+    sha256
+        Of the file or frame.
+    lines
+        The line of the file on which each row ends; None where rows have no lines.
+    levels
+        Levels in order, of columns whose source tells it.
+    notes
+        What reading has assumed or changed.
+    comma_likely
+        Whether decimal commas are likely, because semicolons stand between the cells.
+    second
+        A table with the test rows, which follow this one's.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    columns: tuple[Cells, ...]
+    sha256: str
+    lines: tuple[int, ...] | None = None
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    comma_likely: bool = False
+    second: Table | None = None
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of this table alone."""
+        return len(self.columns[0])
+
+    def __len__(self) -> int:
+        return self.own_rows + (0 if self.second is None else len(self.second))
+
+    def column(self, name: str) -> Cells:
+        """Return the cells of one column, those of the second table behind those of the first."""
+        own = self.columns[self.names.index(name)]
+        if self.second is None:
+            return own
+        other = self.second.column(name)
+        if isinstance(own, np.ndarray) and isinstance(other, np.ndarray):
+            return np.concatenate([own, other])
+        return [*text(own), *text(other)]
+
+    def place(self, row: int) -> str:
+        """Say where a row stands: a line of its file, or a row, counted from 1."""
+        if self.second is not None and row >= self.own_rows:
+            return f"{self.second.place(row - self.own_rows)} of {self.second.name}"
+        return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
+
+
+def text(cells: Cells) -> Sequence[str]:
+    """Return cells as text."""
+    return [text_of(value) for value in cells] if isinstance(cells, np.ndarray) else cells
+
+
+def check_names(names: Sequence[Any]) -> list[Problem]:
+    """Return what is wrong with the names of columns."""
+    problems = []
+    for number, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            problems.append(
+                Problem(
+                    f"column {number + 1} has no name in the header",
+                    advice="name it, or take it out of the file (a row index is often written this way)",
+                )
+            )
+    repeated = sorted(
+        {name for name in names if isinstance(name, str) and name and list(names).count(name) > 1}
+    )
+    for name in repeated:
+        advice = "column names must differ (is the first line really a header?)"
+        problems.append(Problem(f"the header repeats {name!r}", name, advice=advice))
+    return problems

@@ -1,0 +1,133 @@
+"""Read a file of text into columns of cells, naming the lines where that fails.
+
+The cells are taken apart by the standard library: pandas fills short rows with empty cells, and says nothing.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import hashlib
+import io
+import itertools
+import lzma
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpflow_ext.data.reading.cells import is_missing, is_number
+from gpflow_ext.data.reading.problems import LISTED, Problem, TableError, listed
+from gpflow_ext.data.reading.table import Table, check_names
+
+_SEPARATORS = ",;\t|"
+_LOOKED_AT = 20  # rows, to find the separator
+_OPEN: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+}
+SUFFIXES = tuple(kind + packed for kind in (".csv", ".tsv", ".txt", ".data") for packed in ("", *_OPEN))
+
+
+def read_bytes(path: Path) -> tuple[bytes, str]:
+    """Return the (decompressed) content of a file and the SHA-256 of the file as it lies on the disk."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}; check the path.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if path.suffix in _OPEN:
+        try:
+            content = _OPEN[path.suffix](content)
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            kind = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}[path.suffix]
+            raise ValueError(f"{path} is not a complete {kind} file ({error}); compress it again.") from error
+    return content, digest
+
+
+def read_text(path: Path, least_rows: int = 2) -> Table:
+    """Read a table of text with a header line, compressed or not.
+
+    The separator is the one of comma, semicolon, tab and bar that divides the first rows into equally many
+    cells; of several not the comma, which may stand before decimals, and of others the one of most cells.
+
+    Raises
+    ------
+    TableError
+        If the file is empty, not UTF-8, has no header, too few data rows, unnamed or repeated columns, or
+        rows of another length than the header.
+    """
+    content, digest = read_bytes(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        what = f"it is not UTF-8 text (byte {error.start})"
+        raise TableError(str(path), [Problem(what, advice="save it as UTF-8")]) from error
+    if not text.strip():
+        raise TableError(str(path), [Problem("it is empty", advice="write a header line and data rows")])
+    separator = _separator(text)
+    rows, lines = _rows(text, separator, path)
+    names = [cell.strip() for cell in rows[0]]
+    problems = _header_problems(names) or check_names(names)
+    if len(rows) <= least_rows:
+        problems.append(
+            Problem(f"it has {len(rows) - 1} data rows below its header; it needs at least {least_rows}")
+        )
+    problems += _ragged(rows, lines, len(names))
+    if problems:
+        raise TableError(str(path), problems)
+    columns = tuple(zip(*rows[1:], strict=True))
+    return Table(path.name, tuple(names), columns, digest, tuple(lines[1:]), comma_likely=separator == ";")
+
+
+def _separator(text: str) -> str:
+    sample = list(itertools.islice(io.StringIO(text.lstrip("\r\n"), newline=""), _LOOKED_AT + 1))
+
+    def rank(mark: str) -> tuple[bool, bool, int]:
+        try:
+            widths = [len(row) for row in csv.reader(sample, delimiter=mark, skipinitialspace=True) if row]
+        except csv.Error:
+            return False, False, 0
+        divides = len(set(widths)) == 1 and widths[0] > 1
+        return divides, divides and mark != ",", widths[0]
+
+    return max(_SEPARATORS, key=rank)
+
+
+def _rows(text: str, separator: str, path: Path) -> tuple[list[list[str]], list[int]]:
+    """Split text into rows of cells, leaving out blank lines, with the line on which each row ends."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        for row in reader:
+            if row not in ([], [""]):
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise TableError(str(path), [Problem(f"line {reader.line_num}: {error}")]) from error
+    return rows, lines
+
+
+def _header_problems(names: Sequence[str]) -> list[Problem]:
+    if not all(is_number(name) or is_missing(name) for name in names):
+        return []
+    seen = listed(names, 4)
+    what = f"it has no header: its first line holds only numbers ({seen})"
+    return [Problem(what, advice="add a line with the column names")]
+
+
+def _ragged(rows: Sequence[Sequence[str]], lines: Sequence[int], width: int) -> list[Problem]:
+    wrong = [row for row, cells in enumerate(rows) if len(cells) != width]
+    if not wrong:
+        return []
+    told = "; ".join(f"line {lines[row]}: {len(rows[row])} cells" for row in wrong[:LISTED])
+    more = f"; ... {len(wrong)} rows in all" if len(wrong) > LISTED else ""
+    return [
+        Problem(
+            f"{told} where the header has {width} columns{more}",
+            rows=tuple(row - 1 for row in wrong),
+            advice="complete the rows, or quote cells that contain the separator",
+        )
+    ]

@@ -1,0 +1,226 @@
+"""How raw columns become the inputs of a model: what is stored with a split and with an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading.cells import Floats
+from gpflow_ext.data.reading.problems import Problem, TableError, listed
+
+Kind = Literal["number", "date", "one-hot", "ordinal"]
+Cells = Any  # numbers [N], or a sequence of N texts
+
+
+@dataclass(frozen=True)
+class Column:
+    """One raw column and the inputs that are made of it.
+
+    Parameters
+    ----------
+    name
+        As the table has it.
+    kind
+        A "number" stays itself; a "date" becomes the days since the first one; "one-hot" makes a column of 0
+        and 1 for each level, all 0 for a level that is not known; "ordinal" the place of the level, from 0.
+    levels
+        Of a category.
+    decimal
+        Where the cells of a number are text: how they are read, as `to_number` takes it.
+    date_order
+        "ymd", "dmy" or "mdy", of a date.
+    origin
+        The Julian day number from which a date is counted.
+    fill
+        What stands for a missing cell in each input; nothing where it makes the row not finite.
+    flagged
+        Whether an input of 0 and 1 tells which cells were missing.
+    """
+
+    name: str
+    kind: Kind = "number"
+    levels: tuple[str, ...] = ()
+    decimal: str = "."
+    date_order: str = ""
+    origin: int = 0
+    fill: tuple[float, ...] = ()
+    flagged: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its cells are text to a model that is served."""
+        return self.kind != "number"
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of its inputs, the one that tells what was missing left out."""
+        if self.kind == "one-hot":
+            return tuple(f"{self.name}={level}" for level in self.levels)
+        return (self.name,)
+
+    def missing(self, column: Cells) -> NDArray[np.bool_]:
+        """Tell which cells are missing, [N]."""
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            return np.isnan(column)
+        if self.kind == "number":
+            return np.isnan(self.values(column)[:, 0])
+        return np.fromiter(map(cells.is_missing, column), bool, len(column))
+
+    def values(self, column: Cells) -> Floats:
+        """Return its inputs [N, k], NaN where a cell is missing or is no date and no known level in order."""
+        if self.kind == "number":
+            if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+                return column[:, None].astype(np.float64, copy=False)
+            return cells.numbers(column, self.decimal)[0][:, None]
+        if self.kind == "date":
+            return dates.days_since(column, self.date_order, self.origin)[:, None]
+        place = {level: float(number) for number, level in enumerate(self.levels)}
+        codes = np.array([place.get(cell.strip(cells.SPACE), np.nan) for cell in column])[:, None]
+        if self.kind == "ordinal":
+            return codes
+        coded = np.equal(codes, np.arange(len(self.levels))).astype(np.float64)
+        coded[self.missing(column)] = np.nan
+        return coded
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How the raw columns of a table become inputs [N, D], before they are standardised."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the D inputs: those of the columns in order, then those that tell what was missing."""
+        names = [name for column in self.columns for name in column.input_names]
+        return (*names, *(f"{column.name} is missing" for column in self.columns if column.flagged))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are numbers that become inputs as they are."""
+        return all(column.kind == "number" and not column.fill for column in self.columns)
+
+    def inputs(self, rows: Any) -> Floats:
+        """Return the inputs [N, D] of raw rows.
+
+        Parameters
+        ----------
+        rows
+            A data frame, a mapping from column to cells, or a sequence of mappings from column to cell.
+            Further columns are ignored.
+
+        Returns
+        -------
+        Inputs in the units of the table. A cell that is missing gets the column's fill, or makes its row NaN;
+        so does a text that is no date, or no known level of an order, whatever the fill; a level of a one-hot
+        column that is not known has 0 in all its inputs.
+
+        Raises
+        ------
+        TableError
+            For columns that are not there, and cells that are no numbers where numbers are needed.
+        """
+        raw = self.cells(rows)
+        parts, flags = [], []
+        for column in self.columns:
+            values, gaps = column.values(raw[column.name]), column.missing(raw[column.name])
+            if column.fill:
+                values = np.where(gaps[:, None], column.fill, values)
+            parts.append(values)
+            flags += [gaps.astype(np.float64)[:, None]] if column.flagged else []
+        return np.concatenate([*parts, *flags], axis=1)
+
+    def cells(self, rows: Any) -> dict[str, NDArray[Any]]:
+        """Return the columns of raw rows as a served model takes them: numbers, or text, [N] each."""
+        given = _by_column(rows, [column.name for column in self.columns])
+        found: dict[str, NDArray[Any]] = {}
+        problems: list[Problem] = []
+        for column in self.columns:
+            values = given[column.name]
+            if column.is_text:
+                found[column.name] = np.array([_text(value, column) for value in values], dtype=object)
+            elif getattr(getattr(values, "dtype", None), "kind", "O") in ("f", "i", "u"):
+                found[column.name] = np.asarray(values, np.float64)
+            else:
+                found[column.name], wrong = _numbers(list(values), column)
+                problems += [] if wrong is None else [wrong]
+        lengths = {name: len(column) for name, column in found.items()}
+        if len(set(lengths.values())) > 1:
+            problems.append(Problem(f"the columns have not as many rows each: {lengths}"))
+        if problems:
+            raise TableError("rows", problems)
+        return found
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return the columns in types that JSON has."""
+        return [
+            {**asdict(c), "levels": list(c.levels), "fill": [float(value) for value in c.fill]}
+            for c in self.columns
+        ]
+
+    @classmethod
+    def from_plain(cls, columns: Sequence[Mapping[str, Any]]) -> Treatment:
+        """Return the treatment that was written by ``plain``; what else was written there is ignored."""
+        fields = Column.__dataclass_fields__
+        given = [{key: value for key, value in each.items() if key in fields} for each in columns]
+        return cls(
+            tuple(
+                Column(**{**each, "levels": tuple(each["levels"]), "fill": tuple(each["fill"])})
+                for each in given
+            )
+        )
+
+
+def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+    is_frame = hasattr(rows, "columns") and hasattr(rows, "iloc")
+    if not is_frame and not isinstance(rows, Mapping):
+        rows = list(rows)
+        if not all(isinstance(row, Mapping) for row in rows):
+            raise ValueError("rows must be a data frame, a mapping of columns, or a list of mappings")
+        lacking = [name for name in names if any(name not in row for row in rows)]
+        return {name: [row[name] for row in rows] for name in _there(names, lacking, rows[0] if rows else ())}
+    there = list(rows.columns) if is_frame else list(rows)
+    lacking = [name for name in names if name not in there]
+    found = {name: rows[name] for name in _there(names, lacking, there)}
+    if not is_frame and any(isinstance(cell, str) or not hasattr(cell, "__len__") for cell in found.values()):
+        return {name: [cell] for name, cell in found.items()}  # one row
+    return found
+
+
+def _there(names: Sequence[str], lacking: Sequence[str], there: Any) -> Sequence[str]:
+    if lacking:
+        what = (
+            f"the columns {listed(lacking)} are not there; there are {listed([str(name) for name in there])}"
+        )
+        raise TableError("rows", [Problem(what)])
+    return names
+
+
+def _text(value: Any, column: Column) -> str:
+    if (column.kind == "date" and hasattr(value, "year")) or isinstance(value, np.datetime64):
+        return "" if value != value else dates.written(value, column.date_order or "ymd")
+    return cells.text_of(value)
+
+
+def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]:
+    """Return a column of numbers and of text that holds numbers, and what is wrong with it."""
+    numbers, wrong = np.full(len(values), np.nan), []
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, str):
+                numbers[row] = np.nan if cells.is_missing(value) else cells.to_number(value, column.decimal)
+            elif cells.text_of(value):
+                numbers[row] = float(value)
+        except (TypeError, ValueError):
+            wrong.append(row)
+    if not wrong:
+        return numbers, None
+    what = (
+        f"row {wrong[0]}, column {column.name!r}: {values[wrong[0]]!r} is no number ({len(wrong)} such cells)"
+    )
+    return numbers, Problem(what, column.name, tuple(wrong))

@@ -1,0 +1,181 @@
+"""The graph that makes inputs of raw rows: what `Treatment.inputs` does, in operations of TensorFlow.
+
+No table is looked up: a level is compared with each level of its column, so that nothing has to be
+initialised and the graph touches no file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading.treatment import Column, Treatment
+
+NAME = "predict_raw"
+_RESERVED = frozenset(("self", "args", "kwargs"))  # of the methods that take the tensors by their names
+_MOST_COLUMNS = 256  # of numbers alone, that get a tensor each
+_ROWS = 12  # that an export tries
+
+
+def tensor_names(names: Sequence[str]) -> list[str]:
+    """Return a name for the tensor of each column: its own, where letters, digits and _ make it up.
+
+    Others get _ for what is not allowed; names that differ in case alone get a number, for TensorFlow.
+    """
+    found: list[str] = []
+    for name in names:
+        stem = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "column"
+        if not stem[0].isalpha():
+            stem = f"column_{stem}"
+        if keyword.iskeyword(stem) or stem in _RESERVED:
+            stem = f"{stem}_column"
+        taken = {other.lower() for other in found}
+        number = next(n for n in range(1, len(names) + 2) if _numbered(stem, n).lower() not in taken)
+        found.append(_numbered(stem, number))
+    return found
+
+
+def _numbered(stem: str, number: int) -> str:
+    return stem if number == 1 else f"{stem}_{number}"
+
+
+def describe(treatment: Treatment) -> list[dict[str, Any]]:
+    """Return the columns as a manifest has them, with the names of their tensors."""
+    columns = treatment.plain()
+    names = tensor_names([column["name"] for column in columns])
+    return [{**column, "tensor": name} for column, name in zip(columns, names, strict=True)]
+
+
+def raw_signature(
+    treatment: Treatment, predict: Any, dtype: tf.DType
+) -> tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]:
+    """Return the function of raw columns [N] each, to be traced with the specifications that come along.
+
+    Parameters
+    ----------
+    treatment
+        How the columns become inputs.
+    predict
+        The concrete function of inputs [N, D].
+    dtype
+        Of the inputs.
+    """
+    names = tensor_names([column.name for column in treatment.columns])
+
+    def predict_raw(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs: dict[str, tf.Tensor] = predict(tf.cast(_inputs(treatment, tensors), dtype))
+        return outputs
+
+    # Other names than the tensors', which TensorFlow would write in small letters.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(f"column{number}", kind) for number in range(len(names))]
+    vars(predict_raw)["__signature__"] = inspect.Signature(parameters)
+    dtypes = (tf.string if column.is_text else tf.float64 for column in treatment.columns)
+    return predict_raw, [tf.TensorSpec([None], each, name) for each, name in zip(dtypes, names, strict=True)]
+
+
+def treatment_of(data: Any, width: int) -> Treatment | None:
+    """Return how the columns of data became inputs, or ``None`` where there is no signature for them.
+
+    Raises
+    ------
+    ValueError
+        If they make another number of inputs than the model takes.
+    """
+    treatment: Treatment | None = getattr(data, "treatment", None)
+    if treatment is None:
+        return None
+    if len(treatment.input_names) != width:
+        raise ValueError(
+            f"the columns of data make {len(treatment.input_names)} inputs, and the model takes {width}: "
+            "leave out data=, or train the model on all of them"
+        )
+    if len(treatment.columns) > _MOST_COLUMNS and treatment.is_plain:
+        return None  # a tensor for each would take long to trace, and the row is that of the inputs
+    return treatment
+
+
+def check_alike(treatment: Treatment, signatures: Mapping[str, Any]) -> None:
+    """Raise a ``ValueError`` unless the graph makes the same of raw rows as `Treatment.inputs`."""
+    raw = _trial(treatment)
+    tensors = dict(zip(tensor_names(list(raw)), map(tf.constant, raw.values()), strict=True))
+    found, predict = signatures[NAME](**tensors), signatures["serving_default"]
+    [spec] = predict.structured_input_signature[0]
+    for key, value in predict(tf.constant(treatment.inputs(raw), spec.dtype)).items():
+        same = value.numpy() == found[key].numpy()
+        if value.dtype.is_floating:
+            same = np.isclose(value, found[key], rtol=1e-6, atol=0.0, equal_nan=True)
+        if not np.all(same):
+            raise ValueError(
+                f"the exported graph makes other inputs of raw rows than data does, by its {key}"
+            )
+
+
+def _trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
+    """Return raw columns that hold what rows may hold: all levels, dates, gaps, and what is not known."""
+    first = datetime.date(2000, 1, 1)
+    found: dict[str, Any] = {}
+    for column in treatment.columns:
+        if column.kind == "number":
+            centre = column.fill[0] if column.fill else 1.0
+            values: list[Any] = [None, *(centre * (1 + k / _ROWS) for k in range(_ROWS - 1))]
+        elif column.kind == "date":
+            days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 3)]
+            values = ["", "31.02.2000", *(dates.written(day, column.date_order) for day in days), "soon"]
+        else:
+            values = ["n/a", "no such level", *np.resize(column.levels, _ROWS - 2)]
+        found[column.name] = values
+    return treatment.cells(found)
+
+
+def _inputs(treatment: Treatment, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    parts, flags = [], []
+    for column, tensor in zip(treatment.columns, tensors, strict=True):
+        bare = tf.strings.strip(tensor) if column.is_text else tensor
+        gaps = tf.strings.regex_full_match(bare, cells.MISSING) if column.is_text else tf.math.is_nan(bare)
+        values = _values(column, bare, gaps)  # [N, k]
+        if column.fill:
+            values = tf.where(gaps[:, None], tf.constant(column.fill, tf.float64), values)
+        parts.append(values)
+        flags += [tf.cast(gaps, tf.float64)[:, None]] if column.flagged else []
+    return tf.concat([*parts, *flags], axis=1)
+
+
+def _values(column: Column, bare: tf.Tensor, gaps: tf.Tensor) -> tf.Tensor:
+    if column.kind == "number":
+        return bare[:, None]
+    nan = tf.constant(np.nan, tf.float64)
+    if column.kind == "date":
+        return _days(column, bare)[:, None]
+    known = tf.equal(bare[:, None], tf.constant(list(column.levels)))  # [N, levels]
+    coded = tf.cast(known, tf.float64)
+    if column.kind == "one-hot":
+        return tf.where(gaps[:, None], nan, coded)
+    place = tf.reduce_sum(coded * np.arange(len(column.levels), dtype=np.float64), axis=1, keepdims=True)
+    return tf.where(tf.reduce_any(known, axis=1, keepdims=True) & ~gaps[:, None], place, nan)
+
+
+def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
+    """Return the days since the origin of the column, NaN where a cell is no date."""
+    pattern = dates.PATTERNS[column.date_order]
+    fits = tf.strings.regex_full_match(bare, pattern)
+    stand_in = dates.written(datetime.date(2000, 1, 1), column.date_order)
+    safe = tf.where(fits, bare, stand_in)  # a text that is no number would end the call
+
+    def part(group: int, kind: tf.DType) -> tf.Tensor:  # 0 before it, for what may be absent
+        return tf.strings.to_number(tf.strings.regex_replace(safe, pattern, rf"0\{group}"), kind)
+
+    year, month, day = (part(group, tf.int64) for group in dates.groups(column.date_order))
+    hour, minute, second = part(4, tf.int64), part(5, tf.int64), part(6, tf.float64)
+    valid = fits & dates.is_valid(year, month, day, hour, minute, second)
+    seconds = 60.0 * tf.cast(60 * hour + minute, tf.float64) + second
+    since = tf.cast(dates.julian_day(year, month, day) - column.origin, tf.float64) + seconds / 86400.0
+    return tf.where(valid, since, tf.constant(np.nan, tf.float64))

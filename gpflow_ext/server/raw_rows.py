@@ -1,0 +1,92 @@
+"""Reads the raw rows of a predict call: cells of numbers and of text by the tensors of their columns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .limits import ERRORS, Limits, RefusedError, shown
+
+Array = npt.NDArray[Any]
+RAW = "predict_raw"
+_LARGEST = int(np.finfo(np.float64).max)
+
+
+def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> dict[str, Array]:
+    """Return the columns of a request, [N] each; ``null`` is a cell that is missing.
+
+    Parameters
+    ----------
+    request
+        With ``instances``, a list of objects of cells, or ``inputs``, an object of lists of cells.
+    inputs
+        The ``dtype`` of each column, of a manifest.
+    limits
+        How many rows there may be.
+
+    Raises
+    ------
+    RefusedError
+        422, for other columns, columns that are not equally long, and cells of another type.
+    """
+    columns = (
+        _by_column(request["inputs"], inputs) if "inputs" in request else _by_row(request, inputs, limits)
+    )
+    lengths = {key: len(column) for key, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise RefusedError(422, f"all columns must have as many rows; found {lengths}")
+    rows = next(iter(lengths.values()))
+    if not 0 < rows <= limits.rows:
+        raise RefusedError(422, f"there are {rows} rows; the server takes 1 to {limits.rows} in a call")
+    return {key: _array(key, columns[key], spec["dtype"] == "string") for key, spec in inputs.items()}
+
+
+def _by_column(value: Any, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
+    if not isinstance(value, dict) or value.keys() != inputs.keys():
+        found = sorted(value) if isinstance(value, dict) else value
+        raise RefusedError(422, f"inputs must be an object of {', '.join(inputs)}; found {shown(found)}")
+    wrong = [f"{key} is no list of cells" for key, column in value.items() if not isinstance(column, list)]
+    if wrong:
+        raise RefusedError(422, *wrong)
+    return value
+
+
+def _by_row(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> dict[str, list[Any]]:
+    rows = request["instances"]
+    if not isinstance(rows, list) or len(rows) > limits.rows:
+        raise RefusedError(422, f"instances must be a list of 1 to {limits.rows} rows")
+    wrong = (i for i, row in enumerate(rows) if not isinstance(row, dict) or row.keys() != inputs.keys())
+    reasons = [f"row {i} must be an object with {', '.join(inputs)}" for i in itertools.islice(wrong, ERRORS)]
+    if reasons:
+        raise RefusedError(422, *reasons)
+    return {key: [row[key] for row in rows] for key in inputs}
+
+
+def _array(name: str, cells: list[Any], is_text: bool) -> Array:
+    what, fits = ("text", _is_text) if is_text else ("number", _is_number)
+    places = ((row, cell) for row, cell in enumerate(cells) if cell is not None and not fits(cell))
+    wrong = [
+        f"row {row}, {name}: {shown(cell)} is no {what}" for row, cell in itertools.islice(places, ERRORS)
+    ]
+    if wrong:
+        raise RefusedError(422, *wrong)
+    if is_text:
+        return np.array(["" if cell is None else cell for cell in cells], dtype=object)
+    return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+
+
+def _is_text(cell: Any) -> bool:
+    """Tell whether a cell is text that has bytes: half of a surrogate pair has none."""
+    try:
+        return isinstance(cell, str) and cell.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_number(cell: Any) -> bool:
+    return (type(cell) is float and math.isfinite(cell)) or (type(cell) is int and abs(cell) <= _LARGEST)

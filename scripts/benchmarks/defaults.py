@@ -1,0 +1,127 @@
+"""Every model at its defaults on public tables, beside other libraries, and how near its fit comes to the best one."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import _cli
+from ..shared import report
+
+EPILOG = """\
+examples
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --threads 1 --splits 10    everything, hours
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --tables sonar iris --rows 300 --out runs/defaults.md
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --page                     the page alone, from the journal
+
+One line for each table, split and model goes to the .jsonl beside the page as it is measured, and a rerun skips what is
+there: stop it at any time. On the first split each model of the package is also fitted from random starts, for the best
+objective that is known. A table with more rows than --rows is cut to as many of its training part.
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser."""
+    new = argparse.ArgumentParser(
+        prog="python -m scripts.benchmarks.defaults",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument("--tables", nargs="+", metavar="NAME", help="some of them (default: all)")
+    new.add_argument("--models", nargs="+", metavar="NAME", help="some of them (default: all)")
+    new.add_argument("--splits", type=int, default=3, metavar="K", help="of each table (default: 3)")
+    new.add_argument(
+        "--rows", type=int, default=1500, metavar="N", help="training rows at most (default: 1500)"
+    )
+    new.add_argument("--starts", type=int, default=10, metavar="S", help="random starts (default: 10)")
+    new.add_argument(
+        "--cap",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="seconds after which no further random start begins, and GPflow's optimiser ends (default: 120)",
+    )
+    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    new.add_argument(
+        "--out",
+        type=Path,
+        default=Path("docs/results/benchmark_defaults.md"),
+        metavar="FILE.md",
+        help="the page; the journal beside it (default: %(default)s)",
+    )
+    return new
+
+
+def run(options: argparse.Namespace, journal: Any) -> None:
+    """Measure what the journal lacks, split by split."""
+    from . import defaults_tables
+
+    for split in range(options.splits):
+        for table in options.tables or defaults_tables.TABLES:
+            if split and table in defaults_tables.FIXED:
+                continue
+            part = defaults_tables.load(table, split, options.rows)
+            where = {"table": table, "split": split, "rows": len(part.X), "task": part.task}
+            for name, measure in contenders(part, split, options).items():
+                if options.models is None or name.split(" from random")[0] in options.models:
+                    journal.once({**where, "model": name}, functools.partial(_guarded, measure))
+            print(f"{table}, split {split}: done", flush=True)
+
+
+def contenders(part: Any, split: int, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """Return how each model is measured on one part."""
+    from . import defaults_models as models
+    from . import defaults_peers as peers
+
+    found: dict[str, Callable[[], Any]] = {}
+    for name, build in models.ours(part).items():
+        found[name] = functools.partial(models.measure, build, part)
+    for name, fit in peers.peers(part).items():
+        found[name] = functools.partial(peers.measure, fit, part)
+    for name, build in models.gpflow_builds(part).items():
+        found[name] = functools.partial(models.gpflow_by_scipy, build, part, options.cap)
+    if split == 0:
+        for name, build in models.ours(part).items():
+            found[f"{name} from random starts"] = functools.partial(
+                models.best_of_random, build, part, options.starts, options.cap
+            )
+    return found
+
+
+def _guarded(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Measure; a contender that raises is recorded with its error, and the others go on."""
+    try:
+        return measure()
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"[:300]}
+
+
+def main() -> None:
+    """Measure and write."""
+    options = arguments().parse_args()
+    report.set_threads(options.threads)
+    from ..shared.journal import Journal
+    from . import defaults_page
+
+    if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
+        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
+    begin = time.perf_counter()
+    journal = Journal(options.out.with_suffix(".jsonl"))
+    journal.heading = {"environment": report.environment(options.threads)}
+    if not options.page:
+        run(options, journal)
+    report.write(options.out, defaults_page.text(journal.records))
+    print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
+
+
+if __name__ == "__main__":
+    _cli.run(main)

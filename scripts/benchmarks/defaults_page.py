@@ -1,0 +1,226 @@
+"""The page of the benchmark of defaults, from its journal alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..shared import report
+from .defaults_tables import ARD, GP, LINEAR
+
+Record = dict[str, Any]
+RANDOM = " from random starts"
+NEAR, SHARE = 0.1, 1e-3  # nats, and of the objective: a fit as near as that to the best one known is there
+HEADLINES = {  # what the guide recommends for the task
+    "binary": "VGPKMM",
+    "multiclass": "VGPKMM",
+    "ordinal": "VGPKMM",
+    "count": "VGPKMM",
+    "regression": "GPR by fit",
+    "outputs": "GPRNTensor",
+}
+OURS = ("VGPKMM", "GPLaplace", "SparseEP", "SVGPRobustMax", "GPR by fit", "GPRNTensor")
+MOST_ROWS = 5000
+TEXT = """\
+# Defaults on public tables
+
+Each model of the package that fits the task, at its defaults: a squared exponential with one length scale of 1, or with one for each of up to
+20 inputs ("ARD"); inputs standardised, real targets too. Beside it other libraries at theirs: scikit-learn's Gaussian process with the same
+kernel, logistic, ordinal, Poisson and Bayesian linear regression ("linear"), calibrated SVC, gradient boosting, GPflow's own models by its own
+optimiser, GPBoost. All on the same splits, one process, one after the other; tables with more rows are cut. Written by
+`python -m scripts.benchmarks.defaults`, which says more with `--help`.
+"""
+
+
+class Compared(NamedTuple):
+    """The NLPD of ours less that of another on each split, and what that says."""
+
+    name: str
+    mean: float
+    error: float
+
+    @property
+    def behind(self) -> bool:
+        """Whether ours is behind by more than a standard error."""
+        return self.mean > self.error
+
+
+def text(records: Sequence[Record]) -> str:
+    """Return the page."""
+    where = [record["environment"] for record in records if "environment" in record]
+    measured = [record for record in records if "table" in record]
+    tables = list(dict.fromkeys(record["table"] for record in measured))
+    parts = [TEXT, *(report.describe(each) + "\n" for each in where), "## Targets\n"]
+    parts += [
+        report.table(("target", "measured", "met"), verdicts(measured)),
+        "## Where the fits end\n",
+        ENDS,
+    ]
+    parts += [
+        report.table(("", "", "reached", "best of random starts", "starts", "less by", ""), ends(measured))
+    ]
+    parts += ["## Recommended models beside the others\n", HEADLINE, _headlines(measured)]
+    for name in tables:
+        chosen = [record for record in measured if record["table"] == name]
+        parts += [
+            f"## {name}\n",
+            f"{chosen[0]['task']}, {chosen[0]['rows']} training rows.\n",
+            _table(chosen),
+        ]
+    return "\n".join(parts)
+
+
+ENDS = """\
+On the first split: the objective that a default fit has reached, and the best one of fits from random starts, whose parameters are
+multiplied by log-normal factors of deviation 2. A negative number is a default fit that is better than all of these.
+"""
+HEADLINE = """\
+NLPD of the model that [the guide](../choosing.md) recommends, with the kernel that has the higher bound, less that of others: mean and
+standard error over the splits. "Behind" is more than one standard error above.
+"""
+
+
+def ends(records: Sequence[Record]) -> list[Sequence[str]]:
+    """Return how far each default fit of the first split is from the best one known."""
+    found: list[Sequence[str]] = []
+    for table, model, reached, best, starts in _pairs(records):
+        less = best - reached
+        is_there = "there" if less <= allowed(best) else "no"
+        values = f"{reached:.3f}", f"{best:.3f}", str(starts), f"{less:.3g}"
+        found.append((table, model, *values, is_there))
+    return found
+
+
+def allowed(best: float) -> float:
+    """Return by how many nats a fit may be lower than the best one known."""
+    return max(NEAR, SHARE * abs(best))
+
+
+def _pairs(records: Iterable[Record]) -> list[tuple[str, str, float, float, int]]:
+    by_key = {(r["table"], r["model"]): r for r in records if r["split"] == 0 and "failed" not in r}
+    found = []
+    for (table, model), record in by_key.items():
+        other = by_key.get((table, model + RANDOM))
+        if other is not None and other["objective"] is not None:
+            found.append((table, model, record["objective"], other["objective"], other["starts"]))
+    return found
+
+
+def headline(records: Sequence[Record], table: str) -> dict[int, Record]:
+    """Return for each split the record of the recommended model, with the kernel of the higher objective."""
+    chosen = [r for r in records if r["table"] == table and "failed" not in r]
+    name = HEADLINES[chosen[0]["task"]] if chosen else ""
+    found: dict[int, Record] = {}
+    for record in chosen:
+        if record["model"] in (name, name + ARD):
+            other = found.get(record["split"])
+            if other is None or record["objective"] > other["objective"]:
+                found[record["split"]] = record
+    return found
+
+
+def comparisons(records: Sequence[Record], table: str) -> list[Compared]:
+    """Return the recommended model less each model of another library."""
+    mine = headline(records, table)
+    others: dict[str, dict[int, float]] = {}
+    for record in records:
+        foreign = not record["model"].startswith(OURS)
+        if record["table"] == table and foreign and "nlpd" in record:
+            others.setdefault(record["model"], {})[record["split"]] = record["nlpd"]
+    found = []
+    for name, theirs in others.items():
+        splits = sorted(mine.keys() & theirs.keys())
+        if splits:
+            gaps = [mine[split]["nlpd"] - theirs[split] for split in splits]
+            found.append(Compared(name, float(np.mean(gaps)), _standard_error(gaps)))
+    return found
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """Return each target, what was measured, and whether it is met."""
+    found = []
+    near = {pair[:2]: pair[3] - pair[2] <= allowed(pair[3]) for pair in _pairs(records)}
+    if near:
+        far = ", ".join(f"{model} on {table}" for (table, model), there in near.items() if not there)
+        says = f"{sum(near.values())} of {len(near)}" + (f"; not {far}" if far else "")
+        found.append(
+            (
+                "default fits within 0.1 nat or 0.1 % of the best objective known",
+                says,
+                _yes(all(near.values())),
+            )
+        )
+    tables = [name for name in dict.fromkeys(r["table"] for r in records) if headline(records, name)]
+    compared = {name: comparisons(records, name) for name in tables}
+    behind = {
+        name: [each for each in found_ if each.name in (GP, LINEAR) and each.behind]
+        for name, found_ in compared.items()
+    }
+    late = ", ".join(f"{name} ({each[0].mean:+.3f})" for name, each in behind.items() if each)
+    says = f"{sum(not each for each in behind.values())} of {len(tables)}" + (
+        f"; behind on {late}" if late else ""
+    )
+    target = "NLPD not behind scikit-learn's GP or the linear model by more than a standard error"
+    found.append((target, says, _yes(not late)))
+    level = [name for name in tables if not any(each.behind for each in compared[name])]
+    lost = ", ".join(name for name in tables if name not in level)
+    says = f"{len(level)} of {len(tables)}" + (f"; not {lost}" if lost else "")
+    target = f"best or level with the best of all on most tables under {MOST_ROWS:,} rows"
+    return [*found, (target, says, _yes(2 * len(level) > len(tables)))]
+
+
+def _yes(met: bool) -> str:
+    return "yes" if met else "no"
+
+
+def _headlines(records: Sequence[Record]) -> str:
+    rows = []
+    for name in dict.fromkeys(record["table"] for record in records):
+        mine = headline(records, name)
+        if not mine:
+            continue
+        found = {each.name: each for each in comparisons(records, name)}
+        best = max(found.values(), key=lambda each: each.mean, default=None)
+        used = sorted({record["model"] for record in mine.values()})
+        nlpd = float(np.mean([record["nlpd"] for record in mine.values()]))
+        cells = [_gap(found.get(GP)), _gap(found.get(LINEAR))]
+        cells.append("–" if best is None else f"{best.name}: {_gap(best)}")
+        rows.append((name, " / ".join(used), f"{nlpd:.3f}", *cells))
+    return report.table(
+        ("", "model", "NLPD", "less scikit-learn's GP", "less linear", "less the best other"), rows
+    )
+
+
+def _gap(each: Compared | None) -> str:
+    if each is None:
+        return "–"
+    return f"{each.mean:+.3f} ± {each.error:.3f}" + (", behind" if each.behind else "")
+
+
+def _table(records: Sequence[Record]) -> str:
+    rows = []
+    for name in dict.fromkeys(record["model"] for record in records):
+        if name.endswith(RANDOM):
+            continue
+        mine = [record for record in records if record["model"] == name]
+        good = [record for record in mine if "failed" not in record]
+        if not good:
+            rows.append((name, mine[0]["failed"][:60], *["–"] * 6))
+            continue
+        scores = [
+            f"{np.mean(values):.3f}" + (f" ± {_standard_error(values):.3f}" if len(values) > 1 else "")
+            for values in ([record[key] for record in good] for key in ("nlpd", "error", "calibration"))
+        ]
+        objective = f"{good[0]['objective']:.2f}" if "objective" in good[0] else "–"
+        paid = [report.number(good[0][key]) for key in ("seconds", "cpu")]
+        later = report.number(float(np.median([r["cpu"] for r in good[1:]]))) if len(good) > 1 else "–"
+        rows.append((name, *scores, objective, *paid, later))
+    columns = ("", "NLPD", "error", "calibration", "objective", "seconds", "CPU s", "CPU s, later splits")
+    return report.table(columns, rows)

@@ -1,0 +1,137 @@
+"""The public tables of the benchmark of defaults, each as a training and a test part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+JURA = ("Cd", "Ni", "Zn")
+_MOST_TEST = 1000  # rows that are predicted
+ARD = ", ARD"  # ends the name of a model with a length scale for each input
+GP, LINEAR = "scikit-learn GP", "linear"  # what our models may not be behind
+
+
+class Part(NamedTuple):
+    """A table in two parts.
+
+    Inputs are standardised, and so are real targets, on the training rows. Targets are [N, 1]; of counts [N, 2] with
+    the exposure where there is one; of several outputs [N, P], NaN where missing.
+    """
+
+    task: str
+    X: Array
+    Y: Array
+    X_test: Array
+    Y_test: Array
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes or levels the targets have."""
+        return 1 + int(max(self.Y.max(), self.Y_test.max()))
+
+
+def _named(task: str, name: str, **options: Any) -> Callable[[int], Part]:
+    def load(seed: int) -> Part:
+        from gpflow_ext import datasets
+
+        split = datasets.load(name, seed=seed, task=task, **options)
+        (X, Y), (X_test, Y_test) = split.train, split.test
+        if split.exposure is not None:
+            Y, Y_test = (
+                np.concatenate(pair, axis=1) for pair in zip((Y, Y_test), split.exposure, strict=True)
+            )
+        return Part(task, X, Y, X_test, Y_test)
+
+    return load
+
+
+def _file(task: str, name: str, **options: Any) -> Callable[[int], Part]:
+    """Return how a file of the data folder is read that has no name of its own."""
+    return lambda seed: _named(task, str(_folder() / name), **options)(seed)
+
+
+def _usps(seed: int) -> Part:
+    from sklearn.model_selection import train_test_split
+
+    with np.load(_folder() / "usps_3v5.npz") as file:
+        X, y = file["X"].astype(float), file["y"].astype(float)[:, None]
+    X, X_test, Y, Y_test = train_test_split(X, y, test_size=0.2, random_state=seed, stratify=y)
+    return Part("binary", (X - X.mean()) / X.std(), Y, (X_test - X.mean()) / X.std(), Y_test)
+
+
+def jura(seed: int = 0) -> Part:
+    """Return the logarithms of three metals at 359 places, with cadmium hidden at the 100 validation sites."""
+    X, log, hidden = jura_sites()
+    Y = np.where(hidden[:, None] & (np.arange(3) == 0), np.nan, log)
+    middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
+    inputs = (X - X.mean(axis=0)) / X.std(axis=0)
+    targets = np.where(np.arange(3) == 0, (log - middle) / scale, np.nan)
+    return Part("outputs", inputs, (Y - middle) / scale, inputs[hidden], targets[hidden])
+
+
+def jura_sites() -> tuple[Array, Array, Array]:
+    """Return the places [N, 2] in km, the logarithms of mg/kg [N, 3], and which are validation sites [N]."""
+    import csv
+    import gzip
+
+    with gzip.open(_folder() / "jura.csv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    X = np.array([[float(row[name]) for name in ("x_km", "y_km")] for row in rows])
+    metals = np.array([[float(row[name]) for name in JURA] for row in rows])
+    return X, np.log(metals), np.array([float(row["validation"]) == 1.0 for row in rows])
+
+
+def _folder() -> Path:
+    return Path(os.environ["GPFLOW_EXT_DATA"])
+
+
+TABLES: dict[str, Callable[[int], Part]] = {
+    "ionosphere": _named("binary", "ionosphere"),
+    "sonar": _named("binary", "sonar"),
+    "pima": _named("binary", "pima"),
+    "breast_wisconsin": _named("binary", "breast_wisconsin", missing="drop"),
+    "breast_cancer": _named("binary", "breast_cancer"),
+    "usps_3v5": _usps,
+    "image": _file("binary", "image.csv.gz", target="y", drop=("class7", "uci_test", "duplicate")),
+    "airline_houston": _named("binary", "airline_houston_2011", missing="drop"),
+    "iris": _named("multiclass", "iris"),
+    "wine": _named("multiclass", "wine"),
+    "new_thyroid": _named("multiclass", "new_thyroid"),
+    "glass": _file("multiclass", "glass.csv.gz", target="y"),
+    "vehicle": _named("multiclass", "vehicle"),
+    "pyrim_ord10": _named("ordinal", "pyrim_ord10"),
+    "machine_cpu_ord5": _named("ordinal", "machine_cpu", target="y5_freq"),
+    "stock_ord5": _named("ordinal", "stock_ord5"),
+    "coal_disasters": _named("count", "coal_disasters"),
+    "scotland_lip": _named("count", "scotland_lip"),
+    "finland_heart": _named("count", "finland_heart_deaths"),
+    "machine_cpu": _named("regression", "machine_cpu", target="prp"),
+    "diabetes": _named("regression", "diabetes"),
+    "boston_housing": _named("regression", "boston_housing"),
+    "california_housing": _named("regression", "california_housing"),
+    "kin40k": _named("regression", "kin40k", split="random"),
+    "linnerud": _named("regression", "linnerud"),
+    "sarcos": _named("regression", "sarcos_test4449"),
+    "jura": jura,
+}
+FIXED = ("jura",)  # have one published split
+
+
+def load(name: str, seed: int, rows: int) -> Part:
+    """Return a table, at most so many rows of its training part drawn by the split."""
+    part = TABLES[name](seed)
+    cut = slice(None) if name in FIXED else slice(0, rows)
+    part = part._replace(
+        X=part.X[cut], Y=part.Y[cut], X_test=part.X_test[:_MOST_TEST], Y_test=part.Y_test[:_MOST_TEST]
+    )
+    if part.task != "regression":
+        return part
+    middle, scale = part.Y.mean(axis=0), part.Y.std(axis=0)
+    task = "outputs" if part.Y.shape[1] > 1 else "regression"
+    return part._replace(task=task, Y=(part.Y - middle) / scale, Y_test=(part.Y_test - middle) / scale)

@@ -1,0 +1,311 @@
+"""The command `gpflow-ext`: quick answers, one choice for each task, from a table to a served model."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+
+import gpflow_ext as gpx
+from gpflow_ext.cli import compare, kinds, main, run, tables, train, training
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = ("train", "compare", "predict", "export", "serve", "zoo", "cite")
+SECONDS = 0.5  # of the processor: what needs no model is answered before TensorFlow is imported
+
+
+def command(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run a command in this process, which has TensorFlow loaded; return what it prints."""
+    shown = io.StringIO()
+    found = 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(shown),
+        gpflow.config.as_context(gpflow.config.config()),
+    ):
+        patch.chdir(folder)
+        patch.delenv("GPFLOW_EXT_TRACEBACK", raising=False)
+        try:
+            main(arguments)
+        except SystemExit as end:
+            found = end.code or 0
+    assert found == code, shown.getvalue()
+    return shown.getvalue()
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("user")
+    X, Y = problems.binary(40)
+    places = np.random.default_rng(0).uniform(size=(60, 2)) ** 2
+    columns = {
+        "words": [("ill" if y else "well") for y in Y[:, 0]],
+        "kinds": [("u", "v", "w")[i % 3] for i in range(40)],
+        "levels": np.digitize(X[:, 0], [-1.0, 0.0, 1.0]),
+        "visits": np.random.default_rng(1).poisson(np.exp(X[:, 0])),
+        "price": np.round(1000.0 + 100.0 * np.sin(X[:, 0]), 3),
+    }
+    for name, values in columns.items():
+        lines = [f"{a:.5f},{b:.5f},{y}" for (a, b), y in zip(X, values, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join([f"a,b,{name}", *lines]) + "\n")
+    lines = [f"{a:.5f},{b:.5f}" for a, b in places]
+    (folder / "quakes.csv").write_text("\n".join(["lon,lat", *lines]) + "\n")
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------ quick answers
+
+LIGHT = """
+import sys, time
+from gpflow_ext.cli import main
+for arguments in {calls!r}:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        print("ended", end.code)
+print(sorted({{"tensorflow", "gpflow", "tensorflow_probability"}} & set(sys.modules)), time.process_time())
+"""
+
+
+def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Path) -> None:
+    table = str(folder / "words.csv")
+    calls = [
+        ["--help"],
+        *([name, "--help"] for name in COMMANDS),
+        *(["train", "--model", name, "--help"] for name in kinds.KINDS),
+        ["train", "--data", "missing.csv"],
+        ["train", "--data", table, "--target", "stat"],
+        ["train", "--data", table, "--target", "words", "--stepz", "3"],
+        ["train", "--data", table, "--target", "a", "--drop", "words", "--model", "vgp-kmm"],
+        ["train", "--data", table, "--target", "words", "--model", "gpr"],
+        ["train", "--data", table, "--target", "words", "--model", "sparse-ep", "--inducing", "99"],
+        ["compare", "--data", table, "--target", "words", "--models", "gpr"],
+        ["compare", "--data", table, "--target", "words", "--folds", "1"],
+        ["predict", "--model", "nothing", "--data", table, "--out", "x.csv"],
+        ["export", "nothing", "models"],
+        ["serve", "nothing"],
+        ["zoo", "--folder", "nothing"],
+        ["cite", "nothing"],
+        ["cite", "gpr"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(calls=calls)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GPFLOW_EXT_OFFLINE": "1"},
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    last = done.stdout.strip().splitlines()[-1]
+    modules, _, seconds = last.rpartition(" ")
+    assert modules == "[]", last
+    assert float(seconds) < 2.0 * SECONDS  # thirty calls
+    ended = re.findall(r"^ended (.*)$", done.stdout, re.MULTILINE)
+    assert ended.count("0") == 1 + len(COMMANDS) + len(kinds.KINDS)
+    assert len(ended) == len(calls) - 1
+    for part in (
+        "missing.csv",
+        "'stat' is",
+        "unrecognized arguments: --stepz",
+        "choose --model from sgpmc-free-form, gpr, sgpr",
+        "choose --model from vgp-kmm, sparse-ep",
+        "--inducing must be from 1 to 32",
+        "--folds must be at least 2",
+        "there is no exported model in nothing",
+        "name the --run-dir of a training",
+        "there is no folder 'nothing'",
+        "No paper is recorded for 'nothing'",
+    ):
+        assert part in done.stderr, part
+
+
+def test_it_starts_soon() -> None:
+    begin = time.process_time()
+    done = subprocess.run(
+        [sys.executable, "-c", "import time; from gpflow_ext.cli import main\ntry: main(['--help'])\n"
+         "except SystemExit: print(time.process_time())"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert time.process_time() - begin < SECONDS
+    assert float(done.stdout.splitlines()[-1]) < SECONDS
+    assert done.stdout.startswith("usage: gpflow-ext")
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("pass one_hot=['a'] or drop=['a', 'b']", "pass --one-hot a or --drop a b"),
+        ("pass missing='mean' or \"drop\"", 'pass --missing mean or "drop"'),
+        ("target= is needed", "--target is needed"),
+        ("use task='multiclass'", "use --task multiclass"),
+        ("set GPFLOW_EXT_DATA (or data_dir=) to", "set GPFLOW_EXT_DATA (or GPFLOW_EXT_DATA) to"),
+        ("x=3 and a target, a task", "x=3 and a target, a task"),
+    ],
+)
+def test_messages_are_in_the_words_of_the_shell(python: str, shell: str) -> None:
+    assert run.in_flags(python) == shell
+
+
+def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
+    """A module of its name stands for it: what it writes twice on the way is there once, what is kept back is not."""
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\nfor line in ('I0000 oneDNN', 'E0000 real', 'I0000 oneDNN', 'E0000 real'):\n"
+        "    os.write(2, (line + '\\n').encode())\n"
+    )
+    code = "from gpflow_ext.cli import run; run.quiet(); run.import_tensorflow(); run.import_tensorflow()"
+    for level, expected in (("2", "E0000 real\n"), ("0", "I0000 oneDNN\nE0000 real\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TF_CPP_MIN_LOG_LEVEL": level},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr == expected
+
+
+# ------------------------------------------------------------------------------------------------ the choice
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "outputs", "expected"),
+    [
+        ("binary", 500, 1, "vgp-kmm"),
+        ("binary", 5_000, 1, "sparse-ep"),
+        ("binary", 50_000, 1, "svgp-robustmax"),
+        ("multiclass", 100, 1, "svgp-robustmax"),
+        ("ordinal", 100, 1, "vgp-kmm"),
+        ("count", 100, 1, "vgp-kmm"),
+        ("counts", 5_000, 1, "sparse-ep"),
+        ("regression", 500, 1, "gpr"),
+        ("regression", 5_000, 1, "sgpr"),
+        ("regression", 50_000, 1, "svgp"),
+        ("regression", 500, 3, "gprn-tensor"),
+    ],
+)
+def test_a_table_gets_a_model_by_its_task_and_size(task: str, rows: int, outputs: int, expected: str) -> None:
+    name, why = kinds.choose(task, rows, outputs)
+    assert name == expected
+    assert name in kinds.fitting(task, outputs)
+    assert why
+
+
+def test_every_model_can_be_named_cited_and_has_flags_of_its_own() -> None:
+    for name, kind in kinds.KINDS.items():
+        assert "@" in gpx.cite(kind.cites)
+        options = train.options_of(name, ["--data", "x.csv"])
+        assert isinstance(options, argparse.Namespace)
+        assert kind.load().EPILOG
+    assert train.options_of("gp-laplace", ["--data", "x"]).method == "laplace"
+
+
+BUILDS = [
+    ("vgp-kmm", "words.csv", ()),
+    ("vgp-kmm", "kinds.csv", ()),
+    ("gp-laplace", "levels.csv", ("--task", "ordinal")),
+    ("gp-taylor", "visits.csv", ("--task", "counts")),
+    ("gp-jaakkola", "kinds.csv", ()),
+    ("sparse-ep", "kinds.csv", ()),
+    ("sparse-ep", "levels.csv", ("--task", "ordinal")),
+    ("sparse-ep", "visits.csv", ("--task", "counts")),
+    ("svgp-robustmax", "kinds.csv", ()),
+    ("sgpmc-free-form", "levels.csv", ("--task", "ordinal")),
+    ("sgpmc-free-form", "visits.csv", ("--task", "counts")),
+    ("sgpmc-free-form", "price.csv", ()),
+    ("gpr", "price.csv", ()),
+    ("sgpr", "price.csv", ()),
+    ("svgp", "price.csv", ()),
+    ("svgp", "words.csv", ()),
+    ("svgp-student-t", "price.csv", ()),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "own"), BUILDS, ids=lambda value: str(value))
+def test_every_model_is_built_for_every_kind_of_target(folder: Path, name, file, own) -> None:
+    data = ["--data", str(folder / file), "--target", file.removesuffix(".csv")]
+    options = train.options_of(name, [*data, *own])
+    module = kinds.KINDS[name].load()
+    split = training.load(module, options)
+    model = module.build(options, split)
+    mean, variance = model.predict_f(split.test[0])
+    assert np.isfinite(mean).all()
+    assert (np.asarray(variance) > 0.0).all()
+    assert {each.task for each in [split]} <= {*kinds.KINDS[name].tasks, "count"}
+
+
+# ------------------------------------------------------------------------------------------------ the journeys
+
+
+def test_from_a_table_to_predictions_in_a_file(folder: Path) -> None:
+    table = ("--data", "words.csv", "--target", "words")
+    shown = command(folder, "train", *table, "--run-dir", "runs/ill", "--steps", "1")
+    assert "model: vgp-kmm, because it has a bound" in shown
+    assert "next:\n  gpflow-ext export runs/ill saved_models/ill" in shown
+    shown = command(folder, "export", "runs/ill", "saved_models/ill")
+    ask = "gpflow-ext predict --model saved_models/ill --data words.csv --out predictions.csv"
+    assert ask in shown
+    assert "gpflow-ext serve saved_models/ill" in shown
+    shown = command(folder, *ask.split()[1:])
+    assert "40 rows predicted" in shown
+    assert len((folder / "predictions.csv").read_text().splitlines()) == 41
+    shown = command(folder, "zoo", "--folder", "saved_models")
+    assert "ill" in shown
+    assert "VGPKMM" in shown
+    shown = command(folder, "zoo", "ill", "--folder", "saved_models")
+    assert "verified and loaded" in shown
+    assert "classes: ill, well" in shown
+
+
+def test_events_are_counted_and_their_intensity_is_exported(folder: Path) -> None:
+    flags = ("--data", "quakes.csv", "--target", "lon", "lat", "--task", "events", "--bins", "5")
+    shown = command(folder, "train", *flags, "--steps", "1", "--export", "models/quakes")
+    assert "60 events were counted in 5 by 5" in shown
+    assert "vgp-kmm" in shown
+    served = gpx.load_exported(folder / "models" / "quakes")
+    mean = served.predict([[0.1, 0.1], [0.9, 0.9]])["mean"]
+    assert mean[0, 0] > mean[1, 0] > 0.0
+
+
+def test_robust_regression_is_not_moved_by_outliers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2.0, 2.0, 60)
+    y = 1000.0 + 100.0 * np.sin(2.0 * x)
+    y[::6] += rng.normal(size=10) * 500.0
+    np.savetxt(tmp_path / "t.csv", np.c_[x, y], delimiter=",", header="x,y", comments="")
+    shown = command(tmp_path, "train", "--data", "t.csv", "--robust", "--export", "m", "--test-fraction", "0")
+    assert "Student's t" in shown
+    at = np.linspace(-1.8, 1.8, 9)
+    mean = gpx.load_exported(tmp_path / "m").predict(at[:, None])["mean"][:, 0]
+    assert np.abs(mean - 1000.0 - 100.0 * np.sin(2.0 * at)).max() < 15.0  # the outliers are of 500
+    assert "--robust is for a regression" in command(
+        tmp_path, "train", "--data", "t.csv", "--robust", "--model", "gpr", code=2
+    )
+
+
+def test_compare_shows_the_models_side_by_side(folder: Path) -> None:
+    table = ("--data", "words.csv", "--target", "words")
+    shown = command(folder, "compare", *table, "--models", "gp-laplace", "vgp-kmm", "--folds", "2")
+    rows = [line for line in shown.splitlines() if re.match(r"│ (gp-laplace|vgp-kmm) ", line)]
+    assert len(rows) == 2
+    nlpd = [float(row.split("│")[2].split("±")[0]) for row in rows]
+    assert nlpd == sorted(nlpd)
+    best = rows[0].split("│")[1].strip()
+    assert f"lowest nlpd: {best}" in shown
+    assert f"gpflow-ext train --data words.csv --target words --model {best}" in shown
+
+
+def test_compare_takes_what_suits_the_table(folder: Path) -> None:
+    options = compare.parser().parse_args(["--data", str(folder / "price.csv"), "--target", "price"])
+    options.test_fraction = 0.0
+    split = tables.load(options)
+    assert compare._chosen(options, split) == ["gpr", "sgpr", "svgp", "svgp-student-t"]

@@ -1,0 +1,353 @@
+"""The reader of tables: what columns hold is found out or asked for, all problems come at once, nothing is silent."""
+
+from __future__ import annotations
+
+import bz2
+import datetime
+import importlib.util
+import lzma
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from problems import raw_parts
+
+from gpflow_ext.data.datasets import TableError, load
+from gpflow_ext.data.reading import cells, dates
+
+ROWS = range(1, 31)
+MESSY = "id;price;when;colour;size;gap;const;y\n" + "\n".join(
+    f"k{i};{i},{i % 10};{1 + i % 28:02d}.{1 + i % 12:02d}.2021;{('red', 'blue')[i % 2]};{'SML'[i % 3]};"
+    f"{'NA' if i % 7 == 0 else 2 * i};x;{i % 2}"
+    for i in ROWS
+)
+ASKED = {"drop": ["id"], "categories": {"size": ["S", "M", "L"]}, "missing": "mean"}
+
+
+def problems(path, **options):
+    with pytest.raises(TableError) as caught:
+        load(path, **options)
+    return caught.value
+
+
+def whole(path, **options):
+    """All rows in their order, in the units of the table, and the split."""
+    split = load(path, **{"standardise": False, "test_fraction": 0.0, **options})
+    X, Y = raw_parts(split)
+    return X, Y, split
+
+
+def test_a_messy_table_becomes_numbers_with_a_note_on_each_step(write):
+    X, Y, split = whole(write(MESSY), **ASKED)
+    assert split.feature_names == (
+        "price", "when", "colour=blue", "colour=red", "size", "gap", "gap is missing"
+    )  # fmt: skip
+    days = [datetime.date(2021, 1 + i % 12, 1 + i % 28) for i in ROWS]
+    gaps = np.array([i % 7 == 0 for i in ROWS])
+    twice = 2.0 * np.array(ROWS)
+    expected = {
+        "price": [i + (i % 10) / 10 for i in ROWS],
+        "when": [(day - min(days)).days for day in days],
+        "colour=blue": [i % 2 for i in ROWS],
+        "size": [i % 3 for i in ROWS],
+        "gap": np.where(gaps, twice[~gaps].mean(), twice),
+        "gap is missing": gaps,
+    }
+    for name, column in expected.items():
+        np.testing.assert_allclose(X[:, split.feature_names.index(name)], column, rtol=1e-15, err_msg=name)
+    np.testing.assert_array_equal(Y[:, 0], [i % 2 for i in ROWS])
+    for note in (
+        "column id was dropped as asked",
+        "column price was read as numbers with a decimal comma",
+        f"column when was read as dates (dmy), in days since {min(days)}",
+        "column colour was encoded as 2 columns of 0 and 1, one per level",
+        "column const holds 'x' alone and is kept out of the inputs",
+        "target 'y' takes 2 values: the task is binary",
+    ):
+        assert note in split.notes
+
+
+def test_raw_rows_become_the_inputs_that_the_model_was_trained_on(write):
+    path = write(MESSY)
+    split = load(path, **ASKED)
+    frame = pd.read_csv(path, sep=";", dtype=str, keep_default_na=False)
+    by_row = frame.to_dict("records")
+    for rows in (frame, by_row, frame.to_dict("list")):
+        X = split.inputs(rows)
+        for (part, _), chosen in zip(split, split.rows, strict=True):
+            np.testing.assert_array_equal(X[chosen], part)
+    np.testing.assert_array_equal(split.inputs(by_row[3]), split.inputs(by_row)[3:4])
+
+
+def test_what_a_raw_row_may_hold_at_the_end(write):
+    """Unknown levels, texts that are no dates, gaps: the same rule for each, whatever the table."""
+    treatment = load(write(MESSY), **ASKED).treatment
+    good = {"price": 1.5, "when": "02.02.2021", "colour": "red", "size": "M", "gap": 3}
+    names = treatment.input_names
+
+    def inputs(**changed):
+        return dict(zip(names, treatment.inputs({**good, **changed})[0], strict=True))
+
+    assert inputs(colour="green")["colour=red"] == inputs(colour="green")["colour=blue"] == 0.0
+    assert np.isnan(inputs(size="XL")["size"])
+    assert np.isnan(inputs(when="31.02.2021")["when"])
+    [gap] = [column for column in treatment.columns if column.name == "gap"]
+    assert inputs(gap=None)["gap"] == inputs(gap="n/a")["gap"] == inputs(gap=np.nan)["gap"] == gap.fill[0]
+    assert [inputs(gap=value)["gap is missing"] for value in (None, "?", 4)] == [1.0, 1.0, 0.0]
+    [colour] = [column for column in treatment.columns if column.name == "colour"]
+    assert (inputs(colour=" ")["colour=blue"], inputs(colour="")["colour=red"]) == colour.fill
+    assert inputs(price="1.234,5")["price"] == 1234.5
+    for day in (datetime.date(2021, 2, 2), pd.Timestamp("2021-02-02"), np.datetime64("2021-02-02")):
+        assert inputs(when=day)["when"] == inputs()["when"]
+    with pytest.raises(TableError, match="row 0, column 'price': 'dear' is no number"):
+        inputs(price="dear")
+    with pytest.raises(
+        TableError, match="the columns colour, gap are not there; there are price, when, size"
+    ):
+        treatment.inputs({key: [good[key]] for key in ("price", "when", "size")})
+
+
+def test_all_problems_come_at_once_and_each_remedy_mends_its_own(write):
+    text = "id,when,level,empty,gap,y\n" + "".join(
+        f"k{i},{1 + i % 12:02d}/{1 + i % 11:02d}/2020,{'ten' if i == 3 else i},,{'' if i == 5 else i},{i / 3}\n"
+        for i in ROWS
+    )
+    path = write(text)
+    error = problems(path)
+    assert [(problem.column, problem.rows) for problem in error.problems] == [
+        ("id", ()),
+        ("when", (0,)),
+        ("level", (2,)),
+        ("empty", ()),
+        ("gap", (4,)),
+    ]
+    assert str(error).startswith("data.csv has 5 problems:\n- column 'id' holds text, such as 'k1'")
+    spelled = error.said(lambda remedy: f"--{remedy.argument} …")
+    assert "pass --drop … or --one_hot …" in spelled
+    assert "=[" not in spelled
+    for choice in (0, -1):  # the first remedies, and the last
+        options = {"drop": [], "one_hot": [], "dates": {}}
+        for problem in error.problems:
+            argument, value = problem.remedies[choice]
+            if isinstance(value, list):
+                options[argument] += value
+            elif isinstance(value, dict):
+                options[argument] |= value
+            else:
+                options[argument] = value
+        options |= {"drop": [*options["drop"], *options.pop("one_hot")]}  # 30 levels in 30 rows teach nothing
+        assert load(path, **options).train[0].shape[0] > 0
+    assert pickle.loads(pickle.dumps(error)).problems == error.problems
+
+
+@pytest.mark.parametrize(
+    ("written", "options", "values"),
+    [
+        (["1,5", "2", "-3,25"], {}, [1.5, 2.0, -3.25]),
+        (["1.234,5", "2,5", "1.000"], {}, [1234.5, 2.5, 1000.0]),
+        (["1,234.5", "12", "1,000"], {}, [1234.5, 12.0, 1000.0]),
+        (["1,234", "2,000", "3"], {"decimal": ","}, [1.234, 2.0, 3.0]),
+        (["1,234", "2,000", "3"], {"decimal": "."}, [1234.0, 2000.0, 3.0]),
+        (["1e-3", " +2 ", ".5"], {}, [1e-3, 2.0, 0.5]),
+    ],
+)
+def test_marks_before_decimals(write, written, options, values):
+    rows = "".join(f'"{cell}",{i / 7}\n' for i, cell in enumerate(written))
+    X, _, split = whole(write("a,y\n" + rows), **options)
+    np.testing.assert_array_equal(X[:, 0], values)
+    noted = any(note.startswith("column a was read as numbers with") for note in split.notes)
+    assert noted == ("," in "".join(written))
+
+
+def test_a_comma_that_could_be_either_is_refused_unless_the_table_shows_it(write):
+    rows = [("1,234", "1,5", 1), ("2,345", "2,5", 2), ("3,456", "3,5", 4)]
+    alone = write("a,y\n" + "".join(f'"{a}",{y}\n' for a, _, y in rows))
+    [problem] = problems(alone).problems
+    assert {remedy.value for remedy in problem.remedies} == {",", "."}
+    assert "'1,234' may stand before decimals or between thousands" in problem.what
+    beside = write("a,b,y\n" + "".join(f'"{a}","{b}",{y}\n' for a, b, y in rows), "beside.csv")
+    np.testing.assert_array_equal(whole(beside)[0][:, 0], [1.234, 2.345, 3.456])
+    european = write("a;y\n" + "".join(f"{a};{y}\n" for a, _, y in rows), "european.csv")
+    np.testing.assert_array_equal(whole(european)[0][:, 0], [1.234, 2.345, 3.456])
+    targets = write("x,y\n" + "".join(f'{y},"{a}"\n' for a, _, y in rows), "targets.csv")
+    assert "may stand before" in problems(targets).problems[0].what
+    np.testing.assert_array_equal(whole(targets, decimal=".")[1][:, 0], [1234.0, 2345.0, 3456.0])
+
+
+@pytest.mark.parametrize("cell", ["1_0", "0x10", "\u0661", "1,5.2", "1.5,2,3", "1 000", "--1", "1.5.2"])
+def test_what_is_no_number_does_not_become_one(write, cell):
+    [problem] = problems(write(f'a,y\n1,0.5\n"{cell}",1.5\n3,2.5\n')).problems
+    assert (problem.column, problem.rows) == ("a", (1,))
+    assert f"line 3, column 'a': {cell!r} is not a number" in problem.what
+
+
+@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "", "null", "?"])
+def test_marks_of_missing_values(write, cell):
+    path = write(f'a,y\n1,0.5\n"{cell}",1.5\n3,2.5\n')
+    assert "1 values are missing in 1 rows" in problems(path).problems[0].what
+    np.testing.assert_array_equal(whole(path, missing="mean")[0], [[1, 0], [2, 1], [3, 0]])
+    assert cells.is_missing(cell)
+
+
+@pytest.mark.parametrize(
+    ("written", "options", "days", "order"),
+    [
+        (["2020-02-28", "2020-03-01", "2021-02-28"], {}, [0, 2, 366], "ymd"),
+        (["28/02/2020", "1/3/2020", "28/2/2021"], {}, [0, 2, 366], "dmy"),
+        (["02/28/2020", "3/1/2020", "2/28/2021"], {}, [0, 2, 366], "mdy"),
+        (["01.02.2020", "02.02.2020", "03.02.2020"], {}, [0, 1, 2], "dmy"),
+        (["01/02/2020", "02/02/2020", "03/02/2020"], {"dates": {"a": "mdy"}}, [0, 31, 60], "mdy"),
+        (["1900-03-01T06:00", "1900-02-28 12:00:30", "1900-03-01T00:00:00.5Z"], {},
+         [1.25, 0.5 + 30 / 86400, 1 + 0.5 / 86400], "ymd"),
+    ],
+)  # fmt: skip
+def test_dates_are_days_since_the_first(write, written, options, days, order):
+    path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written)))
+    X, _, split = whole(path, **options)
+    np.testing.assert_array_equal(X[:, 0], days)
+    assert any(f"column a was read as dates ({order}), in days since" in note for note in split.notes)
+
+
+def test_days_agree_with_the_calendar():
+    rng = np.random.default_rng(0)
+    ordinals = rng.integers(1, datetime.date.max.toordinal(), 3000)
+    there = [datetime.date.fromordinal(int(n)) for n in ordinals]
+    for order in dates.ORDERS:
+        found, seconds, valid = dates.parse([dates.written(day, order) for day in there], order)
+        assert valid.all()
+        assert not seconds.any()
+        np.testing.assert_array_equal(found - found[0], ordinals - ordinals[0])
+    wrong = ["2021-02-29", "1900-02-29", "2020-13-01", "2020-00-10", "2020-04-31", "2020-01-01T24:00",
+             "2020-01-01T10:60", "0000-01-01", "2020-1-1x", "20-01-01", "2020-01-01T10:00:60"]  # fmt: skip
+    assert not dates.parse(wrong, "ymd")[2].any()
+    assert dates.parse(["2000-02-29", " 2024-02-29T23:59:59.999 "], "ymd")[2].all()
+
+
+def test_text_of_many_levels_is_not_encoded_in_silence(write):
+    rows = "".join(f"level {i % 60},{i / 7}\n" for i in range(180))
+    [problem] = problems(write("a,y\n" + rows)).problems
+    assert "of 60 levels, of which 50 can be encoded" in problem.what
+    assert problem.remedies == (("drop", ["a"]),)
+    codes = write("a,y\n" + "".join(f"{i % 3},{i / 7}\n" for i in range(9)), "codes.csv")
+    assert whole(codes, one_hot=["a"])[2].feature_names == ("a=0", "a=1", "a=2")
+    assert (
+        "has the levels b besides a, c"
+        in problems(write("a,y\na,1\nb,2.5\nc,3\n", "levels.csv"), categories={"a": ["a", "c"]})
+        .problems[0]
+        .what
+    )
+
+
+def test_a_target_of_ordered_words(write):
+    path = write("a,y\n" + "".join(f"{i},{('low', 'mid', 'high')[i % 3]}\n" for i in range(12)))
+    _, Y, split = whole(path, categories={"y": ["low", "mid", "high"]})
+    np.testing.assert_array_equal(Y[:, 0], np.arange(12) % 3)
+    assert (split.task, split.labels) == ("ordinal", ("low", "mid", "high"))
+    [problem] = problems(path, task="ordinal").problems
+    assert problem.remedies == (("categories", {"y": ["high", "low", "mid"]}),)
+
+
+FRAME = pd.DataFrame(
+    {
+        "a": [1, 2, None, 4],
+        "n": pd.array([1, None, 3, 4], dtype="Int64"),
+        "when": pd.to_datetime(["2020-01-01 00:00", "2020-01-02 12:00", None, "2021-01-01 00:00"]),
+        "c": pd.Categorical(["l", "h", "l", "m"], ["l", "m", "h"], ordered=True),
+        "b": [True, False, True, True],
+        "y": [1.0, 2.0, 3.5, 1.0],
+    }
+)
+
+
+def test_data_frames(tmp_path):
+    X, Y, split = whole(FRAME, missing="mean")
+    flags = ("a is missing", "n is missing", "when is missing")
+    assert split.feature_names == ("a", "n", "when", "c", "b=False", "b=True", *flags)
+    np.testing.assert_allclose(
+        X,
+        [
+            [1, 1, 0, 0, 0, 1, 0, 0, 0],
+            [2, 8 / 3, 1.5, 2, 1, 0, 0, 1, 0],
+            [7 / 3, 3, (1.5 + 366) / 3, 0, 0, 1, 1, 0, 1],
+            [4, 4, 366, 1, 0, 1, 0, 0, 0],
+        ],
+        rtol=1e-15,
+    )
+    np.testing.assert_array_equal(Y[:, 0], FRAME["y"])
+    assert (split.name, split.task, len(split.sha256)) == ("frame", "regression", 64)
+    np.testing.assert_array_equal(split.inputs(FRAME), X)
+    if importlib.util.find_spec("pyarrow") is not None:
+        FRAME.to_parquet(tmp_path / "table.parquet")
+        np.testing.assert_array_equal(whole(tmp_path / "table.parquet", missing="mean")[0], X)
+        (tmp_path / "half.parquet").write_bytes((tmp_path / "table.parquet").read_bytes()[:-20])
+        assert "no whole Parquet file" in str(problems(tmp_path / "half.parquet"))
+    odd = FRAME.assign(lists=[[1], [2], [3], [4]])
+    assert "a list in row 1" in problems(odd).problems[0].what
+    doubled = pd.concat([FRAME, FRAME[["a"]]], axis=1)
+    assert "repeats 'a'" in str(problems(doubled))
+    later = FRAME.assign(y=["l", "h", "l", "m"]).assign(
+        y=lambda f: pd.Categorical(f.y, ["l", "m", "h"], ordered=True)
+    )
+    assert (whole(later, missing="mean")[2].task, whole(later, missing="mean")[2].labels) == (
+        "ordinal",
+        ("l", "m", "h"),
+    )
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress)])
+def test_compressed_files(tmp_path, ending, pack):
+    path = tmp_path / f"data.csv{ending}"
+    path.write_bytes(pack(b"a|b|y\n1|2|0.5\n2|5|1\n3|1|2\n"))
+    np.testing.assert_array_equal(whole(path)[0], [[1, 2], [2, 5], [3, 1]])
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="is not a complete"):
+        load(path)
+
+
+def test_the_separator_is_what_divides_all_rows_alike(write):
+    text = "price, EUR;size, m\n" + "".join(f"{i},5;{i},25\n" for i in range(1, 9))
+    X, _, split = whole(write(text), target="size, m")
+    assert split.feature_names == ("price, EUR",)
+    np.testing.assert_array_equal(X[:, 0], np.arange(1, 9) + 0.5)
+    ragged = problems(write("a,b,y\n1,2\n3,4,5\n6,7,8,9\n"))
+    assert "line 2: 2 cells; line 4: 4 cells where the header has 3 columns" in str(ragged)
+    assert ragged.problems[0].rows == (0, 2)
+    both = problems(write("a,a,,y\n1,2,3,4\n2,3\n", "both.csv"))
+    assert len(both.problems) == 3
+
+
+def test_events_are_counted(write):
+    rng = np.random.default_rng(0)
+    places = rng.uniform(size=(200, 2))
+    path = write("u,v,kind\n" + "".join(f"{u},{v},x\n" for u, v in places))
+    X, Y, split = whole(path, task="events", drop=["kind"], bins=5)
+    assert (split.task, X.shape, Y.sum()) == ("count", (25, 2), 200)
+    counts = np.histogram2d(*places.T, 5)[0]
+    np.testing.assert_array_equal(Y.reshape(5, 5), counts)
+    area = np.prod(np.ptp(places, axis=0)) / 25
+    np.testing.assert_allclose(np.concatenate(split.exposure), area, rtol=1e-12)
+    assert whole(path, task="events", target="u")[0].shape == (100, 1)
+    [problem] = problems(write("a,b,c\n1,2,3\n4,5,6\n", "cube.csv"), task="events").problems
+    assert problem.remedies == (("target", ["a", "b"]),)
+    assert "has no place for an event" in str(problems(write("u\n1\nNA\n2\n", "gap.csv"), task="events"))
+
+
+def test_reading_imports_neither_tensorflow_nor_pandas(write):
+    """Nor gpflow: the shell answers before they are there."""
+    path = write(MESSY)
+    code = (
+        "import sys, types\n"
+        "for name in ('gpflow_ext', 'gpflow_ext.data'):\n"
+        "    bare = sys.modules.setdefault(name, types.ModuleType(name))\n"
+        f"    bare.__path__ = [{str(Path(__file__).parents[1])!r} + '/' + name.replace('.', '/')]\n"
+        "from gpflow_ext.data.datasets import load\n"
+        f"split = load({str(path)!r}, drop=['id'], missing='mean')\n"
+        "heavy = {'tensorflow', 'gpflow', 'pandas', 'scipy', 'sklearn'} & set(sys.modules)\n"
+        "print(sorted(heavy), split.train[0].dtype)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] float64"
