@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpflow_ext.compiled import clear_compiled, trace_count
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
+    from gpflow_ext.estimators.auto import Auto, auto
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
     from gpflow_ext.persistence import export, load_exported, verify
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
 
 __all__ = [
+    "Auto",
     "ClassPredictor",
     "ConvergenceWarning",
     "CrossValidation",
@@ -48,6 +50,7 @@ __all__ = [
     "Setting",
     "Status",
     "__version__",
+    "auto",
     "cite",
     "clear_compiled",
     "coordinates",
@@ -77,6 +80,7 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "Auto": "estimators.auto:Auto",
         "ClassPredictor": "prediction.predictor:ClassPredictor",
         "ConvergenceWarning": "sampling.draws:ConvergenceWarning",
         "CrossValidation": "cross_validation:CrossValidation",
@@ -88,6 +92,7 @@ __getattr__, __dir__ = attach(
         "Run": "training.recipe:Run",
         "Setting": "sampling.tuning:Setting",
         "Status": "training.loop:Status",
+        "auto": "estimators.auto:auto",
         "cite": "citations:cite",
         "clear_compiled": "compiled:clear_compiled",
         "coordinates": "sampling.coordinates",

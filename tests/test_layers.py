@@ -58,7 +58,9 @@ TOWER: list[dict[str, str]] = [
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},
-    {"estimators": "checked ladder base classes real classifier ordinal regressor counts ."},
+    {
+        "estimators": "checked ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+    },
     {"sklearn": ""},
     {
         "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "

@@ -21,8 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gpflow_ext.estimators import checked
-from gpflow_ext.estimators.ladder import Inference, Problem, model_of
+from gpflow_ext.estimators import checked, ladder
 from gpflow_ext.fitting import fit
 from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
@@ -71,52 +70,57 @@ class GPEstimator(BaseEstimator):
         self.standardise = standardise
         self.random_state = random_state
 
-    def _train(
-        self,
-        X: Array,
-        Y: Array,
-        weight: Array | None,
-        likelihood: Callable[[Array, Array | None], Likelihood],
-        *,
-        inference: Inference = "sites",
-    ) -> Any:
-        """Train on inputs [N, D] and targets [N, P].
+    def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
+        """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
+        self.model_, options = self.model_of(X, Y, weight)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place
+            self.result_ = fit(self.model_, steps=self.steps, seed=self._seed, progress=False, **options)
+        if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
+            warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=3)
+        return self
 
-        ``likelihood`` gets the targets and weights that are left: of rows that occur several times one is,
-        with their weight, where the inference knows weights.
+    def model_of(self, X: Array, Y: Array, weight: Array | None = None) -> tuple[GPModel, dict[str, Any]]:
+        """Return a model of inputs [N, D] and targets [N, P] as it is before training, and what `fit` takes.
+
+        Classes are numbers from 0. Of rows that occur several times one is left, with their weight, where the
+        inference knows weights.
         """
-        if inference != "ep":
+        if self._inference != "ep":
             X, Y, weight = checked.merged(X, Y, weight)
         elif weight is not None:
             raise ValueError(
                 "sample_weight does not go with label noise, where a datum has one site whatever its weight: "
                 "repeat the rows instead."
             )
-        self.scaler_ = StandardScaler().fit(X, sample_weight=weight) if self.standardise else None
-        of_one = likelihood(Y, weight)
-        latents = of_one.latent_dim or Y.shape[1]
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         if self.minibatch_size is not None and self.minibatch_size < 1:
             raise ValueError(f"minibatch_size must be at least 1; got {self.minibatch_size}")
-        problem = Problem(
-            self._scaled(X),
-            Y if weight is None else np.column_stack([Y, weight]),
-            self._kernel(X.shape[1], latents),
-            of_one if weight is None else Weighted(of_one, Y.shape[1]),
-            self._mean_function(Y, weight),
-            latents,
-            inference,
-            self.num_inducing,
-            self.minibatch_size,
-            seed,
+        self.scaler_ = StandardScaler().fit(X, sample_weight=weight) if self.standardise else None
+        self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        likelihood = self._likelihood(Y, weight)
+        latents = likelihood.latent_dim or Y.shape[1]
+        return ladder.model_of(
+            ladder.Problem(
+                self._scaled(X),
+                Y if weight is None else np.column_stack([Y, weight]),
+                self._kernel(X.shape[1], latents),
+                likelihood if weight is None else Weighted(likelihood, Y.shape[1]),
+                self._mean_function(Y, weight),
+                latents,
+                self._inference,
+                self.num_inducing,
+                self.minibatch_size,
+                self._seed,
+            )
         )
-        self.model_, options = model_of(problem)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place
-            self.result_ = fit(self.model_, steps=self.steps, seed=seed, progress=False, **options)
-        if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
-            warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=3)
-        return self
+
+    @property
+    def _inference(self) -> ladder.Inference:
+        return "sites"
+
+    def _likelihood(self, Y: Array, weight: Array | None) -> Likelihood:
+        """Return the likelihood where training starts, for targets [N, P] and weights [N]."""
+        raise NotImplementedError
 
     def _scaled(self, X: Array) -> Array:
         return X if self.scaler_ is None else self.scaler_.transform(X)

@@ -41,10 +41,7 @@ def weights(sample_weight: Any, X: Array) -> Array | None:
     """
     if sample_weight is None:
         return None
-    found = _check_sample_weight(sample_weight, X, dtype=X.dtype.type, ensure_non_negative=True)
-    if not found.any():
-        raise ValueError("sample_weight is 0 for every row: there is nothing to learn from.")
-    return found
+    return _check_sample_weight(sample_weight, X, dtype=X.dtype.type, ensure_non_negative=True)
 
 
 def column(values: Any, name: str, X: Array) -> Array:

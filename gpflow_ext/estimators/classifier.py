@@ -86,8 +86,11 @@ class GPClassifier(ClassEstimator):
         """
         inputs, numbers = self._encoded(X, y)
         weight = checked.weights(sample_weight, inputs)
-        inference: Inference = "ep" if self.label_noise else "sites"
-        return self._train(inputs, numbers, weight, self._likelihood, inference=inference)
+        return self._train(inputs, numbers, weight)
+
+    @property
+    def _inference(self) -> Inference:
+        return "ep" if self.label_noise else "sites"
 
     def _likelihood(self, Y: Array, weight: Array | None) -> Likelihood:
         learn = self.learn_label_noise and self.label_noise > 0.0

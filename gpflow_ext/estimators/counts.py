@@ -92,11 +92,11 @@ class GPCountRegressor(RealEstimator):
         Y = np.asarray(counts, inputs.dtype).reshape(-1, 1)
         if exposure is not None:
             Y = np.column_stack([Y, checked.column(exposure, "exposure", inputs)])
-        self.has_exposure_ = exposure is not None
-        return self._train(inputs, Y, weight, self._likelihood)
+        return self._train(inputs, Y, weight)
 
     def _likelihood(self, Y: Array, weight: Array | None) -> CountLikelihood:
         kind = PoissonLog if self.scatter == "poisson" else NegativeBinomialLog
+        self.has_exposure_ = Y.shape[1] == 2
         return kind(exposure=self.has_exposure_, fractions=True)
 
     def _mean_function(self, Y: Array, weight: Array | None) -> gpflow.functions.MeanFunction:

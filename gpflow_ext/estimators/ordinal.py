@@ -45,7 +45,7 @@ class GPOrdinal(ClassEstimator):
             For data that are not such arrays, fewer than two levels, or parameters out of range.
         """
         inputs, numbers = self._encoded(X, y)
-        return self._train(inputs, numbers, checked.weights(sample_weight, inputs), self._likelihood)
+        return self._train(inputs, numbers, checked.weights(sample_weight, inputs))
 
     def _likelihood(self, Y: Array, weight: Array | None) -> CumulativeLogit:
         """Return the likelihood with thresholds at the frequencies of the levels."""

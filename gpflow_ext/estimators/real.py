@@ -15,6 +15,7 @@ from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.likelihoods import Standardised
 
 NOISE = 0.1  # variance of the noise where training starts, as a share of the targets'
+_LEAST = 1e-5  # and its lower bound: below it K is too close to singular for predictions of its variance
 
 
 class RealEstimator(RegressorMixin, GPEstimator):
@@ -48,6 +49,7 @@ def standardised(likelihood: Likelihood, Y: Array, weight: Array | None) -> Stan
     return Standardised(likelihood, mean, np.where(deviation > 0.0, deviation, 1.0))
 
 
-def gaussian() -> gpflow.likelihoods.Gaussian:
-    """Return Gaussian noise of a tenth of the targets' variance."""
-    return gpflow.likelihoods.Gaussian(NOISE)
+def gaussian(num_targets: int) -> gpflow.likelihoods.Gaussian:
+    """Return Gaussian noise of P targets, each with a variance of its own."""
+    variance = np.full(num_targets, NOISE) if num_targets > 1 else NOISE
+    return gpflow.likelihoods.Gaussian(variance, variance_lower_bound=_LEAST)

@@ -77,12 +77,15 @@ class GPRegressor(RealEstimator):
         inputs, targets = checked.training(self, X, y, y_numeric=True)
         weight = checked.weights(sample_weight, inputs)
         Y = np.asarray(targets, inputs.dtype).reshape(-1, 1)
-        inference: Inference = "sites" if self.noise == "gaussian" else "variational"
-        return self._train(inputs, Y, weight, self._likelihood, inference=inference)
+        return self._train(inputs, Y, weight)
+
+    @property
+    def _inference(self) -> Inference:
+        return "sites" if self.noise == "gaussian" else "variational"
 
     def _likelihood(self, Y: Array, weight: Array | None) -> Likelihood:
         if self.noise == "gaussian":
-            return standardised(gaussian(), Y, weight)
+            return standardised(gaussian(1), Y, weight)
         return standardised(gpflow.likelihoods.StudentT(np.sqrt(0.5 * NOISE), _DEGREES), Y, weight)
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
