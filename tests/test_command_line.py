@@ -7,9 +7,12 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from pathlib import Path
 
 import gpflow
@@ -18,7 +21,8 @@ import problems
 import pytest
 
 import gpflow_ext as gpx
-from gpflow_ext.cli import compare, kinds, main, run, tables, train, training
+from gpflow_ext.cli import compare, flags, kinds, main, run, tables, train, training
+from scripts.shared.serving import served
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("train", "compare", "predict", "export", "serve", "zoo", "cite")
@@ -227,13 +231,14 @@ BUILDS = [
     ("svgp", "price.csv", ()),
     ("svgp", "words.csv", ()),
     ("svgp-student-t", "price.csv", ()),
+    ("vgp-kmm", "quakes.csv", ("--task", "events", "--bins", "4", "--target", "lon", "lat")),
 ]
 
 
 @pytest.mark.parametrize(("name", "file", "own"), BUILDS, ids=lambda value: str(value))
 def test_every_model_is_built_for_every_kind_of_target(folder: Path, name, file, own) -> None:
-    data = ["--data", str(folder / file), "--target", file.removesuffix(".csv")]
-    options = train.options_of(name, [*data, *own])
+    target = () if "--target" in own else ("--target", file.removesuffix(".csv"))
+    options = train.options_of(name, ["--data", str(folder / file), *target, *own])
     module = kinds.KINDS[name].load()
     split = training.load(module, options)
     model = module.build(options, split)
@@ -246,29 +251,53 @@ def test_every_model_is_built_for_every_kind_of_target(folder: Path, name, file,
 # ------------------------------------------------------------------------------------------------ the journeys
 
 
-def test_from_a_table_to_predictions_in_a_file(folder: Path) -> None:
-    table = ("--data", "words.csv", "--target", "words")
-    shown = command(folder, "train", *table, "--run-dir", "runs/ill", "--steps", "1")
-    assert "model: vgp-kmm, because it has a bound" in shown
-    assert "next:\n  gpflow-ext export runs/ill saved_models/ill" in shown
-    shown = command(folder, "export", "runs/ill", "saved_models/ill")
-    ask = "gpflow-ext predict --model saved_models/ill --data words.csv --out predictions.csv"
-    assert ask in shown
+PAGE = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+
+
+def test_the_page_is_the_journey_from_a_table_to_a_served_model(tmp_path: Path, monkeypatch) -> None:
+    """Its commands run one after the other, but for the server, and print the lines that it shows."""
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], {})
+    shown = ""
+    for line in "".join(CONSOLE.findall(PAGE)).splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        assert program == "gpflow-ext"
+        if arguments[0] != "serve":
+            shown += command(tmp_path, *arguments, code=2 if "wight" in arguments else 0)
+    for line in "".join(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)).splitlines():
+        assert line in shown, line
+    rows = re.findall(r"^│ (gp-laplace|vgp-kmm) +│ ([\d.]+) ±", shown, re.MULTILINE)
+    assert [float(nlpd) for _, nlpd in rows] == sorted(float(nlpd) for _, nlpd in rows)
+    assert f"lowest nlpd: {rows[0][0]}" in shown
+    assert f"gpflow-ext train --data patients.csv --target ill --model {rows[0][0]}" in shown
     assert "gpflow-ext serve saved_models/ill" in shown
-    shown = command(folder, *ask.split()[1:])
-    assert "40 rows predicted" in shown
-    assert len((folder / "predictions.csv").read_text().splitlines()) == 41
-    shown = command(folder, "zoo", "--folder", "saved_models")
-    assert "ill" in shown
-    assert "VGPKMM" in shown
-    shown = command(folder, "zoo", "ill", "--folder", "saved_models")
+    header, *lines = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert header == "ill,class,label,probability_no,probability_yes,is_finite"
+    agree = sum(row.split(",")[0] == row.split(",")[2] for row in lines)
+    assert len(lines) == 60
+    assert agree > 50
+    shown = command(tmp_path, "zoo", "ill", "--folder", "saved_models")
     assert "verified and loaded" in shown
-    assert "classes: ill, well" in shown
+    assert "classes: no, yes" in shown
+    assert [one.name for one in gpx.zoo.list("saved_models")] == ["ill"]
 
 
+def test_the_page_names_every_command_and_every_model_that_is_chosen() -> None:
+    chosen = {kinds.choose(task, rows)[0] for task in flags.TASKS for rows in (100, 5_000, 50_000)}
+    for name in (
+        *COMMANDS,
+        *chosen,
+        kinds.choose("regression", 1, 3)[0],
+        kinds.choose("regression", 1, 1, True)[0],
+    ):
+        assert f"{name}`" in PAGE or f"gpflow-ext {name}" in PAGE, name
+
+
+@pytest.mark.slow  # its model is built, and its likelihood trained, in every run
 def test_events_are_counted_and_their_intensity_is_exported(folder: Path) -> None:
-    flags = ("--data", "quakes.csv", "--target", "lon", "lat", "--task", "events", "--bins", "5")
-    shown = command(folder, "train", *flags, "--steps", "1", "--export", "models/quakes")
+    table = ("--data", "quakes.csv", "--target", "lon", "lat", "--task", "events", "--bins", "5")
+    shown = command(folder, "train", *table, "--steps", "1", "--export", "models/quakes")
     assert "60 events were counted in 5 by 5" in shown
     assert "vgp-kmm" in shown
     served = gpx.load_exported(folder / "models" / "quakes")
@@ -276,6 +305,7 @@ def test_events_are_counted_and_their_intensity_is_exported(folder: Path) -> Non
     assert mean[0, 0] > mean[1, 0] > 0.0
 
 
+@pytest.mark.slow
 def test_robust_regression_is_not_moved_by_outliers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(-2.0, 2.0, 60)
@@ -292,16 +322,37 @@ def test_robust_regression_is_not_moved_by_outliers(tmp_path: Path) -> None:
     )
 
 
-def test_compare_shows_the_models_side_by_side(folder: Path) -> None:
-    table = ("--data", "words.csv", "--target", "words")
-    shown = command(folder, "compare", *table, "--models", "gp-laplace", "vgp-kmm", "--folds", "2")
-    rows = [line for line in shown.splitlines() if re.match(r"│ (gp-laplace|vgp-kmm) ", line)]
-    assert len(rows) == 2
-    nlpd = [float(row.split("│")[2].split("±")[0]) for row in rows]
-    assert nlpd == sorted(nlpd)
-    best = rows[0].split("│")[1].strip()
-    assert f"lowest nlpd: {best}" in shown
-    assert f"gpflow-ext train --data words.csv --target words --model {best}" in shown
+@pytest.mark.slow  # a wheel, an environment of its own, and processes that import TensorFlow
+def test_the_wheel_brings_the_whole_journey(tmp_path: Path, monkeypatch) -> None:
+    """The commands of the page where the wheel is installed, beside what it depends on, and nothing of the checkout."""
+    httpx = pytest.importorskip("httpx", reason="needs the extra dev")
+    for name in ("PYTHONPATH", "GPFLOW_EXT_ZOO", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    pip = [sys.executable, "-m", "pip"]
+    wheel = [*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(wheel, check=True, capture_output=True)
+    [made] = tmp_path.glob("gpflow_ext-*.whl")
+    venv.create(tmp_path / "venv", with_pip=False)
+    [site] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", str(site), str(made)], check=True, capture_output=True
+    )
+    (site / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    program = [str(tmp_path / "venv" / "bin" / "python"), str(site / "bin" / "gpflow-ext")]
+    exec(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], {})
+    for line in "".join(CONSOLE.findall(PAGE)).splitlines():
+        _, *arguments = shlex.split(line.removeprefix("$ "))
+        if arguments[0] == "serve" or "wight" in arguments:
+            continue
+        done = subprocess.run([*program, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        lines = [each for each in done.stderr.splitlines() if each]
+        assert len(lines) == len(set(lines)), done.stderr  # the log is printed once
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 61
+    with served(tmp_path / "saved_models" / "ill", [*program, "serve"]) as port:
+        answer = httpx.post(f"http://127.0.0.1:{port}/predict", json={"age": 75.0, "weight": 75.0})
+    assert answer.json()["label"] == "yes"
 
 
 def test_compare_takes_what_suits_the_table(folder: Path) -> None:

@@ -14,6 +14,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.training.loop import iterate
+from gpflow_ext.training.starts import Tried
 
 
 def _kmm(learn: bool, **changes) -> VGPKMM:
@@ -227,3 +228,22 @@ def test_any_gpflow_model_trains_by_gradient() -> None:
     result = gpx.fit(model, steps=20, recipe="adam")
     assert (result.steps, result.status) == (20, gpx.Status.MAX_STEPS)
     assert result.objective[-1] > result.objective[0]
+
+
+def test_a_result_is_shown_in_notebooks() -> None:
+    tried = (Tried("length < 1", -3.0),)
+    result = gpx.FitResult(
+        np.array([-2.0, -1.5]), np.array([0.1, 0.25]), 3, gpx.Status.CONVERGED, tried, ("odd",)
+    )
+    page = result._repr_html_()
+    for part in (
+        "<td>5</td>",
+        "<td>-1.5</td>",
+        "<td>0.25</td>",
+        "<p>odd</p>",
+        "length &lt; 1: -3",
+        "settled within",
+    ):
+        assert part in page
+    nothing = gpx.FitResult(np.array([]), np.array([]), 0, gpx.Status.NON_FINITE)
+    assert "<td></td><td>0.00</td>" in nothing._repr_html_()

@@ -13,11 +13,11 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 # Floors from the ground up, each with its rooms in order. Rooms of one floor do not see each other; the modules
 # of a room see those of lower floors, and those of their own room that stand before them.
 TOWER: list[dict[str, str]] = [
-    {"_version": "", "_lazy": "", "citations": ""},
+    {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
         "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure gradients kernels options functions preferred replicas ."},
+    {"compiled": "structure collector gradients kernels options functions preferred replicas ."},
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
@@ -40,7 +40,7 @@ TOWER: list[dict[str, str]] = [
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
-        "sampling": "tuning options diagnostics draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
+        "sampling": "tuning options diagnostics summary draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
@@ -50,8 +50,8 @@ TOWER: list[dict[str, str]] = [
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi gpflow_models",
-        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
-        "updates block_ascent recipe",
+        "gprn": "factors network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
+        "updates block_ascent starts recipe",
     },
     {"models": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},
@@ -64,7 +64,7 @@ TOWER: list[dict[str, str]] = [
     {"sklearn": ""},
     {
         "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
-        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor kinds models.review training train compare predict export serve "
+        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor kinds models.review training train compare streams predict export serve "
         "zoo cite main ."
     },
     {"__main__": ""},

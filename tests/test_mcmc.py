@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 import warnings
 
 import gpflow
@@ -314,6 +315,30 @@ def test_draws_pass_or_fail_loudly() -> None:
         fake(rhat=0.0).check(bfmi=3.0)
     with pytest.raises(ValueError, match="Unknown gates: ess"):
         fake().check(ess=3)
+
+
+def test_draws_are_shown_as_a_short_table() -> None:
+    draws = fake()
+    text, page = str(draws), draws._repr_html_()
+    first = next(iter(draws.coordinates()))
+    value = draws.coordinates()[first]
+    row = next(line.split() for line in text.splitlines() if line.startswith(f"{first} "))
+    found = [value.mean(), value.std(), *np.quantile(value, (0.05, 0.95))]
+    np.testing.assert_allclose([float(cell) for cell in row[1:5]], found, rtol=1e-3)
+    assert float(row[5]) == pytest.approx(draws.diagnose().rhat[first], abs=1e-3)
+    assert float(row[6]) == pytest.approx(draws.diagnose().bulk_ess[first], abs=1.0)
+    assert f"<td>{row[1]}</td>" in page
+    assert "array" not in text + repr(draws)
+    many = gpx.Draws({"V": np.zeros((2, 3, 50, 1)), "a<b": np.ones((2, 3))}, draws.stats, draws.setting, 1.0)
+    lines = str(many).splitlines()
+    assert lines[2].split()[:2] == ["a<b", "1"]  # the parameters of few numbers come first
+    assert lines[-1] == "and 31 numbers more; `diagnose` looks at all of them"
+    assert "a&lt;b" in many._repr_html_()
+
+
+def test_draws_are_shown_without_arviz(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    assert "R-hat" in str(fake())
 
 
 def test_diagnostics_are_those_of_arviz_and_go_there() -> None:

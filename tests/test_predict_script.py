@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
+import lzma
 import resource
 import sys
 from pathlib import Path
@@ -135,3 +137,53 @@ def test_from_the_shell(served, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [*arguments[:-1], str(data)])
     with pytest.raises(ValueError, match="another file"):
         predict.main()
+
+
+@pytest.fixture(scope="module", name="table_model")
+def _table_model(tmp_path_factory):
+    """A model of a table with words, dates and decimal commas, and the table's file."""
+    folder = tmp_path_factory.mktemp("table")
+    lines = [
+        f"n{i};{i % 7},{i % 4}5;{1 + i % 28:02d}.03.2024;{('red', 'blue')[i % 2]};{i % 5}" for i in range(30)
+    ]
+    path = folder / "parts.csv"
+    path.write_text("\n".join(["name;weight;made;colour;y", *lines]) + "\n")
+    split = gpx.datasets.load(path, target="y", drop=["name"], test_fraction=0.0)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.Matern32())
+    return gpx.load_exported(gpx.export(model, folder / "m", data=split)), path, split
+
+
+def test_rows_are_read_as_the_table_was(table_model, tmp_path):
+    served, path, split = table_model
+    assert predict.predict(served, path, tmp_path / "b.csv", ["name"], 7) == (30, 0)
+    found = read(tmp_path / "b.csv")
+    assert [row["name"] for row in found] == [f"n{i}" for i in range(30)]
+    mean = served.predict(split.scaler.inverse(split.train[0]))["mean"][:, 0]
+    ours = np.array([float(row["mean"]) for row in found])[split.rows[0]]
+    np.testing.assert_allclose(ours, mean, rtol=1e-12)
+
+
+def test_a_cell_that_is_no_number_is_told_by_its_line(table_model, tmp_path):
+    served, path, _ = table_model
+    lines = path.read_text().splitlines()
+    lines[12] = lines[12].replace(lines[12].split(";")[1], "heavy")
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="line 13, column 'weight': 'heavy' is no number"):
+        predict.predict(served, tmp_path / "a.csv", tmp_path / "b.csv", [], 5)
+    lines[12] = ";;;;"
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    assert predict.predict(served, tmp_path / "a.csv", tmp_path / "b.csv", [], 5) == (30, 1)
+    (tmp_path / "a.csv").write_text("name;weight;y\n")
+    with pytest.raises(ValueError, match="lacks 2 of the model's 3 columns: made, colour"):
+        predict.predict(served, tmp_path / "a.csv", tmp_path / "b.csv", [], 5)
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".xz"])
+def test_files_are_packed_by_their_suffix(unnamed, tmp_path, suffix):
+    opened = {".bz2": bz2.open, ".xz": lzma.open}[suffix]
+    with opened(tmp_path / f"a.csv{suffix}", "wt") as file:
+        file.write("u|v\n0.5|1\n")
+    out = tmp_path / f"b.csv{suffix}"
+    assert predict.predict(unnamed, tmp_path / f"a.csv{suffix}", out, [], 10) == (1, 0)
+    with opened(out, "rt") as file:
+        assert len(file.read().splitlines()) == 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 
 import consumers
@@ -127,3 +131,146 @@ def test_the_c_loader_returns_the_same_bits_from_eight_threads(program):
     names = signature.inputs["inputs"].name, signature.outputs["mean"].name
     bits = run(program, chosen, *names, 8, inputs.shape[1], input=inputs.tobytes())
     assert bits == gpx.load_exported(chosen).predict(inputs)["mean"].tobytes()
+
+
+# ------------------------------------------------------------------------------------------------ by name
+
+
+def test_the_zoo_is_listed_as_its_manifests_say(monkeypatch):
+    found = {one.name: one for one in gpx.zoo.list(ZOO)}
+    assert set(found) == set(make_zoo.ZOO)
+    one = found["wine_sparse_ep"]
+    about = manifest(one.name)
+    assert (one.kind, one.task, one.inputs, one.version) == ("SparseEP", "multiclass", 13, 1)
+    assert (one.scores, one.sha256) == (about["metrics"], about["manifest_sha256"])
+    assert one.size == make_zoo.size(ZOO / one.name)
+    monkeypatch.setenv("GPFLOW_EXT_ZOO", str(ZOO))
+    assert gpx.zoo.list() == list(found.values())
+    monkeypatch.delenv("GPFLOW_EXT_ZOO")
+    assert gpx.zoo.list() == list(found.values())  # of the checkout
+
+
+def test_a_model_is_loaded_by_name_and_hash():
+    one = next(one for one in gpx.zoo.list(ZOO) if one.name == "wine_sparse_ep")
+    served = gpx.zoo.load(one.name, ZOO, sha256=one.sha256)
+    assert served.path == one.path
+    assert gpx.zoo.load(f"{one.name}/1", ZOO).path == one.path
+    with pytest.raises(ValueError, match="another model than was asked for"):
+        gpx.zoo.load(one.name, ZOO, sha256="0" * 64)
+    for name, message in (
+        ("wine", "has no model 'wine'; it has breast_cancer"),
+        ("wine_sparse_ep/2", "no model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gpx.zoo.load(name, ZOO)
+    for name in ("../saved_models", "a/b", "", ".hidden"):
+        with pytest.raises(ValueError, match="name must be"):
+            gpx.zoo.load(name, ZOO)
+
+
+def test_where_there_is_no_zoo_the_ways_to_one_are_told(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPFLOW_EXT_ZOO", raising=False)
+    monkeypatch.setattr("gpflow_ext.zoo._CHECKOUT", tmp_path / "none")
+    with pytest.raises(ValueError, match="set GPFLOW_EXT_ZOO"):
+        gpx.zoo.list()
+    with pytest.raises(ValueError, match="no folder 'nowhere'"):
+        gpx.zoo.list("nowhere")
+    with pytest.raises(ValueError, match="must begin with https://"):
+        gpx.zoo.load("a", "http://example.org/zoo")
+    with pytest.raises(ValueError, match="cannot be listed"):
+        gpx.zoo.list("https://example.org/zoo")
+    with pytest.raises(ValueError, match="hub address is"):
+        gpx.zoo.list("hf://owner")
+
+
+@pytest.fixture(name="web")
+def _web(tmp_path, monkeypatch):
+    """The wine model on a server of this machine, from a copy that a test may spoil; and the cache."""
+    root = tmp_path / "web"
+    shutil.copytree(ZOO / "wine_sparse_ep", root / "wine_sparse_ep")
+    monkeypatch.setenv("GPFLOW_EXT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("GPFLOW_EXT_OFFLINE", raising=False)
+    asked = []
+
+    class Files(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            asked.append(self.path)
+
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Files, directory=root)
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", root / "wine_sparse_ep" / "1", asked
+        server.shutdown()
+
+
+def test_a_model_of_the_web_is_fetched_once_and_checked(web, tmp_path, monkeypatch):
+    address, _, asked = web
+    pin = manifest("wine_sparse_ep")["manifest_sha256"]
+    served = gpx.zoo.load("wine_sparse_ep", address, sha256=pin)
+    assert served.labels == ("class_0", "class_1", "class_2")
+    number = len(asked)
+    assert number == 7  # the manifest and six files
+    monkeypatch.setenv("GPFLOW_EXT_OFFLINE", "1")
+    gpx.zoo.load("wine_sparse_ep", address)
+    assert len(asked) == number
+    with pytest.raises(ValueError, match="not in the cache"):
+        gpx.zoo.load("other", address)
+    monkeypatch.delenv("GPFLOW_EXT_OFFLINE")
+    with pytest.raises(ConnectionError, match=r"other/1/manifest\.json could not be fetched"):
+        gpx.zoo.load("other", address)
+    [kept] = (tmp_path / "cache").rglob("saved_model.pb")
+    kept.write_bytes(b"spoilt")
+    with pytest.raises(ValueError, match=r"saved_model\.pb has changed"):
+        gpx.zoo.load("wine_sparse_ep", address)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda folder: (folder / "example.npz").write_bytes(b"other"),
+            "example.npz of .* not what its manifest says",
+        ),
+        (
+            lambda folder: spoil_manifest(folder, {"../../../evil": "0" * 64}),
+            "lists '../../../evil', which no export",
+        ),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "not that of an exported model"),
+        (lambda folder: (folder / "manifest.json").write_bytes(b" " * (5 << 20)), "has more than"),
+    ],
+)
+def test_what_the_web_gives_instead_is_not_kept(web, tmp_path, spoil, message):
+    address, folder, _ = web
+    spoil(folder)
+    with pytest.raises(ValueError, match=message):
+        gpx.zoo.load("wine_sparse_ep", address)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def spoil_manifest(folder, hashes):
+    about = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**about, "sha256": hashes}))
+
+
+def test_a_repository_of_the_hub_is_a_zoo(monkeypatch):
+    """Of the hub itself only the call is tested: what it returns is a folder."""
+    calls = []
+
+    def snapshot_download(repository, revision, allow_patterns):
+        calls.append((repository, revision, allow_patterns))
+        return str(ZOO)
+
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download)
+    )
+    assert gpx.zoo.load("wine_sparse_ep", "hf://owner/models@v1.0").labels
+    assert len(gpx.zoo.list("hf://owner/models")) == len(make_zoo.ZOO)
+    assert calls == [
+        ("owner/models", "v1.0", ["wine_sparse_ep/*"]),
+        ("owner/models", None, ["*/manifest.json"]),
+    ]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"gpflow-ext\[hub\]"):
+        gpx.zoo.list("hf://owner/models")

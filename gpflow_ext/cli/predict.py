@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
-import gzip
-import io
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.run import import_tensorflow
+from gpflow_ext.cli.streams import Progress, reading, writing
+from gpflow_ext.data.reading.cells import is_missing, to_number
 
 TEXT = "Predict every row of a CSV file with an exported model, batch by batch."
 EPILOG = """\
@@ -21,12 +19,12 @@ examples
   gpflow-ext predict --model saved_models/wine_sparse_ep --data bottles.csv --out predictions.csv
   gpflow-ext predict --model saved_models/ill --data patients.csv.gz --out ill.csv.gz --keep id
 
-The file needs a header line with the names of the model's inputs, in any order; further columns are ignored, or copied
-with --keep. Where the model knows no names, the columns that are not kept are its inputs in their order. Separators are
-comma, semicolon or tab; .gz is compressed. An empty cell, NA or nan is a missing input: its row gets empty predictions
-and is_finite 0. Memory does not grow with the file. The output appears under its name when it is whole.
+The file needs a header line with the columns of the table that the model was trained on, in any order; their cells are read
+as they were then: dates, words, decimal commas. Further columns are ignored, or copied with --keep. Where the model knows
+no names, the columns that are not kept are its inputs in their order. Separators are comma, semicolon, tab or bar; .gz,
+.bz2 and .xz are compressed. A row that lacks an input gets empty predictions and is_finite 0. Memory does not grow with the
+file. The output appears under its name when it is whole.
 """
-MISSING = {"", "na", "nan", "n/a", "null"}
 
 
 class Columns(NamedTuple):
@@ -37,45 +35,32 @@ class Columns(NamedTuple):
     kept: list[int]
 
 
-class Progress:
-    """Shows how much of a file was read, in bytes, where standard error is a terminal."""
+class Batch(NamedTuple):
+    """Some rows of the file: the cells to keep, those of the model's columns, and their lines."""
 
-    def __init__(self, path: Path) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self._bar = Progress(console=console, disable=not console.is_terminal)
-        self._task = self._bar.add_task(path.name, total=path.stat().st_size)
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def at(self, position: int) -> None:
-        """Move the bar."""
-        self._bar.update(self._task, completed=position)
+    kept: list[list[str]]
+    cells: list[list[str]]
+    lines: list[int]
 
 
 def delimiter(line: str, path: Path) -> str:
     """Return the separator of a header line."""
     if not line.strip():
         raise ValueError(f"{path} has no header line with the names of its columns.")
-    return max(",;\t", key=line.count)
+    return max(",;\t|", key=line.count)
 
 
 def find_columns(header: Sequence[str], served: Any, keep: Sequence[str], path: Path) -> Columns:
-    """Return where the inputs of the model and the columns to keep are."""
-    doubled = {name for name in header if header.count(name) > 1}
-    names, width = served.manifest["data"]["feature_names"], served.manifest["data"]["D"]
+    """Return where the inputs of the model, or the columns of its table, and the columns to keep are."""
     for name in keep:
         if name not in header:
             raise ValueError(f"--keep: {path} has no column {name!r}; it has {', '.join(header)}.")
     kept = [header.index(name) for name in keep]
+    names, what = served.manifest["data"]["feature_names"], "inputs"
+    if served.treatment is not None:
+        names, what = [column.name for column in served.treatment.columns], "columns"
     if names is None:
+        width = served.manifest["data"]["D"]
         inputs = [i for i in range(len(header)) if i not in kept]
         if len(inputs) != width:
             raise ValueError(
@@ -86,33 +71,19 @@ def find_columns(header: Sequence[str], served: Any, keep: Sequence[str], path: 
     missing = [name for name in names if name not in header]
     if missing:
         raise ValueError(
-            f"{path} lacks {len(missing)} of the model's {width} inputs: {', '.join(missing[:10])}"
+            f"{path} lacks {len(missing)} of the model's {len(names)} {what}: {', '.join(missing[:10])}"
             f"{' ...' if len(missing) > 10 else ''}. Its columns are {', '.join(header[:10])}"
             f"{' ...' if len(header) > 10 else ''}."
         )
-    if doubled & set(names):
-        raise ValueError(f"{path} has several columns named {', '.join(sorted(doubled & set(names)))}.")
+    doubled = sorted({name for name in names if header.count(name) > 1})
+    if doubled:
+        raise ValueError(f"{path} has several columns named {', '.join(doubled)}.")
     return Columns(len(header), [header.index(name) for name in names], kept)
 
 
-def number(cell: str, line: int, name: str, path: Path) -> float:
-    """Return a cell as a number, NaN where it is missing; what is one in Python alone, as 1_0, is none."""
-    if cell.strip().lower() in MISSING:
-        return float("nan")
-    try:
-        if "_" in cell or not cell.isascii():
-            raise ValueError
-        return float(cell)
-    except ValueError:
-        raise ValueError(f"{path}, line {line}, column {name!r}: {cell!r} is no number.") from None
-
-
-def batches(
-    lines: Any, header: Sequence[str], columns: Columns, size: int, path: Path
-) -> Iterator[tuple[list[list[str]], list[list[float]]]]:
-    """Yield the kept cells and the inputs of ``size`` rows at a time."""
-    kept: list[list[str]] = []
-    rows: list[list[float]] = []
+def batches(lines: Any, columns: Columns, size: int, path: Path) -> Iterator[Batch]:
+    """Yield ``size`` rows at a time."""
+    batch = Batch([], [], [])
     for cells in lines:
         if not cells:
             continue
@@ -120,13 +91,43 @@ def batches(
             raise ValueError(
                 f"{path}, line {lines.line_num}: {len(cells)} cells, but the header has {columns.width} columns."
             )
-        rows.append([number(cells[i], lines.line_num, header[i], path) for i in columns.inputs])
-        kept.append([cells[i] for i in columns.kept])
-        if len(rows) == size:
-            yield kept, rows
-            kept, rows = [], []
-    if rows:
-        yield kept, rows
+        batch.kept.append([cells[i] for i in columns.kept])
+        batch.cells.append([cells[i] for i in columns.inputs])
+        batch.lines.append(lines.line_num)
+        if len(batch.lines) == size:
+            yield batch
+            batch = Batch([], [], [])
+    if batch.lines:
+        yield batch
+
+
+def answers(served: Any, batch: Batch, names: Sequence[str], path: Path) -> dict[str, Any]:
+    """Return the predictions of a batch: of raw rows where the model takes them, else of numbers."""
+    if served.treatment is None:
+        rows = zip(batch.cells, batch.lines, strict=True)
+        return served.predict([_numbers(row, line, names, path) for row, line in rows])
+    try:
+        return served.predict_raw(dict(zip(names, zip(*batch.cells, strict=True), strict=True)))
+    except ValueError as error:
+        problem = next((each for each in getattr(error, "problems", ()) if each.rows), None)
+        if problem is None:
+            raise
+        row = problem.rows[0]
+        cell = batch.cells[row][names.index(problem.column)]
+        raise ValueError(
+            f"{path}, line {batch.lines[row]}, column {problem.column!r}: {cell!r} is no number."
+        ) from None
+
+
+def _numbers(row: Sequence[str], line: int, names: Sequence[str], path: Path) -> list[float]:
+    """Return cells as numbers, NaN where they are missing."""
+    found = []
+    for cell, name in zip(row, names, strict=True):
+        try:
+            found.append(float("nan") if is_missing(cell) else to_number(cell))
+        except ValueError:
+            raise ValueError(f"{path}, line {line}, column {name!r}: {cell!r} is no number.") from None
+    return found
 
 
 def output_names(served: Any) -> list[str]:
@@ -157,29 +158,6 @@ def output_rows(found: dict[str, Any]) -> Iterator[list[str]]:
         yield [*(str(cell) if ok else "" for cell in cells), str(int(ok))]
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
-    """Open a text file, compressed or not; the second is the raw file, which tells how far it was read."""
-    with contextlib.ExitStack() as stack:
-        raw = stack.enter_context(path.open("rb"))
-        content: Any = stack.enter_context(gzip.open(raw)) if path.suffix == ".gz" else raw
-        # Spreadsheets write a mark of the encoding first.
-        yield stack.enter_context(io.TextIOWrapper(content, encoding="utf-8-sig", newline="")), raw
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[TextIO]:
-    """Open a text file that gets its name when it is whole."""
-    partial = path.with_name(f"{path.name}.partial")
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(partial, "wt", encoding="utf-8", newline="") as text:
-            yield text
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def predict(served: Any, data: Path, out: Path, keep: Sequence[str], size: int) -> tuple[int, int]:
     """Predict all rows of a file; return how many there are, and how many of them have missing inputs."""
     rows = bad = 0
@@ -191,10 +169,11 @@ def predict(served: Any, data: Path, out: Path, keep: Sequence[str], size: int) 
         columns = find_columns(header, served, keep, data)
         writer = csv.writer(result, lineterminator="\n")
         writer.writerow([*keep, *output_names(served)])
-        for kept, inputs in batches(lines, header, columns, size, data):
-            found = served.predict(inputs)
-            writer.writerows([*k, *p] for k, p in zip(kept, output_rows(found), strict=True))
-            rows += len(inputs)
+        names = [header[i] for i in columns.inputs]
+        for batch in batches(lines, columns, size, data):
+            found = answers(served, batch, names, data)
+            writer.writerows([*k, *p] for k, p in zip(batch.kept, output_rows(found), strict=True))
+            rows += len(batch.lines)
             bad += int((~found["is_finite"]).sum())
             progress.at(raw.tell())
     return rows, bad

@@ -117,11 +117,8 @@ def diagnose(coordinates: Mapping[str, Array], stats: Mapping[str, Array], secon
             name: float(function(np.asarray(value, float), **options)) for name, value in coordinates.items()
         }
 
-    def rhat(value: Array) -> float:
-        return arviz.rhat(value if len(value) > 1 else value[:, : value.size // 2 * 2].reshape(2, -1))
-
     return Diagnosis(
-        rhat=each(rhat),
+        rhat=each(_rhat),
         bulk_ess=each(arviz.ess, method="bulk"),
         tail_ess=each(arviz.ess, method="tail"),
         bfmi=bfmi(stats["energy"]),
@@ -130,6 +127,16 @@ def diagnose(coordinates: Mapping[str, Array], stats: Mapping[str, Array], secon
         gradients=int(stats["gradients"].sum()),
         seconds=seconds,
     )
+
+
+def mixing(value: Array) -> tuple[float, float]:
+    """Return R-hat and the bulk effective sample size of one coordinate [C, S]."""
+    return _rhat(value), float(_arviz().ess(np.asarray(value, float), method="bulk"))
+
+
+def _rhat(value: Array) -> float:
+    chains = value if len(value) > 1 else value[:, : value.size // 2 * 2].reshape(2, -1)
+    return float(_arviz().rhat(chains))
 
 
 def bfmi(energy: Array) -> Array:

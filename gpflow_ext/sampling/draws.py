@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpflow_ext.sampling import diagnostics
+from gpflow_ext import _html
+from gpflow_ext.sampling import diagnostics, summary
 from gpflow_ext.sampling.tuning import BayesianOptimizer, Setting, Trial, trials_from
 
 Array = npt.NDArray[Any]
@@ -23,7 +24,7 @@ class ConvergenceWarning(UserWarning):
     """The draws of a sampler fail a test that draws of the posterior would pass."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Draws:
     """Draws of a model's parameters by several chains, all draws of warm-up and tuning left out.
 
@@ -64,12 +65,36 @@ class Draws:
 
     def coordinates(self) -> dict[str, Array]:
         """Return each scalar of each parameter by name, [C, S], such as ``V[3, 0]``."""
-        found = {}
-        for name, value in self.values.items():
-            flat = value.reshape(*value.shape[:2], -1)
-            for number, index in enumerate(np.ndindex(value.shape[2:])):
-                found[f"{name}{list(index)}" if index else name] = flat[:, :, number]
-        return found
+        return {
+            each: draws
+            for name, value in self.values.items()
+            for each, draws in summary.coordinates(name, value)
+        }
+
+    def __repr__(self) -> str:
+        return f"<Draws: {self._heading()}>"
+
+    def __str__(self) -> str:
+        found = summary.summarise(self.values)
+        return "\n".join([self._heading(), str(found), *self._notes(found)])
+
+    def _repr_html_(self) -> str:
+        found = summary.summarise(self.values)
+        return _html.table(self._heading(), summary.COLUMNS, found.rows, self._notes(found))
+
+    def _heading(self) -> str:
+        chains = f"{self.num_chains} chain{'s' * (self.num_chains != 1)} of {self.num_draws} draws"
+        return (
+            f"{chains} in {self.seconds:.2f} s, step size {self.setting.step_size:.4g}, "
+            f"at most {self.setting.max_leapfrogs} leapfrog steps"
+        )
+
+    def _notes(self, found: summary.Summary) -> list[str]:
+        divergent = int(np.sum(self.stats.get("divergent", 0)))
+        return [
+            *([f"and {found.left} numbers more; `diagnose` looks at all of them"] if found.left else []),
+            *([f"{divergent} trajectories diverged"] if divergent else []),
+        ]
 
     def diagnose(self) -> diagnostics.Diagnosis:
         """Return R-hat, effective sample sizes and the rest, of the worst coordinate and of each."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext import _html
 from gpflow_ext.training.starts import Tried
 
 Update: TypeAlias = Callable[[], tuple[float, bool]]
@@ -77,6 +78,17 @@ class FitResult:
     def __str__(self) -> str:
         last = f"objective {self.objective[-1]:.6g}, " if len(self.objective) else ""
         return " ".join([f"{self.steps} steps, {last}{self.seconds:.2f} s.", self.status.value, *self.notes])
+
+    def _repr_html_(self) -> str:
+        cells = (
+            str(self.steps),
+            f"{self.objective[-1]:.6g}" if len(self.objective) else "",
+            f"{self.seconds:.2f}",
+        )
+        tried = [f"From {one.name}: {one.objective:.6g}" for one in self.starts]
+        return _html.table(
+            self.status.value, ("steps", "objective", "seconds"), [cells], [*tried, *self.notes]
+        )
 
 
 class Trail(tf.Module):

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,12 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def served(model: Path) -> Iterator[int]:
-    """Serve a model by scripts/serve.py; give the port once it answers."""
+def served(
+    model: Path, program: Sequence[str] = (sys.executable, str(ROOT / "scripts" / "serve.py"))
+) -> Iterator[int]:
+    """Serve a model, by scripts/serve.py or another program; give the port once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    command = [sys.executable, str(ROOT / "scripts" / "serve.py"), str(model), "--port", str(port)]
+    command = [*program, str(model), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             while process.poll() is None and not _listens(port):

@@ -134,6 +134,7 @@ def show(options: argparse.Namespace, draws: Any) -> None:
     if draws.trials:
         _show_tuning(draws, options.run_dir)
     print(draws)
+    print(draws.diagnose())
 
 
 def _show_tuning(draws: Any, folder: Path | None) -> None:

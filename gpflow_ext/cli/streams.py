@@ -1,0 +1,62 @@
+"""Files of text that are read and written piece by piece, compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+_PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+class Progress:
+    """Shows how much of a file was read, in bytes, where standard error is a terminal."""
+
+    def __init__(self, path: Path) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        self._bar = Progress(console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(path.name, total=path.stat().st_size)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def at(self, position: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=position)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
+    """Open a text file, compressed or not; the second is the raw file, which tells how far it was read."""
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(path.open("rb"))
+        unpacked = _PACKED.get(path.suffix)
+        content: Any = raw if unpacked is None else stack.enter_context(unpacked(raw))
+        # Spreadsheets write a mark of the encoding first.
+        yield stack.enter_context(io.TextIOWrapper(content, encoding="utf-8-sig", newline="")), raw
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """Open a text file that gets its name when it is whole."""
+    partial = path.with_name(f"{path.name}.partial")
+    opened: Any = _PACKED.get(path.suffix, open)
+    try:
+        with opened(partial, "wt", encoding="utf-8", newline="") as text:
+            yield text
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
