@@ -59,7 +59,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": ""},
     {
-        "estimators": "checked ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
     },
     {"sklearn": ""},
     {

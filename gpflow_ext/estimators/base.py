@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gpflow_ext.estimators import checked, ladder
+from gpflow_ext.estimators import checked, kernels, ladder
 from gpflow_ext.fitting import fit
 from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
@@ -39,7 +39,7 @@ class GPEstimator(BaseEstimator):
     ----------
     kernel
         A GPflow kernel, which is copied. By default a Matérn kernel of smoothness 5/2 with the square root of
-        the number of inputs as length scale.
+        the number of inputs as length scale, and a wide prior of its variance.
     num_inducing
         M, the number of inducing points; by default every row is one up to some 1,500 rows, and 300 are
         beyond.
@@ -132,7 +132,7 @@ class GPEstimator(BaseEstimator):
     def _kernel(self, num_inputs: int, num_latent_gps: int) -> Kernel:
         if self.kernel is not None:
             return gpflow.utilities.deepcopy(self.kernel)
-        return gpflow.kernels.Matern52(lengthscales=float(np.sqrt(num_inputs)))
+        return kernels.matern(num_inputs)
 
     def _predicted(self, X: Any, method: str, targets: Callable[[int], Array] | None = None) -> list[Any]:
         """Return what a method of `Predicting` says of each batch of inputs [N, D], checked here.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from gpflow.kernels import Constant, Kernel, Linear, Matern52, SquaredExponential
-
+from gpflow_ext.estimators import kernels
 from gpflow_ext.estimators.base import GPEstimator
 from gpflow_ext.estimators.classifier import GPClassifier
 from gpflow_ext.estimators.counts import GPCountRegressor
@@ -22,25 +20,7 @@ ESTIMATORS: dict[str, type[GPEstimator]] = {
     "regression": GPRegressor,
 }
 SURE = 2  # of the candidates, which are compared whatever the budget
-_MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
-
-
-def kernels(num_inputs: int) -> dict[str, Kernel]:
-    """Return the kernels that are compared for D standardised inputs, the most promising first."""
-    D = num_inputs
-    scale = float(np.sqrt(D))
-    linear = Linear(variance=1.0 / D) + Constant()
-    found = {
-        "Matérn 5/2": Matern52(lengthscales=scale),
-        "linear": linear,
-        "Matérn 5/2 with a length scale for each input": Matern52(lengthscales=np.full(D, scale)),
-        "Matérn 5/2 + linear": Matern52(lengthscales=scale) + Linear(variance=1.0 / D) + Constant(),
-        "squared exponential": SquaredExponential(lengthscales=scale),
-    }
-    if not 1 < D <= _MOST_SCALES:
-        del found["Matérn 5/2 with a length scale for each input"]
-    return found
 
 
 def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> dict[str, GPEstimator]:
@@ -50,8 +30,8 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
         kinds: tuple[Outputs, ...] = ("independent", "coregionalised")
         return {f"{kind} outputs": GPMultiOutputRegressor(kind=kind, **common) for kind in kinds}
     build: Any = ESTIMATORS[task]
-    found = {name: build(kernel, **common) for name, kernel in kernels(num_inputs).items()}
-    first = kernels(num_inputs)["Matérn 5/2"]
+    found = {name: build(kernel, **common) for name, kernel in kernels.compared(num_inputs).items()}
+    first = kernels.matern(num_inputs)
     if task == "regression":
         found["Matérn 5/2, Student's t noise"] = build(first, noise="student_t", **common)
     elif task == "count":

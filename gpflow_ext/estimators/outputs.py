@@ -29,8 +29,8 @@ class GPMultiOutputRegressor(RealEstimator):
         Of each latent function; see `estimators.base.GPEstimator`.
     kind
         ``"independent"`` functions for each target, ``"coregionalised"`` for mixtures of P functions, which
-        share what targets have in common, or ``"best"`` for the one that predicts better in a cross-validation over at
-        most 300 rows.
+        share what targets have in common, or ``"best"`` for the one that predicts better in a
+        cross-validation over at most 300 rows.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
 

@@ -63,11 +63,11 @@ class Standardised(Likelihood):
     def _predict_log_density(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
-        return self._density(self.likelihood.predict_log_density(X, Fmu, Fvar, self._standard(Y)))
+        return self._density(self.likelihood.predict_log_density(X, Fmu, _from_zero(Fvar), self._standard(Y)))
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
-        mean, var = self.likelihood.predict_mean_and_var(X, Fmu, Fvar)
+        mean, var = self.likelihood.predict_mean_and_var(X, Fmu, _from_zero(Fvar))
         return self.shift + self.scale * mean, tf.square(self.scale) * var
 
     @inherit_check_shapes
@@ -77,3 +77,8 @@ class Standardised(Likelihood):
     @inherit_check_shapes
     def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:
         return tf.square(self.scale) * self.likelihood.conditional_variance(X, F)
+
+
+def _from_zero(Fvar: TensorType) -> tf.Tensor:
+    """Return a variance that the rounding of a posterior without noise has not left below zero."""
+    return tf.nn.relu(tf.convert_to_tensor(Fvar))
