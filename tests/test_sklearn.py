@@ -152,6 +152,7 @@ def test_numbers_are_predicted_with_deviations_in_their_units() -> None:
     assert (model.score_samples(X) >= density - 1e-9).all()
 
 
+@pytest.mark.filterwarnings("ignore:kernel:UserWarning")  # Gaussian noise explains all by itself
 def test_outliers_hardly_move_a_robust_regression() -> None:
     y = TARGETS["GPRegressor"].copy()
     y[::10] += 2000.0

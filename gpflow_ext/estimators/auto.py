@@ -66,12 +66,15 @@ class Auto:
         return self.model, split.scaler, split.labels if split.task in _CLASSES else None, split
 
     def _inputs(self, rows: Any) -> Array:
-        if not hasattr(rows, "columns"):
-            rows = np.asarray(rows)
-            if self.split.treatment is None or rows.ndim != 2:
-                return self.split.scaler.transform(rows)
-            rows = _frame(rows, None, None)[0]
-        return self.split.inputs(rows)
+        treatment = self.split.treatment
+        if treatment is None:
+            return self.split.scaler.transform(rows)
+        if hasattr(rows, "columns"):
+            return self.split.inputs(rows)
+        import pandas
+
+        names = [column.name for column in treatment.columns]
+        return self.split.inputs(pandas.DataFrame(np.asarray(rows), columns=names))
 
     def __str__(self) -> str:
         return f"{self.why}\n\n{self.table.to_string(index=False, float_format=lambda x: f'{x:.4g}')}"
@@ -148,12 +151,11 @@ def _read(table: Any, target: str | None, task: str | None, options: dict[str, A
     if isinstance(table, tuple):
         if target is not None:
             raise ValueError("target names a column of a table: leave it out where y is given")
-        table, names = _frame(table[0], table[1], task)
-        target = names
+        table, target = _frame(*table)
     return datasets.load(table, target=target, task=task, test_fraction=0.0, **options)
 
 
-def _frame(X: Any, y: Any, task: str | None) -> tuple[Any, Any]:
+def _frame(X: Any, y: Any) -> tuple[Any, Any]:
     """Return a data frame of inputs and targets, and the names of its targets."""
     import pandas
 
@@ -161,8 +163,6 @@ def _frame(X: Any, y: Any, task: str | None) -> tuple[Any, Any]:
     frame = X.copy() if named else pandas.DataFrame(np.asarray(X))
     if not named:
         frame.columns = [f"x{n}" for n in range(frame.shape[1])]
-    if y is None:
-        return frame, []
     targets = np.asarray(y)
     if len(targets) != len(frame):
         raise ValueError(f"X and y must have as many rows; they have {len(frame)} and {len(targets)}")
