@@ -252,6 +252,29 @@ def test_a_trace_that_fails_leaves_everything_usable(cold: None) -> None:
 # --------------------------------------------------------------------------------------- users' own classes
 
 
+def test_the_collector_pauses_while_a_graph_is_traced(cold: None) -> None:
+    seen: list[bool] = []
+
+    class Watching(SE):
+        def K_r2(self, r2: tf.Tensor) -> tf.Tensor:
+            seen.append(gc.isenabled())
+            if fails:
+                raise ValueError("the end")
+            return super().K_r2(r2)
+
+    for fails in (True, False):
+        model = _model(kernel=Watching())
+        seen.clear()
+        if fails:
+            with pytest.raises(ValueError, match="the end"):
+                Compiled(model)(model.maximum_log_likelihood_objective)
+        else:
+            Compiled(model)(model.maximum_log_likelihood_objective)
+        assert seen
+        assert not any(seen)
+        assert gc.isenabled()
+
+
 def test_a_kernel_that_needs_static_rows_is_compiled_for_each_number_of_them(cold: None) -> None:
     counts, ends = [], []
     for num_data in (12, 12, 17):

@@ -41,14 +41,15 @@ def adam() -> tf_keras.optimizers.Optimizer:
     return tf_keras.optimizers.Adam(0.02)
 
 
+ALONE = {"independent_start": False, "moment_start": False, "factor_start": False}  # from the model as it is
 INDUCING = {"inducing_variable": problems.inputs(4, seed=5)}
 CASES: dict[
     str, tuple[dict[str, Any], dict[str, Any], int]
 ] = {  # of the model, of the fit, traces of the first
     "lbfgs": ({}, {"hyper_updates": 3}, 3),
-    "joint": ({}, {"hyper_updates": 3, "joint": True}, 3),
+    "not joint": ({}, {"hyper_updates": 3, "joint": False}, 3),
     "without sweeps": ({}, {"hyper_updates": 3, "sweeps": 0}, 3),
-    "from here": ({}, {"hyper_updates": 3, "independent_start": False, "moment_start": False}, 2),
+    "from here": ({}, {"hyper_updates": 3, **ALONE}, 2),
     "inducing": (INDUCING, {"hyper_updates": 3}, 3),
     "adam": ({}, {"optimizer": adam}, 5),
     "tensor": ({"posterior": "tensor"}, {}, 1),
@@ -143,8 +144,8 @@ def test_an_ascent_keeps_its_run_only_without_sweeps(sweeps: int) -> None:
     """With them each update climbs another function, from where the hyperparameters are."""
     ends = []
     for steps, hyper_updates in ((1, 6), (2, 3)):
-        model, starts = network(targets()), {"independent_start": False, "moment_start": False}
-        plan = gprn(model, hyper_updates=hyper_updates, sweeps=sweeps, **starts)
+        model = network(targets())
+        plan = gprn(model, hyper_updates=hyper_updates, sweeps=sweeps, **ALONE)
         objectives = [plan.update()[0] for _ in range(steps)]
         np.testing.assert_allclose(objectives[-1], model.elbo(), rtol=1e-12)
         assert (np.diff(objectives) > 0.0).all()

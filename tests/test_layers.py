@@ -17,7 +17,7 @@ TOWER: list[dict[str, str]] = [
     {
         "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure gradients kernels options functions preferred replicas ."},
+    {"compiled": "structure collector gradients kernels options functions preferred replicas ."},
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
@@ -27,7 +27,9 @@ TOWER: list[dict[str, str]] = [
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
         "triangular_posterior mixed_posterior model"
     },
-    {"likelihoods": "label_noise counts largest softmax binary categorical ordinal robust_max ."},
+    {
+        "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
+    },
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
@@ -48,15 +50,17 @@ TOWER: list[dict[str, str]] = [
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient model whitened vi_means recipe svi gpflow_models",
-        "gprn": "network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
-        "updates block_ascent recipe",
+        "gprn": "factors network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
+        "updates block_ascent starts recipe",
     },
     {"models": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},
-    {"estimators": "classifier"},
+    {
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+    },
     {"sklearn": ""},
     {
         "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "

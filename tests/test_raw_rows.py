@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import html
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -76,6 +78,15 @@ def test_the_served_answer_is_the_live_one(case, served, frame):
     assert found["is_finite"].all()
     assert len(set(found["label"])) == 2
     assert served.treatment == split.treatment
+
+
+def test_the_card_tells_what_a_row_holds(case):
+    card = (case[2] / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert (
+        "| raw row | Unit price (number), Größe (date), colour (one-hot, blue, red), size (ordinal, S, M, L)"
+        in card
+    )
+    assert "- `predict_raw`: " in card
 
 
 def test_what_training_has_not_seen_is_treated_alike(case, served):
@@ -155,26 +166,15 @@ def test_names_of_tensors():
     assert found[-1] == "a_2_2"
 
 
-def test_single_precision_and_wide_tables(tmp_path, write):
-    """In single precision the row is encoded in double precision first; names of all kinds are served."""
+def test_single_precision_and_names_of_all_kinds(tmp_path):
+    """The row is encoded in double precision, and rounded then; the names are those of arguments elsewhere."""
     rng = np.random.default_rng(0)
-    names = [
-        "self",
-        "name",
-        "inputs",
-        "a b",
-        "A B",
-        "args",
-        "kwargs",
-        "labels",
-        "mean",
-        *(f"p{k}" for k in range(40)),
-    ]
+    names = ["self", "name", "inputs", "a b", "A B", "args", "kwargs", "labels", "mean", "signature"]
     table = pd.DataFrame(rng.normal(size=(30, len(names))) + 1e3, columns=names).assign(y=rng.normal(size=30))
     split = gpx.datasets.load(table, dtype="float32")
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
-        model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52(lengthscales=7.0))
-        loaded = gpx.load_exported(gpx.export(model, tmp_path / "m", data=split))
+        model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52(lengthscales=3.0))
+        loaded = gpx.load_exported(gpx.export(model, tmp_path / "m", data=split, profile="exact"))
     live = model.predict_y(split.inputs(table))[0]
     np.testing.assert_allclose(loaded.predict_raw(table)["mean"], live, atol=2e-3)  # X is rounded to 6e-5
     assert loaded.manifest["columns"][0]["tensor"] == "self_column"
@@ -202,8 +202,10 @@ def test_many_columns_of_numbers_are_inputs_alone(case, tmp_path, monkeypatch):
     assert not case[0].treatment.is_plain
 
 
-def test_a_graph_that_would_differ_is_not_exported(case, tmp_path, monkeypatch):
-    split, model, _ = case
+def test_a_graph_that_would_differ_is_not_exported(tmp_path, monkeypatch):
+    table = pd.DataFrame({"a": list("uvuvuvuvu"), "y": np.arange(9.0)})
+    split = gpx.datasets.load(table, missing="mean")
+    model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52())
     monkeypatch.setattr(raw_rows.cells, "MISSING", "gone")
     with pytest.raises(ValueError, match="makes other inputs of raw rows"):
         gpx.export(model, tmp_path / "m", data=split, profile="exact")
@@ -333,7 +335,11 @@ def test_the_server_takes_raw_rows(client, served, frame):
     np.testing.assert_array_equal(answer["mean"], served.predict_raw([ROW])["mean"][0])
     lost = client.post("/predict", json={**named, "size": "XL"}).json()
     assert (lost["is_finite"], lost["mean"], lost["label"]) == (False, [None], "")
-    page = client.get("/").text
+    page = html.unescape(client.get("/").text)
+    body = json.loads(re.search(r"curl -d '(.*)' http://HOST", page)[1])
+    [shown] = post(**{key: value for key, value in body.items() if key != "signature_name"})["predictions"]
+    assert shown["is_finite"]
+    assert set(body["instances"][0]) == set(TENSORS.values())
     assert "Unit price (Unit_price)" in page
     assert "predict_raw" in page
 

@@ -241,3 +241,14 @@ def test_a_function_that_holds_its_own_model_has_no_key() -> None:
     model.kernel.note = lambda: model.data[0]
     (reason,) = examine(model).refused
     assert reason.startswith("GPLaplace.kernel.note: ")
+
+
+def test_what_another_thread_has_cleared_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    softplus = tfp.bijectors.Softplus()
+    values = softplus.forward(tf.constant(1.0)), softplus.inverse(tf.constant(2.0))
+    keys = softplus._cache.weak_keys()
+    assert len(keys) >= len(values)
+    monkeypatch.setattr(type(softplus._cache), "weak_keys", lambda _: keys)
+    for _ in range(2):
+        examine(softplus).clear_caches()
+    assert not set(keys) & set(softplus._cache.storage)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import bz2
 import datetime
 import importlib.util
+import itertools
 import lzma
 import pickle
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from problems import raw_parts
 
 from gpflow_ext.data.datasets import TableError, load
 from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading.text import read_text
 
 ROWS = range(1, 31)
 MESSY = "id;price;when;colour;size;gap;const;y\n" + "\n".join(
@@ -111,6 +114,21 @@ def test_what_a_raw_row_may_hold_at_the_end(write):
         treatment.inputs({key: [good[key]] for key in ("price", "when", "size")})
 
 
+def test_a_missing_level_is_no_level(write):
+    path = write("a,y\n" + "".join(f"{('u', 'v', 'NA')[i % 3]},{i / 7}\n" for i in range(9)))
+    assert (
+        "3 values are missing in 3 rows (columns: a), the first in line 4, column 'a'"
+        in problems(path).problems[0].what
+    )
+    split = whole(path, missing="drop")[2]
+    assert split.feature_names == ("a=u", "a=v")
+    assert np.isnan(split.inputs([{"a": "NA"}])).all()
+    np.testing.assert_array_equal(split.inputs([{"a": "w"}]), [[0.0, 0.0]])
+    np.savez(path.with_suffix(".npz"), X=np.arange(6.0)[:, None], y=np.arange(6.0))
+    with pytest.raises(ValueError, match="was read from arrays"):
+        load(path.with_suffix(".npz")).inputs([{"a": 1}])
+
+
 def test_all_problems_come_at_once_and_each_remedy_mends_its_own(write):
     text = "id,when,level,empty,gap,y\n" + "".join(
         f"k{i},{1 + i % 12:02d}/{1 + i % 11:02d}/2020,{'ten' if i == 3 else i},,{'' if i == 5 else i},{i / 3}\n"
@@ -176,6 +194,67 @@ def test_a_comma_that_could_be_either_is_refused_unless_the_table_shows_it(write
     targets = write("x,y\n" + "".join(f'{y},"{a}"\n' for a, _, y in rows), "targets.csv")
     assert "may stand before" in problems(targets).problems[0].what
     np.testing.assert_array_equal(whole(targets, decimal=".")[1][:, 0], [1234.0, 2345.0, 3456.0])
+
+
+def test_points_and_commas_before_decimals_do_not_go_together(write):
+    [problem] = problems(write('a,y\n"1,5",0.5\n2.5,1.5\n3,2.5\n')).problems
+    assert "'1,5' is not a number" in problem.what
+
+
+def test_one_table_in_every_dialect_is_one_table(tmp_path):
+    """Separators, decimal marks, orders of dates, endings of lines: the same inputs, to the last digit."""
+    rng = np.random.default_rng(0)
+    numbers, days = rng.normal(size=40).tolist(), rng.integers(700_000, 740_000, 40)
+    first = None
+    for separator, decimal, order, end in itertools.product(",;\t|", ".,", dates.ORDERS, ("\n", "\r\n")):
+        lines = [separator.join(("number", "day", "y"))]
+        for i, (number, day) in enumerate(zip(numbers, days, strict=True)):
+            cells_ = [
+                repr(number).replace(".", decimal),
+                dates.written(datetime.date.fromordinal(int(day)), order),
+            ]
+            lines.append(separator.join([*(f'"{cell}"' for cell in cells_), str(i % 2)]))
+        (tmp_path / "data.csv").write_bytes(end.join(lines).encode())
+        X, Y, _ = whole(tmp_path / "data.csv")
+        first = (X, Y) if first is None else first
+        np.testing.assert_array_equal(X, first[0])
+        np.testing.assert_array_equal(Y, first[1])
+    np.testing.assert_array_equal(first[0][:, 0], numbers)
+    np.testing.assert_array_equal(first[0][:, 1], days - days.min())
+
+
+CELLS = [
+    *["0", "1", "2.5", "-1e3", "1,5", "1.234,5", "1_0", "0x10", "1e400", "+", "NA", "nan", "inf", "?", "red", "blue", "S", "True", "é", "١", "2020-01-01", "03/04/2020"],
+    "31.12.2020", "x y", '"a,b"', '"q""q"', "", " ", "\x00", "1;2", "a|b", "\t",
+]  # fmt: skip
+LIKE = [["1", "3.5", "-1e3"], ["1,5", "2,5", "7"], ["red", "blue"], ["2020-01-01", "2021-02-03"], CELLS]
+
+
+def test_any_text_ends_in_finite_arrays_or_in_words(tmp_path):
+    """Of 300 tables at random: what loads is finite, and its raw rows become it again; the others say why."""
+    rng, loaded = random.Random(0), 0
+    for _ in range(300):
+        mark, rows = rng.choice(",;\t|"), rng.randint(0, 12)
+        pools = [rng.choice([*LIKE, rng.sample(CELLS, 3)]) for _ in range(rng.randint(1, 4))]
+        pools.append(rng.choice([["0", "1"], ["0", "1", "2.5"], CELLS]))
+        columns = [[rng.choice(pool) for _ in range(rows)] for pool in pools]
+        header = [*(f"c{number}" for number in range(len(pools) - 1)), rng.choice(["y", "y", "c0", ""])]
+        lines = [mark.join(header), *(mark.join(row) for row in zip(*columns, strict=True))]
+        path = tmp_path / "data.csv"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+        options = {"missing": rng.choice(["error", "drop", "mean"]), "decimal": rng.choice([None, ",", "."])}
+        try:
+            split = load(path, task=rng.choice([None, "binary", "counts", "ordinal"]), **options)
+        except ValueError:
+            continue
+        loaded += 1
+        table = read_text(path)
+        again = split.inputs(dict(zip(table.names, table.columns, strict=True)))
+        for (X, Y), chosen in zip(split, split.rows, strict=True):
+            assert np.isfinite(X).all()
+            assert np.isfinite(Y).all()
+            np.testing.assert_array_equal(again[chosen], X)
+    assert loaded > 10
 
 
 @pytest.mark.parametrize("cell", ["1_0", "0x10", "\u0661", "1,5.2", "1.5,2,3", "1 000", "--1", "1.5.2"])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import gradients, options
+from gpflow_ext.compiled import collector, gradients, options
 from gpflow_ext.compiled.structure import Apart, Structure, examine
 from gpflow_ext.numerics import linalg
 
@@ -209,10 +209,10 @@ class Compiled(Apart):
         ]
         before = gradients.registered()
         try:
-            with linalg.expecting(_bucket(rows)):
+            with linalg.expecting(_bucket(rows)), collector.paused():
                 function = compiled.get_concrete_function(*held, *flat)
         finally:
-            self._clear_caches()
+            self._structure.clear_caches()
         gradients.forget(before, function.graph)
         return Entry(function, nesting[0])
 
@@ -222,7 +222,7 @@ class Compiled(Apart):
         One with a refused attribute, or that cannot be copied, is taken itself, with its variables: what
         closes over a part of it would not close over the copy's.
         """
-        self._clear_caches()
+        self._structure.clear_caches()
         structure = self._structure
         if structure.refused:
             return self._owner
@@ -241,11 +241,6 @@ class Compiled(Apart):
         for model, number in zip(structure.counted if NUM_DATA in rows else (), numbers, strict=False):
             memo[id(model)].num_data = number
         return owner
-
-    def _clear_caches(self) -> None:
-        """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph."""
-        for bijector in self._structure.bijectors:
-            bijector._cache.clear()
 
 
 def _bucket(rows: Open) -> int:

@@ -21,6 +21,5 @@ def replica(owner: T) -> T:
     memo = {id(part): part for part in (*structure.constants, *structure.data)}
     for part in structure.variables:
         memo[id(part)] = tf.Variable(part.read_value(), part.trainable, name=part.name[:-2], shape=part.shape)
-    for bijector in structure.bijectors:
-        bijector._cache.clear()  # what is in it cannot be copied
+    structure.clear_caches()
     return copy.deepcopy(owner, memo)

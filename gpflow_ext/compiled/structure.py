@@ -43,6 +43,18 @@ class Structure(NamedTuple):
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
+    def clear_caches(self) -> None:
+        """Clear what bijectors remember: it cannot be copied, and symbolic tensors in it hold their graph.
+
+        The cache is one for all bijectors of the process, and an entry goes when its tensor does, in whatever
+        thread that is; `BijectorCache.clear` would raise ``KeyError`` for one that went meanwhile.
+        """
+        for bijector in self.bijectors:
+            cache = bijector._cache
+            for key in cache.weak_keys():
+                key.cancel()
+                cache.storage.pop(key, None)
+
 
 def examine(owner: Any) -> Structure:
     """Return the structure of an object: a model, a kernel, or a solver with all that it trains.

@@ -40,8 +40,8 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
     collapsed one at the same q(F). Only the product of both kernels' variances is identified: hold one.
 
     Model outputs of one scale around zero, since all share k_w and σ². The model starts as independent
-    regression of each output: F₁ = 1, the other nodes are small draws of the prior. `fit` also tries nodes
-    that explain the second moments of the targets, for the collapsed posterior.
+    regression of each output: F₁ = 1, the other nodes are small draws of the prior. For the collapsed
+    posterior `fit` also tries nodes that explain the second moments of the targets, or are factors of them.
 
     ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the node's nugget included; ``predict_y``
     adds σ². Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.

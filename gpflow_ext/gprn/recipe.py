@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,21 +9,16 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.gprn import network
+from gpflow_ext.gprn import starts
 from gpflow_ext.gprn.block_ascent import BlockAscent
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import Outputs
-from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
+from gpflow_ext.gprn.updates import Climb, Updates
+from gpflow_ext.training import lbfgs
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
-from gpflow_ext.training.starts import OWN, Tried, best
-
-_INDEPENDENT, _MOMENTS = "independent regressions", "moments of the targets"
-_START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
-# Of the length scales of k_w, which are those of the targets at first.
-_STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -41,16 +35,20 @@ class GPRNOptions:
     hyper_updates
         Iterations of L-BFGS in a step.
     joint
-        Climb the locations of the sites together with the hyperparameters too, as often again. It reaches far
+        Climb the locations of the sites together with the hyperparameters. It reaches far
         higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
-        the nodes near their start. At new inputs it has predicted worse: compare on held-out rows.
+        the nodes near their start.
     independent_start
         Let the first step of the collapsed posterior also try k_w and σ² of independent regressions.
     moment_start
         Let it also try nodes that explain the second moments of the targets, with k_w of the length scale
-        that suits them best (`network.moment_nodes`). Without inducing inputs. It goes on from the start,
-        the model as it is among them, from which ``hyper_updates`` iterations of L-BFGS on everything reach
-        the highest bound.
+        that suits them best (`network.moment_nodes`). Without inducing inputs.
+    factor_start
+        Let it also try nodes that are common factors of the outputs, with weights that hardly depend on the
+        input (`factors.factors`). Without inducing inputs, for no more outputs than data.
+
+        Of these starts, the model as it is among them, training goes on from the one from which
+        ``hyper_updates`` iterations of L-BFGS on everything reach the highest bound.
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
     """
@@ -58,9 +56,10 @@ class GPRNOptions:
     optimizer: Any = None
     sweeps: int = 2
     hyper_updates: int = 20
-    joint: bool = False
+    joint: bool = True
     independent_start: bool = True
     moment_start: bool = True
+    factor_start: bool = True
     minibatch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +91,7 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
             raise ValueError(
                 "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
             )
-        names = ("sweeps", "joint", "independent_start", "moment_start")
+        names = ("sweeps", "joint", "independent_start", "moment_start", "factor_start")
         settings |= {name: getattr(options, name) for name in names}
         return _collapsed(model, options.optimizer, settings, run.jit_compile)
     D = model.num_latent_gps
@@ -106,7 +105,7 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
     location = model.q.location.unconstrained_variable
     hypers = [variable for variable in model.trainable_variables if variable is not location]
     everything = [*hypers, location] if location.trainable else hypers
-    blocks = [hypers, everything] if settings["joint"] else [hypers]
+    blocks = [everything] if settings["joint"] else [hypers]
     climbs = optimizer is None or optimizer == "lbfgs"
     optimizer = None if climbs else built(optimizer, blocks[-1], parameters=model.trainable_parameters)
     updates = Updates(model, everything, optimizer, blocks[-1], jit_compile)
@@ -116,14 +115,14 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
         optimizer_state=None if climbs else optimizer.variables,
-        begin=lambda: _begin(model, everything, updates, settings),
+        begin=lambda: starts.begin(model, everything, updates, settings),
     )
     double = gpflow.default_float() == np.float64
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
         steps=50 if climbs else 500,
-        tolerance=(1e-7 if double else 1e-5) if climbs else None,
+        tolerance=_gain(blocks[-1]) if climbs else None,
         monotone=climbs and double,
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
         settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
@@ -131,70 +130,9 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
     )
 
 
-def _begin(
-    model: GPRNTensor, everything: list[tf.Variable], updates: Updates, settings: dict[str, Any]
-) -> tuple[Tried, ...]:
-    """Move the model to the best of its starts, each climbed by some iterations of L-BFGS on everything."""
-    climb = Climb(everything, model.parameters, updates.evaluate)
-    starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
-    if settings["independent_start"]:
-        starts.append((_INDEPENDENT, lambda: _independent_start(model, updates)))
-    if settings["moment_start"] and model.inducing_variable is None:
-        starts.append((_MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
-    if len(starts) == 1:
-        return ()
-    here, tried, ends = _kept(model), [], []
-    for name, move in starts:
-        _back(model, here)
-        move()
-        begun = _kept(model)
-        climb.run.restart()
-        reached = climb.climb(settings["hyper_updates"]) if everything else updates.value()
-        tried.append(Tried(name, reached))
-        ends.append(begun if name == _INDEPENDENT else _kept(model))  # sweeps climb from these themselves
-    _back(model, ends[best(tried)])
-    return tuple(tried)
-
-
-def _independent_start(model: GPRNTensor, updates: Updates) -> None:
-    """Move k_w and σ² to those of independent regressions, and the nodes to where these lead."""
-    own = independent_variables(model)
-    if own:
-        Climb(own, model.parameters, updates.independent).climb(_START_UPDATES)
-    updates.start_at(model.q.start(model.prior()))
-
-
-def _moment_start(model: GPRNTensor, updates: Updates, independent: bool) -> None:
-    """Move the model to nodes by the method of moments, with k_w of the length scale that suits them best."""
-    if independent:
-        _independent_start(model, updates)
-    lengths = [
-        parameter
-        for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
-        if name.endswith("lengthscales") and parameter.trainable
-    ]
-    before = [length.numpy() for length in lengths]
-
-    def stretched(factor: float) -> tuple[float, list[tf.Tensor]]:
-        for length, value in zip(lengths, before, strict=True):
-            length.assign(factor * value)
-        prior = model.prior()
-        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        updates.start_at(network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
-        found = updates.evaluate()[0]
-        return found if np.isfinite(found) else -np.inf, _kept(model)
-
-    starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
-    _back(model, max(starts, key=lambda start: start[0])[1])
-
-
-def _kept(model: GPRNTensor) -> list[tf.Tensor]:
-    return [variable.read_value() for variable in model.variables]
-
-
-def _back(model: GPRNTensor, values: list[tf.Tensor]) -> None:
-    for variable, value in zip(model.variables, values, strict=True):
-        variable.assign(value)
+def _gain(variables: list[tf.Variable]) -> float:
+    """Return the relative gain of a step that is none."""
+    return max(lbfgs.gain_of_a_step(variables, valley=False), 1e-7)
 
 
 def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:

@@ -16,7 +16,7 @@ _CARD = """# {name}, version {version}
 | classes | {labels} |
 | dtype | {dtype} |
 | profile | {profile} |
-| seed | {seed} |
+{columns}| seed | {seed} |
 | holds training inputs | {holds} |
 | written with | {versions} |
 
@@ -83,6 +83,7 @@ def model_card(manifest: Mapping[str, Any]) -> str:
         labels=_or_dash(", ".join(manifest["labels"] or ())),
         dtype=manifest["dtype"],
         profile=manifest["profile"],
+        columns=_columns(manifest.get("columns")),
         seed=_or_dash(manifest["seed"]),
         holds=_HOLDS[manifest["holds_training_inputs"]],
         versions=", ".join(f"{library} {version}" for library, version in sorted(versions.items())),
@@ -101,6 +102,17 @@ def _data(data: Mapping[str, Any]) -> str:
     )
     parts = [data["name"], data["source"], size, data["sha256"] and f"SHA-256 {data['sha256']}"]
     return "; ".join(str(part) for part in parts if part)
+
+
+def _columns(columns: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return the line that tells what a raw row holds."""
+    if columns is None:
+        return ""
+    told = (
+        f"{column['name']} ({', '.join([column['kind'], *column['levels']])})".replace("|", "\\|")
+        for column in columns
+    )
+    return f"| raw row | {', '.join(told)} |\n"
 
 
 def _metrics(metrics: Mapping[str, Any], intervals: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
-from gpflow_ext.compiled import examine, gradients
+from gpflow_ext.compiled import collector, examine, gradients
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 
@@ -81,8 +81,7 @@ def build(
     if profile != "exact":
         store = Store()
         signatures = {key: _fold(signature, store) for key, signature in signatures.items()}
-    for bijector in examine(frozen).bijectors:
-        bijector._cache.clear()  # it holds symbolic tensors, and so the graphs
+    examine(frozen).clear_caches()
     module = tf.Module(name="served")
     # A signature may read only what the saved module owns, and whatever else it owned would be saved for
     # nothing.
@@ -116,11 +115,12 @@ def _arrays(signatures: Iterable[Any]) -> Iterable[np.ndarray[Any, Any]]:
 
 def _trace(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:
     before = gradients.registered()
-    try:
-        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-    except tf.errors.OperatorNotAllowedInGraphError:
-        # A user's function branches on tensors; GPflow's own do not, and trace three times faster so.
-        traced = tf.function(function).get_concrete_function(*specs)
+    with collector.paused():
+        try:
+            traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+        except tf.errors.OperatorNotAllowedInGraphError:
+            # A user's function branches on tensors; GPflow's own do not, and trace three times faster so.
+            traced = tf.function(function).get_concrete_function(*specs)
     gradients.forget(before, traced.graph)  # nobody trains the served graph
     return traced
 

@@ -147,7 +147,7 @@ def best_of_random(build: Build, part: Part, number: int, seconds: float) -> Rec
 def _alone(model: Any) -> dict[str, Any]:
     """Return the options of a fit from one start."""
     if isinstance(model, gpx.models.GPRNTensor):
-        return {"independent_start": False, "moment_start": False}
+        return {"independent_start": False, "moment_start": False, "factor_start": False}
     return {} if isinstance(model, gpx.models.SVGPRobustMax) else {"starts": 1}
 
 

@@ -114,7 +114,7 @@ TABLES: dict[str, Callable[[int], Part]] = {
     "machine_cpu": _named("regression", "machine_cpu", target="prp"),
     "diabetes": _named("regression", "diabetes"),
     "boston_housing": _named("regression", "boston_housing"),
-    "california_housing": _named("regression", "california_housing"),
+    "california_housing": _named("regression", "california_housing", missing="drop"),
     "kin40k": _named("regression", "kin40k", split="random"),
     "linnerud": _named("regression", "linnerud"),
     "sarcos": _named("regression", "sarcos_test4449"),

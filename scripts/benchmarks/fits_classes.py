@@ -70,8 +70,8 @@ def _kinds() -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
         "GPJaakkola": ("binary", site_model("GPJaakkola"), {}),
         "VGPKMM": ("binary", site_model("VGPKMM"), {}),
         "VGPKMM, inducing points": ("binary", sparse("VGPKMM"), few),
-        "SparseEP": ("binary", sparse("SparseEP"), some),
-        "SparseEP, L-BFGS": ("binary", sparse("SparseEP"), {"steps": 1, "optimizer": "lbfgs"}),
+        "SparseEP": ("binary", sparse("SparseEP"), {"steps": 1, "hyper_updates": 5}),
+        "SparseEP, sign agreement": ("binary", sparse("SparseEP"), some | {"optimizer": "sign_agreement"}),
         "SVGPRobustMax": ("classes", robust_max, some),
         "GPRNTensor": ("outputs", gprn, few),
         "GPRNTensor, tensor posterior": (
@@ -88,7 +88,7 @@ def _kinds() -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
 
 NAMES = (
     "GPLaplace", "GPLaplace, inducing points", "GPTaylor, inducing points", "GPJaakkola", "VGPKMM",
-    "VGPKMM, inducing points", "SparseEP", "SparseEP, L-BFGS", "SVGPRobustMax", "GPRNTensor",
+    "VGPKMM, inducing points", "SparseEP", "SparseEP, sign agreement", "SVGPRobustMax", "GPRNTensor",
     "GPRNTensor, tensor posterior", "GPflow's GPR", "GPflow's SGPR", "GPflow's VGP", "GPflow's SVGP",
 )  # fmt: skip
 

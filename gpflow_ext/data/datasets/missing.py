@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpflow_ext.data.datasets.raw import Raw
 from gpflow_ext.data.datasets.split import Floats, Rows
@@ -36,29 +37,46 @@ def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
 
     With ``missing="mean"`` inputs keep their NaN: the mean is that of a training part not yet chosen.
     """
-    in_X = np.isnan(raw.X)
+    names, in_X = _gaps(raw)
     in_y = raw.y == "" if raw.y.dtype == object else np.isnan(raw.y).any(axis=1)
     affected = np.flatnonzero(in_y | in_X.any(axis=1))
     everything = np.arange(len(in_y))
     if not affected.size:
         return raw, everything, []
-    columns = [name for name, hit in zip(raw.feature_names, in_X.any(axis=0), strict=True) if hit]
+    columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
     columns += [raw.target] if in_y.any() else []
     if missing == "keep" and raw.y.ndim == 2 and raw.y.shape[1] > 1 and not in_X.any():
         note = f"{int(np.isnan(raw.y).sum())} missing targets are kept as NaN"
         return replace(raw, notes=(*raw.notes, note)), everything, []
     if missing in ("error", "keep"):
-        return raw, everything, [_refused(raw, in_X, in_y, affected, columns, missing)]
+        return raw, everything, [_refused(raw, names, in_X, in_y, affected, missing)]
     if missing == "mean":
         return raw, everything, [_no_target(raw, in_y)] if in_y.any() else []
     return _drop_rows(raw, affected, columns)
 
 
+def _gaps(raw: Raw) -> tuple[Sequence[str], NDArray[np.bool_]]:
+    """Return the names of the raw columns, or of the inputs where there are none, and their gaps [N, C]."""
+    in_X = np.isnan(raw.X)
+    if raw.columns is None:
+        return raw.feature_names, in_X
+    widths = [len(column.input_names) for column in raw.columns]
+    firsts = np.cumsum([0, *widths])[: len(widths)]
+    return [column.name for column in raw.columns], in_X[:, firsts]
+
+
 def _refused(
-    raw: Raw, in_X: Rows, in_y: Rows, affected: Rows, columns: Sequence[str], missing: str
+    raw: Raw,
+    names: Sequence[str],
+    in_X: NDArray[np.bool_],
+    in_y: NDArray[np.bool_],
+    affected: Rows,
+    missing: str,
 ) -> Problem:
     first = affected[0]
-    column = raw.feature_names[int(np.argmax(in_X[first]))] if in_X[first].any() else raw.target
+    columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
+    columns += [raw.target] if in_y.any() else []
+    column = names[int(np.argmax(in_X[first]))] if in_X[first].any() else raw.target
     what = (
         f"{in_X.sum() + in_y.sum()} values are missing in {affected.size} rows (columns: {listed(columns)}), "
         f"the first in {raw.place(first)}, column {column!r}"

@@ -254,7 +254,7 @@ def text(journal: Journal) -> str:
         "\nnRMSE and nMAE: root mean squared and mean absolute error over all test targets, divided by their standard "
         "deviation.\nNLPD: mean of −log p(y) over them. Means over the seeds, which draw the test targets and the start. "
         "The tensor\nposterior trains by Adam(0.01) for the seconds that the collapsed one with as many nodes took, "
-        'compilation included\nin both. "Joint": `fit(joint=True)`. Bounds and evidences compare on one set only.\n'
+        'compilation included\nin both. "Joint": `fit(joint=True)`, the default; "collapsed" without. Bounds and evidences compare on one set only.\n'
     )
     for name, (make, _) in TASKS.items():
         lines += _table(journal, name, (make.__doc__ or "").strip())

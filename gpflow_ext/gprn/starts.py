@@ -1,0 +1,191 @@
+"""Where the training of a regression network begins: at the best of several starts, each climbed a little."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from gpflow_ext.data import length_scales
+from gpflow_ext.gprn import factors, network
+from gpflow_ext.gprn.collapsed import CollapsedPosterior
+from gpflow_ext.gprn.model import GPRNTensor
+from gpflow_ext.gprn.outputs import StreamOutputs
+from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
+from gpflow_ext.training.starts import OWN, Tried, best
+
+Array = npt.NDArray[np.float64]
+
+INDEPENDENT, MOMENTS, FACTORS = "independent regressions", "moments of the targets", "factors of the targets"
+_START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
+# Of the length scales of k_w, which are those of the targets at first.
+_STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
+_FAR = 5.0  # length scales of k_w over those that the inputs suggest: weights are almost constant
+_LENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # of k_f, in the same units
+_SHARES = (0.01, 0.1, 0.3, 0.6)  # of the nugget in the variance of a node
+
+
+def begin(
+    model: GPRNTensor, everything: Sequence[tf.Variable], updates: Updates, settings: Mapping[str, Any]
+) -> tuple[Tried, ...]:
+    """Move the model to the best of its starts, each climbed by some iterations of L-BFGS on everything.
+
+    Parameters
+    ----------
+    model
+        The network.
+    everything
+        What is climbed: all that is trainable.
+    updates
+        Of the network, differentiated in these variables.
+    settings
+        Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations.
+    """
+    climb = Climb(everything, model.parameters, updates.evaluate)
+    starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
+    if settings["independent_start"]:
+        starts.append((INDEPENDENT, lambda: _independent_start(model, updates)))
+    if settings["moment_start"] and model.inducing_variable is None:
+        starts.append((MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
+    if settings["factor_start"] and _has_factors(model):
+        starts.append((FACTORS, lambda: _factor_start(model, updates)))
+    if len(starts) == 1:
+        return ()
+    here, tried, ends = _kept(model), [], []
+    for name, move in starts:
+        _back(model, here)
+        move()
+        begun = _kept(model)
+        climb.run.restart()
+        reached = climb.climb(settings["hyper_updates"]) if everything else updates.value()
+        tried.append(Tried(name, reached))
+        climbs_alone = name == INDEPENDENT and not settings["joint"]  # sweeps climb from these themselves
+        ends.append(begun if climbs_alone else _kept(model))
+    _back(model, ends[best(tried)])
+    return tuple(tried)
+
+
+def _independent_start(model: GPRNTensor, updates: Updates) -> None:
+    """Move k_w and σ² to those of independent regressions, and the nodes to where these lead."""
+    own = independent_variables(model)
+    if own:
+        Climb(own, model.parameters, updates.independent).climb(_START_UPDATES)
+    updates.start_at(model.q.start(model.prior()))
+
+
+def _moment_start(model: GPRNTensor, updates: Updates, independent: bool) -> None:
+    """Move the model to nodes by the method of moments, with k_w of the length scale that suits them best."""
+    if independent:
+        _independent_start(model, updates)
+    lengths = [
+        parameter
+        for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
+        if name.endswith("lengthscales") and parameter.trainable
+    ]
+    before = [length.numpy() for length in lengths]
+
+    def stretched(factor: float) -> tuple[float, list[tf.Tensor]]:
+        for length, value in zip(lengths, before, strict=True):
+            length.assign(factor * value)
+        prior = model.prior()
+        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        updates.start_at(network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        found = updates.evaluate()[0]
+        return found if np.isfinite(found) else -np.inf, _kept(model)
+
+    starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
+    _back(model, max(starts, key=lambda start: start[0])[1])
+
+
+def _has_factors(model: GPRNTensor) -> bool:
+    """Tell whether the factors of the targets are few numbers to find: with no more outputs than data."""
+    outputs = model.outputs
+    small = outputs.num_outputs <= outputs.num_data and not isinstance(outputs, StreamOutputs)
+    return small and model.inducing_variable is None and isinstance(model.q, CollapsedPosterior)
+
+
+def _factor_start(model: GPRNTensor, updates: Updates) -> None:
+    """Move the nodes to common factors of the outputs, whose weights are almost the same at all inputs.
+
+    The factors, their share of the variance and the noise are those of `factors.factors`; k_f has the length
+    scale and the nugget under which the factors are most probable, of a grid.
+    """
+    targets = model.outputs.gather(range(model.outputs.num_outputs)).numpy()
+    F, explained, noise = factors.factors(targets, model.num_latent)
+    _assign(model.likelihood.variance, noise)
+    _stretch(model.weight_kernel, model.data[0], _FAR)
+    weight = float(tf.reduce_mean(model.weight_kernel(model.data[0], full_cov=False)))
+    F *= np.sqrt(explained / (weight * np.mean(F**2) * F.shape[1]))
+    if not any(part.variance.trainable for part in length_scales.stationary(model.kernel)):
+        excess = np.mean(F**2) / float(tf.reduce_mean(model.kernel(model.data[0], full_cov=False)))
+        F /= np.sqrt(excess)
+        _scale(model.weight_kernel, excess)
+    _suit_nodes(model, F)
+    updates.start_at(tf.constant(F, model.q.location.dtype))
+
+
+def _suit_nodes(model: GPRNTensor, F: Array) -> None:
+    """Give k_f the length scales, and nodes the nugget, under which F [N, K] is most probable, of a grid."""
+    X, before = model.data[0], _values(model.kernel)
+    variance = float(np.mean(F**2))
+    found = []
+    for length, share in itertools.product(_LENGTHS, _SHARES):
+        _restore(model.kernel, before)
+        _stretch(model.kernel, X, length)
+        own = float(tf.reduce_mean(model.kernel(X, full_cov=False)))
+        _scale(model.kernel, (1.0 - share) * variance / own)
+        _assign(model.nugget, share * variance)
+        factor = model.prior().nodes.numpy()
+        solved = np.linalg.solve(factor, F)
+        density = -0.5 * np.sum(solved**2) - F.shape[1] * np.sum(np.log(np.diag(factor)))
+        found.append((density, _values(model.kernel), float(model.nugget.numpy())))
+    _, values, nugget = max(found, key=lambda each: each[0])
+    _restore(model.kernel, values)
+    _assign(model.nugget, nugget)
+
+
+def _stretch(kernel: gpflow.kernels.Kernel, X: tf.Tensor, factor: float) -> None:
+    """Give the stationary parts of a kernel a multiple of the length scales that the inputs suggest."""
+    for part in length_scales.stationary(kernel):
+        value = length_scales.suggested(part, X)
+        if value is not None:
+            part.lengthscales.assign(factor * value)
+
+
+def _scale(kernel: gpflow.kernels.Kernel, factor: float) -> None:
+    """Multiply the variances of the stationary parts of a kernel, where they are trainable."""
+    for part in length_scales.stationary(kernel):
+        if part.variance.trainable:
+            part.variance.assign(factor * part.variance)
+
+
+def _assign(parameter: Any, value: float) -> None:
+    """Assign a number to a parameter, where it is trainable, well within its bounds if it has any."""
+    if not parameter.trainable:
+        return
+    low, high = (getattr(parameter.transform, end, np.nan) for end in ("low", "high"))
+    bounded = np.isfinite(low) and np.isfinite(high)
+    parameter.assign(np.clip(value, 1.01 * float(low), 0.99 * float(high)) if bounded else value)
+
+
+def _values(module: tf.Module) -> list[tf.Tensor]:
+    return [parameter.numpy() for parameter in module.trainable_parameters]
+
+
+def _restore(module: tf.Module, values: Sequence[Any]) -> None:
+    for parameter, value in zip(module.trainable_parameters, values, strict=True):
+        parameter.assign(value)
+
+
+def _kept(model: GPRNTensor) -> list[tf.Tensor]:
+    return [variable.read_value() for variable in model.variables]
+
+
+def _back(model: GPRNTensor, values: Sequence[tf.Tensor]) -> None:
+    for variable, value in zip(model.variables, values, strict=True):
+        variable.assign(value)

@@ -1,0 +1,102 @@
+"""Where networks start: common factors of outputs of which some are missing, and the best of all starts."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.stats
+
+import gpflow_ext as gpx
+from gpflow_ext.gprn import factors, starts
+from gpflow_ext.training.starts import OWN
+
+
+def outputs(seed: int = 0, rows: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """One rough function in four outputs, with noise."""
+    rng = np.random.default_rng(seed)
+    X = np.sort(rng.uniform(0.0, 10.0, (rows, 1)), axis=0)
+    f = np.linalg.cholesky(np.exp(-0.5 * (X - X.T) ** 2 / 0.3**2) + 1e-8 * np.eye(rows)) @ rng.normal(
+        size=rows
+    )
+    Y = f[:, None] * [1.0, 1.2, -0.9, 0.8] + 0.2 * rng.normal(size=(rows, 4))
+    return X, Y
+
+
+def log_likelihood(Y: np.ndarray, loadings: np.ndarray, noise: float) -> float:
+    total = 0.0
+    for y in Y:
+        known = ~np.isnan(y)
+        cov = (loadings @ loadings.T + noise * np.eye(len(y)))[np.ix_(known, known)]
+        total += scipy.stats.multivariate_normal.logpdf(y[known], cov=cov)
+    return total
+
+
+def test_factors_of_complete_outputs_are_principal_components() -> None:
+    """The closed form of Tipping and Bishop (1999): σ² is the mean of the eigenvalues that are left out.
+
+    To the two digits with which a start is content.
+    """
+    Y = outputs()[1]
+    F, explained, noise = factors.factors(Y, 2)
+    values, vectors = np.linalg.eigh(Y.T @ Y / len(Y))
+    np.testing.assert_allclose(noise, values[:2].mean(), rtol=0.02)
+    np.testing.assert_allclose(explained, (values[2:] - noise).sum() / 4, rtol=0.02)
+    first = Y @ vectors[:, -1]
+    assert abs(np.corrcoef(F[:, 0], first)[0, 1]) > 0.999
+    assert (F[:, 0] ** 2).sum() > (F[:, 1] ** 2).sum()
+
+
+def test_factors_beyond_the_outputs_are_zero() -> None:
+    F, _, _ = factors.factors(outputs()[1][:, :2], 3)
+    np.testing.assert_allclose(F[:, 2], 0.0, atol=1e-12)
+
+
+def test_factors_of_missing_outputs_have_the_highest_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    Y = outputs()[1]
+    Y[np.random.default_rng(1).uniform(size=Y.shape) < 0.3] = np.nan
+    kept: list[tuple[np.ndarray, float]] = []
+    posterior = factors._posterior
+
+    def watched(seen: np.ndarray, filled: np.ndarray, loadings: np.ndarray, noise: float) -> tuple:
+        kept.append((loadings, noise))
+        return posterior(seen, filled, loadings, noise)
+
+    monkeypatch.setattr(factors, "_posterior", watched)
+    factors.factors(Y, 1)
+    loadings, noise = kept[-1]
+    best = log_likelihood(Y, loadings, noise)
+    for move in (0.98, 1.02):
+        assert log_likelihood(Y, move * loadings, noise) < best
+        assert log_likelihood(Y, loadings, move**2 * noise) < best
+        for d in range(4):
+            other = loadings.copy()
+            other[d] *= move
+            assert log_likelihood(Y, other, noise) < best + 1e-6
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_the_start_by_factors_predicts_a_hidden_output_from_the_others(held: bool) -> None:
+    """With the variance of either kernel held; the own start is always tried, and the best one goes on."""
+    X, Y = outputs()
+    hidden = np.arange(len(X)) % 3 == 1
+    seen = np.where(hidden[:, None] & (np.arange(4) == 0), np.nan, Y)
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=5.0)
+    weight_kernel = gpflow.kernels.SquaredExponential(lengthscales=2.0)
+    gpflow.set_trainable((kernel if held else weight_kernel).variance, False)
+    model = gpx.models.GPRNTensor((X, seen), kernel, weight_kernel, 1)
+    result = gpx.fit(model, steps=1, progress=False)
+    tried = {start.name: start.objective for start in result.starts}
+    assert list(tried) == [OWN, starts.INDEPENDENT, starts.MOMENTS, starts.FACTORS]
+    assert tried[starts.FACTORS] > tried[OWN] + 5.0
+    assert result.objective[-1] >= max(tried.values())
+    error = np.std((model.predict_f(X)[0].numpy() - Y)[hidden, 0])
+    assert error < 0.5 * np.std(Y[hidden, 0])
+
+
+def test_more_outputs_than_data_have_no_factors_to_find() -> None:
+    X, Y = outputs()
+    kernels = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential()
+    model = gpx.models.GPRNTensor((X[:3], Y[:3]), *kernels, 1)
+    assert not starts._has_factors(model)
+    assert starts._has_factors(gpx.models.GPRNTensor((X[:4], Y[:4]), *kernels, 1))
