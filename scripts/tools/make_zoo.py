@@ -82,7 +82,7 @@ def make(name: str, target: Path) -> Path:
     split = _data(module, options)
     model = module.build(options, split)
     begin = time.process_time()
-    training.fit(module, options, model, split, options.steps)
+    result = training.fit(module, options, model, split, options.steps)
     seconds = time.process_time() - begin
     metrics = gpx.metrics.evaluate(model, split.test)
     notes = [
@@ -91,6 +91,7 @@ def make(name: str, target: Path) -> Path:
         f"Trained on {len(split.train[0])} rows in {max(1.0, seconds):.0f} CPU seconds, first compilation included; "
         f"scored on the other {len(split.test[0])} rows.",
         *_baseline(split),
+        *_ending(result),
         f"Limits. {recipe.limits}",
         *(f"{note[0].upper()}{note[1:]}." for note in split.notes),
     ]
@@ -124,6 +125,19 @@ def _data(module: Any, options: argparse.Namespace) -> Any:
         source = "drawn by scripts/tools/make_zoo.py; licence: CC0, as all it draws"
         split = dataclasses.replace(split, source=source)
     return split
+
+
+def _ending(result: Any) -> list[str]:
+    """Return how the training ended: what the result of a fit remarks, or the diagnostics of draws."""
+    import gpflow_ext as gpx
+
+    if isinstance(result, gpx.Draws):
+        found = result.diagnose()
+        return [
+            f"{result.num_chains} chains of {result.num_draws} draws: R-hat at most {found.worst_rhat:.3f}, "
+            f"bulk ESS at least {found.min_ess:.0f}."
+        ]
+    return [result.status.value, *result.notes]
 
 
 def _baseline(split: Any) -> list[str]:

@@ -80,7 +80,7 @@ MODELS = {
         "Counts of cells of 20 km, to be read with their exposures: nothing about a person.",
     ),
     "coal_sgpmc_freeform": Recipe(
-        "sgpmc-free-form --data coal_disasters --inducing 20 --trials 10 --steps 300",
+        "sgpmc-free-form --data coal_disasters --inducing 20 --trials 10 --steps 1500",
         "The rate between 1851 and 1962; outside of it the prior's.",
     ),
     "pines_sparse_ep": Recipe(
@@ -99,6 +99,6 @@ MODELS = {
     ),
     "waves_gprn_tensor": Recipe(f"gprn-tensor {_WAVES}", _DRAWN),
     "waves_gprn_tensor_posterior": Recipe(
-        f"gprn-tensor {_WAVES} --posterior tensor --output-shape 2 2", _DRAWN
+        f"gprn-tensor {_WAVES} --posterior tensor --output-shape 2 2 --steps 8000", _DRAWN
     ),
 }
