@@ -15,11 +15,12 @@ from gpflow_ext._lazy import attach
 from gpflow_ext._version import __version__
 
 if TYPE_CHECKING:
-    from gpflow_ext import likelihoods, models, zoo
+    from gpflow_ext import estimators, likelihoods, models, zoo
     from gpflow_ext.citations import cite
     from gpflow_ext.compiled import clear_compiled, trace_count
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
+    from gpflow_ext.estimators.auto import Auto, auto
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
     from gpflow_ext.persistence import export, load_exported, verify
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpflow_ext.training.recipe import Plan, Recipe, Run, recipe, register
 
 __all__ = [
+    "Auto",
     "ClassPredictor",
     "ConvergenceWarning",
     "CrossValidation",
@@ -48,12 +50,14 @@ __all__ = [
     "Setting",
     "Status",
     "__version__",
+    "auto",
     "cite",
     "clear_compiled",
     "coordinates",
     "cross_validate",
     "datasets",
     "distribute",
+    "estimators",
     "export",
     "fit",
     "gaussian_approximation",
@@ -76,6 +80,7 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "Auto": "estimators.auto:Auto",
         "ClassPredictor": "prediction.predictor:ClassPredictor",
         "ConvergenceWarning": "sampling.draws:ConvergenceWarning",
         "CrossValidation": "cross_validation:CrossValidation",
@@ -87,12 +92,14 @@ __getattr__, __dir__ = attach(
         "Run": "training.recipe:Run",
         "Setting": "sampling.tuning:Setting",
         "Status": "training.loop:Status",
+        "auto": "estimators.auto:auto",
         "cite": "citations:cite",
         "clear_compiled": "compiled:clear_compiled",
         "coordinates": "sampling.coordinates",
         "cross_validate": "cross_validation:cross_validate",
         "datasets": "data.datasets",
         "distribute": "training.distribute",
+        "estimators": "estimators",
         "export": "persistence:export",
         "fit": "fitting:fit",
         "gaussian_approximation": "sampling.approximation:gaussian_approximation",

@@ -27,7 +27,9 @@ TOWER: list[dict[str, str]] = [
         "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
         "triangular_posterior mixed_posterior model"
     },
-    {"likelihoods": "label_noise counts largest softmax binary categorical ordinal robust_max ."},
+    {
+        "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
+    },
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
@@ -56,7 +58,9 @@ TOWER: list[dict[str, str]] = [
     {"fitting": ""},
     {"loading": ""},
     {"cross_validation": ""},
-    {"estimators": "classifier"},
+    {
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+    },
     {"sklearn": ""},
     {
         "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "

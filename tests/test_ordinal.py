@@ -280,3 +280,10 @@ def test_arguments_are_checked() -> None:
             CumulativeLogit(3, thresholds=wrong)
     with pytest.raises(ValueError, match="class numbers 0 to 2"):
         VGPKMM(problems.ordinal(20, 4), problems.kernel(), CumulativeLogit(3))
+
+
+def test_two_levels_are_fitted() -> None:
+    """They have no widths, and so a parameter without elements."""
+    X = np.linspace(-1.0, 1.0, 8)[:, None]
+    model = VGPKMM((X, (X > 0.1).astype(float)), gpflow.kernels.SquaredExponential(), CumulativeLogit(2))
+    assert gpx.fit(model, steps=1, progress=False).status is not gpx.Status.NON_FINITE

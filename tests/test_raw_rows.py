@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import html
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -333,7 +335,11 @@ def test_the_server_takes_raw_rows(client, served, frame):
     np.testing.assert_array_equal(answer["mean"], served.predict_raw([ROW])["mean"][0])
     lost = client.post("/predict", json={**named, "size": "XL"}).json()
     assert (lost["is_finite"], lost["mean"], lost["label"]) == (False, [None], "")
-    page = client.get("/").text
+    page = html.unescape(client.get("/").text)
+    body = json.loads(re.search(r"curl -d '(.*)' http://HOST", page)[1])
+    [shown] = post(**{key: value for key, value in body.items() if key != "signature_name"})["predictions"]
+    assert shown["is_finite"]
+    assert set(body["instances"][0]) == set(TENSORS.values())
     assert "Unit price (Unit_price)" in page
     assert "predict_raw" in page
 

@@ -424,7 +424,7 @@ class Slow:
     def __init__(self):
         self.calls = 0
         self.name, self.version, self.feature_names = "slow", "1", None
-        self.row, self.tensors = [0.0], None
+        self.row, self.raw_row, self.tensors = [0.0], None, None
         self.manifest = {"data": {"D": 1}}
         column = {"dtype": "float64", "shape": [None, 1]}
         self.signatures = {"serving_default": {"inputs": {"inputs": column}, "outputs": {"mean": column}}}

@@ -1,15 +1,16 @@
-"""The classifier keeps scikit-learn's rules, and classifies."""
+"""The estimators keep scikit-learn's rules, predict, weigh, and are exported with their scaling."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import gpflow
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_probability as tfp
 from marks import others_slow
 
@@ -21,24 +22,40 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import gpflow_ext as gpx
-from gpflow_ext.estimators.classifier import GPClassifier
+from gpflow_ext.estimators import (
+    GPClassifier,
+    GPCountRegressor,
+    GPMultiOutputRegressor,
+    GPOrdinal,
+    GPRegressor,
+    ladder,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning")  # see eager
-
-
-@pytest.fixture
-def eager() -> Iterator[None]:
-    """No graphs: to trace one takes seconds, and the many fits here are of two or three steps."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+KINDS = [GPClassifier, GPRegressor, GPOrdinal, GPCountRegressor, GPMultiOutputRegressor]
+QUICK = {  # of scikit-learn's checks, in every run
+    "check_do_not_raise_errors_in_init_or_set_param",
+    "check_estimators_nan_inf",
+    "check_sample_weight_equivalence_on_dense_data",
+}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2)) * [1.0, 10.0] + [3.0, 0.0]
+F = np.sin(2.0 * X[:, 0]) + 0.1 * X[:, 1]
+TARGETS: dict[str, Any] = {
+    "GPClassifier": np.where(F > 0.0, "yes", "no"),
+    "GPRegressor": 1e4 + 100.0 * (F + 0.1 * RNG.normal(size=60)),
+    "GPOrdinal": 2 * np.digitize(F, [-0.5, 0.5]),
+    "GPCountRegressor": RNG.poisson(np.exp(F)),
+}
+TARGETS["GPMultiOutputRegressor"] = np.column_stack(
+    [TARGETS["GPRegressor"], 0.01 * F + 0.001 * RNG.normal(size=60)]
+)
 
 
 def _small(**parameters: object) -> GPClassifier:
-    return GPClassifier(**{"num_inducing": 5, "steps": 2, **parameters})
+    return GPClassifier(**{"num_inducing": 5, "steps": 1, **parameters})
 
 
 def _iris() -> tuple[np.ndarray, np.ndarray]:
@@ -46,60 +63,155 @@ def _iris() -> tuple[np.ndarray, np.ndarray]:
     return data.data, data.target_names[data.target]
 
 
-@pytest.mark.usefixtures("eager")
-@parametrize_with_checks([_small()])
-def test_scikit_learn_accepts_the_estimator(
+def _fitted(kind: type[BaseEstimator]) -> Any:
+    return kind(steps=1).fit(X, TARGETS[kind.__name__])
+
+
+def _checks() -> list[Any]:
+    found = []
+    for kind in KINDS:
+        for estimator, check in estimator_checks_generator(kind(steps=1)):
+            name = getattr(check, "func", check).__name__
+            marks = [] if name in QUICK and kind in KINDS[:2] else pytest.mark.slow
+            found.append(pytest.param(estimator, check, id=f"{kind.__name__}-{name}", marks=marks))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:kernel:UserWarning")  # the targets of some checks are pure noise
+@pytest.mark.parametrize(("estimator", "check"), _checks())
+def test_scikit_learn_accepts_the_estimators(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:
     check(estimator)
 
 
+@pytest.mark.parametrize("kind", others_slow(KINDS, GPRegressor, GPCountRegressor))
+def test_weights_are_copies_to_the_digit(kind: type[BaseEstimator]) -> None:
+    y = TARGETS[kind.__name__]
+    copies = np.random.default_rng(1).integers(0, 3, len(X))
+    weighted = kind(steps=1).fit(X, y, sample_weight=copies)
+    copied = kind(steps=1).fit(np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0))
+    method = "predict_proba" if hasattr(kind, "predict_proba") else "predict"
+    ours, theirs = (getattr(each, method)(X) for each in (weighted, copied))
+    np.testing.assert_array_equal(ours, theirs)
+    assert not np.allclose(getattr(_fitted(kind), method)(X), ours, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", others_slow(KINDS, GPClassifier, GPRegressor))
+def test_what_is_exported_answers_as_the_estimator(kind: type[BaseEstimator], tmp_path: Path) -> None:
+    """From raw rows; the graph factorises by itself, hence the rounding."""
+    pd = pytest.importorskip("pandas")
+    estimator = kind(steps=1).fit(pd.DataFrame(X, columns=["age", "height"]), TARGETS[kind.__name__])
+    served = gpx.load_exported(gpx.export(estimator, tmp_path / "model"))
+    answer = served.predict(X)
+    assert served.manifest["data"]["feature_names"] == ["age", "height"]
+    rows = pd.DataFrame(X, columns=["age", "height"])
+    if "probabilities" in answer:
+        np.testing.assert_allclose(answer["probabilities"], estimator.predict_proba(rows), rtol=1e-8)
+        np.testing.assert_array_equal(answer["label"], estimator.predict(rows).astype(str))
+        return
+    mean, deviation = estimator.predict(rows, return_std=True)
+    np.testing.assert_allclose(np.squeeze(answer["mean"]), mean, rtol=1e-8)
+    np.testing.assert_allclose(np.squeeze(np.sqrt(answer["variance"])), deviation, rtol=1e-8)
+    density = served.predict_log_density(X, TARGETS[kind.__name__].reshape(len(X), -1))
+    np.testing.assert_allclose(density, estimator.score_samples(rows, TARGETS[kind.__name__]), rtol=1e-7)
+
+
+def test_an_export_of_an_estimator_takes_no_other_scaling(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="are those of the estimator"):
+        gpx.export(_fitted(GPRegressor), tmp_path / "model", labels=["a", "b"])
+
+
 def test_iris_is_classified() -> None:
     X, y = _iris()
     train = np.random.default_rng(0).permutation(len(X)) < 100
-    model = GPClassifier(num_inducing=20, steps=100, minibatch_size=50).fit(X[train], y[train])
+    model = GPClassifier().fit(X[train], y[train])
     p = model.predict_proba(X[~train])
     assert list(model.classes_) == ["setosa", "versicolor", "virginica"]
     assert set(model.predict(X[~train])) == set(model.classes_)
     assert model.score(X[~train], y[~train]) >= 0.9
+    assert -model.score_samples(X[~train], y[~train]).mean() < 0.25
     np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
     np.testing.assert_array_equal(model.predict(X[~train]), model.classes_[p.argmax(axis=1)])
-    assert isinstance(model.model_, gpx.models.SVGPRobustMax)
-    assert model.result_.steps == 100
-    assert model.result_.objective[-1] > model.result_.objective[0]
+    np.testing.assert_allclose(model.predict_log_proba(X[~train]), np.log(p))
+    np.testing.assert_allclose(model.score_samples(X[~train]), np.log(p.max(axis=1)))
+    with pytest.raises(ValueError, match="holds 'rose', which is none of the classes"):
+        model.score_samples(X[:1], ["rose"])
 
 
-@pytest.mark.usefixtures("eager")
+def test_numbers_are_predicted_with_deviations_in_their_units() -> None:
+    y = TARGETS["GPRegressor"]
+    model = GPRegressor().fit(X, y)
+    mean, deviation = model.predict(X, return_std=True)
+    assert np.sqrt(np.mean((mean - y) ** 2)) < 12.0
+    assert 5.0 < np.median(deviation) < 40.0
+    density = model.score_samples(X, y)
+    np.testing.assert_allclose(
+        density, -0.5 * np.log(2 * np.pi) - np.log(deviation) - 0.5 * ((y - mean) / deviation) ** 2
+    )
+    assert (model.score_samples(X) >= density - 1e-9).all()
+
+
+@pytest.mark.filterwarnings("ignore:kernel:UserWarning")  # Gaussian noise explains all by itself
+def test_outliers_hardly_move_a_robust_regression() -> None:
+    y = TARGETS["GPRegressor"].copy()
+    y[::10] += 2000.0
+    errors = [
+        np.median(np.abs(GPRegressor(noise=noise).fit(X, y).predict(X) - 1e4 - 100.0 * F))
+        for noise in ("gaussian", "student_t")
+    ]
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_exposures_multiply_rates() -> None:
+    exposure = np.random.default_rng(1).uniform(0.5, 20.0, len(X))
+    counts = np.random.default_rng(2).poisson(exposure * np.exp(F))
+    model = GPCountRegressor(scatter="poisson", steps=1).fit(X, counts, exposure=exposure)
+    rate = model.predict(X)
+    np.testing.assert_allclose(model.predict(X, exposure=exposure), exposure * rate)
+    assert np.corrcoef(np.log(rate), F)[0, 1] > 0.9
+    density = model.score_samples(X, counts, exposure=exposure)
+    assert density.mean() > model.score_samples(X, counts).mean() + 1.0
+    with pytest.raises(ValueError, match="exposure was not given to fit"):
+        _fitted(GPCountRegressor).score_samples(X, counts, exposure=exposure)
+
+
+def test_wrong_labels_are_told_from_right_ones() -> None:
+    flipped = np.random.default_rng(3).random(60) < 0.15
+    y = np.where(flipped, F <= 0.0, F > 0.0)
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=1.5)
+    noisy = GPClassifier(kernel, label_noise=0.1).fit(X, y)
+    assert 0.03 < noisy.label_noise_ < 0.3
+    assert GPClassifier(steps=0).fit(X, y).label_noise_ == 0.0
+    with pytest.raises(ValueError, match="sample_weight does not go with label noise"):
+        noisy.fit(X, y, sample_weight=np.ones(60))
+
+
 def test_pipelines_and_cross_validation_work() -> None:
     X, y = _iris()
-    scores = cross_val_score(make_pipeline(MinMaxScaler(), _small(steps=5)), X, y, cv=3)
+    scores = cross_val_score(make_pipeline(MinMaxScaler(), _small()), X, y, cv=3)
     assert scores.shape == (3,)
     assert scores.min() >= 0.75
 
 
-@pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize(
-    "parameters", [{}, {"num_inducing": 30, "minibatch_size": 8}], ids=["points", "steps"]
-)
-@pytest.mark.parametrize("state", others_slow([int, np.random.RandomState], np.random.RandomState))
-def test_random_state_decides_the_fit(state: type, parameters: dict[str, int]) -> None:
-    """It chooses the inducing points, and where all rows are such points the minibatches."""
+@pytest.mark.parametrize("state", [int, np.random.RandomState])
+def test_random_state_decides_the_minibatches(state: type) -> None:
     X, y = (part[::5] for part in _iris())
 
     def fitted(seed: int) -> np.ndarray:
-        return _small(random_state=state(seed), **parameters).fit(X, y).predict_proba(X[:5])
+        model = _small(random_state=state(seed), minibatch_size=8, steps=3)
+        return model.fit(X, y == "setosa").predict_proba(X[:5])
 
     first = fitted(3)
     np.testing.assert_array_equal(fitted(3), first)
     assert not np.allclose(fitted(4), first, atol=1e-6)
 
 
-@pytest.mark.usefixtures("eager")
 def test_the_kernel_given_is_copied() -> None:
     X, y = _iris()
     kernel = gpflow.kernels.Matern52(lengthscales=np.full(4, 2.0))
     estimator = clone(_small(kernel=kernel, standardise=False))
-    model = estimator.fit(X, y)
+    model = estimator.fit(X, y == "virginica")
     assert model.scaler_ is None
     assert isinstance(model.model_.kernel, gpflow.kernels.Matern52)
     for untouched in (kernel, estimator.kernel):
@@ -110,60 +222,76 @@ def test_the_kernel_given_is_copied() -> None:
 @pytest.mark.parametrize(
     "twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"]
 )
-def test_copies_predict_the_same_and_live_on_their_own(twin: Callable[[GPClassifier], GPClassifier]) -> None:
+def test_copies_predict_the_same_and_live_on_their_own(twin: Callable[[Any], Any]) -> None:
     """After graphs were traced, whose tensors stay in the caches of the kernel's transforms."""
-    X, y = _iris()
     kernel = gpflow.kernels.SquaredExponential(lengthscales=2.0)
     one = gpflow.utilities.to_default_float(1.0)
     kernel.lengthscales.prior = tfp.distributions.Gamma(one, one)
-    model = _small(kernel=kernel, steps=1).fit(X, y)
+    model = GPClassifier(kernel, steps=1).fit(X, TARGETS["GPClassifier"])
     before = model.predict_proba(X[::10])
     other = twin(model)
     np.testing.assert_array_equal(other.predict_proba(X[::10]), before)
-    other.model_.q_mu.assign(-other.model_.q_mu)
+    other.model_.nat1.assign(-other.model_.nat1)
     np.testing.assert_array_equal(model.predict_proba(X[::10]), before)
 
 
-@pytest.mark.usefixtures("eager")
 def test_many_rows_are_predicted_in_batches() -> None:
-    X, y = _iris()
-    model = _small().fit(X, y)
-    many = np.tile(X, (8, 1))[:1050]
+    model = _fitted(GPClassifier)
+    many = np.tile(X, (20, 1))[:1050]
     seen: list[int] = []
     predict_f = model.model_.predict_f
     model.model_.predict_f = lambda batch: (seen.append(len(batch)), predict_f(batch))[1]
     p = model.predict_proba(many)
     assert seen == [1000, 50]
-    np.testing.assert_allclose(p[1000:], p[100:150], atol=1e-9)
+    np.testing.assert_allclose(p[1000:], p[40:90], atol=1e-9)
 
 
-@pytest.mark.usefixtures("eager")
-def test_few_rows_limit_inducing_points_and_minibatches() -> None:
-    X = np.repeat(np.arange(6.0)[:, None], 3, axis=0)
-    model = _small(num_inducing=100, minibatch_size=500).fit(X, X[:, 0] > 2)
-    assert model.model_.inducing_variable.Z.shape == (6, 1)
-    np.testing.assert_array_equal(model.predict([[0.0], [5.0]]), [False, True])
+def test_the_number_of_rows_decides_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense, with inducing points, on minibatches."""
+    y = TARGETS["GPClassifier"]
+    dense = GPClassifier(steps=0).fit(X, y).model_
+    assert isinstance(dense, gpx.models.VGPKMM)
+    assert dense.inducing_variable is None
+    monkeypatch.setitem(ladder.DENSE, "sites", 50)
+    monkeypatch.setattr(ladder, "POINTS", 10)
+    sparse = GPClassifier(steps=0).fit(X, y).model_
+    assert isinstance(sparse, gpx.models.VGPKMM)
+    assert sparse.inducing_variable.Z.shape == (10, 2)
+    monkeypatch.setattr(ladder, "MINIBATCHES", 50)
+    assert isinstance(GPClassifier(steps=0).fit(X, y).model_, gpflow.models.SVGP)
+    assert isinstance(GPClassifier(steps=0, label_noise=0.1).fit(X, y).model_, gpx.models.SparseEP)
+    three = GPClassifier(steps=0, label_noise=0.1).fit(X, TARGETS["GPOrdinal"]).model_
+    assert isinstance(three, gpx.models.SVGPRobustMax)
 
 
-@pytest.mark.usefixtures("eager")
 def test_a_failed_training_is_told() -> None:
-    X, y = _iris()
     with pytest.warns(ConvergenceWarning, match="NaN or infinite"):
-        _small(kernel=gpflow.kernels.SquaredExponential(lengthscales=1e-200)).fit(X, y)
+        GPClassifier(gpflow.kernels.SquaredExponential(lengthscales=1e-200), num_inducing=5).fit(*_iris())
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"num_inducing": 0}, "num_inducing must be from 1"),
-        ({"epsilon": 0.9}, "epsilon must be in"),
+        ({"num_inducing": 0}, "num_inducing must be at least 1"),
+        ({"label_noise": 0.9}, "epsilon must be in"),
         ({"steps": -1}, "`steps` must not be negative"),
-        ({"minibatch_size": 0}, "`minibatch_size` must be from 1"),
+        ({"minibatch_size": 0}, "minibatch_size must be at least 1"),
     ],
 )
 def test_wrong_parameters_are_named_by_fit(parameters: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _small(**parameters).fit(*_iris())
+
+
+def test_other_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="noise must be one of gaussian, student_t"):
+        GPRegressor(noise="cauchy").fit(X, F)
+    with pytest.raises(ValueError, match="scatter must be one of"):
+        GPCountRegressor(scatter="much").fit(X, TARGETS["GPCountRegressor"])
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        GPRegressor().fit(X, F, sample_weight=np.zeros(60))
+    with pytest.raises(ValueError, match="exposure must have 60 numbers"):
+        GPCountRegressor().fit(X, TARGETS["GPCountRegressor"], exposure=[1.0])
 
 
 def test_one_class_is_refused() -> None:

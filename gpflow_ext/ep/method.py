@@ -24,8 +24,13 @@ class EP(SiteMethod):
     name: ClassVar[str] = "ep"
 
     def check(self, model: SitedModel) -> None:
-        """Refuse likelihoods whose density of new data is random, or that split into factors."""
+        """Refuse likelihoods that are random or weighted, or whose factors the model has no sites for."""
         likelihood = model.likelihood
+        if hasattr(likelihood, "weights"):
+            raise NotImplementedError(
+                f"{type(likelihood).__name__} gives a datum the weight of several, each with a site of its "
+                "own in expectation propagation: use gpflow_ext.models.VGPKMM, or repeat the rows."
+            )
         if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
             raise NotImplementedError(
                 f"The predictive density of {type(likelihood).__name__} is a Monte Carlo estimate, which has "

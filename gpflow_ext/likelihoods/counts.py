@@ -1,4 +1,4 @@
-"""Counts: a Poisson likelihood with a log-Gaussian rate and an exposure per observation."""
+"""Counts with a log-Gaussian mean and an exposure per observation, and the Poisson likelihood of them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _STIRLING = 8.0  # from where the series that follows Stirling's formula is righ
 _NEWTON_STEPS = 8  # for the peak of the integrand, to full precision
 
 
-class PoissonLog(ScalarLikelihood):
-    """Poisson likelihood of counts with rate e · exp(f), e the exposure (time, area, population at risk).
+class CountLikelihood(ScalarLikelihood):
+    """Likelihood of counts with mean e · exp(f), e the exposure (time, area, population at risk).
 
-        E[log p(y | f)] = y (m + log e) - e exp(m + v/2) - log y!       (Khan, Mohamed and Murphy 2012)
-
-    in closed form. GPflow's `Poisson` has one ``binsize`` for all data; here each has its own exposure, the
-    second column of Y. The mean and variance that are predicted are those of a count at exposure one;
-    densities use the exposure given with each count. F, Fmu and Fvar are [..., 1]. Without exposures Y may
-    have L columns, one for each of L latent functions.
+    Each datum has its own exposure, the second column of Y; GPflow's ``Poisson`` has one ``binsize`` for all.
+    The mean and variance that are predicted are those of a count at exposure one; densities use the exposure
+    given with each count. F, Fmu and Fvar are [..., 1]. Without exposures Y may have L columns, one for each
+    of L latent functions.
 
     Parameters
     ----------
     exposure
         Whether Y is [..., 2], count and exposure, rather than counts [..., L].
+    fractions
+        Accept targets that are not whole, such as weighted counts; the density is then a quasi-likelihood.
     """
 
-    def __init__(self, exposure: bool = False) -> None:
+    def __init__(self, exposure: bool = False, *, fractions: bool = False) -> None:
         super().__init__()
-        self.exposure = exposure
+        self.exposure, self.fractions = exposure, fractions
         if exposure:
             self.latent_dim, self.observation_dim = 1, 2
 
@@ -58,7 +58,9 @@ class PoissonLog(ScalarLikelihood):
             values, exposures = values[..., 0], values[..., 1]
             _reject(exposures, (exposures > 0.0) & np.isfinite(exposures), "positive exposures in column 1")
         hint = "" if self.exposure else "; exposures in a second column need exposure=True"
-        _reject(values, (values >= 0.0) & (values == np.round(values)), "counts 0, 1, 2, …", hint)
+        whole = self.fractions | (values == np.round(values))
+        wanted = "numbers from 0" if self.fractions else "counts 0, 1, 2, …"
+        _reject(values, (values >= 0.0) & whole, wanted, hint)
 
     def counts_and_exposures(self, Y: TensorType) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the counts [..., L] and the exposures in Y, which are one where Y does not give them."""
@@ -73,6 +75,24 @@ class PoissonLog(ScalarLikelihood):
         """Return the counts and the logarithms of the exposures."""
         counts, exposures = (tf.cast(part, dtype) for part in self.counts_and_exposures(Y))
         return counts, tf.math.log(exposures)
+
+    @inherit_check_shapes
+    def _conditional_mean(self, X: TensorType, F: TensorType) -> tf.Tensor:
+        return tf.exp(as_tensor(F))
+
+
+class PoissonLog(CountLikelihood):
+    """Poisson likelihood of counts with rate e · exp(f), e the exposure; see `CountLikelihood`.
+
+        E[log p(y | f)] = y (m + log e) - e exp(m + v/2) - log y!       (Khan, Mohamed and Murphy 2012)
+
+    in closed form.
+
+    Parameters
+    ----------
+    exposure, fractions
+        See `CountLikelihood`.
+    """
 
     @inherit_check_shapes
     def _scalar_log_prob(self, X: TensorType, F: TensorType, Y: TensorType) -> tf.Tensor:
@@ -102,10 +122,6 @@ class PoissonLog(ScalarLikelihood):
         Fmu, Fvar = broadcast(Fmu, Fvar)
         mean = tf.exp(Fmu + 0.5 * Fvar)
         return mean, mean + tf.square(mean) * tf.math.expm1(Fvar)
-
-    @inherit_check_shapes
-    def _conditional_mean(self, X: TensorType, F: TensorType) -> tf.Tensor:
-        return tf.exp(as_tensor(F))
 
     @inherit_check_shapes
     def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:
@@ -147,10 +163,11 @@ def log_expected_poisson(counts: Any, mean: Any, var: Any) -> tf.Tensor:
 
 
 def _log_largest(counts: tf.Tensor) -> tf.Tensor:
-    """Return y log y − y − log y!, the largest log likelihood of a count y; at zero y counts as one."""
+    """Return y log y − y − log y!, the largest log likelihood of a count y; below one −1 − log y!."""
     y = tf.maximum(counts, 1.0)
     small, large = tf.minimum(y, _STIRLING), tf.maximum(y, _STIRLING)
-    exact = tf.minimum(counts, _STIRLING) * tf.math.log(small) - small - tf.math.lgamma(small + 1.0)
+    few = tf.minimum(counts, _STIRLING)
+    exact = few * tf.math.log(small) - small - tf.math.lgamma(few + 1.0)
     stirling = -0.5 * tf.math.log(2.0 * math.pi * large) - tfp.math.log_gamma_correction(large)
     return tf.where(y < _STIRLING, exact, stirling)
 

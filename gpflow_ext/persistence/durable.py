@@ -7,6 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # on Windows, where exports to one path do not wait for each other
+    fcntl = None  # type: ignore[assignment]
+
 import tensorflow as tf
 
 _FAILURES = (
@@ -56,3 +61,19 @@ def told(what: str, folder: Path, kept: str) -> Iterator[None]:
 def _said(error: Exception) -> str:
     """Return the reason out of a message of TensorFlow's: "{{node}} path; reason [Op:name]"."""
     return str(error).splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Make a folder and wait until no other process writes to it in this way; a killed one lets go."""
+    path.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where exports to one path do not wait for each other
-    fcntl = None  # type: ignore[assignment]
 
 import gpflow
 import numpy as np
@@ -26,7 +20,7 @@ from gpflow_ext.prediction.classes import class_probabilities
 
 from . import raw_rows
 from .card import model_card
-from .durable import sync, sync_alone, told
+from .durable import alone, sync, sync_alone, told
 from .manifest import describe, plain, sha256_json
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
@@ -40,7 +34,7 @@ _TRIED_ROWS = 200  # that a portable model is compared on
 
 
 def export(
-    model: gpflow.models.GPModel,
+    model: Any,
     path: str | os.PathLike[str],
     *,
     profile: Profile = "cached",
@@ -73,7 +67,8 @@ def export(
     Parameters
     ----------
     model
-        Any trained GPflow model.
+        Any trained GPflow model, or a fitted estimator of `gpflow_ext.estimators`, which knows its
+        scaling, its labels and the names of its inputs.
     path
         The folder of this model; its last part is the default name.
     profile
@@ -114,6 +109,7 @@ def export(
         libraries()
     if sign is not None:
         try_key(b"", sign)
+    model, scaler, labels, data = _parts(model, scaler, labels, data)
     path = Path(path)
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
@@ -157,26 +153,19 @@ def export(
     if treatment is not None:
         manifest["columns"] = raw_rows.describe(treatment)
     kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
-    with told("The model", path, kept), _alone(path):
+    with told("The model", path, kept), alone(path):
         written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
     kernels.forget()  # those of the variables that were folded, each of a size of its own
     return written
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other export writes to ``path``; a killed one lets go of it."""
-    path.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
+def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.models.GPModel, Any, Any, Any]:
+    exported = getattr(model, "exported_parts", None)  # of an estimator
+    if exported is None:
+        return model, scaler, labels, data
+    if not all(part is None for part in (scaler, labels, data)):
+        raise ValueError("scaler, labels and data are those of the estimator: leave them out")
+    return exported()
 
 
 def _translate(served: Served, mean: Array, scale: Array) -> tuple[bytes, float]:

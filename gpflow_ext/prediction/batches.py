@@ -41,6 +41,10 @@ class Predicting(tf.Module):
         labels = tf.where(tf.reduce_any(labels == tf.cast(known, Y.dtype), 1, keepdims=True), labels, 0.0)
         return {"log_density": predictions.log_density(labels), "probabilities": probabilities}
 
+    def moments(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean and the variance of y at X [B, D], each [B, P]."""
+        return densities.predictions(self._model, X).mean_and_var()
+
     def probabilities(self, X: tf.Tensor) -> tf.Tensor:
         """Return the probabilities of the classes at X [B, D], [B, K]."""
         return class_probabilities(self._model.likelihood, X, *self._model.predict_f(X))

@@ -13,7 +13,7 @@ import numpy as np
 from gpflow_ext.persistence.verify import verified_copy
 
 from .calls import DEFAULT, Array
-from .raw_rows import RAW
+from .raw_rows import RAW, example_row
 
 
 class ServedModel:
@@ -32,6 +32,8 @@ class ServedModel:
         Names of the D inputs, or ``None``.
     tensors
         The tensor of each raw column by its name, or ``None`` where the model takes inputs alone.
+    row, raw_row
+        Inputs of a row, and about the same as a raw row by its tensors, or ``None``.
 
     Raises
     ------
@@ -58,7 +60,9 @@ class ServedModel:
         self.version = str(manifest["version"])
         self.signatures: Mapping[str, Any] = manifest["signatures"]
         self.feature_names: list[str] | None = manifest["data"]["feature_names"]
-        self.tensors: dict[str, str] | None = _tensors(manifest)
+        columns = manifest.get("columns") or ()
+        self.tensors = {column["name"]: column["tensor"] for column in columns} or None
+        self.raw_row = example_row(columns, self.feature_names or (), self.row) if columns else None
         self.definitions: dict[str, Any] = {
             key: json_format.MessageToDict(
                 graph.meta_graphs[0].signature_def[key], preserving_proto_field_name=True
@@ -84,9 +88,3 @@ class ServedModel:
     def _call(self, signature: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
         tensors = {key: self._tensor(array) for key, array in arrays.items()}
         return {key: t.numpy() for key, t in self._loaded.signatures[signature](**tensors).items()}
-
-
-def _tensors(manifest: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the tensor of each raw column by its name in the table, where the model takes raw rows."""
-    columns = manifest.get("columns")
-    return None if columns is None else {column["name"]: column["tensor"] for column in columns}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,9 +22,11 @@ GET  /metrics                                   for Prometheus; also /monitoring
 
 
 def curl(model: ServedModel, address: str) -> str:
-    """Return a command that asks the server at an address for a row of the model's example."""
-    body = json.dumps({"instances": [model.row]})
-    return f"curl -d '{body}' {address}/v1/models/{model.name}:predict"
+    """Return a command that asks the server at an address for a row, a raw one where there is one."""
+    body: dict[str, Any] = {"instances": [model.row if model.raw_row is None else model.raw_row]}
+    if model.raw_row is not None:
+        body["signature_name"] = RAW
+    return f"curl -d {shlex.quote(json.dumps(body))} {address}/v1/models/{model.name}:predict"
 
 
 def page(model: ServedModel, limits: Limits) -> str:
@@ -67,9 +70,6 @@ def _arguments(signature: str, inputs: Mapping[str, Any]) -> str:
 
 
 def _raw(model: ServedModel) -> str:
-    """Return how to send rows of the table itself, with a row whose cells are all missing."""
-    cells = dict.fromkeys(model.signatures[RAW]["inputs"])
-    body = json.dumps({"signature_name": RAW, "instances": [cells]})
-    columns = ", ".join(f"{name} ({tensor})" for name, tensor in (model.tensors or {}).items())
-    curl = f"curl -d '{body}' http://HOST/v1/models/{model.name}:predict"
-    return f"columns (tensors): {columns}\n{curl}\nnull stands for a cell that is missing"
+    """Return how to send rows of the table itself."""
+    told = ", ".join(f"{name} ({tensor})" for name, tensor in (model.tensors or {}).items())
+    return f"columns (tensors): {told}\nnull stands for a cell that is missing"

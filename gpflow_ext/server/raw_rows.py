@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from .limits import ERRORS, Limits, RefusedError, shown
 
 Array = npt.NDArray[Any]
 RAW = "predict_raw"
+_ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
+_MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
 _LARGEST = int(np.finfo(np.float64).max)
 
 
@@ -90,3 +93,33 @@ def _is_text(cell: Any) -> bool:
 
 def _is_number(cell: Any) -> bool:
     return (type(cell) is float and math.isfinite(cell)) or (type(cell) is int and abs(cell) <= _LARGEST)
+
+
+def example_row(
+    columns: Sequence[Mapping[str, Any]], names: Sequence[str], row: Sequence[float]
+) -> dict[str, Any]:
+    """Return a raw row by its tensors that makes about the inputs of an example.
+
+    Parameters
+    ----------
+    columns
+        Of a manifest.
+    names, row
+        Of the inputs, and their values.
+    """
+    values = dict(zip(names, row, strict=True))
+    return {column["tensor"]: _cell(column, values) for column in columns}
+
+
+def _cell(column: Mapping[str, Any], values: Mapping[str, float]) -> Any:
+    name, levels = column["name"], column["levels"]
+    if column["kind"] == "one-hot":
+        return max(levels, key=lambda level: values[f"{name}={level}"])
+    if column["kind"] == "ordinal":
+        return levels[min(max(round(values[name]), 0), len(levels) - 1)]
+    if column["kind"] == "number":
+        return float(f"{values[name]:.6g}")
+    day = column["origin"] - _ORDINAL + round(values[name])
+    date = datetime.date.fromordinal(min(max(day, 1), datetime.date.max.toordinal()))
+    fields = {"y": f"{date.year:04d}", "m": f"{date.month:02d}", "d": f"{date.day:02d}"}
+    return _MARKS[column["date_order"]].join(fields[part] for part in column["date_order"])

@@ -88,7 +88,7 @@ def _of_likelihood(model: Any) -> Iterator[str]:
     """Yield what is said of noise at its lower bound and of a pinned share of wrong labels."""
     named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
     for name, parameter in named.items():
-        if not parameter.trainable:
+        if not (parameter.trainable and np.size(parameter)):  # thresholds of two levels have no widths
             continue
         least = _lower_bound(parameter.transform)
         value = float(np.min(parameter))

@@ -144,7 +144,7 @@ def _encoded(name: str, labels: tuple[str, ...]) -> str:
 
 
 def _text(value: np.float64) -> str:
-    return repr(int(value)) if value == round(value) else repr(float(value))
+    return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _refuse(

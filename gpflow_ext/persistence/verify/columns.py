@@ -31,7 +31,7 @@ def check_columns(columns: Sequence[Mapping[str, Any]], width: int, features: Se
             raise ValueError(f"columns[{number}] in {MANIFEST} contradicts its kind, {column['kind']}")
     names = [name for column in columns for name in _inputs(column)]
     names += [f"{column['name']} is missing" for column in columns if column["flagged"]]
-    if len(names) != width or (features is not None and names != list(features)):
+    if len(names) != width or names != features:
         raise ValueError(f"columns in {MANIFEST} make other inputs than data has")
 
 

@@ -1,0 +1,259 @@
+"""A model for a table: candidates are compared by cross-validation, and the best is trained."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpflow_ext.cross_validation import Build, CrossValidation, cross_validate
+from gpflow_ext.data import datasets
+from gpflow_ext.estimators.base import Array, GPEstimator
+from gpflow_ext.estimators.candidates import SURE, candidates
+from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.ends import FitWarning
+
+_CLASSES = ("binary", "multiclass", "ordinal")
+_COMPARED = 1000  # rows of the cross-validation, at most
+_FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Auto:
+    """A model that `auto` has chosen; `gpflow_ext.export` takes it with all that a raw row needs.
+
+    Attributes
+    ----------
+    estimator
+        The fitted estimator; it takes inputs as ``split`` has them, and classes as numbers.
+    split
+        The data: inputs, their scaling, labels, and how a table was read.
+    table
+        The candidates in the order of their NLPD, with its standard error, error rate or RMSE, and seconds; a
+        pandas ``DataFrame``.
+    why
+        Two sentences: what was built for these data, and what it was preferred to.
+    """
+
+    estimator: GPEstimator
+    split: datasets.Split
+    table: Any
+    why: str
+
+    @property
+    def model(self) -> Any:
+        """The trained model."""
+        return self.estimator.model_
+
+    def predict(self, rows: Any) -> npt.NDArray[Any]:
+        """Return labels or expected values for raw rows: a data frame, or an array [N, D] of numbers."""
+        found = self.estimator.predict(self._inputs(rows))
+        if self.split.task not in _CLASSES or self.split.labels is None:
+            return found
+        return np.asarray(self.split.labels)[found.astype(int)]
+
+    def predict_proba(self, rows: Any) -> Array:
+        """Return the probabilities of ``split.labels`` for raw rows, [N, K]."""
+        return self.estimator.predict_proba(self._inputs(rows))
+
+    def exported_parts(self) -> tuple[Any, Any, Any, datasets.Split]:
+        """Return what `gpflow_ext.export` takes: model, scaler, labels and data."""
+        split = self.split
+        return self.model, split.scaler, split.labels if split.task in _CLASSES else None, split
+
+    def _inputs(self, rows: Any) -> Array:
+        treatment = self.split.treatment
+        if treatment is None:
+            return self.split.scaler.transform(rows)
+        if hasattr(rows, "columns"):
+            return self.split.inputs(rows)
+        import pandas
+
+        names = [column.name for column in treatment.columns]
+        return self.split.inputs(pandas.DataFrame(np.asarray(rows), columns=names))
+
+    def __str__(self) -> str:
+        return f"{self.why}\n\n{self.table.to_string(index=False, float_format=lambda x: f'{x:.4g}')}"
+
+
+def auto(
+    table: Any,
+    target: str | None = None,
+    *,
+    task: str | None = None,
+    budget: float = 60.0,
+    seed: int = 0,
+    progress: bool | None = None,
+    **options: Any,
+) -> Auto:
+    """Choose a model for a table, and train it.
+
+    Task and number of rows decide likelihood and inference, see `estimators.ladder`; kernels, a linear
+    one among them, and noise are compared by 5-fold cross-validation, on at most 1,000 rows, and that with
+    the lowest negative log predictive density is trained on all.
+
+    Parameters
+    ----------
+    table
+        What `datasets.load` takes: a file, the name of a set or a data frame; a pair of inputs [N, D] and
+        targets [N] or [N, P]; or a `datasets.Split`, whose test rows are left alone.
+    target
+        The column of the targets, of a table.
+    task
+        "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
+    budget
+        Seconds after which no further candidate is tried; the plain one and the linear one always are. The
+        training of the best one comes on top.
+    seed
+        Of the folds, and of the choice of inducing points and minibatches.
+    progress
+        Show a progress bar; ``None`` does where standard error is a terminal.
+    **options
+        Of `datasets.load`, such as ``missing="mean"``.
+
+    Raises
+    ------
+    ValueError
+        For a table that cannot be used, and whatever the first candidate is refused for.
+
+    Examples
+    --------
+    >>> best = gpx.auto("table.csv", "ill", budget=120)
+    >>> print(best)
+    >>> gpx.export(best, "saved_models/ill")
+    """
+    if not budget > 0.0:
+        raise ValueError(f"budget must be positive, in seconds; got {budget}")
+    split = _read(table, target, task, options)
+    X, Y = split.train
+    some = np.random.default_rng(seed).permutation(len(X))[:_COMPARED]
+    found = candidates(split.task, len(X), X.shape[1], Y.shape[1])
+    scores = _compared(found, split, some, budget, seed, progress)
+    order = sorted(scores, key=lambda name: scores[name].mean["nlpd"])
+    best = found[order[0]].set_params(random_state=seed)
+    exposed = {} if split.exposure is None else {"exposure": split.exposure[0][:, 0]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        best.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)
+    why = _reasons(best, split, order, scores, len(found))
+    return Auto(best, split, _table(order, scores), why)
+
+
+def _read(table: Any, target: str | None, task: str | None, options: dict[str, Any]) -> datasets.Split:
+    if isinstance(table, datasets.Split):
+        if target is not None or task is not None or options:
+            raise ValueError("target, task and options are for tables: a Split has been read already")
+        return table
+    if isinstance(table, tuple):
+        if target is not None:
+            raise ValueError("target names a column of a table: leave it out where y is given")
+        table, target = _frame(*table)
+    return datasets.load(table, target=target, task=task, test_fraction=0.0, **options)
+
+
+def _frame(X: Any, y: Any) -> tuple[Any, Any]:
+    """Return a data frame of inputs and targets, and the names of its targets."""
+    import pandas
+
+    named = hasattr(X, "columns")
+    frame = X.copy() if named else pandas.DataFrame(np.asarray(X))
+    if not named:
+        frame.columns = [f"x{n}" for n in range(frame.shape[1])]
+    targets = np.asarray(y)
+    if len(targets) != len(frame):
+        raise ValueError(f"X and y must have as many rows; they have {len(frame)} and {len(targets)}")
+    columns = targets.reshape(len(targets), -1).T
+    names = ["y"] if len(columns) == 1 else [f"y{n}" for n in range(len(columns))]
+    for name, column in zip(names, columns, strict=True):
+        frame[name] = column
+    return frame, names[0] if len(names) == 1 else names
+
+
+def _compared(
+    found: dict[str, GPEstimator],
+    split: datasets.Split,
+    rows: npt.NDArray[np.int64],
+    budget: float,
+    seed: int,
+    progress: bool | None,
+) -> dict[str, CrossValidation]:
+    """Return the scores of the candidates for which there is time."""
+    X, Y = split.train
+    if split.exposure is not None:
+        Y = np.column_stack([Y, split.exposure[0]])
+    data, begin = (X[rows], Y[rows]), time.perf_counter()
+    scores: dict[str, CrossValidation] = {}
+    with progress_bar.bar("candidates", len(found), 0, progress) as show:
+        for number, (name, estimator) in enumerate(found.items()):
+            if number >= SURE and time.perf_counter() - begin > budget:
+                break
+            if split.task in _CLASSES:
+                estimator.classes_ = np.unique(Y)  # of all rows: a fold may miss one
+            try:
+                scores[name] = cross_validate(
+                    _builder(estimator),
+                    data,
+                    folds=min(_FOLDS, len(rows)),
+                    seed=seed,
+                    workers=1,
+                    seconds=max(budget / (2.0 * _FOLDS), 1.0),
+                    progress=False,
+                )
+            except (ValueError, NotImplementedError, ArithmeticError):
+                if not number:
+                    raise
+                continue
+            show(number + 1, -scores[name].mean["nlpd"])
+    return scores
+
+
+def _builder(estimator: GPEstimator) -> Build:
+    return lambda part: estimator.model_of(*part)[0]
+
+
+def _table(order: list[str], scores: dict[str, CrossValidation]) -> Any:
+    import pandas
+
+    rows = []
+    for name in order:
+        mean, error = scores[name].mean, scores[name].standard_error
+        second = "error" if "error" in mean else "rmse"
+        rows.append(
+            {
+                "candidate": name,
+                "nlpd": mean["nlpd"],
+                "standard error": error["nlpd"],
+                second: mean[second],
+                "seconds": scores[name].seconds.sum(),
+            }
+        )
+    return pandas.DataFrame(rows)
+
+
+def _reasons(
+    best: GPEstimator,
+    split: datasets.Split,
+    order: list[str],
+    scores: dict[str, CrossValidation],
+    number: int,
+) -> str:
+    """Return what was built, and what it was preferred to."""
+    model, (N, D) = best.model_, split.train[0].shape
+    likelihood = type(getattr(model.likelihood, "likelihood", model.likelihood)).__name__
+    points = getattr(model, "inducing_variable", None)
+    size = "every row is a point of it" if points is None else f"it has {len(points.Z)} inducing points"
+    first = (
+        f"The target {split.target!r} is {split.task}, with {N} rows and {D} inputs: {type(model).__name__} "
+        f"with {likelihood}, and {size}."
+    )
+    mean, error = scores[order[0]].mean["nlpd"], scores[order[0]].standard_error["nlpd"]
+    second = f"{order[0]} predicts best of {len(order)} candidates, NLPD {mean:.4g} ± {error:.2g}"
+    if len(order) > 1:
+        second += f", before {order[1]} with {scores[order[1]].mean['nlpd']:.4g}"
+    if len(order) < number:
+        second += f"; there was no time for, or no use in, {number - len(order)} more"
+    return f"{first} {second}."

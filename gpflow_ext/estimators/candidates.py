@@ -1,0 +1,41 @@
+"""What `auto` compares: estimators of a task with different kernels and noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpflow_ext.estimators import kernels
+from gpflow_ext.estimators.base import GPEstimator
+from gpflow_ext.estimators.classifier import GPClassifier
+from gpflow_ext.estimators.counts import GPCountRegressor
+from gpflow_ext.estimators.ordinal import GPOrdinal
+from gpflow_ext.estimators.outputs import GPMultiOutputRegressor, Outputs
+from gpflow_ext.estimators.regressor import GPRegressor
+
+ESTIMATORS: dict[str, type[GPEstimator]] = {
+    "binary": GPClassifier,
+    "multiclass": GPClassifier,
+    "ordinal": GPOrdinal,
+    "count": GPCountRegressor,
+    "regression": GPRegressor,
+}
+SURE = 2  # of the candidates, which are compared whatever the budget
+_NOISY = 600  # rows up to which label noise is tried, by expectation propagation
+
+
+def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> dict[str, GPEstimator]:
+    """Return estimators by name, which take standardised inputs; the first `SURE` are always compared."""
+    common: dict[str, Any] = {"standardise": False}
+    if num_targets > 1 and task == "regression":
+        kinds: tuple[Outputs, ...] = ("independent", "coregionalised")
+        return {f"{kind} outputs": GPMultiOutputRegressor(kind=kind, **common) for kind in kinds}
+    build: Any = ESTIMATORS[task]
+    found = {name: build(kernel, **common) for name, kernel in kernels.compared(num_inputs).items()}
+    first = kernels.matern(num_inputs)
+    if task == "regression":
+        found["Matérn 5/2, Student's t noise"] = build(first, noise="student_t", **common)
+    elif task == "count":
+        found["Matérn 5/2, Poisson"] = build(first, scatter="poisson", **common)
+    elif task == "binary" and num_rows <= _NOISY:
+        found["Matérn 5/2, label noise"] = build(first, label_noise=0.03, **common)
+    return found

@@ -1,0 +1,46 @@
+"""The kernels of the estimators: for standardised inputs, with variances that a prior holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow_probability as tfp
+from gpflow.kernels import Constant, Kernel, Linear, Matern52, SquaredExponential
+from gpflow.utilities import to_default_float
+
+from gpflow_ext.data import length_scales
+
+_WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
+_MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
+
+
+def matern(num_inputs: int, *, ard: bool = False) -> Kernel:
+    """Return a Matérn kernel of smoothness 5/2 with length scales √D for inputs of variance one.
+
+    Its variance has the prior LogNormal(0, 1.5): where the targets are all but linear, variance and length
+    scale would run away together, until K has no digits left.
+    """
+    scale = float(np.sqrt(num_inputs))
+    return held(Matern52(lengthscales=np.full(num_inputs, scale) if ard else scale))
+
+
+def linear(num_inputs: int) -> Kernel:
+    """Return the kernel of linear functions with an intercept."""
+    return Linear(variance=1.0 / num_inputs) + Constant()
+
+
+def held(kernel: Kernel) -> Kernel:
+    """Give each variance of a stationary part the prior, and return the kernel."""
+    for part in length_scales.stationary(kernel):
+        part.variance.prior = tfp.distributions.LogNormal(to_default_float(0.0), to_default_float(_WIDTH))
+    return kernel
+
+
+def compared(num_inputs: int) -> dict[str, Kernel]:
+    """Return the kernels that `auto` compares for D inputs, the plain one and the linear one first."""
+    D = num_inputs
+    found: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D)}
+    if 1 < D <= _MOST_SCALES:
+        found["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
+    found["Matérn 5/2 + linear"] = matern(D) + linear(D)
+    found["squared exponential"] = held(SquaredExponential(lengthscales=float(np.sqrt(D))))
+    return found

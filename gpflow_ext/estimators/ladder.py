@@ -1,0 +1,137 @@
+"""Which model a problem of some size gets: dense, with inducing points, or on minibatches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+from gpflow.functions import MeanFunction
+from gpflow.kernels import Kernel
+from gpflow.likelihoods import Likelihood
+from gpflow.models import SVGP, VGP, GPModel
+
+from gpflow_ext.data import inducing, length_scales
+from gpflow_ext.likelihoods import RobustMax
+from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+
+Array = npt.NDArray[Any]
+Inference = Literal["sites", "variational", "ep"]
+
+DENSE = {"sites": 1500, "variational": 700, "ep": 300}
+"""Rows of one latent function up to which every row is a point of the model."""
+
+MINIBATCHES = 20_000
+"""Rows from which training is on minibatches."""
+
+POINTS = 300
+"""Inducing points by themselves."""
+
+_BATCH = 1000  # rows of a minibatch
+_CANDIDATES = 5000  # rows among which inducing points are chosen
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be modelled: data, prior and likelihood.
+
+    Attributes
+    ----------
+    X, Y
+        Inputs [N, D], of mean zero and variance one where nothing else is wanted, and targets [N, P].
+    kernel, likelihood, mean_function
+        Of the model; they are not copied.
+    num_latent_gps
+        L.
+    inference
+        ``"sites"`` of Khan, Mohamed & Murphy for a log-concave likelihood; for others ``"variational"``, or
+        ``"ep"`` where the expected log likelihood has no good value.
+    num_inducing, minibatch_size
+        As asked for; ``None`` decides by the number of rows.
+    seed
+        Of the choice of inducing points.
+    """
+
+    X: Array
+    Y: Array
+    kernel: Kernel
+    likelihood: Likelihood
+    mean_function: MeanFunction | None
+    num_latent_gps: int
+    inference: Inference
+    num_inducing: int | None
+    minibatch_size: int | None
+    seed: int
+
+    @property
+    def batches(self) -> bool:
+        """Whether training is on minibatches."""
+        if self.minibatch_size is None:
+            return len(self.X) > MINIBATCHES
+        return self.minibatch_size < len(self.X)
+
+    @property
+    def dense(self) -> bool:
+        """Whether every row is a point of the model: O(LN³) is then a second or some."""
+        most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
+        return len(self.X) <= most and self.num_inducing is None and not self.batches
+
+
+def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
+    """Return a new model of a problem, and what `fit` takes beside it. The inducing points stay in place.
+
+    ==============  ===============  =====================  ===================
+    inference       dense            with inducing points   on minibatches
+    ==============  ===============  =====================  ===================
+    "sites"         `VGPKMM`         `VGPKMM`               ``SVGP``
+    "variational"   ``VGP``          ``SVGP``               ``SVGP``
+    "ep"            `SparseEP`       `SparseEP`             `SparseEP`
+    `RobustMax`     `SVGPRobustMax`  the same               the same
+    ==============  ===============  =====================  ===================
+    """
+    data = problem.X, problem.Y
+    size = min(problem.minibatch_size or _BATCH, len(problem.X)) if problem.batches else None
+    of_step = {} if size is None else {"minibatch_size": size}
+    parts: Any = problem.kernel, problem.likelihood
+    rest: dict[str, Any] = {
+        "mean_function": problem.mean_function,
+        "num_latent_gps": problem.num_latent_gps,
+    }
+    if problem.dense and problem.inference != "ep":
+        return (VGPKMM if problem.inference == "sites" else VGP)(data, *parts, **rest), {}
+    points = _points(problem)
+    model: Any
+    if isinstance(problem.likelihood, RobustMax):
+        model = _robust_max(problem, problem.likelihood, points)
+    elif problem.inference == "ep" or (problem.inference == "sites" and not problem.batches):
+        build: Any = SparseEP if problem.inference == "ep" else VGPKMM
+        model = build(data, *parts, inducing_variable=points, **rest)
+    else:
+        model = SVGP(problem.kernel, problem.likelihood, points, num_data=len(problem.X), **rest)
+    gpflow.set_trainable(model.inducing_variable, False)
+    return model, {**of_step, "data": data} if isinstance(model, SVGP) else of_step
+
+
+def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPRobustMax:
+    return SVGPRobustMax(
+        problem.kernel,
+        likelihood.num_classes,
+        points,
+        num_data=len(problem.X),
+        epsilon=float(np.asarray(likelihood.epsilon)),
+        learn_epsilon=isinstance(likelihood.epsilon, gpflow.Parameter),
+    )
+
+
+def _points(problem: Problem) -> Array:
+    """Return inducing points: those rows, one after the other, at which the prior is known the least."""
+    most = POINTS if problem.num_inducing is None else problem.num_inducing
+    if most < 1:
+        raise ValueError(f"num_inducing must be at least 1; got {most}")
+    rows = problem.X
+    if len(rows) > _CANDIDATES:
+        rows = inducing.subset(rows, _CANDIDATES, seed=problem.seed)
+    kernel = length_scales.with_suggested(problem.kernel, rows)
+    return inducing.conditional_variance(rows, kernel, most, share=0.0)

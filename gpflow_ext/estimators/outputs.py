@@ -1,0 +1,140 @@
+"""Gaussian-process regression of several targets behind scikit-learn's interface."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from gpflow.kernels import Kernel, LinearCoregionalization, SeparateIndependent
+from gpflow.likelihoods import Likelihood
+
+from gpflow_ext.cross_validation import cross_validate
+from gpflow_ext.estimators import checked
+from gpflow_ext.estimators.base import Array
+from gpflow_ext.estimators.real import RealEstimator, gaussian, standardised
+
+Outputs = Literal["best", "independent", "coregionalised"]
+_COMPARED = 300  # rows on which the kinds are compared
+_FOLDS = 3
+_MIXED = 0.3  # weight of the other functions in an output where training starts
+
+
+class GPMultiOutputRegressor(RealEstimator):
+    """Gaussian-process regression of P targets, each with noise of its own: `VGPKMM`.
+
+    Parameters
+    ----------
+    kernel
+        Of each latent function; see `estimators.base.GPEstimator`.
+    kind
+        ``"independent"`` functions for each target, ``"coregionalised"`` for mixtures of P functions, which
+        share what targets have in common, or ``"best"`` for the one that predicts better in a
+        cross-validation over at most 300 rows.
+    num_inducing, minibatch_size, steps, standardise, random_state
+        See `estimators.base.GPEstimator`.
+
+    Attributes
+    ----------
+    kind_
+        The kind that was chosen.
+    n_features_in_, scaler_, model_, result_
+        Number of inputs D; the fitted ``StandardScaler``, or ``None``; the trained model, whose inputs are
+        those that ``scaler_`` returns, its targets in their own units; the `FitResult` of the training.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        kind: Outputs = "best",
+        num_inducing: int | None = None,
+        minibatch_size: int | None = None,
+        steps: int | None = None,
+        standardise: bool = True,
+        random_state: Any = 0,
+    ) -> None:
+        super().__init__(
+            kernel,
+            num_inducing=num_inducing,
+            minibatch_size=minibatch_size,
+            steps=steps,
+            standardise=standardise,
+            random_state=random_state,
+        )
+        self.kind = kind
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell that targets may have several columns."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> GPMultiOutputRegressor:
+        """Train on inputs [N, D], targets [N, P] or [N] and weights [N]; return the estimator.
+
+        A row of weight w counts as w copies of it.
+
+        Raises
+        ------
+        ValueError
+            For data that are not such arrays, or parameters out of range.
+        """
+        if self.kind not in get_args(Outputs):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Outputs))}; got {self.kind!r}")
+        inputs, targets = checked.training(self, X, y, y_numeric=True, multi_output=True)
+        weight = checked.weights(sample_weight, inputs)
+        Y = np.asarray(targets, inputs.dtype)
+        self._flat = Y.ndim == 1
+        Y = Y.reshape(len(Y), -1)
+        self.kind_ = self._chosen(inputs, Y)
+        return self._train(inputs, Y, weight)
+
+    def _chosen(self, X: Array, Y: Array) -> str:
+        """Return the kind that predicts better, the simpler one where both do alike."""
+        if self.kind != "best" or Y.shape[1] == 1 or len(X) < 2 * _FOLDS:
+            return "independent" if self.kind == "best" else self.kind
+        rows = np.random.default_rng(0).permutation(len(X))[:_COMPARED]
+        scores = {}
+        for kind in ("independent", "coregionalised"):
+            self.kind_ = kind
+
+            def build(data: Any) -> Any:
+                return self.model_of(*data)[0]
+
+            found = cross_validate(
+                build, (X[rows], Y[rows]), folds=_FOLDS, workers=1, stratified=False, progress=False
+            )
+            scores[kind] = found.mean["nlpd"]
+        return min(scores, key=lambda kind: scores[kind])
+
+    def _likelihood(self, Y: Array, weight: Array | None) -> Likelihood:
+        return standardised(gaussian(Y.shape[1]), Y, weight)
+
+    def _kernel(self, num_inputs: int, num_latent_gps: int) -> Kernel:
+        each = [super(GPMultiOutputRegressor, self)._kernel(num_inputs, 1) for _ in range(num_latent_gps)]
+        if num_latent_gps == 1:
+            return each[0]
+        if getattr(self, "kind_", self.kind) != "coregionalised":
+            return SeparateIndependent(each)
+        mixing = np.eye(num_latent_gps) + _MIXED * (1.0 - np.eye(num_latent_gps))
+        return LinearCoregionalization(each, W=mixing)
+
+    def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
+        """Return the means of y at inputs [N, D], [N, P], and with ``return_std`` their deviations, [N, P].
+
+        The deviations are those of new observations, noise included.
+        """
+        return self._predict(X, return_std)
+
+    def score_samples(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Array:
+        """Return the sum of the targets' log predictive densities, of y [N, P] at inputs [N, D], as [N].
+
+        Without targets it is that of the predicted means.
+        """
+        return self._score_samples(X, y)
+
+    def _shaped(self, values: Array) -> Array:
+        return values[:, 0] if self._flat else values

@@ -1,0 +1,168 @@
+"""Counts that scatter more than Poisson's: a negative binomial likelihood with a log-Gaussian mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.base import MeanAndVariance, TensorType
+from gpflow.utilities import positive
+
+from gpflow_ext.likelihoods.counts import CountLikelihood
+from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
+from gpflow_ext.numerics.logistic import expected_llp
+from gpflow_ext.numerics.special import as_tensor, broadcast
+
+_SMALLEST = 1e-6  # dispersion: below it is Poisson's, and lgamma(y + r) - lgamma(r) would lose digits
+_DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰
+_PEAK_STEPS, _END_STEPS = 32, 8  # of Newton, both from a side where they are monotone
+
+
+class NegativeBinomialLog(CountLikelihood):
+    """Negative binomial likelihood of counts: mean μ = e · exp(f), variance μ + α μ², α the dispersion.
+
+    With r = 1/α and x = f + log e - log r
+
+        log p(y | f) = log Γ(y + r)/(Γ(r) y!) - y log(1 + e⁻ˣ) - r log(1 + eˣ),
+
+    log-concave in f. α towards zero is `PoissonLog`. Expectations are exact, by that of log(1 + eˣ).
+
+    Parameters
+    ----------
+    dispersion
+        α above 1e-6, where it starts.
+    learn_dispersion
+        Whether α is trainable.
+    exposure, fractions
+        See `CountLikelihood`.
+    """
+
+    def __init__(
+        self,
+        dispersion: float = 0.1,
+        *,
+        learn_dispersion: bool = True,
+        exposure: bool = False,
+        fractions: bool = False,
+    ) -> None:
+        super().__init__(exposure, fractions=fractions)
+        if not dispersion > _SMALLEST:
+            raise ValueError(f"dispersion must be above {_SMALLEST:g}; got {dispersion}: PoissonLog has none")
+        self.dispersion = gpflow.Parameter(
+            dispersion, transform=positive(lower=_SMALLEST), trainable=learn_dispersion
+        )
+
+    def _size(self, dtype: tf.DType) -> tf.Tensor:
+        """Return r = 1/α."""
+        return 1.0 / tf.cast(self.dispersion, dtype)
+
+    @inherit_check_shapes
+    def _scalar_log_prob(self, X: TensorType, F: TensorType, Y: TensorType) -> tf.Tensor:
+        F = as_tensor(F)
+        counts, offset = self._split(Y, F.dtype)
+        size = self._size(F.dtype)
+        logit = F + offset - tf.math.log(size)
+        return (
+            _log_coefficient(counts, size)
+            - counts * tf.math.softplus(-logit)
+            - size * tf.math.softplus(logit)
+        )
+
+    @inherit_check_shapes
+    def _variational_expectations(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        counts, offset = self._split(Y, Fmu.dtype)
+        size = self._size(Fmu.dtype)
+        logit = Fmu + offset - tf.math.log(size)
+        expected = counts * expected_llp(-logit, Fvar) + size * expected_llp(logit, Fvar)
+        return tf.reduce_sum(_log_coefficient(counts, size) - expected, axis=-1)
+
+    @inherit_check_shapes
+    def _predict_log_density(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        counts, offset = self._split(Y, Fmu.dtype)
+        size = self._size(Fmu.dtype)
+        return tf.reduce_sum(log_expected_negative_binomial(counts, size, Fmu + offset, Fvar), axis=-1)
+
+    @inherit_check_shapes
+    def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
+        Fmu, Fvar = broadcast(Fmu, Fvar)
+        mean = tf.exp(Fmu + 0.5 * Fvar)
+        alpha = tf.cast(self.dispersion, Fmu.dtype)
+        return mean, mean + tf.square(mean) * (tf.math.expm1(Fvar) + alpha * tf.exp(Fvar))
+
+    @inherit_check_shapes
+    def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:
+        mean = tf.exp(as_tensor(F))
+        return mean + tf.cast(self.dispersion, mean.dtype) * tf.square(mean)
+
+
+def _log_coefficient(counts: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Return log Γ(y + r)/(Γ(r) y!)."""
+    return tf.math.lgamma(counts + size) - tf.math.lgamma(size) - tf.math.lgamma(counts + 1.0)
+
+
+def log_expected_negative_binomial(counts: Any, size: Any, mean: Any, var: Any) -> tf.Tensor:
+    """Return log E[NB(y | exp(x), r)] for x ~ N(mean, var), elementwise.
+
+    Parameters
+    ----------
+    counts, size, mean, var
+        Tensors that broadcast with each other: counts y >= 0, r > 0, moments of the log mean, var >= 0.
+
+    Returns
+    -------
+    Tensor of the broadcast shape; absolute error below 1e-8 for var <= 25, counts and r up to 1e5 in float64.
+    """
+    mean, var = broadcast(mean, var)
+    mean, counts = broadcast(mean, counts)
+    var = positive_variance(var + tf.zeros_like(mean))
+    size = tf.cast(size, mean.dtype) + tf.zeros_like(mean)
+    shift = tf.math.log(size)
+    y, r = counts[..., None], size[..., None]
+
+    def log_likelihood(logit: tf.Tensor) -> tf.Tensor:
+        return -y * tf.math.softplus(-logit) - r * tf.math.softplus(logit)
+
+    window = _window(*map(tf.stop_gradient, (counts, size, mean - shift, var)))
+    return _log_coefficient(counts, size) + log_expectation(log_likelihood, mean - shift, var, window)
+
+
+def _window(y: tf.Tensor, r: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Window:
+    """Window of σ(x)ʸ σ(-x)ʳ N(x; mean, var), the nodes densest where the likelihood bends.
+
+    The slope y - (y + r) σ(x) - (x - mean)/var is convex to the right of zero and concave to the left, so
+    that Newton's steps from zero to its root, the peak, are monotone. The logarithm falls from there at
+    least as t²/(2 var) less what rounding has left of the slope: Newton's steps to where it has fallen by
+    `_DROP` come from outside.
+    """
+
+    def slope(x: tf.Tensor) -> tf.Tensor:
+        return y - (y + r) * tf.sigmoid(x) - (x - mean) / var
+
+    def height(x: tf.Tensor) -> tf.Tensor:
+        return -y * tf.math.softplus(-x) - r * tf.math.softplus(x) - 0.5 * tf.square(x - mean) / var
+
+    peak = tf.zeros_like(mean)
+    for _ in range(_PEAK_STEPS):
+        curvature = (y + r) * tf.sigmoid(peak) * tf.sigmoid(-peak) + 1.0 / var
+        peak += slope(peak) / curvature
+    top, rest = height(peak), tf.abs(slope(peak))
+    farthest = var * (rest + tf.sqrt(tf.square(rest) + 2.0 * _DROP / var))
+    ends = []
+    for sign in (-1.0, 1.0):
+        end = peak + sign * farthest
+        for _ in range(_END_STEPS):
+            end -= (height(end) - top + _DROP) / slope(end)
+        ends.append(end)
+    sd = tf.sqrt(var)
+    low, high = ((end - peak) / sd for end in ends)
+    bend = tf.clip_by_value((tf.math.log((y + 0.5) / r) - peak) / sd, low, high)
+    scale = tf.minimum(tf.math.rsqrt(1.0 + y * r / (y + r)) / sd, 2.0)
+    return Window(peak + sd * bend, (peak - mean) / sd + bend, scale, low - bend, high - bend)
