@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from gpflow.keras import tf_keras
 from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 
 from gpflow_ext.data import checks
@@ -122,7 +123,8 @@ def cross_validate(
     progress
         Show a progress bar; ``None`` does where standard error is a terminal.
     **fit_options
-        Those of `gpflow_ext.fit`, but for what belongs to a single run.
+        Those of `gpflow_ext.fit`, but for what belongs to a single run. Each fold has an optimiser of its
+        own, of the same settings.
 
     Raises
     ------
@@ -199,11 +201,18 @@ def _run(build: Build, train: Pair, test: Pair, metrics: Metrics, options: Mappi
     try:
         model = build(train)
         external = isinstance(model, ExternalDataTrainingLossMixin)
-        result = fit(model, train if external else None, **options)
+        own = {name: _own(value) for name, value in options.items()}
+        result = fit(model, train if external else None, **own)
         scores = {name: float(value) for name, value in metrics(model, test).items()}
     except Exception as error:  # of any kind: the other folds go on
         return _Fold({}, time.perf_counter() - begin, None, error)
     return _Fold(scores, time.perf_counter() - begin, result, None)
+
+
+def _own(value: Any) -> Any:
+    """Return an option for one fold: an optimiser, which holds the state of its run, as a new one."""
+    is_optimizer = isinstance(value, tf_keras.optimizers.Optimizer)
+    return type(value).from_config(value.get_config()) if is_optimizer else value
 
 
 def _in_threads(

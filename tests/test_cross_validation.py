@@ -10,6 +10,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+from gpflow.keras import tf_keras
 from gpflow.models import GPR, SVGP
 
 import gpflow_ext as gpx
@@ -172,3 +173,18 @@ def test_a_bar_counts_the_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     gpx.cross_validate(regression, REAL, folds=3, steps=1, progress=True)
     assert "folds" in shown.getvalue()
     assert "3/3" in shown.getvalue()
+
+
+def test_every_fold_has_an_optimiser_of_its_own() -> None:
+    """With a schedule and moments: a fold would else go on from where another one is, or fail."""
+
+    def run(workers: int) -> Any:
+        schedule = tf_keras.optimizers.schedules.CosineDecay(0.05, 6)
+        given = tf_keras.optimizers.SGD(schedule, momentum=0.9)
+        options = {"recipe": "adam", "optimizer": given, "steps": 6}
+        return gpx.cross_validate(regression, problems.continuous(24), folds=3, workers=workers, **options)
+
+    one, three = run(1), run(3)
+    assert one.results[0] is not None
+    for first, second in zip(one.results, three.results, strict=True):
+        np.testing.assert_array_equal(first.objective, second.objective)

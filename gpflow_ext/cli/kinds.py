@@ -7,6 +7,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpflow_ext.cli import flags
+
 CLASSES = ("binary", "multiclass", "ordinal")
 DENSE = 1_000  # training rows up to which a step may cost O(N³)
 WHOLE = 20_000  # and up to which it may visit all of them
@@ -109,14 +111,9 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def plural(task: str) -> str:
-    """Return a task by its name in the shell."""
-    return "counts" if task == "count" else task
-
-
 def fitting(task: str, outputs: int = 1) -> list[str]:
     """Return the names of the models for a task."""
-    wanted = "several" if outputs > 1 else plural(task)
+    wanted = "several" if outputs > 1 else flags.task(task)
     return [name for name, kind in KINDS.items() if wanted in kind.tasks]
 
 
@@ -147,8 +144,8 @@ def choose(task: str, rows: int, outputs: int = 1, robust: bool = False) -> tupl
                 f"{rows} rows are too many for a dense model and allow inducing points on all of them",
             )
         return "svgp", f"it takes {rows} rows in minibatches"
-    if task == "multiclass" or (task in CLASSES and rows > WHOLE):
-        return "svgp-robustmax", "it takes many classes, and any number of rows in minibatches"
     if rows <= DENSE:
         return "vgp-kmm", f"it has a bound and the best Gaussian posterior, which {rows} rows allow"
+    if task == "multiclass" or (task in CLASSES and rows > WHOLE):
+        return "svgp-robustmax", f"it takes many classes, and {rows} rows in minibatches"
     return "sparse-ep", f"{rows} rows are too many for a dense model: it has inducing points"

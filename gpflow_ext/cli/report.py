@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpflow_ext.cli import flags
+from gpflow_ext.cli.run import in_flags
+
 _WIDE = 160  # columns where nobody looks
 
 
 def describe(split: Any) -> None:
     """Print what was loaded and every treatment of it."""
     (X, _), (X_test, _) = split
-    print(f"{split.name}: {len(X)} training and {len(X_test)} test rows, {X.shape[1]} inputs, {split.task}")
+    print(
+        f"{split.name}: {len(X)} training and {len(X_test)} test rows, {X.shape[1]} inputs, {flags.task(split.task)}"
+    )
     print(f"  source: {split.source}")
     for note in split.notes:
-        print(f"  note: {note}")
+        print(f"  note: {in_flags(note)}")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     if not several:
         split = tables.load(options)
         outputs = 1 if split.exposure is not None else split.train[1].shape[1]
-    task = "regression" if split is None else kinds.plural(split.task)
+    task = "regression" if split is None else flags.task(split.task)
     rows = 0 if split is None else len(split.train[0])
     name, why = kinds.choose(task, rows, outputs, options.robust)
     chosen = options_of(name, arguments)
@@ -98,7 +98,7 @@ def _train(name: str, options: argparse.Namespace, split: Any = None, why: str =
         split = module.load(options)
     elif options.task is None:
         options.task = split.task
-    task = kinds.plural(split.task)
+    task = flags.task(split.task)
     outputs = split.train[1].shape[1] if split.exposure is None else 1
     if "several" not in kind.tasks and task not in kind.tasks:
         others = ", ".join(kinds.fitting(task, outputs))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gpflow_ext.cli import flags, kernels, kinds, report, runs
+from gpflow_ext.cli import flags, kernels, report, runs
 from gpflow_ext.cli.run import run
 
 
@@ -33,9 +33,9 @@ def check(module: Any, options: argparse.Namespace, split: Any) -> None:
     tasks = module.TASKS
     if "several" in tasks:
         tasks = ("regression", "counts")
-    if kinds.plural(split.task) not in tasks:
+    if flags.task(split.task) not in tasks:
         raise ValueError(
-            f"The target of {split.name} is read as {kinds.plural(split.task)}; this model is for "
+            f"The target of {split.name} is read as {flags.task(split.task)}; this model is for "
             f"{', '.join(tasks)}: choose another --target or --task."
         )
     module.check(options, split)

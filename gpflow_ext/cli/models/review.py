@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gpflow_ext.cli import flags, kernels, kinds, likelihoods, tables
+from gpflow_ext.cli import flags, kernels, likelihoods, tables
 
 EPILOG = """\
 examples
@@ -88,9 +88,9 @@ def load(options: argparse.Namespace) -> Any:
 def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for flags that do not go with the data or with each other."""
     method = options.method
-    if kinds.plural(split.task) not in tasks(method):
+    if flags.task(split.task) not in tasks(method):
         raise ValueError(
-            f"The target of {split.name} is read as {kinds.plural(split.task)}; --method {method} is for "
+            f"The target of {split.name} is read as {flags.task(split.task)}; --method {method} is for "
             f"{' or '.join(tasks(method))}: choose another --method or --target."
         )
     if options.minibatch_size is not None and method not in STOCHASTIC:

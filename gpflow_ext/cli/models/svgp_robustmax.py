@@ -156,10 +156,13 @@ def hold_out(options: argparse.Namespace, train: Any) -> tuple[Any, Any]:
 def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
     """Return the options of `gpflow_ext.fit`."""
     decay_steps = options.steps if options.schedule == "cosine" else None
+    moving: dict[str, Any] = {"rate": options.rate or 0.01}  # of the recipe's own Adam
+    if options.optimizer == "adadelta":
+        moving = {"optimizer": _adadelta(options.rate or 0.1, decay_steps)}
     return {
         "minibatch_size": min(options.minibatch_size, num_rows),
         "gamma": options.gamma if options.optimizer == "natural" else None,
-        "optimizer": _optimizer(options, decay_steps),
+        **moving,
         "decay_steps": decay_steps,
         "hold": options.hold,
         "checkpoint_every": 100,
@@ -176,14 +179,10 @@ def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None, 
     return gpx.fit(model, train, steps=steps, validation=held_out, monitor=monitor, **chosen, **shared)
 
 
-def _optimizer(options: argparse.Namespace, decay_steps: int | None) -> Any:
-    """Return the optimiser that the flags name."""
+def _adadelta(rate: float, decay_steps: int | None) -> Any:
+    """Return the optimiser of the authors' GPflow script, with its constants."""
     from gpflow.keras import tf_keras
 
     optimizers = tf_keras.optimizers
-    rate = options.rate or (0.1 if options.optimizer == "adadelta" else 0.01)
-    if decay_steps is not None:
-        rate = optimizers.schedules.CosineDecay(rate, decay_steps, alpha=0.05)
-    if options.optimizer == "adadelta":  # the constants of the authors' GPflow script
-        return optimizers.Adadelta(rate, rho=0.9, epsilon=1e-4)
-    return optimizers.Adam(rate)
+    steps = rate if decay_steps is None else optimizers.schedules.CosineDecay(rate, decay_steps, alpha=0.05)
+    return optimizers.Adadelta(steps, rho=0.9, epsilon=1e-4)
