@@ -140,6 +140,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
     """Return the page."""
     import numpy as np
 
+    records = list(records)
     found = [record for record in records if "model" in record]
     names = list(dict.fromkeys(record["model"] for record in found))
     peers = [name for name in names if name not in OURS]
@@ -151,6 +152,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
         "kernels within its budget; `estimator` is `GPClassifier`, `GPRegressor`, `GPOrdinal` or `GPCountRegressor` "
         "with nothing set. Seconds, as paid, compilation included, in brackets.",
         "",
+        *machines(records),
         "| table | rows | " + " | ".join(names) + " | chosen by auto |",
         "|---|---|" + "---|" * (len(names) + 1),
     ]
@@ -178,6 +180,13 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
     failed = [record for record in found if "failed" in record]
     lines += [f"- {each['table']}, {each['model']}: {each['failed']}" for each in failed]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def machines(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line on where it was measured, and how busy the machine was, for each run."""
+    found = [record["environment"] for record in records if "environment" in record]
+    lines = [f"{report.describe(each)}; load average {each['load']} at the start." for each in found]
+    return [part for line in lines for part in (line, "")]
 
 
 def _mean(records: list[Mapping[str, Any]], name: str, score: str) -> float:

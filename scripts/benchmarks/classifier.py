@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import _cli
 from ..shared import report
+from .auto import machines
 
 FLIPPED = 0.15  # share of training labels that are exchanged
 NOISY = ("breast_cancer", "pima")
@@ -107,6 +108,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
         "",
         "By `python -m scripts.benchmarks.classifier`, from the journal beside this page.",
         "",
+        *machines(found),
         "## Seconds of a fit",
         "",
         "Two classes of 8 inputs, a Matérn kernel whose variance and length scale are learnt; log loss on as many test "
