@@ -185,7 +185,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
 def machines(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line on where it was measured, and how busy the machine was, for each run."""
     found = [record["environment"] for record in records if "environment" in record]
-    lines = [f"{report.describe(each)}; load average {each['load']} at the start." for each in found]
+    lines = [report.describe(each) for each in found]
     return [part for line in lines for part in (line, "")]
 
 
