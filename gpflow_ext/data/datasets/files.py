@@ -145,29 +145,30 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
     order = request.categories.get(name, table.levels.get(name))
     if isinstance(column, np.ndarray) and order is None:
         return column[:, None], []
-    words = [cell.strip(SPACE) for cell in text(column)]
-    present = [cell for cell in words if not is_missing(cell)]
-    others = [cell for cell in present if not cells.is_number(cell)]
+    words = text(column)
+    values, others = cells.numbers(words)  # the rows that hold something else
     if order is None and not others:
-        return cells.numbers(words)[0][:, None], []
+        return values[:, None], []
     readings = () if order else cells.readings(words)
     if request.decimal and len(readings) == 2:
         readings = (",",) if request.decimal == "," else (",.",)
     if len(readings) == 1:
         return cells.numbers(words, readings[0])[0][:, None], []
     problems = []
+    some_are_numbers = bool(np.isfinite(values).any())
     if readings:
-        what = f"target {name!r}: the comma of {others[0]!r} may stand before decimals or between thousands"
+        seen = words[others[0]]
+        what = f"target {name!r}: the comma of {seen!r} may stand before decimals or between thousands"
         problems.append(Problem(what, name, remedies=DECIMAL))
-    elif order is None and len(others) < len(present) and request.task not in CLASSIFICATION:
-        rows = [row for row, cell in enumerate(words) if not is_missing(cell) and not cells.is_number(cell)]
+    elif order is None and some_are_numbers and request.task not in CLASSIFICATION:
         what = (
-            f"{table.place(rows[0])}, target {name!r}: {words[rows[0]]!r} is not a number, as other cells "
-            f"are ({len(rows)} such cells)"
+            f"{table.place(others[0])}, target {name!r}: {words[others[0]]!r} is not a number, as other "
+            f"cells are ({len(others)} such cells)"
         )
         remedies = (Remedy("task", "multiclass"),)
-        problems.append(Problem(what, name, tuple(rows), remedies, "correct it"))
-    return np.array(["" if is_missing(cell) else cell for cell in words], dtype=object), problems
+        problems.append(Problem(what, name, tuple(others), remedies, "correct it"))
+    classes = ["" if is_missing(cell) else cell.strip(SPACE) for cell in words]
+    return np.array(classes, dtype=object), problems
 
 
 def _words_among(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[Problem]:
