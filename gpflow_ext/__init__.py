@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpflow_ext.persistence import export, load_exported, verify
     from gpflow_ext.prediction import metrics, plotting
     from gpflow_ext.prediction.predictor import ClassPredictor
+    from gpflow_ext.reporting import report
     from gpflow_ext.sampling import coordinates
     from gpflow_ext.sampling.approximation import gaussian_approximation
     from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
@@ -70,6 +71,7 @@ __all__ = [
     "plotting",
     "recipe",
     "register",
+    "report",
     "sample",
     "trace_count",
     "verify",
@@ -112,6 +114,7 @@ __getattr__, __dir__ = attach(
         "plotting": "prediction.plotting",
         "recipe": "training.recipe:recipe",
         "register": "fitting:register",  # where the package's own are registered before it
+        "report": "reporting:report",
         "sample": "sampling.sample:sample",
         "trace_count": "compiled:trace_count",
         "verify": "persistence:verify",

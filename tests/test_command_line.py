@@ -21,7 +21,7 @@ import problems
 import pytest
 
 import gpflow_ext as gpx
-from gpflow_ext.cli import compare, flags, kinds, main, run, tables, train, training
+from gpflow_ext.cli import compare, flags, kinds, main, run, runs, tables, train, training
 from scripts.shared.serving import served
 
 ROOT = Path(__file__).parent.parent
@@ -160,6 +160,43 @@ def test_it_starts_soon() -> None:
 )
 def test_messages_are_in_the_words_of_the_shell(python: str, shell: str) -> None:
     assert run.in_flags(python) == shell
+
+
+def test_all_problems_of_a_table_are_told_at_once_with_their_flags(tmp_path: Path, monkeypatch) -> None:
+    rows = [f"k{i},{i % 7},{('NA' if i % 11 == 0 else i % 5)},{'yes' if i % 3 else 'no'}" for i in range(40)]
+    (tmp_path / "parts.csv").write_text("\n".join(["part name,weight,holes,fits", *rows]))
+    table = ("train", "--data", "parts.csv", "--target", "fits")
+    shown = command(tmp_path, *table, code=2)
+    assert "parts.csv has 2 problems:" in shown
+    assert "pass --drop 'part name' or --one-hot 'part name'." in shown
+    assert "pass --missing drop or --missing mean." in shown
+    last = re.search(r"all at once, if that is meant: (.*)", shown)[1]
+    assert last == "--drop 'part name' --missing drop"
+    monkeypatch.chdir(tmp_path)
+    options = train.options_of("vgp-kmm", [*table[1:], *shlex.split(last)])
+    assert len(tables.load(options).train[0]) + len(tables.load(options).test[0]) == 36
+
+
+def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
+    """What the flags say of a table is what `export` loads again from the run's folder."""
+    rows = [
+        f"{1 + i % 12:02d}/{1 + i % 12:02d}/2024,{'SML'[i % 3]},{('low', 'mid', 'high')[i % 3]}"
+        for i in range(40)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["made,size,y", *rows]))
+    given = ["--data", str(tmp_path / "t.csv"), "--task", "ordinal", "--dates", "made=dmy"]
+    given += ["--categories", "size=S,M,L", "y=low,mid,high", "--run-dir", str(tmp_path / "run")]
+    options = train.options_of("vgp-kmm", given)
+    split = tables.load(options)
+    assert split.labels == ("low", "mid", "high")
+    assert split.feature_names == ("made", "size")
+    runs.save(options, "vgp-kmm")
+    again = tables.load(runs.saved(tmp_path / "run"))
+    np.testing.assert_array_equal(again.train[0], split.train[0])
+    assert again.labels == split.labels
+    for wrong in (["--categories", "size"], ["--categories", "size=S,"], ["--dates", "made=ydm"]):
+        with pytest.raises(SystemExit):
+            train.options_of("vgp-kmm", [*given, *wrong])
 
 
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
@@ -354,6 +391,18 @@ def test_the_wheel_brings_the_whole_journey(tmp_path: Path, monkeypatch) -> None
     with served(tmp_path / "saved_models" / "ill", [*program, "serve"]) as port:
         answer = httpx.post(f"http://127.0.0.1:{port}/predict", json={"age": 75.0, "weight": 75.0})
     assert answer.json()["label"] == "yes"
+
+
+@pytest.mark.slow  # two networks are trained
+@pytest.mark.filterwarnings("default::UserWarning")  # a fold may make a node flat
+def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
+    """A network's prior and noise are made for targets of one scale around zero, whatever their units are."""
+    x = np.linspace(0.0, 6.0, 40)
+    noise = np.random.default_rng(0).normal(size=(40, 2))
+    Y = np.c_[1000.0 + 200.0 * np.sin(x), 5.0 * np.cos(x)] + noise * [20.0, 0.5]
+    np.savetxt(tmp_path / "t.csv", np.c_[x, Y], delimiter=",", header="x,u,v", comments="")
+    shown = command(tmp_path, "compare", "--data", "t.csv", "--target", "u", "v", "--folds", "2")
+    assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
 
 
 def test_compare_takes_what_suits_the_table(folder: Path) -> None:

@@ -187,6 +187,10 @@ def test_inducing_points_by_themselves_do_not_depend_on_the_scale(scale: float) 
     assert 5 <= len(Z) <= 60
     assert len(distinct(np.concatenate([scale * X, Z]))) == 400
     np.testing.assert_array_equal(kernel.lengthscales, 1.0)  # the model's own are left alone
+    assert not model.inducing_variable.Z.trainable
+    assert gpx.models.VGPKMM(
+        (X, Y), kernel, gpx.likelihoods.BernoulliLogit(), inducing_variable="auto"
+    ).inducing_variable.Z.trainable
 
 
 @pytest.mark.parametrize("name", ["VGPKMM", "SGPMCFreeForm"])

@@ -57,7 +57,7 @@ TOWER: list[dict[str, str]] = [
     {"server": ". limits raw_rows calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
-    {"cross_validation": ""},
+    {"cross_validation": "", "reporting": ""},
     {
         "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
     },

@@ -121,7 +121,7 @@ def test_probabilities_against_dense_quadrature(k: int) -> None:
     p = ordinal().class_probabilities(M, M, V)[:, k]
     np.testing.assert_allclose(np.log(p), reference, rtol=1e-9, atol=1e-9)  # of the reference: 1e-16·x²/v
     density = ordinal().predict_log_density(M, M, V, np.full_like(M, k))
-    np.testing.assert_allclose(density, np.log(p), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(density, np.log(p), rtol=0, atol=2e-10)  # p is normalised, the density is not
 
 
 def test_probabilities_sum_to_one_before_they_are_normalised() -> None:

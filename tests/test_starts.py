@@ -54,6 +54,23 @@ def test_a_length_scale_for_each_input_is_started_twice() -> None:
     assert number_of_starts(laplace(held), None) == 1
 
 
+@pytest.mark.parametrize("build", [laplace, lambda kernel: gpr(kernel)])
+def test_one_length_scale_far_from_those_of_the_inputs_is_started_twice(build: Any) -> None:
+    """Where no two rows are related, or all are alike, the objective is flat at the model's own start."""
+    middle = float(np.sqrt(12.0 * np.mean(X.var(axis=0))))
+    near, far = (gpflow.kernels.SquaredExponential(lengthscales=middle / times) for times in (7.0, 100.0))
+    assert number_of_starts(laplace(near), None, X) == 1
+    assert number_of_starts(laplace(far), None, X) == 2
+    assert number_of_starts(laplace(far), 1, X) == number_of_starts(laplace(far), None) == 1
+    result = gpx.fit(build(far), progress=False)
+    best = gpx.fit(build(gpflow.kernels.SquaredExponential(lengthscales=middle)), progress=False)
+    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA]
+    assert best.starts == ()
+    assert result.objective[-1] > best.objective[-1] - 1e-3
+    gpflow.set_trainable(far.lengthscales, False)
+    assert number_of_starts(laplace(far), None, X) == 1
+
+
 def gpr(kernel: gpflow.kernels.Kernel) -> gpflow.models.GPR:
     return gpflow.models.GPR((X, np.sin(X[:, :1]) + 0.1 * Y), kernel, noise_variance=0.1)
 

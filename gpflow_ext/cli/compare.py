@@ -52,7 +52,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.folds < 2:
         raise ValueError(f"--folds must be at least 2; got {options.folds}.")
     options.test_fraction = 0.0
-    split = tables.load(options)
+    several = options.task is None and len(options.target or ()) > 1
+    split = _load("gprn-tensor", options) if several else tables.load(options)
     if len(split.test[0]):  # a set that comes in two parts
         raise ValueError(f"{split.name} comes with test rows of its own: give --split random.")
     names = _chosen(options, split)
@@ -87,15 +88,25 @@ def _show_data(split: Any) -> None:
         print(f"  note: {in_flags(note)}")
 
 
-def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
-    """Return the cross-validation of a model with its own defaults and the flags that all share."""
-    import gpflow_ext as gpx
-
-    module = kinds.KINDS[name].load()
+def _options(name: str, shared: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags of a model: its defaults, and those that all share."""
     options = train.options_of(name, ["--data", shared.data])
     for key, value in vars(shared).items():
         if hasattr(options, key):
             setattr(options, key, value)
+    return options
+
+
+def _load(name: str, shared: argparse.Namespace) -> Any:
+    """Return the data as a model loads them."""
+    return kinds.KINDS[name].load().load(_options(name, shared))
+
+
+def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
+    """Return the cross-validation of a model with its own defaults and the flags that all share."""
+    import gpflow_ext as gpx
+
+    module, options = kinds.KINDS[name].load(), _options(name, shared)
     if "several" in kinds.KINDS[name].tasks:  # on targets that are standardised
         split = module.load(options)
     data = split.train

@@ -56,7 +56,8 @@ class SparseEP(SiteModel):
         As for `SiteModel`.
     inducing_variable
         Inducing points [M, D], or others as for `SiteModel`; the training inputs themselves give full
-        expectation propagation.
+        expectation propagation. Points that are given are trained unless they are held. Those of ``"auto"``
+        are held: log Z of FITC is no bound, and rises as they move to where the data are fitted too well.
 
     Raises
     ------
@@ -84,6 +85,8 @@ class SparseEP(SiteModel):
         super().__init__(
             data, kernel, likelihood, mean_function, num_latent_gps, inducing_variable=inducing_variable
         )
+        if isinstance(inducing_variable, str):
+            gpflow.set_trainable(self.inducing_variable, False)
         X, Y = self.data if self._stream is None else self._stream.head
         one = self.layout((X[:1], Y[:1])).select(tf.zeros([1, self.num_latent_gps], self.nat1.dtype))
         zeros = tf.zeros([self.rows.num_data, *one.shape[1:]], one.dtype)

@@ -137,7 +137,8 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
         names = ("optimizer", "site_updates", "hyper_updates")
         settings |= {name: getattr(options, name) for name in names}
         whole = Optimum(target, hypers, options.damping, jit_compile)
-        starts = number_of_starts(model, options.starts)
+        X = None if model.data is None else model.data[0]
+        starts = number_of_starts(model, options.starts, X)
         settings["starts"] = starts
         solver = HyperparameterAscent(
             whole if shards is None else matcher,
@@ -147,7 +148,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             hyper_updates=options.hyper_updates,
             tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
-            starts=further_starts(model, starts - 1, run.seed, None if model.data is None else model.data[0]),
+            starts=further_starts(model, starts - 1, run.seed, X),
         )
     else:
         settings |= {} if inner is None else {"optimizer": inner.get_config()}

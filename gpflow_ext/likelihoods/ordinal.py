@@ -154,9 +154,16 @@ class CumulativeLogit(ScalarLikelihood):
     def _predict_log_density(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
-        log_p = self._log_probabilities(as_tensor(Fmu), as_tensor(Fvar))
-        chosen = tf.one_hot(tf.cast(Y, tf.int32), self.num_levels, True, False)
-        return tf.reduce_sum(tf.where(chosen, log_p, 0.0), axis=[-2, -1])
+        mean, var = broadcast(as_tensor(Fmu), as_tensor(Fvar))
+        level, cuts = tf.cast(Y, tf.int32), tf.cast(self.thresholds, mean.dtype)
+        upper = tf.gather(cuts, tf.minimum(level, self.num_levels - 2))
+        lower = tf.gather(cuts, tf.maximum(level - 1, 0))
+        log_p = log_expected_sigmoid(tf.where(level == 0, upper - mean, mean - lower), var)  # of both ends
+        if self.num_levels > 2:
+            inner = (level > 0) & (level < self.num_levels - 1)
+            half = tf.where(inner, 0.5 * (upper - lower), tf.ones([], mean.dtype))
+            log_p = tf.where(inner, log_expected_interval(mean - lower - half, var, half), log_p)
+        return tf.reduce_sum(log_p, axis=-1)
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:

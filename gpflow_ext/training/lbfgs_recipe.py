@@ -185,8 +185,9 @@ def lbfgs_plan(
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
     data = constants(arrays)
-    number, held = number_of_starts(model, starts), arrays or getattr(model, "data", None) or (None,)
-    further = further_starts(model, number - 1, run.seed, held[0])
+    X, *_ = arrays or getattr(model, "data", None) or (None,)
+    number = number_of_starts(model, starts, X)
+    further = further_starts(model, number - 1, run.seed, X)
     solver = LBFGSSteps(
         model, data, variables, iterations, run.jit_compile, starts=further, posterior=_posterior(model)
     )

@@ -36,7 +36,7 @@ class SiteOptions:
     starts
         Starting points of the hyperparameters: the model's own, then those that the inputs suggest, then
         random ones; see `training.starts`. The first step climbs from each and keeps the best. By default
-        two where a kernel has a length scale for each input, else one.
+        two where a kernel has a length scale for each input or one far from what they suggest, else one.
     """
 
     site_updates: int = 200
@@ -101,7 +101,7 @@ def site_plan(
         )
     optimum = SiteOptimum(model, method, hypers, run.jit_compile)  # refuses a model it is not for
     adopt(model, method)
-    starts = number_of_starts(model, options.starts)
+    starts = number_of_starts(model, options.starts, model.data[0])
     ascent = HyperparameterAscent(
         optimum,
         model,

@@ -14,6 +14,7 @@ from gpflow_ext.data import length_scales
 
 OWN, FROM_DATA = "the model's own", "length scales of the inputs"
 _DEVIATION = 2.0  # of the logarithm of a random factor
+_FAR = 8.0  # times the length scales that the inputs suggest, or a share of them
 
 
 class Start(NamedTuple):
@@ -30,15 +31,28 @@ class Tried(NamedTuple):
     objective: float
 
 
-def number_of_starts(model: BayesianModel, given: int | None) -> int:
-    """Return how many are asked for; by default two where a kernel has a length scale for each input.
+def number_of_starts(model: BayesianModel, given: int | None, X: Any = None) -> int:
+    """Return how many are asked for; by default one, and two where one may not lead to the optimum.
 
-    The objective of such a kernel has several optima; with one length scale it hardly ever has, and one start
-    will do.
+    The objective of a kernel with a length scale for each input has several optima; with one length scale it
+    hardly ever has. But far from the length scales that inputs X [N, D] suggest a kernel may relate no two of
+    them, or tell none apart, and the objective is flat.
     """
     if given is not None:
         return given
-    return 1 + any(part.ard and part.lengthscales.trainable for part in _stationary(model))
+    several = any(part.ard and part.lengthscales.trainable for part in _stationary(model))
+    return 1 + (several or _is_far(model, X))
+
+
+def _is_far(model: BayesianModel, X: Any) -> bool:
+    """Tell whether a trainable length scale is far from what the inputs suggest."""
+    if X is None or np.ndim(X) != 2:
+        return False
+    for part in _stationary(model):
+        value = length_scales.suggested(part, X)
+        if value is not None and np.max(np.abs(np.log(value / part.lengthscales))) > np.log(_FAR):
+            return True
+    return False
 
 
 def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) -> list[Start]:

@@ -1,0 +1,212 @@
+"""`report`: one page of HTML that says what a model is worth and what it has learnt."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import scipy.stats
+import tensorflow as tf
+
+from gpflow_ext.citations import cite
+from gpflow_ext.data.datasets import Split
+from gpflow_ext.prediction import metrics, plotting
+from gpflow_ext.prediction.batches import Predicted
+
+Array = npt.NDArray[Any]
+_ROWS = 1000  # of the test part that are predicted for pictures
+_BACKGROUND = 40  # training rows whose other inputs partial dependence averages over
+_GRID = 25
+_SHOWN = 6  # inputs
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;border-bottom:1px solid #ddd;"
+    "text-align:left}img{max-width:100%}pre{overflow-x:auto;background:#f6f6f6;padding:.8rem}"
+)
+
+
+def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
+    """Write a page about a model and its data, and return its path.
+
+    It holds the notes of the data, scores of the test part with 95 % intervals (`metrics.intervals`), a
+    picture of calibration, the hyperparameters, the partial dependence of the six inputs that move the
+    predictions the most, and the reference to cite. The pictures are in the page.
+
+    Parameters
+    ----------
+    model
+        A trained GPflow model of ``split.train``, or what holds one as ``model`` or ``model_``, such as the
+        outcome of `auto` or an estimator that takes the inputs of the split.
+    split
+        The data, with a test part.
+    path
+        The file to write, such as ``"report.html"``.
+
+    Raises
+    ------
+    ValueError
+        If the split has no test rows.
+    ImportError
+        Without matplotlib.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError('report needs matplotlib: pip install "gpflow-ext[plot]".') from error
+    model = getattr(model, "model", getattr(model, "model_", model))
+    X, Y = split.test
+    if not len(X):
+        raise ValueError("split has no test rows: load it with test_fraction above 0")
+    if split.exposure is not None:
+        Y = np.column_stack([Y, split.exposure[1]])
+    parts = [
+        f"<h1>{html.escape(split.name)}: {html.escape(split.target)}</h1>",
+        _data(model, split),
+        "<h2>Scores</h2>",
+        _scores(model, (X, Y)),
+        "<h2>Calibration</h2>",
+        _calibration(model, X[:_ROWS], Y[:_ROWS]),
+        "<h2>What was learnt</h2>",
+        _parameters(model),
+        "<h2>Partial dependence</h2>",
+        _dependence(model, split),
+        "<h2>Reference</h2>",
+        _reference(model),
+    ]
+    title = html.escape(f"{type(model).__name__} on {split.name}")
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    )
+    written = Path(path)
+    written.write_text(page + "\n".join(parts) + "</html>\n", encoding="utf-8")
+    return written
+
+
+def _table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> str:
+    head = "<tr>" + "".join(f"<th>{html.escape(each)}</th>" for each in heads) + "</tr>" if heads else ""
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table>{head}{body}</table>"
+
+
+def _data(model: Any, split: Split) -> str:
+    rows = [
+        ("model", f"{type(model).__name__}, {type(model.likelihood).__name__} likelihood"),
+        ("task", split.task),
+        ("rows", f"{len(split.train[0])} for training, {len(split.test[0])} for testing"),
+        ("inputs", ", ".join(split.feature_names)),
+        *([("classes", ", ".join(split.labels))] if split.labels else []),
+        ("source", split.source),
+    ]
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in split.notes)
+    return _table(rows) + f"<ul>{notes}</ul>"
+
+
+def _scores(model: Any, data: tuple[Array, Array]) -> str:
+    found, ends = metrics.evaluate(model, data), metrics.intervals(model, data)
+    rows = [
+        (name, f"{value:.4g}", "–" if name not in ends else f"{ends[name][0]:.4g} to {ends[name][1]:.4g}")
+        for name, value in found.items()
+    ]
+    return _table(rows, ("score", "on the test rows", "95 % interval"))
+
+
+def _calibration(model: Any, X: Array, Y: Array) -> str:
+    found = Predicted(model)
+    scored = found(found.of.scored, tf.constant(X), tf.constant(Y))
+    figure, ax = _axes(1)
+    if "probabilities" in scored:
+        p = scored["probabilities"].numpy()
+        chosen = p[:, 1] if p.shape[1] == 2 else p.max(axis=1)
+        hit = Y[:, 0] if p.shape[1] == 2 else p.argmax(axis=1) == Y[:, 0]
+        plotting.calibration(ax[0], chosen, hit.astype(float))
+        what = "the second class" if p.shape[1] == 2 else "the predicted class being right"
+        text = (
+            f"Observed frequency of {what} against its predicted probability; on the line it is calibrated."
+        )
+    else:
+        mean, variance = (part.numpy() for part in found(found.of.moments, tf.constant(X)))
+        level = scipy.stats.norm.cdf((Y[:, : mean.shape[1]] - mean) / np.sqrt(variance)).ravel()
+        ax[0].hist(level, bins=10, range=(0.0, 1.0), density=True, color="0.6")
+        ax[0].axhline(1.0, color="k", linewidth=1)
+        ax[0].set_xlabel("predicted probability of a smaller value, as if it were normal")
+        text = "Where the targets lie in their predicted distributions; a flat picture is calibrated."
+    return f"<p>{text}</p>" + _picture(figure)
+
+
+def _parameters(model: Any) -> str:
+    held = gpflow.utilities.parameter_dict(model)
+    shown = {
+        name: p for name, p in held.items() if name.split(".")[1] in ("kernel", "likelihood", "mean_function")
+    }
+    return _table([(name[1:], _short(p.numpy())) for name, p in shown.items()], ("parameter", "value"))
+
+
+def _short(values: Array) -> str:
+    flat = np.ravel(values)
+    return ", ".join(f"{value:.4g}" for value in flat[:12]) + (f", … ({len(flat)})" if len(flat) > 12 else "")
+
+
+def _dependence(model: Any, split: Split) -> str:
+    """Draw the predictions as one input moves and the others are those of some training rows."""
+    X = split.train[0]
+    rows = X[np.random.default_rng(0).permutation(len(X))[:_BACKGROUND]]
+    curves = [_curves(model, rows, X, column) for column in range(X.shape[1])]
+    moved = np.array([np.ptp(lines.mean(axis=1)) for _, lines in curves])
+    order = np.argsort(-moved)[:_SHOWN]
+    figure, axes = _axes(len(order))
+    for ax, column in zip(axes, order, strict=True):
+        grid, lines = curves[column]
+        at = grid * split.scaler.scale[column] + split.scaler.mean[column]
+        ax.fill_between(at, *np.quantile(lines, (0.1, 0.9), axis=1), color="0.85")
+        ax.plot(at, lines.mean(axis=1), color="k")
+        ax.set_xlabel(split.feature_names[column])
+    what = "probability of the last class" if split.labels else "mean of the target"
+    text = (
+        f"The {what} as one input moves, averaged over {len(rows)} training rows, and the band that holds "
+        "four fifths of them. The inputs are those that move it the most."
+    )
+    return f"<p>{text}</p>" + _picture(figure)
+
+
+def _curves(model: Any, rows: Array, X: Array, column: int) -> tuple[Array, Array]:
+    """Return values of an input [G] and the predictions there with the other inputs of each row, [G, B]."""
+    low, high = np.quantile(X[:, column], (0.02, 0.98))
+    grid = np.linspace(low, high, _GRID)
+    many = np.tile(rows, (_GRID, 1))
+    many[:, column] = np.repeat(grid, len(rows))
+    found = Predicted(model)
+    mean, _ = found(found.of.moments, tf.constant(many))
+    return grid, mean.numpy()[:, -1].reshape(_GRID, len(rows))
+
+
+def _reference(model: Any) -> str:
+    try:
+        return f"<pre>{html.escape(cite(model))}</pre>"
+    except ValueError:
+        return "<p>A model of GPflow.</p>"
+
+
+def _axes(number: int) -> tuple[Any, list[Any]]:
+    from matplotlib.figure import Figure
+
+    columns = min(number, 3)
+    rows = -(-number // columns)
+    figure = Figure(figsize=(4.0 * columns if number > 1 else 6.0, 3.0 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in axes[number:]:
+        ax.set_axis_off()
+    return figure, list(axes[:number])
+
+
+def _picture(figure: Any) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'

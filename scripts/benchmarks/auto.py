@@ -1,0 +1,213 @@
+"""`gpx.auto` and the estimators at their defaults on public tables, beside other libraries."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import _cli
+from ..shared import report
+
+EPILOG = """\
+examples
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --threads 1                  one split of each table
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --splits 3 --rows 1000 --budget 60
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --page                       the page alone, from the journal
+
+One line for each table, split and contender goes to the .jsonl beside the page as it is measured, and a rerun skips
+what is there. A table with more rows than --rows is cut to as many of its training part.
+"""
+OURS = ("auto", "estimator")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser."""
+    new = argparse.ArgumentParser(
+        prog="python -m scripts.benchmarks.auto",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument("--tables", nargs="+", metavar="NAME", help="some of them (default: all of one output)")
+    new.add_argument("--splits", type=int, default=1, metavar="K", help="of each table (default: 1)")
+    new.add_argument(
+        "--rows", type=int, default=300, metavar="N", help="training rows at most (default: 300)"
+    )
+    new.add_argument("--budget", type=float, default=10.0, metavar="S", help="seconds of auto (default: 10)")
+    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    new.add_argument(
+        "--out",
+        type=Path,
+        default=Path("docs/results/benchmark_auto.md"),
+        metavar="FILE.md",
+        help="the page; the journal beside it (default: %(default)s)",
+    )
+    return new
+
+
+def run(options: argparse.Namespace, journal: Any) -> None:
+    """Measure what the journal lacks."""
+    from . import defaults_tables as tables
+
+    for split in range(options.splits):
+        for table in options.tables or tables.TABLES:
+            part = tables.load(table, split, options.rows)
+            if part.task == "outputs" or (split and table in tables.FIXED):
+                continue
+            where = {"table": table, "split": split, "rows": len(part.X), "task": part.task}
+            for name, measure in contenders(part, options.budget).items():
+                journal.once({**where, "model": name}, functools.partial(guarded, measure))
+            print(f"{table}, split {split}: done", flush=True)
+
+
+def contenders(part: Any, budget: float) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    """Return how each contender is measured on one part."""
+    from . import defaults_peers as peers
+
+    found: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "auto": functools.partial(by_auto, part, budget),
+        "estimator": functools.partial(by_estimator, part),
+    }
+    for name, fit in peers.peers(part).items():
+        found[name] = functools.partial(peers.measure, fit, part)
+    return found
+
+
+def by_auto(part: Any, budget: float) -> Mapping[str, Any]:
+    """Let `auto` choose on the training part."""
+    import numpy as np
+
+    import gpflow_ext as gpx
+
+    rows, test_rows = np.arange(len(part.X)), np.arange(len(part.X_test))
+    exposed = part.task == "count" and part.Y.shape[1] == 2
+    split = gpx.datasets.Split(
+        train=(part.X, part.Y[:, :1]),
+        test=(part.X_test, part.Y_test[:, :1]),
+        name="table",
+        task=part.task,
+        feature_names=tuple(f"x{n}" for n in range(part.X.shape[1])),
+        target="y",
+        labels=None if part.task in ("count", "regression") else tuple(map(str, range(part.num_classes))),
+        scaler=gpx.datasets.Scaler.identity(part.X.shape[1]),
+        seed=0,
+        sha256="",
+        source="",
+        notes=(),
+        rows=(rows, test_rows),
+        exposure=(part.Y[:, 1:], part.Y_test[:, 1:]) if exposed else None,
+    )
+    begin, cpu = time.perf_counter(), time.process_time()
+    best = gpx.auto(split, budget=budget, progress=False)
+    spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - cpu}
+    return {
+        **spent,
+        **gpx.metrics.evaluate(best.model, (part.X_test, part.Y_test)),
+        "chosen": best.table["candidate"][0],
+    }
+
+
+def by_estimator(part: Any) -> Mapping[str, Any]:
+    """Fit the estimator of the task at its defaults."""
+    import gpflow_ext as gpx
+    from gpflow_ext.estimators.candidates import ESTIMATORS
+
+    begin, cpu = time.perf_counter(), time.process_time()
+    model = ESTIMATORS[part.task](standardise=False)
+    exposed = {"exposure": part.Y[:, 1]} if part.Y.shape[1] == 2 else {}
+    model.fit(part.X, part.Y[:, 0], **exposed)
+    spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - cpu}
+    return {**spent, **gpx.metrics.evaluate(model.model_, (part.X_test, part.Y_test))}
+
+
+def guarded(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Measure; a contender that raises is recorded with its error, and the others go on."""
+    try:
+        return {name: value for name, value in measure().items() if value == value}  # JSON has no NaN
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"[:300]}
+
+
+def text(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return the page."""
+    import numpy as np
+
+    records = list(records)
+    found = [record for record in records if "model" in record]
+    names = list(dict.fromkeys(record["model"] for record in found))
+    peers = [name for name in names if name not in OURS]
+    lines = [
+        "# auto and the estimators on public tables",
+        "",
+        "By `python -m scripts.benchmarks.auto`, which resumes from the journal beside this page. NLPD on test rows, in "
+        "nats, the mean over splits; real targets are standardised. The lowest of a row is bold. `auto` compares "
+        "kernels within its budget; `estimator` is `GPClassifier`, `GPRegressor`, `GPOrdinal` or `GPCountRegressor` "
+        "with nothing set. Seconds, as paid, compilation included, in brackets.",
+        "",
+        *machines(records),
+        "| table | rows | " + " | ".join(names) + " | chosen by auto |",
+        "|---|---|" + "---|" * (len(names) + 1),
+    ]
+    lost = []
+    for table in dict.fromkeys(record["table"] for record in found):
+        of_table = [record for record in found if record["table"] == table]
+        scores = {name: _mean(of_table, name, "nlpd") for name in names}
+        best = min(value for value in scores.values() if value == value)
+        cells = []
+        for name in names:
+            value, seconds = scores[name], _mean(of_table, name, "seconds")
+            shown = f"**{value:.3f}**" if value == best else f"{value:.3f}"
+            cells.append("–" if value != value else f"{shown} ({seconds:.1f})")
+        chosen = sorted({record["chosen"] for record in of_table if "chosen" in record})
+        lines.append(f"| {table} | {of_table[0]['rows']} | {' | '.join(cells)} | {', '.join(chosen)} |")
+        least = min((scores[name] for name in peers if scores[name] == scores[name]), default=np.inf)
+        if scores["auto"] > least:
+            lost.append(f"{table} (by {scores['auto'] - least:.3f})")
+    number = len({record["table"] for record in found})
+    lines += [
+        "",
+        f"`auto` is behind the best of the others on {len(lost)} of {number} tables: {', '.join(lost) or 'none'}.",
+        "",
+    ]
+    failed = [record for record in found if "failed" in record]
+    lines += [f"- {each['table']}, {each['model']}: {each['failed']}" for each in failed]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def machines(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line on where it was measured, and how busy the machine was, for each run."""
+    found = [record["environment"] for record in records if "environment" in record]
+    lines = [report.describe(each) for each in found]
+    return [part for line in lines for part in (line, "")]
+
+
+def _mean(records: list[Mapping[str, Any]], name: str, score: str) -> float:
+    values = [record[score] for record in records if record["model"] == name and score in record]
+    return sum(values) / len(values) if values else float("nan")
+
+
+def main() -> None:
+    """Measure and write."""
+    options = arguments().parse_args()
+    report.set_threads(options.threads)
+    from ..shared.journal import Journal
+
+    if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
+        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
+    journal = Journal(options.out.with_suffix(".jsonl"))
+    journal.heading = {"environment": report.environment(options.threads)}
+    if not options.page:
+        run(options, journal)
+    report.write(options.out, text(journal.records))
+
+
+if __name__ == "__main__":
+    _cli.run(main)
