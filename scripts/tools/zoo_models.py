@@ -44,7 +44,7 @@ MODELS = {
     "sonar_gp_taylor": Recipe("gp-taylor --data sonar --inducing 60", "Two objects on one sea floor."),
     "wine_sparse_ep": Recipe("sparse-ep --data wine --inducing 40", _WINES),
     "wine_sgpmc_freeform": Recipe(
-        "sgpmc-free-form --data wine --inducing 10 --trials 10 --steps 300", _WINES
+        "sgpmc-free-form --data wine --inducing 10 --trials 15 --steps 2000", _WINES
     ),
     "vehicle_svgp_robustmax_float32": Recipe(
         "svgp-robustmax --data vehicle --inducing 60 --steps 1500 --float32",
