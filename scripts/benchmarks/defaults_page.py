@@ -30,7 +30,8 @@ TEXT = """\
 Each model of the package that fits the task, at its defaults: a squared exponential with one length scale of 1, or with one for each of up to
 20 inputs ("ARD"); inputs standardised, real targets too. Beside it other libraries at theirs: scikit-learn's Gaussian process with the same
 kernel, logistic, ordinal, Poisson and Bayesian linear regression ("linear"), calibrated SVC, gradient boosting, GPflow's own models by its own
-optimiser, GPBoost. All on the same splits, one process, one after the other; tables with more rows are cut. Written by
+optimiser, GPBoost. All on the same splits, one process, one after the other; tables with more rows are cut. GPflow's optimiser, and random
+starts after the first, end when their seconds are over. Seconds of the wall depend on what else the machine does; those of the processor less. Written by
 `python -m scripts.benchmarks.defaults`, which says more with `--help`.
 """
 
