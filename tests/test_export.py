@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from gpflow_ext.persistence import export, load_exported, row_blocks, verify
+from gpflow_ext.persistence import durable, export, load_exported, row_blocks, verify
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(2)
@@ -543,7 +543,7 @@ def test_exports_to_one_path_at_once_each_take_a_version(tmp_path):
 
 def test_without_locks_the_one_that_is_too_late_says_so(tmp_path, monkeypatch):
     writer = sys.modules["gpflow_ext.persistence.export"]
-    monkeypatch.setattr(writer, "fcntl", None)
+    monkeypatch.setattr(durable, "fcntl", None)
 
     def overtaken(folder):
         (tmp_path / "m" / "1").mkdir()
