@@ -57,18 +57,19 @@ MODELS = {
         "svgp-robustmax --data mnist --common-scale --inducing 200 --steps 2000 --float32", _PIXELS
     ),
     "mnist_odd_even_sparse_ep": Recipe(
-        "sparse-ep --data mnist_odd_even --common-scale --inducing 100 --minibatch-size 200 --steps 600",
+        "sparse-ep --data mnist_odd_even --common-scale --inducing 100 --minibatch-size 200 --steps 4000",
         _PIXELS,
     ),
     "airline_sparse_ep": Recipe(
-        "sparse-ep --data airline_2008 --task binary --inducing 50 --minibatch-size 200 --steps 600", _FLIGHTS
+        "sparse-ep --data airline_2008 --task binary --inducing 50 --minibatch-size 200 --steps 4000",
+        _FLIGHTS,
     ),
     "stock_vgp_kmm": Recipe(
         "vgp-kmm --data stock_ord5 --num-inducing 60",
         "Levels of one price from those of nine others on the same day: no forecast.",
     ),
-    "machine_sparse_ep": Recipe(
-        "sparse-ep --data $GPFLOW_EXT_DATA/machine_cpu.csv.gz --target y5_freq --task ordinal --drop prp y10_freq --inducing 40",
+    "machine_gp_laplace": Recipe(
+        "gp-laplace --data $GPFLOW_EXT_DATA/machine_cpu.csv.gz --target y5_freq --task ordinal --drop prp y10_freq --inducing 40",
         "Computers of the nineteen-eighties.",
     ),
     "scotland_vgp_kmm": Recipe(
