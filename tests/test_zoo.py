@@ -288,7 +288,7 @@ def test_a_repository_of_the_hub_is_a_zoo(monkeypatch):
         sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download)
     )
     assert gpx.zoo.load("wine_sparse_ep", "hf://owner/models@v1.0").labels
-    assert len(gpx.zoo.list("hf://owner/models")) == len(make_zoo.ZOO)
+    assert len(gpx.zoo.list("hf://owner/models")) == len(MODELS)
     assert calls == [
         ("owner/models", "v1.0", ["wine_sparse_ep/*"]),
         ("owner/models", None, ["*/manifest.json"]),
