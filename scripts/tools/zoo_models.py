@@ -95,7 +95,7 @@ MODELS = {
         "Prices of 1970; one column is an ethically questionable variable: for numerical comparison only.",
     ),
     "kin40k_svgp": Recipe(
-        "svgp --data kin40k --inducing 100 --steps 1000",
+        "svgp --data kin40k --inducing 150 --minibatch-size 200 --steps 2000",
         "A simulated robot arm: inputs outside of its ranges are not covered.",
     ),
     "waves_gprn_tensor": Recipe(f"gprn-tensor {_WAVES}", _DRAWN),
