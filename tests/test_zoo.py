@@ -180,7 +180,7 @@ def test_a_model_is_loaded_by_name_and_hash():
     with pytest.raises(ValueError, match="another model than was asked for"):
         gpx.zoo.load(one.name, ZOO, sha256="0" * 64)
     for name, message in (
-        ("wine", "has no model 'wine'; it has breast_cancer"),
+        ("wine", "has no model 'wine'; it has airline_sparse_ep, boston"),
         ("wine_sparse_ep/2", "no model"),
     ):
         with pytest.raises(ValueError, match=message):
