@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gpflow
@@ -121,6 +122,23 @@ def test_the_warning_of_the_scale_comes_where_correlations_are_below_a_thousandt
     model = VGPKMM((X, (X > 8.0).astype(float)), kernel, BernoulliLogit())
     failure = scale_failure(model)
     assert (failure is not None and "relates no input" in failure) == warned
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "found"),
+    [
+        (1e6, 1.0, None),
+        (1.0, 1e6, None),
+        (1e6, 1e6, "does not tell the inputs apart"),
+        (1e-3, 1.0, "^kernel: it relates no"),
+        (1e6, 1e-3, "^weight_kernel: it relates no"),
+    ],
+)
+def test_a_network_is_flat_where_neither_its_nodes_nor_its_weights_vary(nodes, weights, found) -> None:
+    X = np.linspace(0.0, 3.0, 8)[:, None]
+    kernels = (gpflow.kernels.SquaredExponential(lengthscales=length) for length in (nodes, weights))
+    failure = scale_failure(GPRNTensor((X, np.sin([1.0, 2.0] * X)), *kernels, 1))
+    assert failure is None if found is None else re.search(found, failure)
 
 
 def test_an_optimiser_of_ones_own_is_used() -> None:

@@ -12,7 +12,7 @@ BELOW = {
     "shared": set(),
     "experiments": {"shared"},
     "benchmarks": {"experiments", "shared"},
-    "tools": {"shared"},
+    "tools": {"benchmarks", "shared"},
 }
 MODULES = sorted(path.relative_to(SCRIPTS) for path in SCRIPTS.glob("*/**/*.py"))
 

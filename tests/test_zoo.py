@@ -16,16 +16,29 @@ from pathlib import Path
 import consumers
 import numpy as np
 import pytest
+from marks import others_slow
 from tensorflow.core.protobuf import saved_model_pb2
 
 import gpflow_ext as gpx
 from scripts.tools import make_zoo
+from scripts.tools.zoo_models import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "saved_models"
 
 
-CLASSES = {"VGPKMM", "SVGPRobustMax", "SparseEP", "SGPMCFreeForm", "GPRNTensor", "GPLaplace"}
+CLASSES = {
+    *("VGPKMM", "SVGPRobustMax", "SparseEP", "SGPMCFreeForm", "GPRNTensor"),
+    *("GPLaplace", "GPJaakkola", "GPTaylor", "SGPR", "SVGP"),
+}
+TASKS = {"binary", "multiclass", "ordinal", "count", "regression"}
+QUICK = (
+    "wine_sparse_ep",
+    "wine_sgpmc_freeform",
+    "pima_vgp_kmm_float32",
+    "waves_gprn_tensor",
+    "scotland_vgp_kmm",
+)
 
 
 def folder(name):
@@ -36,14 +49,18 @@ def manifest(name):
     return json.loads((folder(name) / "manifest.json").read_text(encoding="utf-8"))
 
 
-def test_every_class_has_a_model_and_the_table_tells_of_each():
-    found = {manifest(name)["model"]["model"]["class"].rpartition(".")[2] for name in make_zoo.ZOO}
-    assert found >= CLASSES
-    assert {path.name for path in ZOO.iterdir() if path.is_dir()} == set(make_zoo.ZOO)
+def test_every_class_and_task_has_a_model_and_the_table_tells_of_each():
+    found = [manifest(name) for name in MODELS]
+    assert len(found) >= 20
+    assert {about["model"]["model"]["class"].rpartition(".")[2] for about in found} >= CLASSES
+    assert {about["task"] for about in found} == TASKS
+    assert {about["dtype"] for about in found} == {"float32", "float64"}
+    assert {path.name for path in ZOO.iterdir() if path.is_dir()} == set(MODELS)
     assert (ZOO / "README.md").read_text(encoding="utf-8") == make_zoo.readme(ZOO)
+    assert make_zoo.size(ZOO) < 60e6
 
 
-@pytest.mark.parametrize("name", make_zoo.ZOO)
+@pytest.mark.parametrize("name", others_slow(MODELS, *QUICK))
 def test_predicts_what_it_did_when_it_was_made(name):
     served = gpx.load_exported(ZOO / name)
     with np.load(served.path / "example.npz", allow_pickle=False) as example:
@@ -51,12 +68,14 @@ def test_predicts_what_it_did_when_it_was_made(name):
         assert found.keys() | {"inputs"} == set(example.files)
         for key, value in found.items():
             if value.dtype.kind == "f":  # other processors round and order sums otherwise
-                np.testing.assert_allclose(value, example[key], rtol=1e-8, atol=1e-10)
+                single = value.dtype == np.float32
+                rtol, atol = (1e-3, 1e-5) if single else (1e-8, 1e-10)
+                np.testing.assert_allclose(value, example[key], rtol, atol)
             else:
                 np.testing.assert_array_equal(value, example[key])
 
 
-@pytest.mark.parametrize("name", make_zoo.ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_is_small_and_its_card_tells_what_it_must(name):
     about = manifest(name)
     assert make_zoo.size(ZOO / name) < make_zoo.LARGEST
@@ -73,6 +92,8 @@ def test_is_small_and_its_card_tells_what_it_must(name):
         f"| dtype | {about['dtype']} |",
         f"| seed | {about['seed']} |",
         "holds training inputs",
+        f"Limits. {MODELS[name].limits}",
+        "CPU seconds",
         "`serving_default`",
         f"gpflow {about['versions']['gpflow']}",
     ):
@@ -80,7 +101,7 @@ def test_is_small_and_its_card_tells_what_it_must(name):
 
 
 def test_a_tampered_model_is_refused(tmp_path):
-    name = next(iter(make_zoo.ZOO))
+    name = next(iter(MODELS))
     copy = Path(shutil.copytree(ZOO / name, tmp_path / name))
     [file] = copy.rglob("variables.data-*")
     content = bytearray(file.read_bytes())
@@ -106,14 +127,15 @@ TENSORFLOW_ONLY = (
 for folder in sys.argv[1:]:
     served = tf.saved_model.load(folder).signatures["serving_default"]
     example = np.load(f"{folder}/example.npz", allow_pickle=False)
-    np.testing.assert_allclose(served(inputs=tf.constant(example["inputs"]))["mean"], example["mean"], rtol=1e-8)
+    np.testing.assert_allclose(served(inputs=tf.constant(example["inputs"]))["mean"], example["mean"], rtol=1e-3 if example["mean"].dtype == "f" else 1e-8)
 print(len(sys.argv) - 1)
 """
 )
 
 
-def test_tensorflow_alone_predicts():
-    folders = [folder(name) for name in make_zoo.ZOO]
+@pytest.mark.parametrize("names", [QUICK[:3], pytest.param(tuple(MODELS), marks=pytest.mark.slow)], ids=len)
+def test_tensorflow_alone_predicts(names):
+    folders = [folder(name) for name in names]
     assert int(run(sys.executable, "-c", TENSORFLOW_ONLY, *folders)) == len(folders)
 
 
@@ -138,7 +160,7 @@ def test_the_c_loader_returns_the_same_bits_from_eight_threads(program):
 
 def test_the_zoo_is_listed_as_its_manifests_say(monkeypatch):
     found = {one.name: one for one in gpx.zoo.list(ZOO)}
-    assert set(found) == set(make_zoo.ZOO)
+    assert set(found) == set(MODELS)
     one = found["wine_sparse_ep"]
     about = manifest(one.name)
     assert (one.kind, one.task, one.inputs, one.version) == ("SparseEP", "multiclass", 13, 1)
@@ -158,7 +180,7 @@ def test_a_model_is_loaded_by_name_and_hash():
     with pytest.raises(ValueError, match="another model than was asked for"):
         gpx.zoo.load(one.name, ZOO, sha256="0" * 64)
     for name, message in (
-        ("wine", "has no model 'wine'; it has breast_cancer"),
+        ("wine", "has no model 'wine'; it has airline_sparse_ep, boston"),
         ("wine_sparse_ep/2", "no model"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -266,7 +288,7 @@ def test_a_repository_of_the_hub_is_a_zoo(monkeypatch):
         sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download)
     )
     assert gpx.zoo.load("wine_sparse_ep", "hf://owner/models@v1.0").labels
-    assert len(gpx.zoo.list("hf://owner/models")) == len(make_zoo.ZOO)
+    assert len(gpx.zoo.list("hf://owner/models")) == len(MODELS)
     assert calls == [
         ("owner/models", "v1.0", ["wine_sparse_ep/*"]),
         ("owner/models", None, ["*/manifest.json"]),

@@ -70,7 +70,9 @@ def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | N
         known |= {name: tf.constant(value) for name, value in shapes.items()}
         return _replay(_part(graph, still), known, list(crossing))
 
-    held = [store.hold(value) for value in tf.function(evaluate, autograph=False)()]
+    # Called as a concrete function: TensorFlow takes several exports for one function that is traced again.
+    once = tf.function(evaluate, autograph=False).get_concrete_function()
+    held = [store.hold(value) for value in once()]
     rest = _part(graph, {op.name for op in kept} - {t.op.name for t in arguments})
 
     def replay(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -13,6 +13,8 @@ from gpflow.models import BayesianModel
 from gpflow_ext.data.checks import Array, are_inputs
 
 _LOOKED_AT = 200  # rows
+_PRIOR = "it relates no input to another one, so that the model predicts its prior"
+_FLAT = "it does not tell the inputs apart, so that all predictions are the same"
 _UNRELATED = 1e-3  # correlation below which two inputs tell next to nothing of each other
 
 
@@ -20,7 +22,8 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     """Say why a model predicts its prior, or one value everywhere; return ``None`` where it does neither.
 
     The first happens where its kernels relate no training input to another one, or to an inducing point; the
-    second where they do not tell them apart beyond the jitter. Some of the rows are looked at.
+    second where they do not tell them apart beyond the jitter; of the nodes and weights of a network, where
+    neither does. Some of the rows are looked at.
 
     Parameters
     ----------
@@ -36,12 +39,19 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     X = _some_rows(np.asarray(held[0], gpflow.default_float()))
     points = getattr(model, "inducing_variable", None)
     Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy())
+    found: dict[str, str | None] = {}
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
         if isinstance(kernel, Kernel) and not isinstance(kernel, MultioutputKernel):
-            failure = _failure(kernel, X, Z)
-            if failure is not None:
-                return f"{name}: {failure}"
+            found[name] = _failure(kernel, X, Z)
+    flat = all(failure == _FLAT for failure in found.values())
+    for name, failure in found.items():
+        if failure == _PRIOR or (failure == _FLAT and flat):
+            spread = np.ptp(X, axis=0).max()
+            fix = (
+                f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
+            )
+            return f"{name}: {failure}. {fix}"
     return None
 
 
@@ -58,12 +68,10 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
         scales = np.sqrt(np.outer(variances[: len(X)], variances[-len(Z) :]))
         correlations = covariances[: len(X), -len(Z) :] / scales
     correlations = np.abs(correlations[distinct])
-    spread = np.ptp(X, axis=0).max()
-    fix = f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
     if correlations.max() < _UNRELATED:
-        return f"it relates no input to another one, so that the model predicts its prior. {fix}"
+        return _PRIOR
     if 1.0 - correlations.min() < gpflow.default_jitter() / max(variances[: len(X)].max(), 1.0):
-        return f"it does not tell the inputs apart, so that all predictions are the same. {fix}"
+        return _FLAT
     return None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import json
+import os
 import shlex
 import shutil
 import tempfile
@@ -14,27 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from .. import _cli
+from .zoo_models import MODELS, WAVES
 
 EPILOG = """\
 examples
   python -m scripts.tools.make_zoo                        all models, into saved_models/
   python -m scripts.tools.make_zoo wine_sparse_ep         one of them
 
-Each model is what one command of a training script gives; its card names the command. A model replaces the one of the
-same name when it is whole and verified. The data are bundled with scikit-learn, but for those of the regression network,
-which are drawn from such a network and written to runs/zoo/waves.csv.
+Each model is what one command of `gpflow-ext train` gives; its card names the command. A model replaces the one of the
+same name when it is whole and verified. The data are bundled with scikit-learn or lie in the folder of GPFLOW_EXT_DATA,
+but for those of the regression network, which are drawn from such a network and written to runs/zoo/waves.csv.
 """
-WAVES = Path("runs/zoo/waves.csv")
-ZOO = {
-    "breast_cancer_vgp_kmm": "train_vgp_kmm --data breast_cancer --num-inducing 50",
-    "digits_svgp_robustmax": "train_svgp_robustmax --data digits --common-scale --inducing 60 --steps 600",
-    "wine_sparse_ep": "train_sparse_ep --data wine --inducing 40",
-    "wine_sgpmc_freeform": "train_sgpmc_freeform --data wine --inducing 10 --tuner dual_averaging --steps 300",
-    "waves_gprn_tensor": f"train_gprn_tensor --data {WAVES} --target y1 y2 y3 y4 --nodes 2",
-    "breast_cancer_gp_laplace": "train_review --method laplace --data breast_cancer --inducing 60",
-    "diabetes_sgpr": "train_review --method vi-means --data diabetes --inducing 50",
-}
-LARGEST = 1_000_000  # bytes of a model, all files together
+LARGEST = 4_000_000  # bytes of a model, all files together
 README = """# The zoo
 
 Trained models to load, to serve, or to compare your own with. Each folder holds one version: a SavedModel that
@@ -43,8 +34,8 @@ the hash of every file, and `example.npz` with a few synthetic inputs and what t
 
 {table}
 
-Scores are of held-out rows, with 95 % intervals for the choice of those rows. Every model is
-small and trained in about a minute: an example of its class, no benchmark result.
+Scores are of held-out rows, with 95 % intervals for the choice of those rows; cards name those of a linear model on the
+same rows. Every model is small and trained in a few minutes at most: an example of its class, no benchmark result.
 
 Made by `make zoo`, which also writes this page. A SavedModel is a program: load only what you trust, and check it first.
 
@@ -77,24 +68,31 @@ def write_waves() -> None:
 
 def make(name: str, target: Path) -> Path:
     """Train, score, export and verify one model; it replaces the old one at the end."""
-    import gpflow_ext as gpx
+    import gpflow
+    import numpy as np
 
-    script_name, *flags = shlex.split(ZOO[name])
-    script = importlib.import_module(f"..{script_name}", __package__)
-    options = script.arguments().parse_args(flags)
-    if str(WAVES) in flags:
-        write_waves()
-    split = script.load(options)
-    if str(WAVES) in flags:
-        split = dataclasses.replace(
-            split, source="drawn by scripts/tools/make_zoo.py; licence: CC0, as all it draws"
-        )
-    model = script.build(options, split)
-    script.fit(options, model, split, options.steps)
+    import gpflow_ext as gpx
+    from gpflow_ext.cli import kernels, kinds, train, training
+
+    recipe = MODELS[name]
+    kind, *flags = shlex.split(os.path.expandvars(recipe.command))
+    module, options = kinds.KINDS[kind].load(), train.options_of(kind, flags)
+    gpflow.config.set_default_float(np.float64)
+    kernels.configure(options)
+    split = _data(module, options)
+    model = module.build(options, split)
+    begin = time.process_time()
+    result = training.fit(module, options, model, split, options.steps)
+    seconds = time.process_time() - begin
+    metrics = gpx.metrics.evaluate(model, split.test)
     notes = [
         f"Made by `make zoo`, or alone by `python -m scripts.tools.make_zoo {name}`: it trains as "
-        f"`python scripts/{script_name}.py {shlex.join(flags)}` does.",
-        f"Trained on {len(split.train[0])} rows, scored on the other {len(split.test[0])}.",
+        f"`gpflow-ext train --model {recipe.command}` does.",
+        f"Trained on {len(split.train[0])} rows in {max(1.0, seconds):.0f} CPU seconds, first compilation included; "
+        f"scored on the other {len(split.test[0])} rows.",
+        *_baseline(split),
+        *_ending(result),
+        f"Limits. {recipe.limits}",
         *(f"{note[0].upper()}{note[1:]}." for note in split.notes),
     ]
     with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
@@ -102,7 +100,7 @@ def make(name: str, target: Path) -> Path:
             model,
             Path(new) / name,
             data=split,
-            metrics=gpx.metrics.evaluate(model, split.test),
+            metrics=metrics,
             intervals=gpx.metrics.intervals(model, split.test),
             notes=notes,
         )
@@ -116,6 +114,51 @@ def make(name: str, target: Path) -> Path:
     return target / name
 
 
+def _data(module: Any, options: argparse.Namespace) -> Any:
+    """Return the data; those of the network are drawn first."""
+    from gpflow_ext.cli import training
+
+    if options.data == str(WAVES):
+        write_waves()
+    split = training.load(module, options)
+    if options.data == str(WAVES):
+        source = "drawn by scripts/tools/make_zoo.py; licence: CC0, as all it draws"
+        split = dataclasses.replace(split, source=source)
+    return split
+
+
+def _ending(result: Any) -> list[str]:
+    """Return how the training ended: what the result of a fit remarks, or the diagnostics of draws."""
+    import gpflow_ext as gpx
+
+    if isinstance(result, gpx.Draws):
+        found = result.diagnose()
+        return [
+            f"{result.num_chains} chains of {result.num_draws} draws: R-hat at most {found.worst_rhat:.3f}, "
+            f"bulk ESS at least {found.min_ess:.0f}."
+        ]
+    return [result.status.value, *result.notes]
+
+
+def _baseline(split: Any) -> list[str]:
+    """Return a sentence with the scores of a linear model on the same rows."""
+    import numpy as np
+
+    from ..benchmarks.defaults_peers import measure, peers
+    from ..benchmarks.defaults_tables import LINEAR, Part
+
+    (X, Y), (X_test, Y_test) = split
+    if split.exposure is not None:
+        Y, Y_test = (np.concatenate(pair, axis=1) for pair in zip((Y, Y_test), split.exposure, strict=True))
+    part = Part(split.task, X, Y, X_test, Y_test)
+    linear = peers(part).get(LINEAR)
+    if linear is None:
+        return []
+    found = measure(linear, part)
+    error = "error" if split.task in ("binary", "multiclass", "ordinal") else "rmse"
+    return [f"A linear model on the same rows: {error} {found['error']:.3g}, nlpd {found['nlpd']:.3g}."]
+
+
 def size(folder: Path) -> int:
     """Return the bytes of all files below a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -127,7 +170,7 @@ def readme(target: Path) -> str:
         "| model | class | data | test scores | inputs | holds training inputs | kB |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in ZOO:
+    for name in MODELS:
         [folder] = (target / name).iterdir()
         rows.append(_row(name, folder, json.loads((folder / "manifest.json").read_text(encoding="utf-8"))))
     return README.format(table="\n".join(rows))
@@ -160,23 +203,23 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which models (default: all of {', '.join(ZOO)})"
+        "names", nargs="*", metavar="NAME", help=f"which models (default: all of {', '.join(MODELS)})"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("saved_models"), help="folder of the zoo (default: %(default)s)"
     )
     options = parser.parse_args()
-    unknown = set(options.names) - set(ZOO)
+    unknown = set(options.names) - set(MODELS)
     if unknown:
         raise ValueError(
-            f"no model of the zoo is named {', '.join(sorted(unknown))}; there are {', '.join(ZOO)}."
+            f"no model of the zoo is named {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}."
         )
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.names or ZOO:
+    for name in options.names or MODELS:
         begin = time.perf_counter()
         folder = make(name, options.out)
         print(f"{folder}: {size(folder) / 1000:.0f} kB, {time.perf_counter() - begin:.0f} seconds")
-    if all((options.out / name).is_dir() for name in ZOO):
+    if all((options.out / name).is_dir() for name in MODELS):
         (options.out / "README.md").write_text(readme(options.out), encoding="utf-8")
 
 
