@@ -40,15 +40,17 @@ def _named(task: str, name: str, **options: Any) -> Callable[[int], Part]:
     def load(seed: int) -> Part:
         from gpflow_ext import datasets
 
-        split = datasets.load(name, seed=seed, task=task, **options)
-        (X, Y), (X_test, Y_test) = split.train, split.test
-        if split.exposure is not None:
-            Y, Y_test = (
-                np.concatenate(pair, axis=1) for pair in zip((Y, Y_test), split.exposure, strict=True)
-            )
-        return Part(task, X, Y, X_test, Y_test)
+        return part_of(datasets.load(name, seed=seed, task=task, **options), task)
 
     return load
+
+
+def part_of(split: Any, task: str) -> Part:
+    """Return data of the package as the peers take them, exposures beside the counts."""
+    (X, Y), (X_test, Y_test) = split.train, split.test
+    if split.exposure is not None:
+        Y, Y_test = (np.concatenate(pair, axis=1) for pair in zip((Y, Y_test), split.exposure, strict=True))
+    return Part(task, X, Y, X_test, Y_test)
 
 
 def _file(task: str, name: str, **options: Any) -> Callable[[int], Part]:

@@ -142,15 +142,10 @@ def _ending(result: Any) -> list[str]:
 
 def _baseline(split: Any) -> list[str]:
     """Return a sentence with the scores of a linear model on the same rows."""
-    import numpy as np
-
     from ..benchmarks.defaults_peers import measure, peers
-    from ..benchmarks.defaults_tables import LINEAR, Part
+    from ..benchmarks.defaults_tables import LINEAR, part_of
 
-    (X, Y), (X_test, Y_test) = split
-    if split.exposure is not None:
-        Y, Y_test = (np.concatenate(pair, axis=1) for pair in zip((Y, Y_test), split.exposure, strict=True))
-    part = Part(split.task, X, Y, X_test, Y_test)
+    part = part_of(split, split.task)
     linear = peers(part).get(LINEAR)
     if linear is None:
         return []
