@@ -46,9 +46,9 @@ def _named(task: str, name: str, **options: Any) -> Callable[[int], Part]:
 
 
 def part_of(split: Any, task: str) -> Part:
-    """Return data of the package as the peers take them, exposures beside the counts."""
+    """Return data of the package as the peers take them, exposures beside the counts if they are not yet."""
     (X, Y), (X_test, Y_test) = split.train, split.test
-    if split.exposure is not None:
+    if split.exposure is not None and Y.shape[1] == 1:
         Y, Y_test = (np.concatenate(pair, axis=1) for pair in zip((Y, Y_test), split.exposure, strict=True))
     return Part(task, X, Y, X_test, Y_test)
 
