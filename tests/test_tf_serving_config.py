@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
+from scripts.tools import make_zoo
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "scripts" / "tf_serving"
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -75,6 +77,7 @@ def test_models(messages):
     parsed = text_format.Parse(text, messages["ModelServerConfig"]())
     zoo = {folder.parent.name for folder in (ROOT / "saved_models").glob("*/1")}
     assert {each.name for each in parsed.model_config_list.config} == zoo
+    assert text == make_zoo.serving_config()
     for each in parsed.model_config_list.config:
         assert each.base_path == f"/models/{each.name}"
         assert each.model_platform == "tensorflow"

@@ -1,4 +1,4 @@
-"""Train, score and export the models of the zoo, and write the table of what is there."""
+"""Train, score and export the models of the zoo; write the table of what is there and TensorFlow Serving's list."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ same name when it is whole and verified. The data are bundled with scikit-learn 
 but for those of the regression network, which are drawn from such a network and written to runs/zoo/waves.csv.
 """
 LARGEST = 4_000_000  # bytes of a model, all files together
+SERVING = Path(__file__).resolve().parents[1] / "tf_serving" / "models.config"
+SERVED = """# The models of the zoo, for TensorFlow Serving: --model_config_file=/config/models.config, the zoo mounted at /models.
+# The newest version of each is served; a new export is taken up without a restart. Written by `make zoo`.
+model_config_list {{
+{models}
+}}
+"""
 README = """# The zoo
 
 Trained models to load, to serve, or to compare your own with. Each folder holds one version: a SavedModel that
@@ -189,6 +196,12 @@ def _row(name: str, folder: Path, manifest: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def serving_config() -> str:
+    """Return the list of the zoo's models that TensorFlow Serving reads."""
+    entry = '  config {{\n    name: "{0}"\n    base_path: "/models/{0}"\n    model_platform: "tensorflow"\n  }}'
+    return SERVED.format(models="\n".join(entry.format(name) for name in sorted(MODELS)))
+
+
 def main() -> None:
     """Make the models that are named."""
     parser = argparse.ArgumentParser(
@@ -216,6 +229,7 @@ def main() -> None:
         print(f"{folder}: {size(folder) / 1000:.0f} kB, {time.perf_counter() - begin:.0f} seconds")
     if all((options.out / name).is_dir() for name in MODELS):
         (options.out / "README.md").write_text(readme(options.out), encoding="utf-8")
+        SERVING.write_text(serving_config(), encoding="utf-8")
 
 
 if __name__ == "__main__":
