@@ -198,7 +198,9 @@ def _row(name: str, folder: Path, manifest: dict[str, Any]) -> str:
 
 def serving_config() -> str:
     """Return the list of the zoo's models that TensorFlow Serving reads."""
-    entry = '  config {{\n    name: "{0}"\n    base_path: "/models/{0}"\n    model_platform: "tensorflow"\n  }}'
+    entry = (
+        '  config {{\n    name: "{0}"\n    base_path: "/models/{0}"\n    model_platform: "tensorflow"\n  }}'
+    )
     return SERVED.format(models="\n".join(entry.format(name) for name in sorted(MODELS)))
 
 
