@@ -94,7 +94,9 @@ def _moment_start(model: GPRNTensor, updates: Updates, independent: bool) -> Non
             length.assign(factor * value)
         prior = model.prior()
         gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        updates.start_at(network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        updates.start_at(
+            network.moment_nodes(model.q.seen(prior.scales), gram, prior.noise, model.num_latent)
+        )
         found = updates.evaluate()[0]
         return found if np.isfinite(found) else -np.inf, _kept(model)
 

@@ -163,8 +163,10 @@ class Climb:
 
 
 def independent_variables(model: GPRNTensor) -> list[tf.Variable]:
-    """Return the trainable variables of independent regressions: of k_w and σ²."""
-    return [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+    """Return the trainable variables of independent regressions: of k_w, σ² and the scales of the outputs."""
+    parts: list[tf.Module] = [model.weight_kernel, model.likelihood]
+    parts += [part for part in (model.output_amplitude, model.output_noise) if part is not None]
+    return [variable for part in parts for variable in part.trainable_variables]
 
 
 def _trained(model: GPRNTensor) -> GPRNTensor:
