@@ -159,3 +159,12 @@ def test_few_outputs_have_scales_unless_they_are_refused() -> None:
     assert not has(2, "tensor")
     with pytest.raises(NotImplementedError, match="output_scales"):
         has(2, "tensor", output_scales=True)
+
+
+def test_outputs_that_lack_different_rows_have_scales() -> None:
+    kernels = problems.kernel(1.0, 1.0), problems.kernel(1.0, 1.0)
+    Y = np.where(np.eye(N, dtype=bool), np.nan, 1.0)
+    assert GPRNTensor((X, Y), *kernels, 1).scales() is not None
+    Y[0, 0] = 1.0
+    Y[1, 1] = 1.0
+    assert GPRNTensor((X, Y), *kernels, 1).scales() is None

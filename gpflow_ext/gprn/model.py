@@ -82,15 +82,14 @@ class GPRNTensor(
     output_scales
         Whether outputs have scales of their own, w_dk ~ GP(0, a_d²k_w) and noise σ²r_d, learnt with all else;
         for the collapsed posterior. Each output then takes factorisations of its own in a step, as one that
-        lacks rows of its own does. By default two to eight outputs have.
+        lacks rows of its own does. By default two to eight outputs have, and those that all lack other rows.
 
     Raises
     ------
     ValueError
         For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
     NotImplementedError
-        For a multi-output kernel, or the tensor posterior on a stream, with inducing inputs, a strategy or
-        output scales.
+        For a multi-output kernel, or the tensor posterior on a stream, with Z, a strategy or output scales.
     """
 
     likelihood: gpflow.likelihoods.Gaussian
@@ -131,7 +130,7 @@ class GPRNTensor(
         self.nugget = renewal.bounded("nugget", nugget, nugget_bounds)
         self.inducing_variable = renewal.points(inducing_variable, posterior)
         self.draw_values = []
-        self.begin_scales(output_scales, posterior, Y.num_outputs)
+        self.begin_scales(output_scales, posterior, Y)
         if posterior == "collapsed":
             if output_shape is not None:
                 raise ValueError('output_shape is for posterior="tensor": the collapsed one needs none.')
@@ -198,8 +197,8 @@ class GPRNTensor(
 
         O(N³), or O(NM²) with inducing inputs, whose residuals hold the nugget then.
         """
-        noise, nugget = (tf.convert_to_tensor(part) for part in (self.likelihood.variance, self.nugget))
-        scales = self.scales()
+        parts = self.likelihood.variance, self.nugget
+        (noise, nugget), scales = map(tf.convert_to_tensor, parts), self.scales()
         if self.inducing_variable is None:
             nodes = _factor(self.kernel(self.data[0]), nugget)
             return NetworkPrior(_factor(self.weight_kernel(self.data[0])), nodes, noise, None, scales)
@@ -269,10 +268,7 @@ class GPRNTensor(
         return SampleableNetwork(self.sampled(), self.assign_draws)
 
     def sampled(self) -> SampledNetwork:
-        """Return what `gpflow_ext.sample` draws: the nodes, from their present means, and all else.
-
-        The scales of the outputs are held.
-        """
+        """Return what `gpflow_ext.sample` draws: nodes, from their means, and all but output scales."""
         self.follow_data()
         if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
             raise NotImplementedError(

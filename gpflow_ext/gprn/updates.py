@@ -41,7 +41,7 @@ class NetworkUpdates:
         optimizer: Any | None = None,
         moved: Sequence[tf.Variable] = (),
     ) -> None:
-        self._model, self._variables = _trained(model), list(variables)
+        self._model, self._variables = trained(model), list(variables)
         self._optimizer, self._moved = optimizer, list(moved)
 
     def value(self) -> tf.Tensor:
@@ -169,11 +169,11 @@ def independent_variables(model: GPRNTensor) -> list[tf.Variable]:
     return [variable for part in parts for variable in part.trainable_variables]
 
 
-def _trained(model: GPRNTensor) -> GPRNTensor:
+def trained(model: GPRNTensor) -> GPRNTensor:
     """Return the same model, its variables shared, without what predictions alone read."""
-    trained, q = copy.copy(model), copy.copy(model.q)
-    for part in (trained, q):
+    found, q = copy.copy(model), copy.copy(model.q)
+    for part in (found, q):
         for name in _PREDICTED_FROM:
             part.__dict__.pop(name, None)
-    trained.__dict__["q"] = q
-    return trained
+    found.__dict__["q"] = q
+    return found
