@@ -246,7 +246,7 @@ def test_wrong_use_is_named() -> None:
     with pytest.raises(ValueError, match="horovod"):
         strategy_from_name("horovod")
     tpu = object.__new__(tf.distribute.TPUStrategy)  # without the TPU
-    with pytest.raises(ValueError, match="TPUStrategy is not supported: train .* or predict .*stablehlo"):
+    with pytest.raises(ValueError, match=r"TPUStrategy is not supported: train .* or predict .*stablehlo"):
         Shards(tpu, 3)
     with pytest.raises(ValueError, match="MirroredStrategy"):
         gpx.fit(worker.model(), strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
