@@ -178,16 +178,28 @@ class AscentUpdates(tf.Module):
             tape.watch(moving)
             prior = target.prior(X)
             mean, var = target.marginals(prior)
-            tape.watch([mean, var])
+        with tf.GradientTape(watch_accessed_variables=False) as likelihood:
+            likelihood.watch([mean, var, *moving])
             value = scale * tf.reduce_sum(target.expectations(X, Y, mean, var))
-        by_mean, by_var, *gradient = tape.gradient(value, [mean, var, *moving], unconnected_gradients="zero")
-        correct = tf.cast(target.num_correct(Y, mean), value.dtype)
-        if not self._natural:
-            return Sums(value, correct, gradient, None, None)
-        weight = tf.maximum(-2.0 * by_var, least)
-        gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
-        pull = products.matvec(prior.A, by_mean + weight * (mean - prior.mean))
-        return Sums(value, correct, gradient, gram, pull)
+        by_mean, by_var, *direct = likelihood.gradient(
+            value, [mean, var, *moving], unconnected_gradients="zero"
+        )
+        gram, pull, adjoints = None, None, [(mean, by_mean), (var, by_var)]
+        if self._natural:
+            weight = tf.maximum(-2.0 * by_var, least)
+            gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
+            pull = products.matvec(prior.A, by_mean + weight * (mean - prior.mean))
+            adjoints += self._further_adjoints(prior, gram, pull)
+        parts, upstream = map(list, zip(*adjoints, strict=True))
+        indirect = tape.gradient(parts, moving, upstream, unconnected_gradients="zero")
+        gradient = [a + b for a, b in zip(direct, indirect, strict=True)]
+        return Sums(value, tf.cast(target.num_correct(Y, mean), value.dtype), gradient, gram, pull)
+
+    def _further_adjoints(
+        self, prior: Projection, gram: tf.Tensor, pull: tf.Tensor
+    ) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return parts of the prior with the gradient of the bound that comes by q: none, which is held."""
+        return []
 
     def _turn(self, sums: Sums, length: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
         """Take the natural-gradient step if it is safe; return whether it is, []."""
@@ -236,6 +248,8 @@ class MinibatchAscent(tf.Module):
         The rows of a minibatch sharded over the replicas of a ``tf.distribute`` strategy.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
+    updates
+        What is compiled.
     """
 
     def __init__(
@@ -250,11 +264,12 @@ class MinibatchAscent(tf.Module):
         concave: bool = True,
         shards: Shards | None = None,
         jit_compile: bool | None = None,
+        updates: type[AscentUpdates] = AscentUpdates,
     ) -> None:
         super().__init__()
         self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
         self._concave, self._dtype = concave, target.q_mu.dtype
-        self._updates = AscentUpdates(target, hypers, optimizer, gamma is not None, shards)
+        self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
         self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
         self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)

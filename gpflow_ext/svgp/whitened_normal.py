@@ -45,7 +45,16 @@ def natural_step(
     nat1 = (1.0 - length) * nat1 + length * pull
     prec = (1.0 - length) * prec + length * gram
     prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
+    return nat1, prec, *moments(nat1, prec)
+
+
+def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return E[v] [M, K], the lower factors [K, M, M] of Var[v], and whether they are finite, [].
+
+    They are those of a Gaussian with the natural parameters Var[v]⁻¹E[v] [M, K] and Var[v]⁻¹ [K, M, M], its
+    order reversed and only its lower triangle read. O(KM³).
+    """
     chol, finite = linalg.cholesky(prec)
     root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
     mean = products.matvec(root, products.matvec(root, nat1, transpose=True))
-    return nat1, prec, mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))
+    return mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))
