@@ -72,7 +72,7 @@ def run(main: Callable[[], None]) -> None:
     quiet()
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            warnings.showwarning = _show_warning
             main()
     except KeyboardInterrupt as error:
         _fail(str(error) or "Interrupted.", 130)
