@@ -28,7 +28,7 @@ from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.network import Nodes, Patterns
 
 _ALTERNATIONS = 5
-_LEAST_SHARE = 1e-4  # of the largest eigenvalue of the information, which all others are at least
+_LEAST_SHARE = 1e-4  # of the largest eigenvalue of an information, which all others are at least
 
 
 class Spread(NamedTuple):
@@ -65,7 +65,7 @@ def spread(rows: tf.Tensor, alpha: tf.Tensor) -> Spread:
 def scale_matrix(information: tf.Tensor) -> tf.Tensor:
     """Return C [N, N] with CCᵀ an information, whose small eigenvalues are raised. O(N³)."""
     values, vectors = tf.linalg.eigh(0.5 * (information + tf.transpose(information)))
-    return vectors * tf.sqrt(tf.maximum(values, _LEAST_SHARE * values[-1]))
+    return vectors * tf.sqrt(tf.maximum(values, _LEAST_SHARE * tf.maximum(values[-1], 1.0)))
 
 
 def whitened(chol: tf.Tensor, C: tf.Tensor, xi: tf.Tensor) -> tf.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.gprn import network, profiled, renewal, starts
+from gpflow_ext.gprn import network, profiled, starts
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.model import GPRNTensor
-from gpflow_ext.gprn.outputs import BLOCK, VariableOutputs, known
+from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.gprn.tensor import TensorPosterior
-from gpflow_ext.gprn.updates import Updates
+from gpflow_ext.gprn.updates import Updates, trained
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
@@ -187,11 +186,7 @@ class ProfiledAscent(tf.Module):
         held = {id(variable) for variable in model.q.trainable_variables}
         hypers = [variable for variable in model.trainable_variables if id(variable) not in held]
         variables = [*self.profile.trained, *hypers]
-        # What the objective reads of the model are its kernels, its noise and its inputs.
-        trained = copy.copy(self._companion)
-        for name in ("q", "_outputs"):
-            trained.__dict__.pop(name, None)
-        self._of = ProfiledObjective(trained, self.profile, variables)
+        self._of = ProfiledObjective(trained(self._companion), self.profile, variables)
         self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
         self._hypers = hypers
         space = Coordinates(variables, model.parameters, [*self.profile.units, *[_UNIT] * len(hypers)])
@@ -257,14 +252,11 @@ class ProfiledAscent(tf.Module):
 
 
 def collapsed(model: GPRNTensor, seed: int) -> GPRNTensor:
-    """Return a network that shares all but q, with a collapsed posterior."""
-    found = copy.copy(model)
-    prior = model.prior()
-    outputs = model.outputs
-    q = CollapsedPosterior(outputs, renewal.draws(prior, model.num_latent, seed), prior)
-    found.__dict__["q"] = q
-    X = vars(model)["data"][0]
-    found.data = (X, outputs.variable) if isinstance(outputs, VariableOutputs) else (X, *q.patterns[:3])
+    """Return a network with a collapsed posterior that shares data, kernels and noise with another one."""
+    X, Y = vars(model)["data"]
+    parts = model.kernel, model.weight_kernel, model.num_latent
+    found = GPRNTensor((X, Y), *parts, seed=seed, output_scales=False)
+    found.likelihood, found.nugget = model.likelihood, model.nugget
     return found
 
 

@@ -155,7 +155,7 @@ def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
         steps=50,
         tolerance=1e-6,
         monotone=gpflow.default_float() == np.float64,
-        trackables={"profile": ascent.profile},
+        trackables={"profile": ascent.profile, "started": ascent.started},
         settings=settings | {"optimizer": "profiled"},
         tried=lambda: ascent.tried,
     )
