@@ -17,7 +17,7 @@ from gpflow_ext._version import __version__
 if TYPE_CHECKING:
     from gpflow_ext import estimators, likelihoods, models, zoo
     from gpflow_ext.citations import cite
-    from gpflow_ext.compiled import clear_compiled, trace_count
+    from gpflow_ext.compiled import allow_tf32, clear_compiled, trace_count
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
     from gpflow_ext.estimators.auto import Auto, auto
@@ -53,6 +53,7 @@ __all__ = [
     "Setting",
     "Status",
     "__version__",
+    "allow_tf32",
     "auto",
     "cite",
     "clear_compiled",
@@ -96,6 +97,7 @@ __getattr__, __dir__ = attach(
         "Run": "training.recipe:Run",
         "Setting": "sampling.tuning:Setting",
         "Status": "training.loop:Status",
+        "allow_tf32": "compiled:allow_tf32",
         "auto": "estimators.auto:auto",
         "cite": "citations:cite",
         "clear_compiled": "compiled:clear_compiled",
