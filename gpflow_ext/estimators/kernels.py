@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow_probability as tfp
 from gpflow.kernels import ArcCosine, Constant, Kernel, Linear, Matern52, SquaredExponential
-from gpflow.utilities import to_default_float
+from gpflow.utilities import set_trainable, to_default_float
 
 from gpflow_ext.data import length_scales
 
@@ -31,11 +31,13 @@ def linear(num_inputs: int) -> Kernel:
 def network(num_inputs: int) -> Kernel:
     """Return the kernel of a network of infinitely many rectified units, Cho & Saul (2009), degree one.
 
-    Its functions grow as linear ones do. Its variance has the prior of `matern`: scaled inversely to those of
-    the weights it changes nothing.
+    Its functions grow as linear ones do. Only the products of its variance with those of weights and bias
+    matter: it is held, and these have the prior of the variance in `matern`, for the same reason.
     """
     kernel = ArcCosine(order=1, weight_variances=1.0 / num_inputs)
-    kernel.variance.prior = _of_variance()
+    set_trainable(kernel.variance, False)
+    kernel.weight_variances.prior = _of_variance(1.0 / num_inputs)
+    kernel.bias_variance.prior = _of_variance()
     return kernel
 
 
@@ -46,8 +48,8 @@ def held(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def _of_variance() -> tfp.distributions.Distribution:
-    return tfp.distributions.LogNormal(to_default_float(0.0), to_default_float(_WIDTH))
+def _of_variance(median: float = 1.0) -> tfp.distributions.Distribution:
+    return tfp.distributions.LogNormal(to_default_float(np.log(median)), to_default_float(_WIDTH))
 
 
 def compared(num_inputs: int) -> dict[str, Kernel]:
