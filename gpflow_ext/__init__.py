@@ -17,13 +17,15 @@ from gpflow_ext._version import __version__
 if TYPE_CHECKING:
     from gpflow_ext import estimators, likelihoods, models, zoo
     from gpflow_ext.citations import cite
-    from gpflow_ext.compiled import clear_compiled, trace_count
+    from gpflow_ext.compiled import allow_tf32, clear_compiled, trace_count
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
     from gpflow_ext.estimators.auto import Auto, auto
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
-    from gpflow_ext.persistence import export, load_exported, verify
+    from gpflow_ext.persistence.export import export
+    from gpflow_ext.persistence.exported import load_exported
+    from gpflow_ext.persistence.verify import verify
     from gpflow_ext.prediction import metrics, plotting
     from gpflow_ext.prediction.predictor import ClassPredictor
     from gpflow_ext.reporting import report
@@ -51,6 +53,7 @@ __all__ = [
     "Setting",
     "Status",
     "__version__",
+    "allow_tf32",
     "auto",
     "cite",
     "clear_compiled",
@@ -94,6 +97,7 @@ __getattr__, __dir__ = attach(
         "Run": "training.recipe:Run",
         "Setting": "sampling.tuning:Setting",
         "Status": "training.loop:Status",
+        "allow_tf32": "compiled:allow_tf32",
         "auto": "estimators.auto:auto",
         "cite": "citations:cite",
         "clear_compiled": "compiled:clear_compiled",
@@ -102,13 +106,13 @@ __getattr__, __dir__ = attach(
         "datasets": "data.datasets",
         "distribute": "training.distribute",
         "estimators": "estimators",
-        "export": "persistence:export",
+        "export": "persistence.export:export",
         "fit": "fitting:fit",
         "gaussian_approximation": "sampling.approximation:gaussian_approximation",
         "inducing": "data.inducing",
         "likelihoods": "likelihoods",
         "load_checkpoint": "loading:load_checkpoint",
-        "load_exported": "persistence:load_exported",
+        "load_exported": "persistence.exported:load_exported",
         "metrics": "prediction.metrics",
         "models": "models",
         "plotting": "prediction.plotting",
@@ -117,7 +121,7 @@ __getattr__, __dir__ = attach(
         "report": "reporting:report",
         "sample": "sampling.sample:sample",
         "trace_count": "compiled:trace_count",
-        "verify": "persistence:verify",
+        "verify": "persistence.verify:verify",
         "zoo": "zoo",
     },
 )

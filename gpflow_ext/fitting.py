@@ -29,7 +29,7 @@ from gpflow_ext.models import (
     SparseEP,
     SVGPRobustMax,
 )
-from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.svgp.gpflow_models import gpflow_model
 from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag

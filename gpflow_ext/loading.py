@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpflow.models import BayesianModel
 
 from gpflow_ext import fitting, likelihoods, models
-from gpflow_ext.persistence import Rebuilt, rebuild
+from gpflow_ext.persistence.rebuild import Rebuilt, rebuild
 from gpflow_ext.sampling.sample import sample
 from gpflow_ext.sampling.tuners import METHODS
 from gpflow_ext.sampling.tuning import Setting

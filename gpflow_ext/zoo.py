@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gpflow_ext.data.datasets.openml import cache_folder
 
 if TYPE_CHECKING:
-    from gpflow_ext.persistence import Exported
+    from gpflow_ext.persistence.exported import Exported
 
 VARIABLE = "GPFLOW_EXT_ZOO"
 _CHECKOUT = Path(__file__).resolve().parents[1] / "saved_models"
@@ -121,7 +121,7 @@ def load(
     ImportError
         For a hub address without the extra ``hub``.
     """
-    from gpflow_ext.persistence import load_exported
+    from gpflow_ext.persistence.exported import load_exported
 
     if not _NAME.fullmatch(name):
         raise ValueError(f"name must be that of a folder, or NAME/VERSION; got {name!r}.")

@@ -14,7 +14,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 
-from gpflow_ext.persistence import Checkpoints, check_same, describe
+from gpflow_ext.persistence.checkpoint import Checkpoints
+from gpflow_ext.persistence.manifest import check_same, describe
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(40, 2))
@@ -292,7 +293,7 @@ from pathlib import Path
 import numpy as np
 import gpflow
 from forks import child
-from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.persistence.checkpoint import Checkpoints
 
 folder, times = Path(sys.argv[1]), int(sys.argv[2])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import io
 import os
 import re
@@ -13,7 +14,9 @@ import sys
 import sysconfig
 import time
 import venv
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import gpflow
 import numpy as np
@@ -199,6 +202,16 @@ def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
             train.options_of("vgp-kmm", [*given, *wrong])
 
 
+def test_compare_prints_a_training_with_all_of_its_flags(capsys) -> None:
+    """What the table needs, the kernel too, but for the flags that are of a comparison alone."""
+    found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5})}
+    given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --categories size=S,M --ard --drop 'a b'"
+    compare._advise(found, shlex.split(given))
+    shown = capsys.readouterr().out
+    expected = "train --data t.csv --missing mean --categories size=S,M --ard --drop 'a b' --model gpr"
+    assert f"gpflow-ext {expected} --run-dir runs/best" in shown
+
+
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
     """A module of its name stands for it: what it writes twice on the way is there once, what is kept back is not."""
     (tmp_path / "tensorflow.py").write_text(
@@ -213,6 +226,13 @@ def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert done.stderr == expected
+
+
+def test_a_warning_is_a_line_without_its_place_in_the_code(capsys) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        run.run(lambda: warnings.warn("it was cut short", UserWarning, stacklevel=1))
+    assert capsys.readouterr().err == "warning: it was cut short\n"
 
 
 # ------------------------------------------------------------------------------------------------ the choice
@@ -319,6 +339,46 @@ def test_the_page_is_the_journey_from_a_table_to_a_served_model(tmp_path: Path, 
     assert "verified and loaded" in shown
     assert "classes: no, yes" in shown
     assert [one.name for one in gpx.zoo.list("saved_models")] == ["ill"]
+
+
+def test_counts_are_predicted_at_their_exposures(folder: Path) -> None:
+    """From a table with a column of exposures to counts of new rows at theirs."""
+    rng = np.random.default_rng(0)
+    days, x = rng.uniform(1.0, 9.0, 40), rng.normal(size=40)
+    lines = [
+        f"{a:.3f};{b:.2f};{rng.poisson(b * np.exp(a))}".replace(".", ",")
+        for a, b in zip(x, days, strict=True)
+    ]
+    (folder / "shifts.csv").write_text("\n".join(["load;days;falls", *lines]) + "\n")
+    table = ("--data", "shifts.csv", "--target", "falls", "--exposure", "days")
+    shown = command(
+        folder, "train", *table, "--model", "gp-laplace", "--steps", "1", "--run-dir", "runs/falls"
+    )
+    assert "note: column days is the exposure" in shown
+    shown = command(folder, "export", "runs/falls", "models/falls")
+    after = "gpflow-ext predict --model models/falls --data shifts.csv --exposure days --out predictions.csv"
+    assert after in shown
+    command(folder, *shlex.split(after)[1:], "--keep", "days", "falls")
+    rates = after.replace("--exposure days ", "").replace("predictions", "rates")
+    assert "rates, counts at exposure one" in command(folder, *shlex.split(rates)[1:])
+    served = gpx.load_exported(folder / "models" / "falls")
+    assert "column days is the exposure of the counts: rates are predicted" in served.manifest["notes"]
+    m, v, _ = np.loadtxt(folder / "rates.csv", delimiter=",", skiprows=1).T
+    with (folder / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["days", "falls", "mean", "variance", "is_finite"]
+    e = np.round(days, 2)
+    np.testing.assert_allclose([float(row["mean"]) for row in rows], e * m, rtol=1e-12)
+    np.testing.assert_allclose([float(row["variance"]) for row in rows], e * m + e**2 * (v - m), rtol=1e-12)
+    (folder / "shifts.csv").write_text("load;days;falls\n0,5;;0\n0,5;2,5;0\n")
+    command(folder, *shlex.split(after)[1:])
+    assert (folder / "predictions.csv").read_text().splitlines()[1] == ",,0"
+    (folder / "shifts.csv").write_text("load;days;falls\n0,5;-2;0\n")
+    shown = command(folder, *shlex.split(after)[1:], code=2)
+    assert "shifts.csv, line 2, column 'days': '-2' is no positive number" in shown
+    assert "--exposure: shifts.csv has no column 'day'" in command(
+        folder, *shlex.split(after.replace("exposure days", "exposure day"))[1:], code=2
+    )
 
 
 def test_the_page_names_every_command_and_every_model_that_is_chosen() -> None:

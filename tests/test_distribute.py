@@ -245,6 +245,9 @@ def test_wrong_use_is_named() -> None:
     assert strategy_from_name(None) is None
     with pytest.raises(ValueError, match="horovod"):
         strategy_from_name("horovod")
+    tpu = object.__new__(tf.distribute.TPUStrategy)  # without the TPU
+    with pytest.raises(ValueError, match=r"TPUStrategy is not supported: train .* or predict .*stablehlo"):
+        Shards(tpu, 3)
     with pytest.raises(ValueError, match="MirroredStrategy"):
         gpx.fit(worker.model(), strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
     with pytest.raises(NotImplementedError, match="jit_compile"):

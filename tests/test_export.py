@@ -18,7 +18,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from gpflow_ext.persistence import durable, export, load_exported, row_blocks, verify
+from gpflow_ext.persistence import durable, row_blocks
+from gpflow_ext.persistence.export import export
+from gpflow_ext.persistence.exported import load_exported
+from gpflow_ext.persistence.verify import verify
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(2)
@@ -579,7 +582,8 @@ from pathlib import Path
 import numpy as np
 import gpflow
 from forks import child
-from gpflow_ext.persistence import export, verify
+from gpflow_ext.persistence.export import export
+from gpflow_ext.persistence.verify import verify
 
 folder, times = Path(sys.argv[1]), int(sys.argv[2])
 

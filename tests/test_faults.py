@@ -22,7 +22,7 @@ import tensorflow as tf
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import GPLaplace
-from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.interrupts import Interrupts
 
@@ -125,7 +125,7 @@ def test_whichever_write_of_an_export_fails_the_version_before_is_served(tmp_pat
 FULL = """
 import resource, signal, sys
 import gpflow_ext as gpx, problems
-from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.interrupts import Interrupts
 

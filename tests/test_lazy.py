@@ -57,6 +57,24 @@ print(gpx.datasets.grid_counts([0.0, 0.2, 1.0], 2).Y.tolist())
     assert "[[2.0], [1.0]]" in shown
 
 
+def test_serving_and_loading_need_tensorflow_alone() -> None:
+    """The server, and what `load_exported` is behind `predict` and `zoo`, start without GPflow."""
+    for extra in ("starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(extra, reason="needs the extra serve")
+    code = f"""
+import sys
+import gpflow_ext as gpx
+import gpflow_ext.server.app, gpflow_ext.server.connections
+from gpflow_ext.server.model import ServedModel
+print(ServedModel({str(ROOT.parent / "saved_models" / "wine_sparse_ep")!r}).name, gpx.zoo.load, gpx.load_exported)
+print(sorted({{'gpflow', 'tensorflow_probability', 'tf_keras'}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("wine_sparse_ep ")
+    assert done.stdout.endswith("\n[]\n")
+
+
 def test_the_float_type_is_what_gpflow_will_take() -> None:
     code = "import os; os.environ['GPFLOW_FLOAT'] = 'float32'\n"
     code += "from gpflow_ext.data.float_type import default_float; print(default_float().__name__)"

@@ -17,8 +17,10 @@ from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.numerics import grids
-from gpflow_ext.persistence import Checkpoints, checkpoint, describe, record
+from gpflow_ext.persistence import checkpoint, record
+from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.persistence.known import Known, hides
+from gpflow_ext.persistence.manifest import describe
 from gpflow_ext.persistence.verify import sha256_file
 
 K, L, M = gpflow.kernels, gpflow.likelihoods, gpflow.models

@@ -176,6 +176,25 @@ def test_exposures_multiply_rates() -> None:
         _fitted(GPCountRegressor).score_samples(X, counts, exposure=exposure)
 
 
+@pytest.mark.parametrize("scatter", ["poisson", "negative_binomial"])
+def test_deviations_at_an_exposure_are_those_of_its_counts(scatter: Any) -> None:
+    """By quadrature over the latent function: the noise of each count, and the spread of its mean."""
+    exposure = np.random.default_rng(1).uniform(0.5, 20.0, len(X))
+    counts = np.random.default_rng(2).poisson(exposure * np.exp(F))
+    model = GPCountRegressor(scatter=scatter, steps=1).fit(X, counts, exposure=exposure)
+    mean, variance = (np.asarray(part) for part in model.model_.predict_f(model.scaler_.transform(X)))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    rates = exposure[:, None] * np.exp(mean + np.sqrt(variance) * nodes)
+    weights = weights / weights.sum()
+    excess = float(np.asarray(getattr(model.model_.likelihood, "dispersion", 0.0)))
+    expected = rates @ weights
+    noise = (rates + excess * rates**2) @ weights
+    spread = (rates - expected[:, None]) ** 2 @ weights
+    found = model.predict(X, exposure=exposure, return_std=True)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9)
+    np.testing.assert_allclose(found[1], np.sqrt(noise + spread), rtol=1e-9)
+
+
 def test_wrong_labels_are_told_from_right_ones() -> None:
     flipped = np.random.default_rng(3).random(60) < 0.15
     y = np.where(flipped, F <= 0.0, F > 0.0)

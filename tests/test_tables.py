@@ -415,6 +415,58 @@ def test_events_are_counted(write):
     assert "has no place for an event" in str(problems(write("u\n1\nNA\n2\n", "gap.csv"), task="events"))
 
 
+VISITS = "kind;age;days;visits\n" + "\n".join(f"{'uv'[i % 2]};{i % 7};{i},5;{i % 4}" for i in ROWS)
+
+
+def test_counts_have_the_exposures_of_a_column(write):
+    """It is read as inputs are, decimal commas included, and is none of them; the task follows."""
+    split = load(write(VISITS), target="visits", exposure="days", seed=3)
+    assert split.task == "count"
+    assert split.feature_names == ("kind=u", "kind=v", "age")
+    for exposure, rows in zip(split.exposure, split.rows, strict=True):
+        np.testing.assert_array_equal(exposure[:, 0], rows + 1.5)
+    assert "column days is the exposure of the counts: rates are predicted" in split.notes
+    assert not any("days is kept out" in note for note in split.notes)
+    assert load(write(VISITS), target="visits", task="counts").exposure is None
+
+
+def test_exposures_are_positive_numbers_that_are_there(write):
+    lines = VISITS.splitlines()
+    lines[4], lines[6] = "u;2;-3,0;1", "u;2;;1"
+    error = problems(write("\n".join(lines)), target="visits", exposure="days")
+    below, gap = error.problems
+    assert (below.rows, below.column) == ((3,), "days")
+    assert "line 5, column 'days' is -3: an exposure is a positive number" in below.what
+    assert gap.rows == (5,)
+    assert gap.remedies == (("missing", "drop"),)  # a mean is for inputs
+    [both] = problems(write("\n".join(lines)), target="visits", exposure="days", missing="mean").problems
+    assert both.rows == (3, 5)
+    lines[4] = "u;2;3,0;1"
+    split = load(write("\n".join(lines)), target="visits", exposure="days", missing="drop")
+    assert len(np.concatenate(split.exposure)) == 29
+    words = problems(write(VISITS), target="visits", exposure="kind")
+    assert "the exposure 'kind' must hold numbers; it was read as one-hot" in str(words)
+    unsure = VISITS.replace(";", "|").replace(",5|", ",500|")
+    assert problems(write(unsure), target="visits", exposure="days").problems[0].remedies == (
+        ("decimal", ","), ("decimal", ".")
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exposure": "dayz"}, "exposure 'dayz' is not a column; the columns are kind, age, days, visits"),
+        ({"exposure": "visits"}, "exposure='visits' cannot be in target, drop or one_hot"),
+        ({"exposure": "days", "drop": ["days"]}, "exposure='days' cannot be in target, drop or one_hot"),
+        ({"exposure": "days", "task": "ordinal"}, "exposure='days' is for task='counts'"),
+        ({"exposure": "days", "task": "events", "target": ["age"]}, "that of an event's bin is its size"),
+    ],
+)
+def test_an_exposure_that_cannot_be_is_refused(write, options, message):
+    with pytest.raises(ValueError, match=message):
+        load(write(VISITS), **{"target": "visits", **options})
+
+
 def test_reading_imports_neither_tensorflow_nor_pandas(write):
     """Nor gpflow: the shell answers before they are there."""
     path = write(MESSY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
     kernels.configure(options)
     found = {name: _validated(name, options, split) for name in names}
     _show(found)
-    _advise(found, options)
+    _advise(found, arguments)
 
 
 def _chosen(options: argparse.Namespace, split: Any) -> list[str]:
@@ -115,13 +116,15 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
     chosen: Mapping[str, Any] = module.fit_options(options, smallest)
     chosen = {key: value for key, value in chosen.items() if key != "checkpoint_every"}
     print(f"{name} ...", flush=True)
-    found = gpx.cross_validate(
-        lambda part: module.build(options, dataclasses.replace(split, train=part)),
-        data,
-        folds=shared.folds,
-        seed=shared.seed,
-        **chosen,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gpx.FitWarning)  # how many have not converged is told below
+        found = gpx.cross_validate(
+            lambda part: module.build(options, dataclasses.replace(split, train=part)),
+            data,
+            folds=shared.folds,
+            seed=shared.seed,
+            **chosen,
+        )
     print(f"  {found}", flush=True)
     return found
 
@@ -141,8 +144,8 @@ def _nlpd(item: tuple[str, Any]) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _advise(found: Mapping[str, Any], options: argparse.Namespace) -> None:
-    """Say which is the best, which are as good, and how to train it."""
+def _advise(found: Mapping[str, Any], arguments: Sequence[str]) -> None:
+    """Say which is the best, which are as good, and how to train it with the same flags."""
     ranked = sorted(found.items(), key=_nlpd)
     best, scores = ranked[0]
     near = [
@@ -151,14 +154,8 @@ def _advise(found: Mapping[str, Any], options: argparse.Namespace) -> None:
         if _nlpd((name, one)) - scores.mean["nlpd"] <= scores.standard_error["nlpd"]
     ]
     print(f"lowest nlpd: {best}" + (f"; within its standard error: {', '.join(near)}" if near else ""))
-    target = ["--target", *options.target] if options.target else []
-    task = ["--task", options.task] if options.task else []
-    others = [part for name in ("drop", "one_hot") for part in _list_flag(name, getattr(options, name))]
-    report.next_commands(
-        ("gpflow-ext", "train", "--data", options.data, *target, *task, *others, "--model", best,
-         "--run-dir", "runs/best")
-    )  # fmt: skip
-
-
-def _list_flag(name: str, values: Sequence[str]) -> list[str]:
-    return [f"--{name.replace('_', '-')}", *values] if values else []
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--models", nargs="+")
+    own.add_argument("--folds")
+    shared = own.parse_known_args(arguments)[1]
+    report.next_commands(("gpflow-ext", "train", *shared, "--model", best, "--run-dir", "runs/best"))

@@ -124,6 +124,11 @@ def _add_task(data: Any) -> None:
         metavar="B",
         help="with --task events: along each column of --target, in which they are counted (default: 100, or 20 by 20)",
     )
+    data.add_argument(
+        "--exposure",
+        metavar="COL",
+        help="column of the exposures of counts: the time, area or population in which each was counted",
+    )
 
 
 def _add_columns(data: Any, several: bool) -> None:

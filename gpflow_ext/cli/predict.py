@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,25 +23,28 @@ examples
 The file needs a header line with the columns of the table that the model was trained on, in any order; their cells are read
 as they were then: dates, words, decimal commas. Further columns are ignored, or copied with --keep. Where the model knows
 no names, the columns that are not kept are its inputs in their order. Separators are comma, semicolon, tab or bar; .gz,
-.bz2 and .xz are compressed. A row that lacks an input gets empty predictions and is_finite 0. Memory does not grow with the
-file. The output appears under its name when it is whole.
+.bz2 and .xz are compressed. A row that lacks an input gets empty predictions and is_finite 0. A model of counts with exposures
+predicts the rate, which is the count at exposure one; --exposure names the column of those of the file. Memory does not
+grow with the file. The output appears under its name when it is whole.
 """
 
 
 class Columns(NamedTuple):
-    """Where in a line of the file things are."""
+    """Where in a line of the file things are; there may be no exposure."""
 
     width: int
     inputs: list[int]
     kept: list[int]
+    exposure: int | None = None
 
 
 class Batch(NamedTuple):
-    """Some rows of the file: the cells to keep, those of the model's columns, and their lines."""
+    """Some rows of the file: the cells to keep, those of the model's columns, their lines and exposures, if any."""
 
     kept: list[list[str]]
     cells: list[list[str]]
     lines: list[int]
+    exposures: list[str]
 
 
 def delimiter(line: str, path: Path) -> str:
@@ -50,24 +54,28 @@ def delimiter(line: str, path: Path) -> str:
     return max(",;\t|", key=line.count)
 
 
-def find_columns(header: Sequence[str], served: Any, keep: Sequence[str], path: Path) -> Columns:
-    """Return where the inputs of the model, or the columns of its table, and the columns to keep are."""
-    for name in keep:
-        if name not in header:
-            raise ValueError(f"--keep: {path} has no column {name!r}; it has {', '.join(header)}.")
+def find_columns(
+    header: Sequence[str], served: Any, keep: Sequence[str], path: Path, exposure: str | None = None
+) -> Columns:
+    """Return where the inputs of the model, or the columns of its table, the exposure and what is kept are."""
+    for flag, named in (("--keep", keep), ("--exposure", [] if exposure is None else [exposure])):
+        for name in named:
+            if name not in header:
+                raise ValueError(f"{flag}: {path} has no column {name!r}; it has {', '.join(header)}.")
     kept = [header.index(name) for name in keep]
+    exposed = None if exposure is None else header.index(exposure)
     names, what = served.manifest["data"]["feature_names"], "inputs"
     if served.treatment is not None:
         names, what = [column.name for column in served.treatment.columns], "columns"
     if names is None:
         width = served.manifest["data"]["D"]
-        inputs = [i for i in range(len(header)) if i not in kept]
+        inputs = [i for i in range(len(header)) if i not in kept and i != exposed]
         if len(inputs) != width:
             raise ValueError(
                 f"the model has {width} inputs without names; {path} has {len(inputs)} columns that are not kept: "
                 f"{', '.join(header[i] for i in inputs)}."
             )
-        return Columns(len(header), inputs, kept)
+        return Columns(len(header), inputs, kept, exposed)
     missing = [name for name in names if name not in header]
     if missing:
         raise ValueError(
@@ -78,12 +86,12 @@ def find_columns(header: Sequence[str], served: Any, keep: Sequence[str], path: 
     doubled = sorted({name for name in names if header.count(name) > 1})
     if doubled:
         raise ValueError(f"{path} has several columns named {', '.join(doubled)}.")
-    return Columns(len(header), [header.index(name) for name in names], kept)
+    return Columns(len(header), [header.index(name) for name in names], kept, exposed)
 
 
 def batches(lines: Any, columns: Columns, size: int, path: Path) -> Iterator[Batch]:
     """Yield ``size`` rows at a time."""
-    batch = Batch([], [], [])
+    batch = Batch([], [], [], [])
     for cells in lines:
         if not cells:
             continue
@@ -94,9 +102,10 @@ def batches(lines: Any, columns: Columns, size: int, path: Path) -> Iterator[Bat
         batch.kept.append([cells[i] for i in columns.kept])
         batch.cells.append([cells[i] for i in columns.inputs])
         batch.lines.append(lines.line_num)
+        batch.exposures.extend([] if columns.exposure is None else [cells[columns.exposure]])
         if len(batch.lines) == size:
             yield batch
-            batch = Batch([], [], [])
+            batch = Batch([], [], [], [])
     if batch.lines:
         yield batch
 
@@ -117,6 +126,39 @@ def answers(served: Any, batch: Batch, names: Sequence[str], path: Path) -> dict
         raise ValueError(
             f"{path}, line {batch.lines[row]}, column {problem.column!r}: {cell!r} is no number."
         ) from None
+
+
+def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path: Path) -> dict[str, Any]:
+    """Return predictions of counts at their exposures.
+
+    With E[λ] = m and Var[y] = v at exposure one, the count at exposure e has the mean e m and the variance
+    e m + e² (v − m): what exceeds Poisson's variance is that of the rate, times e².
+    """
+    import numpy as np
+
+    marks = {column.decimal for column in ([] if treatment is None else treatment.columns)} - {"."}
+    decimals = tuple(marks) if len(marks) == 1 else (".", ",")
+    read = zip(batch.exposures, batch.lines, strict=True)
+    e = np.array([_exposure(cell, decimals, f"{path}, line {line}, column {name!r}") for cell, line in read])
+    mean, variance = found["mean"], found["variance"]
+    e = e[:, None].astype(mean.dtype)
+    return {
+        "mean": e * mean,
+        "variance": e * mean + e * e * (variance - mean),
+        "is_finite": found["is_finite"] & np.isfinite(e[:, 0]),
+    }
+
+
+def _exposure(cell: str, decimals: Sequence[str], place: str) -> float:
+    """Return an exposure as a number, NaN where it is missing."""
+    if is_missing(cell):
+        return float("nan")
+    for decimal in decimals:
+        with contextlib.suppress(ValueError):
+            value = to_number(cell, decimal)
+            if value > 0.0:
+                return value
+    raise ValueError(f"{place}: {cell!r} is no positive number.")
 
 
 def _numbers(row: Sequence[str], line: int, names: Sequence[str], path: Path) -> list[float]:
@@ -158,7 +200,9 @@ def output_rows(found: dict[str, Any]) -> Iterator[list[str]]:
         yield [*(str(cell) if ok else "" for cell in cells), str(int(ok))]
 
 
-def predict(served: Any, data: Path, out: Path, keep: Sequence[str], size: int) -> tuple[int, int]:
+def predict(
+    served: Any, data: Path, out: Path, keep: Sequence[str], size: int, exposure: str | None = None
+) -> tuple[int, int]:
     """Predict all rows of a file; return how many there are, and how many of them have missing inputs."""
     rows = bad = 0
     with reading(data) as (text, raw), Progress(data) as progress, writing(out) as result:
@@ -166,17 +210,25 @@ def predict(served: Any, data: Path, out: Path, keep: Sequence[str], size: int) 
         text.seek(0)
         lines = csv.reader(text, delimiter=separator)
         header = [name.strip() for name in next(lines)]
-        columns = find_columns(header, served, keep, data)
+        columns = find_columns(header, served, keep, data, exposure)
         writer = csv.writer(result, lineterminator="\n")
         writer.writerow([*keep, *output_names(served)])
         names = [header[i] for i in columns.inputs]
         for batch in batches(lines, columns, size, data):
             found = answers(served, batch, names, data)
+            if exposure is not None:
+                found = exposed(found, batch, served.treatment, exposure, data)
             writer.writerows([*k, *p] for k, p in zip(batch.kept, output_rows(found), strict=True))
             rows += len(batch.lines)
             bad += int((~found["is_finite"]).sum())
             progress.at(raw.tell())
     return rows, bad
+
+
+def _had_exposures(served: Any) -> bool:
+    """Tell whether a model of counts was trained with exposures, which are a column of its targets."""
+    targets = served.manifest["signatures"]["predict_log_density"]["inputs"]["targets"]
+    return bool(served.manifest["task"] == "count" and targets["shape"][1] == 2)
 
 
 def parser(prog: str | None = "gpflow-ext predict") -> argparse.ArgumentParser:
@@ -186,6 +238,11 @@ def parser(prog: str | None = "gpflow-ext predict") -> argparse.ArgumentParser:
     new.add_argument("--data", type=Path, required=True, metavar="FILE.csv", help="the inputs")
     new.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="what to write")
     new.add_argument("--keep", nargs="+", default=[], metavar="COL", help="columns to copy")
+    new.add_argument(
+        "--exposure",
+        metavar="COL",
+        help="column of exposures: of a model of counts (default: one for each row)",
+    )
     new.add_argument(
         "--batch-size",
         type=flags.positive,
@@ -213,7 +270,15 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
     import gpflow_ext as gpx
 
     served = gpx.load_exported(options.model)
-    rows, bad = predict(served, options.data, options.out, options.keep, options.batch_size)
+    if options.exposure is not None and served.manifest["task"] != "count":
+        raise ValueError(
+            f"--exposure is for models of counts; the task of this one is {served.manifest['task']}."
+        )
+    rows, bad = predict(served, options.data, options.out, options.keep, options.batch_size, options.exposure)
     print(f"{rows} rows predicted, {options.out}")
+    if options.exposure is None and _had_exposures(served):
+        print(
+            "the means are rates, counts at exposure one: --exposure COL multiplies by a column of the file"
+        )
     if bad:
         print(f"{bad} of them have missing or infinite inputs: their predictions are empty, is_finite is 0")

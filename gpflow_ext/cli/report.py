@@ -74,10 +74,11 @@ def next_commands(*commands: Sequence[object]) -> None:
         print(f"  {shlex.join(map(str, command))}")
 
 
-def after_export(folder: Path, data: str) -> None:
-    """Print what may be done with an exported model."""
+def after_export(folder: Path, data: str, exposure: str | None = None) -> None:
+    """Print what may be done with a model that was exported from these data, and the column of exposures."""
     rows = data if Path(data).suffix else "new.csv"
+    exposed = () if exposure is None else ("--exposure", exposure)
     next_commands(
-        ("gpflow-ext", "predict", "--model", folder, "--data", rows, "--out", "predictions.csv"),
+        ("gpflow-ext", "predict", "--model", folder, "--data", rows, *exposed, "--out", "predictions.csv"),
         ("gpflow-ext", "serve", folder),
     )

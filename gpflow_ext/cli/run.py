@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -29,6 +30,7 @@ _FLAGS = (
     "dates",
     "decimal",
     "bins",
+    "exposure",
 )
 _NAMES = "|".join((*_FLAGS, *_SPELT))
 _LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
@@ -69,7 +71,9 @@ def run(main: Callable[[], None]) -> None:
     """Call ``main``; print a wrong input, or an interruption, as one message instead of a traceback."""
     quiet()
     try:
-        main()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            main()
     except KeyboardInterrupt as error:
         _fail(str(error) or "Interrupted.", 130)
     except BrokenPipeError:  # the reader of a pipe, such as head, has gone
@@ -130,6 +134,11 @@ def _flag(name: str) -> str:
 
 def _quoted(value: str) -> str:
     return value if re.fullmatch(r"[\w.:/+-]+", value) else f"'{value}'"
+
+
+def _show_warning(message: Warning | str, *where: object) -> None:
+    """Print a warning without the place in the code, which is nothing to the reader of a shell."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _fail(message: str, code: int) -> NoReturn:

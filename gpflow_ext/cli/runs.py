@@ -14,6 +14,7 @@ _LATER: dict[str, Any] = {
     "dates": [],
     "decimal": None,
     "bins": None,
+    "exposure": None,
     "float32": False,
 }  # flags that older runs have not; fmt: skip
 

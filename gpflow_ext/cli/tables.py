@@ -52,6 +52,7 @@ def _read(options: argparse.Namespace, task: str | None) -> Any:
         dates=dict(options.dates),
         decimal=options.decimal,
         bins=_bins(options),
+        exposure=getattr(options, "exposure", None),
         missing=options.missing,
         split=options.split,
         test_fraction=options.test_fraction,

@@ -76,14 +76,16 @@ def train(module: Any, name: str, options: argparse.Namespace, split: Any) -> No
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
     report.scores(metrics)
     if options.export is not None:
-        print(f"exported to {gpx.export(model, options.export, data=split, metrics=metrics)}")
+        print(
+            f"exported to {gpx.export(model, options.export, data=split, metrics=metrics, notes=split.notes)}"
+        )
     after(options)
 
 
 def after(options: argparse.Namespace) -> None:
     """Print the commands that come next."""
     if options.export is not None:
-        report.after_export(options.export, options.data)
+        report.after_export(options.export, options.data, getattr(options, "exposure", None))
     elif options.run_dir is not None:
         target = Path("saved_models", options.run_dir.name)
         report.next_commands(("gpflow-ext", "export", options.run_dir, target))

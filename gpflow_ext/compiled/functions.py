@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import collector, gradients, options
+from gpflow_ext.compiled import collector, gradients, options, products
 from gpflow_ext.compiled.structure import Apart, Structure, examine
 from gpflow_ext.numerics import linalg
 
@@ -207,6 +207,8 @@ class Compiled(Apart):
             *(tf.TensorSpec(part.shape, part.dtype) for part in self._structure.tensors),
             *([tf.TensorSpec([], tf.int64)] * len(self._counts)),
         ]
+        if any(spec.dtype == tf.float32 for spec in (*held, *flat)):
+            products.make_exact()
         before = gradients.registered()
         try:
             with linalg.expecting(_bucket(rows)), collector.paused():

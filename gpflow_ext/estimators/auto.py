@@ -49,9 +49,13 @@ class Auto:
         """The trained model."""
         return self.estimator.model_
 
-    def predict(self, rows: Any) -> npt.NDArray[Any]:
-        """Return labels or expected values for raw rows: a data frame, or an array [N, D] of numbers."""
-        found = self.estimator.predict(self._inputs(rows))
+    def predict(self, rows: Any, exposure: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+        """Return labels or expected values for raw rows: a data frame, or an array [N, D] of numbers.
+
+        Counts are those at the exposures [N], by default at exposure one.
+        """
+        exposed = {} if exposure is None else {"exposure": exposure}
+        found = self.estimator.predict(self._inputs(rows), **exposed)
         if self.split.task not in _CLASSES or self.split.labels is None:
             return found
         return np.asarray(self.split.labels)[found.astype(int)]
@@ -113,7 +117,7 @@ def auto(
     progress
         Show a progress bar; ``None`` does where standard error is a terminal.
     **options
-        Of `datasets.load`, such as ``missing="mean"``.
+        Of `datasets.load`, such as ``missing="mean"``, or ``exposure="days"`` of counts.
 
     Raises
     ------
@@ -187,7 +191,8 @@ def _compared(
         Y = np.column_stack([Y, split.exposure[0]])
     data, begin = (X[rows], Y[rows]), time.perf_counter()
     scores: dict[str, CrossValidation] = {}
-    with progress_bar.bar("candidates", len(found), 0, progress) as show:
+    with warnings.catch_warnings(), progress_bar.bar("candidates", len(found), 0, progress) as show:
+        warnings.simplefilter("ignore", UserWarning)  # of a candidate: its score tells what comes of it
         for number, (name, estimator) in enumerate(found.items()):
             if number >= SURE and time.perf_counter() - begin > budget:
                 break

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gpflow.functions import Constant
 from gpflow.kernels import Kernel
+from sklearn.utils.validation import check_is_fitted
 
 from gpflow_ext.estimators import checked
 from gpflow_ext.estimators.base import Array
@@ -109,14 +110,17 @@ class GPCountRegressor(RealEstimator):
     def predict(self, X: npt.ArrayLike, return_std: bool = False, exposure: Any = None) -> Any:
         """Return the expected count at inputs [N, D], [N], and with ``return_std`` its deviation, [N].
 
-        ``exposure`` [N] is one by default; with others the expectation alone is there.
+        ``exposure`` [N] is one by default. With E[λ] = m and Var[y] = v there, the count at exposure e has
+        the mean e m and the variance e m + e² (v − m).
         """
         if exposure is None:
             return self._predict(X, return_std)
-        if return_std:
-            raise ValueError("return_std=True is for counts at exposure one: leave out exposure")
-        inputs = checked.inputs(self, X)
-        return self._predict(X, False) * checked.column(exposure, "exposure", inputs)
+        check_is_fitted(self)
+        exposures = checked.column(exposure, "exposure", checked.inputs(self, X))
+        mean, deviation = self._predict(X, True)
+        expected = exposures * mean
+        excess = np.square(exposures) * (np.square(deviation) - mean)  # from the rate: above Poisson's
+        return (expected, np.sqrt(expected + excess)) if return_std else expected
 
     def score_samples(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, exposure: Any = None) -> Array:
         """Return the log predictive probability of counts y [N] at inputs [N, D] and exposures [N], as [N].

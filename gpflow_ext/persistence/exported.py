@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.compiled import make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 
 from .verify import read_manifest, verified_copy, version_folder
@@ -66,6 +67,8 @@ class Exported:
         self.labels: tuple[str, ...] | None = tuple(self.manifest["labels"] or ()) or None
         columns = self.manifest.get("columns")
         self.treatment = None if columns is None else Treatment.from_plain(columns)
+        if manifest["dtype"] == "float32":
+            make_exact()
         self._loaded = loaded
         self._signatures = loaded.signatures
 

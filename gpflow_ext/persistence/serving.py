@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
-from gpflow_ext.compiled import collector, examine, gradients
+from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 
@@ -58,6 +58,8 @@ def build(
     treatment
         How raw columns become inputs: there is a signature that takes them, then.
     """
+    if mean.dtype == np.float32:
+        make_exact()
     frozen = gpflow.utilities.deepcopy(model)
     predictions, per_output = _predictor(frozen, profile)
     graph = _Graph(predictions, mean, scale, labels)

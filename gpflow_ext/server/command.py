@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -58,13 +58,18 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     return new
 
 
-def main(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Serve from the command line."""
+def main(
+    arguments: Sequence[str] | None = None,
+    prog: str | None = None,
+    start: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve from the command line; ``start`` is called before TensorFlow is imported."""
     options = parser(prog).parse_args(arguments)
     for path, kind in ((options.model, "exported model"), (options.key, "key")):
         if path is not None and not path.exists():  # said before TensorFlow is imported
             raise SystemExit(f"error: there is no {kind} at {path}")
     try:
+        start()
         import uvicorn
 
         from .app import make_app

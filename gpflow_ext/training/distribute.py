@@ -125,6 +125,11 @@ class Shards:
         if not isinstance(
             strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
         ):
+            if isinstance(strategy, tf.distribute.TPUStrategy):
+                raise ValueError(
+                    "TPUStrategy is not supported: train on one TPU core with `jit_compile=True` and no "
+                    '`strategy`, or predict there by a model exported with `profile="stablehlo"`.'
+                )
             raise ValueError(
                 "`strategy` must be a tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy; "
                 f"got {strategy!r}."

@@ -16,7 +16,7 @@ from marks import others_slow
 
 import gpflow_ext as gpx
 from conformance.holders import ALL, FREE, SITES, EPOnDense, points, variables
-from gpflow_ext.persistence import Checkpoints
+from gpflow_ext.persistence.checkpoint import Checkpoints
 
 MODELS = ALL
 XNEW = points()

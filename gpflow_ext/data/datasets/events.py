@@ -20,6 +20,8 @@ def count_events(table: Table, request: Request, known: Known) -> Raw:
     the first to the last along each axis: an interval of observation that is longer is not known here, and
     the intensity at its ends is that of where events were.
     """
+    if request.exposure is not None:
+        raise ValueError(f"exposure={request.exposure!r} is for counts: that of an event's bin is its size.")
     names = [name for name in table.names if name not in (*request.drop, *known.exclude)]
     if request.target is not None:
         names = [request.target] if isinstance(request.target, str) else list(request.target)

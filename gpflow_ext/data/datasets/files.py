@@ -19,7 +19,7 @@ from gpflow_ext.data.reading import cells
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import from_frame, is_frame, read_parquet
-from gpflow_ext.data.reading.inference import DECIMAL, Asked, infer, numbers
+from gpflow_ext.data.reading.inference import DECIMAL, Asked, Found, infer, numbers
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
 from gpflow_ext.data.reading.table import Table, text
 from gpflow_ext.data.reading.text import read_text
@@ -50,7 +50,8 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
         raise TableError(table.name, [Problem(what, table.names[0], advice=advice)])
     targets = _choose_targets(request, known, table)
     marker = known.published[0] if known.published else ""
-    aside = [*known.targets, *known.exclude, known.exposure or "", marker]
+    exposure = request.exposure or known.exposure or ""
+    aside = [*known.targets, *known.exclude, exposure, marker]
     excluded = [name for name in table.names if name in aside and name not in targets]
     raw = _assemble(table, targets, excluded, request, known)
     if table.second is not None:
@@ -75,6 +76,7 @@ def _with_test(table: Table, source: Any) -> Table:
 
 def _check_arguments(table: Table, request: Request) -> None:
     given = {name: tuple(getattr(request, name)) for name in ("drop", "one_hot", "categories", "dates")}
+    given["exposure"] = () if request.exposure is None else (request.exposure,)
     check_columns(table.name, given, table.names)
     wrong = {name: order for name, order in request.dates.items() if order not in ORDERS}
     if wrong:
@@ -92,6 +94,8 @@ def _choose_targets(request: Request, known: Known, table: Table) -> tuple[str, 
         raise TableError(table.name, [Problem(what, remedies=remedies, advice=advice)])
     targets = (target,) if isinstance(target, str) else target
     check_columns(table.name, {"target": targets}, table.names)
+    if request.exposure in (*targets, *request.drop, *request.one_hot):
+        raise ValueError(f"exposure={request.exposure!r} cannot be in target, drop or one_hot; take it out.")
     for name in targets:
         if name in (*request.drop, *request.one_hot, *request.dates):
             raise ValueError(f"the target {name!r} cannot be in drop, one_hot or dates; take it out.")
@@ -105,7 +109,8 @@ def _assemble(
     names = [name for name in table.names if name not in (*targets, *excluded, *request.drop)]
     asked = Asked(request.one_hot, request.categories, request.dates, request.decimal)
     found = infer(table, names, asked)
-    columns, problems = [], list(found.problems)
+    exposure = _exposures(table, request.exposure or known.exposure, asked)
+    columns, problems = [], [*found.problems, *exposure.problems]
     for name in targets:
         column, wrong = _target(table, name, request)
         columns.append(column)
@@ -117,8 +122,10 @@ def _assemble(
         problems += _words_among(targets, columns)
     if problems and not all(column.dtype != object and len(column) for column in columns):
         columns = columns[:1]  # what is wrong with them is known
-    notes = [f"column {name} is kept out of the inputs" for name in excluded]
+    notes = [f"column {name} is kept out of the inputs" for name in excluded if name != request.exposure]
     notes += [f"column {name} was dropped as asked" for name in request.drop]
+    if request.exposure is not None:
+        notes.append(f"column {request.exposure} is the exposure of the counts: rates are predicted")
     target = targets[0]
     return Raw(
         name=table.name,
@@ -131,7 +138,8 @@ def _assemble(
         task=known.targets.get(target),
         labels=known.labels if target == next(iter(known.targets), None) else None,
         order=table.levels.get(target),
-        exposure=_optional(table, known.exposure),
+        exposure=exposure.values[0][:, 0] if exposure.values else None,
+        exposure_name=request.exposure or known.exposure or "",
         place=table.place,
         notes=(*known.notes, *notes, *found.notes),
         columns=found.columns,
@@ -187,5 +195,17 @@ def _must_be_numbers(name: str, table: Table) -> Floats:
     return values
 
 
-def _optional(table: Table, name: str | None) -> Floats | None:
-    return _must_be_numbers(name, table) if name and name in table.names else None
+def _exposures(table: Table, name: str | None, asked: Asked) -> Found:
+    """Return the exposures of counts, if the table has them, read as the numbers of inputs are."""
+    if not name or name not in table.names:
+        return Found((), (), (), ())
+    found = infer(table, [name], asked)
+    kinds = [column.kind for column in found.columns]
+    if kinds == ["number"]:
+        return found
+    problems = [
+        replace(each, remedies=tuple(remedy for remedy in each.remedies if remedy.argument == "decimal"))
+        for each in found.problems
+    ]
+    what = f"the exposure {name!r} must hold numbers; it was read as {listed(kinds) or 'one text alone'}"
+    return Found((), (), (), tuple(problems) or (Problem(what, name, advice="name another column"),))

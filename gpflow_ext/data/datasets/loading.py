@@ -9,7 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpflow_ext.data.datasets.missing import MISSING, fill_with_mean, infinite, note_constant, treat_missing
+from gpflow_ext.data.datasets.missing import (
+    MISSING,
+    fill_with_mean,
+    infinite,
+    not_positive,
+    note_constant,
+    treat_missing,
+)
 from gpflow_ext.data.datasets.raw import Raw, Request
 from gpflow_ext.data.datasets.sources import find
 from gpflow_ext.data.datasets.split import Floats, Rows, Scaler, Split, choose_rows
@@ -35,6 +42,7 @@ def load(
     dates: Mapping[str, str] | None = None,
     decimal: str | None = None,
     bins: int | Sequence[int] | None = None,
+    exposure: str | None = None,
     test: Any = None,
     dtype: DTypeLike | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -86,6 +94,9 @@ def load(
     bins
         For events, how many bins along each axis, one number for all; by default 100 on a line, 20 by 20 in
         the plane.
+    exposure
+        Of counts, the column of their exposures: the time, area or population in which each was counted. The
+        task is then "counts", the column is no input, and what is predicted is a rate.
     test
         Table with the test rows, with the columns of the first.
     dtype
@@ -118,11 +129,11 @@ def load(
     target = target if target is None or isinstance(target, str) else tuple(target)
     sizes = tuple(bins) if isinstance(bins, Sequence) else bins
     orders = {column: tuple(map(str, levels)) for column, levels in (categories or {}).items()}
-    known = check_task(task)
+    known = _task_with(exposure, check_task(task))
     raw = find(
         Request(
-            name, target, task, tuple(drop), tuple(one_hot), orders, dict(dates or {}), decimal, sizes, test,
-            split, data_dir, offline,
+            name, target, task or known, tuple(drop), tuple(one_hot), orders, dict(dates or {}), decimal,
+            sizes, exposure, test, split, data_dir, offline,
         )
     )  # fmt: skip
     raw, kept, encoded = _prepared(raw, missing, known, orders)
@@ -174,7 +185,7 @@ def _prepared(
     raw: Raw, missing: str, task: str | None, orders: Mapping[str, Sequence[str]]
 ) -> tuple[Raw, Rows, EncodedTarget]:
     """Return the data without what models cannot take, the rows kept, the target; or all problems."""
-    problems = [*raw.problems, *infinite(raw)]
+    problems = [*raw.problems, *infinite(raw), *not_positive(raw, missing)]
     raw, kept, found = treat_missing(raw, missing)
     problems += found
     is_whole = not (np.any(raw.y == "") if raw.y.dtype == object else np.isnan(raw.y).any())
@@ -209,6 +220,13 @@ def _check_arguments(
         raise ValueError("drop and one_hot take lists of column names, such as drop=['id'].")
 
 
+def _task_with(exposure: str | None, task: str | None) -> str | None:
+    """Return the task of counts where there are exposures, which no other has."""
+    if exposure is not None and task not in (None, "count"):
+        raise ValueError(f"exposure={exposure!r} is for task='counts'; leave one of them out.")
+    return "count" if exposure is not None else task
+
+
 def _divide(
     raw: Raw, encoded: EncodedTarget, split: str | None, test_fraction: float, seed: int
 ) -> tuple[tuple[Rows, Rows], list[str]]:
@@ -235,8 +253,5 @@ def _exposures(
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
     if raw.exposure is None:
         return None
-    wrong = np.flatnonzero(~(raw.exposure > 0))
-    if wrong.size:
-        raise ValueError(f"{raw.place(wrong[0])}: the exposure must be a positive number; correct it.")
     column = raw.exposure[:, None]
     return _cast(column[rows[0]], dtype, raw.name), _cast(column[rows[1]], dtype, raw.name)

@@ -32,6 +32,21 @@ def infinite(raw: Raw) -> list[Problem]:
     return problems
 
 
+def not_positive(raw: Raw, missing: str) -> list[Problem]:
+    """Return the exposures that are no positive finite numbers; to fill in a mean is for inputs alone."""
+    if raw.exposure is None:
+        return []
+    wrong = ~((raw.exposure > 0.0) & np.isfinite(raw.exposure))
+    rows = np.flatnonzero(wrong if missing == "mean" else wrong & ~np.isnan(raw.exposure))
+    if not rows.size:
+        return []
+    what = (
+        f"{raw.place(rows[0])}, column {raw.exposure_name!r} is {raw.exposure[rows[0]]:g}: an exposure is a "
+        f"positive number ({rows.size} such cells)"
+    )
+    return [Problem(what, raw.exposure_name, _ints(rows), advice="correct or remove the row")]
+
+
 def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
     """Find or drop rows with missing values, and return the rows that were kept, and what is wrong.
 
@@ -56,13 +71,18 @@ def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
 
 
 def _gaps(raw: Raw) -> tuple[Sequence[str], NDArray[np.bool_]]:
-    """Return the names of the raw columns, or of the inputs where there are none, and their gaps [N, C]."""
-    in_X = np.isnan(raw.X)
-    if raw.columns is None:
-        return raw.feature_names, in_X
-    widths = [len(column.input_names) for column in raw.columns]
-    firsts = np.cumsum([0, *widths])[: len(widths)]
-    return [column.name for column in raw.columns], in_X[:, firsts]
+    """Return the names of the raw columns, or of the inputs where there are none, and their gaps [N, C].
+
+    Exposures come last.
+    """
+    names, in_X = list(raw.feature_names), np.isnan(raw.X)
+    if raw.columns is not None:
+        widths = [len(column.input_names) for column in raw.columns]
+        in_X = in_X[:, np.cumsum([0, *widths])[: len(widths)]]
+        names = [column.name for column in raw.columns]
+    if raw.exposure is not None:
+        names, in_X = [*names, raw.exposure_name], np.column_stack([in_X, np.isnan(raw.exposure)])
+    return names, in_X
 
 
 def _refused(
@@ -82,7 +102,8 @@ def _refused(
         f"the first in {raw.place(first)}, column {column!r}"
         f"{' (to keep them is for several targets)' if missing == 'keep' else ''}"
     )
-    remedies = [Remedy("missing", "drop"), *([] if in_y.any() else [Remedy("missing", "mean")])]
+    filled = not in_y.any() and (raw.exposure is None or not in_X[:, -1].any())  # inputs alone
+    remedies = [Remedy("missing", "drop"), *([Remedy("missing", "mean")] if filled else [])]
     if in_y.any() and not in_X.any() and raw.y.ndim == 2 and raw.y.shape[1] > 1:
         remedies.append(Remedy("missing", "keep"))
     return Problem(what, columns[0] if len(columns) == 1 else None, _ints(affected), tuple(remedies))

@@ -31,6 +31,7 @@ class Request:
     dates: Mapping[str, str] = field(default_factory=dict)
     decimal: str | None = None
     bins: int | tuple[int, ...] | None = None
+    exposure: str | None = None
     test: str | os.PathLike[str] | None = None
     split: str | None = None
     data_dir: str | os.PathLike[str] | None = None
@@ -56,6 +57,7 @@ class Raw:
     labels: tuple[str, ...] | None = None
     order: tuple[str, ...] | None = None  # of the classes, where the source tells it
     exposure: Floats | None = None
+    exposure_name: str = "exposure"
     test: NDArray[np.bool_] | None = None
     place: Place = lambda row: f"row {row + 1}"
     notes: tuple[str, ...] = ()
@@ -77,7 +79,7 @@ def check_columns(table: str, asked: Mapping[str, Sequence[str]], names: Sequenc
 
 def without(raw: Raw, request: Request) -> Raw:
     """Leave out the inputs to be dropped, and refuse what a source of plain arrays does not offer."""
-    for argument in ("one_hot", "categories", "dates", "decimal", "bins"):
+    for argument in ("one_hot", "categories", "dates", "decimal", "bins", "exposure"):
         if getattr(request, argument):
             raise ValueError(f"{argument}= is for the columns of a table; {raw.name!r} is none.")
     if request.target is not None and request.target != raw.target:

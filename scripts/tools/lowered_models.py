@@ -1,0 +1,131 @@
+"""What `scripts.tools.lower` runs: ordinary fits, samples and predictions of small models, each with its own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import gpflow_ext as gpx
+from gpflow_ext import likelihoods, models
+from gpflow_ext.sampling.tuning import Setting
+
+N, M, D = 48, 12, 3
+Run = Callable[[], Any]  # returns the model
+
+
+def _data(kind: str) -> tuple[Any, Any]:
+    """Return inputs [N, D] and targets [N, 1] or, of ``"outputs"``, [N, 3]."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D))
+    F = np.stack([X[:, 0], np.sin(2.0 * X[:, 1]), X[:, 2] ** 2 - 1.0], axis=1)
+    noise = 0.3 * rng.normal(size=(N, 1))
+    targets = {
+        "binary": F[:, :1] + noise > 0.0,
+        "classes": F.argmax(axis=1)[:, None],
+        "counts": rng.poisson(np.exp(F[:, 1:2])),
+        "real": F[:, :1] + noise,
+        "outputs": F,
+    }
+    dtype = gpflow.default_float()
+    return X.astype(dtype), targets[kind].astype(dtype)
+
+
+def _kernel() -> gpflow.kernels.Kernel:
+    return gpflow.kernels.SquaredExponential(lengthscales=1.5)
+
+
+def _points() -> Any:
+    return _data("real")[0][:M].copy()
+
+
+def _fit(model: Any, data: Any = None, **options: Any) -> Any:
+    gpx.fit(model, data, steps=2, progress=False, **options)
+    return model
+
+
+def _kmm(**options: Any) -> Any:
+    where = {"inducing_variable": _points()} if options.pop("inducing", False) else {}
+    model = models.VGPKMM(_data("binary"), _kernel(), likelihoods.BernoulliLogit(), **where)
+    return _fit(model, hyper_updates=2, site_updates=3, **options)
+
+
+def _ep(kind: str = "binary", **options: Any) -> Any:
+    likelihood = likelihoods.BernoulliProbit() if kind == "binary" else likelihoods.RobustMax(3)
+    model = models.SparseEP(_data(kind), _kernel(), likelihood, inducing_variable=_points())
+    return _fit(model, **options)
+
+
+def _sites(model: Any) -> Any:
+    return _fit(model, hyper_updates=2, site_updates=3)
+
+
+def _robust_max(**options: Any) -> Any:
+    return _fit(models.SVGPRobustMax(_kernel(), 3, _points(), num_data=N), _data("classes"), **options)
+
+
+def _network(posterior: Literal["collapsed", "tensor"] = "collapsed", **options: Any) -> Any:
+    return _fit(models.GPRNTensor(_data("outputs"), _kernel(), _kernel(), 2, posterior=posterior), **options)
+
+
+def _svgp(recipe: str) -> Any:
+    likelihood = likelihoods.PoissonLog()
+    model = gpflow.models.SVGP(_kernel(), likelihood, _points(), num_data=N, whiten=True)
+    return _fit(model, _data("counts"), recipe=recipe, minibatch_size=16)
+
+
+def _sampled(precondition: str | None, tuner: Any = None, **options: Any) -> Any:
+    model = models.SGPMCFreeForm(
+        _data("binary"), _kernel(), likelihoods.BernoulliProbit(), inducing_variable=_points()
+    )
+    for parameter in model.kernel.trainable_parameters:
+        parameter.prior = tfp.distributions.Gamma(*map(gpflow.utilities.to_default_float, (2.0, 1.0)))
+    gpx.gaussian_approximation(model, steps=2, free_inducing=False)
+    gpx.sample(
+        model, 4, 4, tuner=tuner or Setting(0.2, 5), precondition=precondition, approximate=False, warm_up=2,
+        progress=False, check=False, **options,
+    )  # fmt: skip
+    return model
+
+
+def _gaussian() -> Any:
+    return _fit(gpflow.models.GPR(_data("real"), _kernel()))
+
+
+RUNS: dict[str, Run] = {
+    "VGPKMM": _kmm,
+    "VGPKMM, Algorithm 1": lambda: _kmm(method="algorithm1"),
+    "VGPKMM, inducing points": lambda: _kmm(inducing=True),
+    "SparseEP": _ep,
+    "SparseEP, minibatches": lambda: _ep(minibatch_size=16),
+    "SparseEP, classes": lambda: _ep("classes"),
+    "GPLaplace": lambda: _sites(models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit())),
+    "GPTaylor": lambda: _sites(
+        models.GPTaylor(_data("binary"), _kernel(), likelihoods.BernoulliLogit(), inducing_variable=_points())
+    ),
+    "GPJaakkola": lambda: _sites(
+        models.GPJaakkola(_data("binary"), _kernel(), likelihoods.BernoulliLogit(bound="jaakkola"))
+    ),
+    "SVGPRobustMax": _robust_max,
+    "SVGPRobustMax, minibatches": lambda: _robust_max(minibatch_size=16),
+    "GPRNTensor": _network,
+    "GPRNTensor, tensor": lambda: _network("tensor"),
+    "SVGP, natural gradients": lambda: _svgp("svi_natural"),
+    "SGPMCFreeForm, vb": lambda: _sampled("vb"),
+    "SGPMCFreeForm, conditional": lambda: _sampled("conditional"),
+    "SGPMCFreeForm, ChEES": lambda: _sampled("vb", "chees", tuning={"iterations": 4}),
+    "SGPMCFreeForm, Gibbs": lambda: _sampled(None, Setting(0.2, 5, 0.1)),
+    "SGPMCFreeForm, NUTS": lambda: _sampled("vb", "nuts", tuning={"iterations": 2}),
+    "GPR": _gaussian,
+}
+PREDICTIONS = ("predict_f", "predict_y")
+ROWS = 16  # of a prediction
+
+
+def new_rows() -> tf.Tensor:
+    """Return inputs to predict at, [ROWS, D]."""
+    return tf.constant(_data("real")[0][:ROWS] + 0.1)

@@ -1,0 +1,67 @@
+"""The page of what lowers: docs/results/lowering.md, made from the records of `scripts.tools.lower`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..shared import report
+from ..shared.journal import Record
+
+HEADER = """# Without TensorFlow
+
+No GPU and no TPU was used for this page, nor for any other figure of this guide. What it shows is that whatever the fits,
+samples and predictions of small models compile (48 data, 12 inducing points, three inputs) is a program of StableHLO, the
+portable language of XLA, and that another runtime, JAX's PJRT client on the CPU, returns for it what TensorFlow's own graph
+returns. The same files run on a GPU or a TPU where JAX has one, without TensorFlow and without this package:
+
+    python -m scripts.tools.lower FOLDER                    # with TensorFlow: programs, inputs, TensorFlow's results
+    python scripts/tools/run_pjrt.py FOLDER --repeats 10    # with JAX alone, on its default device
+
+*Difference* is the largest one from TensorFlow's graph, relative to the largest entry of an output where that is above one.
+It stays below 1e-12 (1e-5 in single precision) but where rounding is amplified, which `LOOSER` in `scripts/tools/lower.py`
+names with the reason. *Inexact* counts the products of float32 that a device may round to TensorFloat-32 or bfloat16;
+`gpx.allow_tf32()` is what would make it more than zero. *Calls* are custom calls, whose names a runtime has to know.
+Seconds to lower, and to compile on the CPU, which unrolls what a GPU hands to its libraries, are those of a busy machine
+with two cores.
+"""
+
+
+def write(records: Sequence[Record], path: Path) -> None:
+    """Write the page."""
+    parts = [HEADER]
+    for dtype in ("float64", "float32"):
+        found = [each for each in records if each["dtype"] == dtype]
+        if found:
+            rows = [_row(each["model"], one) for each in found for one in each["functions"]]
+            parts += [f"## {dtype}", report.table(COLUMNS, rows)]
+    parts.append("Measured:\n\n" + "".join(sorted({_where(each) for each in records})))
+    report.write(path, "\n".join(parts))
+
+
+COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "difference")  # fmt: skip
+
+
+def _row(model: str, found: dict[str, Any]) -> list[str]:
+    names = [model, f"`{found['function']}`"]
+    if "error" in found:
+        return [*names, found["error"].replace("|", " ").replace("\n", " ")[:60], *["–"] * (len(COLUMNS) - 3)]
+    return [
+        *names,
+        report.number(found["artefact"] / 1000.0),
+        str(found["ops"]),
+        str(found["kinds"]["while"]),
+        str(found["products"]),
+        str(found["inexact"]),
+        ", ".join(found["custom_calls"]) or "none",
+        report.number(found["lower_s"], 2),
+        report.number(found["compile_s"], 2),
+        f"{found['difference']:.0e}",
+    ]
+
+
+def _where(found: Record) -> str:
+    runtime = next((f"jax {one['jax']}" for one in found["functions"] if "jax" in one), "no runtime")
+    sentence = report.describe(found["environment"], found["dtype"]).removesuffix(", no XLA.")
+    return f"- {found['model']}: {sentence}, {runtime}.\n"

@@ -1,0 +1,91 @@
+"""Run lowered programs on the default device of JAX, and compare what they return with TensorFlow's results.
+
+    python scripts/tools/run_pjrt.py FOLDER [--repeats 10]
+
+Needs JAX and `predict_jax.py` of the folder above alone. For each program that `scripts.tools.lower` wrote there prints a JSON line: seconds to compile and of a
+call, the best of the repeats with the inputs on the device, and the largest difference from TensorFlow, relative to the
+largest entry of an output where that is above one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from predict_jax import program
+
+Array = np.ndarray[Any, Any]
+
+
+def run(path: Path, repeats: int = 1) -> dict[str, Any]:
+    """Run one program, ``path`` without its suffixes."""
+    about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    call = program(path.with_suffix(".stablehlo").read_bytes(), about["inputs"], about["outputs"])
+    with np.load(path.with_suffix(".npz")) as arrays:
+        inputs = [jax.device_put(arrays[f"in_{k}"]) for k in range(len(about["inputs"]))]
+        wanted = [arrays[f"out_{k}"] for k in range(len(about["outputs"]))]
+    begin = time.perf_counter()
+    compiled = jax.jit(call).lower(*inputs).compile()
+    compile_seconds = time.perf_counter() - begin
+    found = jax.block_until_ready(compiled(*inputs))
+    seconds = math.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(*inputs))
+        seconds = min(seconds, time.perf_counter() - begin)
+    return {
+        "program": path.name,
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "compile_s": round(compile_seconds, 3),
+        "call_s": float(f"{seconds:.3g}"),
+        "difference": max(map(difference, found, wanted), default=0.0),
+    }
+
+
+def difference(found: Any, wanted: Array) -> float:
+    """Return the largest difference, relative to max(1, |wanted|); infinite where not the same are numbers."""
+    ours, theirs = np.asarray(found).astype(np.float64), wanted.astype(np.float64)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))  # infinities too
+    if not np.isfinite(ours - theirs)[~same].all():
+        return math.inf
+    size = max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)))
+    return float(np.abs(ours - theirs)[~same].max(initial=0.0)) / size
+
+
+def programs(folder: Path) -> Iterator[Path]:
+    """Yield the programs of a folder."""
+    for path in sorted(folder.glob("*.stablehlo")):
+        yield path.with_suffix("")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_enable_x64", True)
+    failed = 0
+    for path in programs(options.folder):
+        try:
+            line = run(path, options.repeats)
+        except Exception as error:  # of any kind: the others shall still run
+            line = {"program": path.name, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+            failed += 1
+        print(json.dumps(line), flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""The benchmarks of `auto` and of the classifier at a tiny size: they measure, resume and tell who was behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+import gpflow_ext as gpx
+from scripts.benchmarks import auto, classifier, defaults_peers, defaults_tables
+from scripts.shared.journal import Journal
+from scripts.tools import make_zoo
+
+RNG = np.random.default_rng(0)
+EXPOSURES = np.geomspace(0.1, 1000.0, 60)[:, None]
+COUNTS = RNG.poisson(3.0 * EXPOSURES)
+INPUTS = RNG.normal(size=(60, 1))
+
+
+def _counts(beside: bool) -> gpx.datasets.Split:
+    """Return counts of one rate, the exposures beside them or in the targets too, as the command line has them."""
+    Y = np.hstack([COUNTS, EXPOSURES]) if beside else COUNTS
+    train, test = (slice(0, None, 2), slice(1, None, 2))
+    return gpx.datasets.Split(
+        train=(INPUTS[train], Y[train].astype(float)),
+        test=(INPUTS[test], Y[test].astype(float)),
+        name="counts",
+        task="count",
+        feature_names=("x",),
+        target="y",
+        labels=None,
+        scaler=gpx.datasets.Scaler.identity(1),
+        seed=0,
+        sha256="",
+        source="",
+        notes=(),
+        rows=(np.arange(0, 60, 2), np.arange(1, 60, 2)),
+        exposure=(EXPOSURES[train], EXPOSURES[test]),
+    )
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_baseline_of_counts_uses_their_exposures_once(beside: bool) -> None:
+    """The counts are Poisson's at three times the exposure: no model predicts them better than that rate."""
+    part = defaults_tables.part_of(_counts(beside), "count")
+    np.testing.assert_array_equal(part.Y, np.hstack([COUNTS, EXPOSURES])[::2])
+    np.testing.assert_array_equal(part.Y_test, np.hstack([COUNTS, EXPOSURES])[1::2])
+    import scipy.stats
+
+    best = -scipy.stats.poisson.logpmf(COUNTS, 3.0 * EXPOSURES)[1::2].mean()
+    [sentence] = make_zoo._baseline(_counts(beside))
+    assert float(sentence.rstrip(".").split("nlpd ")[1]) == pytest.approx(best, abs=0.15)
+
+
+def test_auto_and_the_estimator_are_given_exposures() -> None:
+    """Rates that do not vary: without the exposures the counts would be spread over four decades."""
+    part = defaults_tables.part_of(_counts(True), "count")
+    blind = part._replace(Y=part.Y[:, :1], Y_test=part.Y_test[:, :1])
+    assert auto.by_estimator(part)["nlpd"] < auto.by_estimator(blind)["nlpd"] - 1.0
+
+
+def test_auto_is_measured_beside_the_others_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults_peers, "peers", lambda part: {"linear": defaults_peers._bayesian_ridge})
+    options = argparse.Namespace(splits=1, rows=25, tables=["diabetes", "linnerud"], budget=1e-3)
+    path = tmp_path / "page.jsonl"
+    auto.run(options, Journal(path))
+    first = path.read_text(encoding="utf-8")
+    monkeypatch.setattr(auto, "guarded", lambda *_: pytest.fail("measured again"))
+    auto.run(options, Journal(path))
+    assert path.read_text(encoding="utf-8") == first
+    records = [json.loads(line) for line in first.splitlines()]
+    assert [(each["table"], each["model"]) for each in records] == [
+        ("diabetes", "auto"), ("diabetes", "estimator"), ("diabetes", "linear")
+    ]  # fmt: skip
+    assert records[0]["chosen"] in ("linear", "Matérn 5/2")
+    assert all(0.5 < each["nlpd"] < 2.5 for each in records)  # nats, of targets of variance one
+    assert "| diabetes | 25 |" in auto.text(records)
+
+
+def test_the_page_tells_where_auto_is_behind_and_what_failed() -> None:
+    def of(table: str, model: str, nlpd: float, **more: Any) -> dict[str, Any]:
+        return {"table": table, "split": 0, "rows": 9, "model": model, "nlpd": nlpd, "seconds": 1.0, **more}
+
+    records = [
+        of("a", "auto", 0.50, chosen="linear"),
+        of("a", "linear", 0.45),
+        of("b", "auto", 0.30, chosen="Matérn 5/2"),
+        of("b", "estimator", 0.10),  # ours is no peer
+        of("b", "linear", 0.31),
+        {**of("b", "boosting", 0.0), "failed": "ArithmeticError: no"},
+    ]
+    del records[-1]["nlpd"]
+    page = auto.text(records)
+    assert "behind the best of the others on 1 of 2 tables: a (by 0.050)." in page
+    assert "| a | 9 | 0.500 (1.0) | **0.450** (1.0) | – | – | linear |" in page
+    assert "- b, boosting: ArithmeticError: no" in page
+    assert auto.guarded(lambda: {"nlpd": float("nan"), "error": 0.5}) == {"error": 0.5}
+    assert auto.guarded(lambda: 1 / 0) == {"failed": "ZeroDivisionError: division by zero"}
+
+
+@pytest.mark.filterwarnings("ignore:kernel:UserWarning")  # so few rows may be told by the prior alone
+def test_the_classifier_is_timed_and_tried_on_wrong_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = RNG.normal(size=(60, 2))
+    parts = [(X[rows], (X[rows, :1] > 0.0).astype(float)) for rows in (slice(0, 40), slice(40, 60))]
+    monkeypatch.setattr(gpx.datasets, "load", lambda name, seed: parts)
+    monkeypatch.setattr(classifier, "NOISY", ("breast_cancer",))
+    path = tmp_path / "page.jsonl"
+    classifier.run(argparse.Namespace(splits=1, sizes=[40]), Journal(path))
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [each["what"] for each in records] == 3 * ["noise"] + 3 * ["seconds"]
+    assert all(0.0 < each["nlpd"] < 0.75 and each["seconds"] > 0.0 for each in records)
+    page = classifier.text(records)
+    assert "| 40 | scikit-learn GP |" in page
+    assert "| breast_cancer | 0 | GPClassifier, label noise |" in page

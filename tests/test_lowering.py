@@ -1,0 +1,101 @@
+"""What is compiled lowers to StableHLO, which another runtime of XLA runs with the same results, in exact products."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.compiled import make_exact
+from gpflow_ext.persistence import stablehlo
+from scripts.tools import lower, lowered_models
+
+needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra stablehlo")
+QUICK = ("GPR",)
+MODELS = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in lowered_models.RUNS
+]
+# XLA's own names, which each of its devices expands.
+CUSTOM_CALLS = {"Qr", "ProductOfElementaryHouseholderReflectors"}
+
+
+@pytest.fixture(autouse=True)
+def tensorfloat():
+    """TensorFlow's default, whatever another test has left."""
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    yield
+    gpx.allow_tf32(False)
+
+
+@needs_jax
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", MODELS)
+def test_pjrt_returns_what_tensorflow_returns(name: str, dtype: str, tmp_path: Path, record_property) -> None:
+    rows = lower.measured(name, dtype, tmp_path)
+    assert rows
+    for row in rows:
+        assert "error" not in row, row
+        assert set(row["custom_calls"]) <= CUSTOM_CALLS
+        assert row["inexact"] == 0
+        assert row["float64"] == (dtype == "float64")
+        record_property(row["function"], row["difference"])
+        assert row["difference"] <= lower.bound(name, row["function"], dtype), row
+
+
+def _programs(inputs: tf.Tensor) -> str:
+    model = gpflow.models.GPR((inputs, inputs[:, :1]), gpflow.kernels.SquaredExponential())
+    gpx.clear_compiled()
+    with lower.harvest() as found:
+        gpx.fit(model, steps=1, progress=False)
+    texts = [stablehlo.lower(call.function, call.arguments).text for call in found.values()]
+    assert all(lower.contents(text)["products"] for text in texts)
+    return "".join(texts)
+
+
+def test_products_of_float32_are_exact_unless_the_user_wants_speed() -> None:
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        inputs = tf.constant(np.linspace(0.0, 1.0, 12, dtype=np.float32)[:, None])
+        assert lower.contents(_programs(inputs))["inexact"] == 0
+        assert not tf.config.experimental.tensor_float_32_execution_enabled()
+        gpx.allow_tf32()
+        assert lower.contents(_programs(inputs))["inexact"] > 0
+        gpx.allow_tf32(False)
+        assert lower.contents(_programs(inputs))["inexact"] == 0
+
+
+def test_float64_leaves_the_switch_alone() -> None:
+    _programs(tf.constant(np.linspace(0.0, 1.0, 12)[:, None]))
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def test_a_device_that_rounds_is_told_once(monkeypatch) -> None:
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [gpu])
+    with pytest.warns(UserWarning, match="allow_tf32"):
+        make_exact()
+    make_exact()  # a second warning would be an error
+
+
+def test_parameters_are_arguments_variables_and_captured_tensors_in_order() -> None:
+    """Of equal shapes, one not used, and a number that decides a shape and is none."""
+    first, second, held = (tf.Variable(value * np.ones([2, 2])) for value in (1.0, 2.0, 3.0))
+    rest = tf.constant(4.0 * np.ones([2, 2]))
+
+    def function(a, b, size, x, unused):
+        b.assign_add(tf.matmul(a, x))
+        return tf.reshape(x, [size]), held + rest
+
+    specs = [first, second, tf.TensorSpec([], tf.int32), *[tf.TensorSpec([None, 2], tf.float64)] * 2]
+    concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+    x, unused = tf.constant(5.0 * np.ones([2, 2])), tf.constant(6.0 * np.ones([2, 2]))
+    program = stablehlo.lower(concrete, [first, second, tf.constant(4), x, unused])
+    assert [part[0, 0] for part in program.inputs] == [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]
+    assert program.variables == [2, 3]
+    assert program.updates == {2: 3}
+    assert program.results == [("float64", (4,)), ("float64", (2, 2)), ("float64", (2, 2))]
+    assert "loc" not in program.text
