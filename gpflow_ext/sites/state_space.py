@@ -85,8 +85,8 @@ def _family(kernel: Kernel) -> Family:
     if found is None:
         raise NotImplementedError(
             f'{type(kernel).__name__} has no state-space form here. prior="markov" takes sums and products '
-            f"of {_NAMED}: use Matern52 for smooth functions, or leave `prior` out for the dense model, or give "
-            "`inducing_variable`."
+            f"of {_NAMED}: use Matern52 for smooth functions, or leave `prior` out for the dense model, or "
+            "give `inducing_variable`."
         )
     return found
 
