@@ -66,6 +66,12 @@ _PAPERS = {
 _RECIPES = {  # names of recipes, and of the library below
     **dict.fromkeys(("laplace", "taylor", "jaakkola", "vi_means"), _REVIEW),
     **dict.fromkeys(("svi_natural", "svi_lbfgsb", "svi_sag", "svi_fg", "svi_classification"), _REVIEW),
+    "dual": """@inproceedings{adam2021dual,
+  author    = {Adam, Vincent and Chang, Paul E. and Khan, Mohammad Emtiyaz and Solin, Arno},
+  title     = {Dual Parameterization of Sparse Variational {G}aussian Processes},
+  booktitle = {Advances in Neural Information Processing Systems 34},
+  year      = {2021}
+}""",
     "kmm": _PAPERS["VGPKMM"],
     "ep": _PAPERS["SparseEP"],
     "robust_max": _HENSMAN,

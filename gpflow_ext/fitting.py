@@ -30,6 +30,7 @@ from gpflow_ext.models import (
     SVGPRobustMax,
 )
 from gpflow_ext.persistence.checkpoint import Checkpoints
+from gpflow_ext.svgp.dual_recipe import dual
 from gpflow_ext.svgp.gpflow_models import gpflow_model
 from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
@@ -77,7 +78,7 @@ _BY_NAME: dict[str, Recipe] = {
     for each in (
         kmm, laplace, taylor, jaakkola, ep, site_inference, robust_max, gprn, gpflow_model, lbfgs_of_all,
         gradient_descent,
-        vi_means, svi_natural, svi_lbfgsb, svi_fg, svi_sag, svi_classification,
+        dual, vi_means, svi_natural, svi_lbfgsb, svi_fg, svi_sag, svi_classification,
     )
 } | {"adam": gradient_descent}  # fmt: skip
 
@@ -115,6 +116,7 @@ def fit(
     any other             ``"gpflow"``              `svgp.gpflow_models.GPflowOptions`
     any                   ``"lbfgs"``               `training.lbfgs_recipe.LBFGSOptions`
     any                   ``"adam"``                `training.gradient_descent.GradientOptions`
+    ``SVGP``              ``"dual"``                `svgp.dual_recipe.DualOptions`
     ``GPR``, ``SGPR``     ``"vi_means"``            `svgp.vi_means.MeansOptions`
     ``SVGP``              ``"svi_natural"``         `svgp.svi.NaturalOptions`
     ``SVGP``              ``"svi_lbfgsb"``          `svgp.svi.LBFGSBOptions`
@@ -158,9 +160,9 @@ def fit(
         XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
     strategy
         A ``tf.distribute`` strategy over whose devices or machines `SparseEP` shards its data and
-        `SVGPRobustMax` its minibatches, or a recipe of your own that ``distributes``; see
-        `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls ``monitor`` and
-        writes checkpoints.
+        `SVGPRobustMax` and the recipe ``"dual"`` their minibatches, or a recipe of your own that
+        ``distributes``; see `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls
+        ``monitor`` and writes checkpoints.
     **options
         Those of the recipe: see its dataclass in the table.
 

@@ -167,6 +167,14 @@ def test_two_devices_share_a_minibatch_as_one_has_it(mirrored: Path) -> None:
     assert_same_run(read(mirrored / "minibatches"), model, result.objective)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("follow", [False, True])
+def test_two_devices_share_a_minibatch_of_dual_sites_as_one_has_it(mirrored: Path, follow: bool) -> None:
+    model, options = worker.robust_max(), {"recipe": "dual", "minibatch_size": 11, "follow": follow}
+    result = gpx.fit(model, problems.classes(31), steps=4, **options)
+    assert_same_run(read(mirrored / f"dual, {follow}"), model, result.objective)
+
+
 def kill_and_restart(folder: Path, dies: str) -> Path:
     """Kill a run after step 5, restart it; return the folder."""
     ended = two_workers("killed", folder, dies, kill=dies == "worker")

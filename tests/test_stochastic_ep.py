@@ -18,6 +18,7 @@ from gpflow_ext.ep.stochastic import StochasticMatcher
 from gpflow_ext.likelihoods import BernoulliProbit
 from gpflow_ext.models import SparseEP
 from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Sites
 
 X, Y = problems.binary(30)
 Z = problems.inputs(8, seed=5)
@@ -305,6 +306,60 @@ def test_an_epoch_visits_each_row_once(kind: str) -> None:
     assert (orders[0] != orders[2]).any()
     later = next(data.batches(8, 3, 0, first=2))
     np.testing.assert_array_equal(later[0], orders[0][16:24])
+
+
+def test_in_the_first_epoch_the_data_seen_stand_for_all() -> None:
+    """q after 10 of 30 rows is that of three copies of each; at the end of the epoch that of the sites."""
+    model = probit()
+    matcher = stochastic(model)
+    for visited in (10.0, 20.0):
+        matcher.step()
+        assert float(matcher.seen) == visited
+        reference = probit()
+        reference.assign_sites(Sites(*(30.0 / visited * part for part in model.sites)))
+        same_posterior(matcher, reference)
+    sums = [part.numpy() for part in (matcher.sums.prec, matcher.sums.nat1)]
+    matcher.step()
+    assert (float(matcher.seen), int(matcher.epoch)) == (30.0, 1)
+    same_posterior(matcher, model)
+    for before, after in zip(sums, (matcher.sums.prec, matcher.sums.nat1), strict=True):
+        assert np.abs(after).max() > np.abs(before).max()
+
+
+def same_posterior(matcher: StochasticMatcher, model: SparseEP) -> None:
+    """The moments of q(v) of the matcher are those that the sites of a model give, to rounding."""
+    q = model.condition()[1]
+    for ours, theirs in ((matcher.sums.mean, q.mean), (matcher.sums.q_chol, q.chol)):
+        np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=1e-12 * np.abs(theirs).max())
+
+
+def test_after_the_first_epoch_the_sums_are_those_without_weights() -> None:
+    """With the hyperparameters fixed: what was added up one by one is what all sites say, counted once."""
+    model = probit()
+    matcher, left = stochastic(model), []
+    anew = matcher._sum_all
+
+    def look(all_seen: bool) -> bool:
+        left.append([part.numpy() for part in (matcher.sums.prec, matcher.sums.nat1)])
+        return anew(all_seen)
+
+    matcher._sum_all = look
+    for _ in range(3):
+        matcher.step()
+    for found, exact in zip(left[-1], model.whitened_message(), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=0.0, atol=1e-12 * np.abs(exact).max())
+
+
+def test_rows_without_sites_are_spoken_for_until_their_visit(settled: SparseEP) -> None:
+    model = start(False, settled)
+    for part in (model.nat1, model.prec):
+        part.assign(np.where(np.arange(30)[:, None] < 20, part.numpy(), 0.0))  # ten new rows
+    matcher = stochastic(model)
+    matcher.start()
+    assert float(matcher.seen) == 20.0
+    reference = probit()
+    reference.assign_sites(Sites(*(1.5 * part for part in model.sites)))
+    same_posterior(matcher, reference)
 
 
 def test_a_model_of_a_dataset_exports(settled: SparseEP, tmp_path) -> None:

@@ -72,6 +72,11 @@ def mirrored(folder: Path) -> None:
     trained = robust_max()
     options = {"steps": 4, "minibatch_size": 11, "gamma": 0.5}
     save(folder / "minibatches", trained, gpx.fit(trained, problems.classes(31), strategy=two, **options))
+    for follow in (False, True):
+        trained = robust_max()
+        options = {"recipe": "dual", "steps": 4, "minibatch_size": 11, "follow": follow}
+        result = gpx.fit(trained, problems.classes(31), strategy=two, **options)
+        save(folder / f"dual, {follow}", trained, result)
     trained = classifier()
     save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4, optimizer=adam()))
     trained, three = model(), gpx.distribute.strategy_from_name("mirrored")

@@ -66,29 +66,34 @@ class MinibatchUpdates:
         self.anchor = target.prior_copy()
         self.anchor_chol = tf.Variable(tf.zeros_like(like), trainable=False)
         self.violation = tf.Variable(tf.zeros([], like.dtype), trainable=False)  # largest one in the epoch
+        self.seen = tf.Variable(tf.zeros([], like.dtype), trainable=False)  # data that had a visit
 
     def begin(self) -> tf.Tensor:
         """Make the present hyperparameters the anchor, the sums empty; tell whether K_uu is sound, []."""
         chol, finite = linalg.cholesky(self._target.gram())
         self.anchor.copy_from(self._target)
         self.anchor_chol.assign(chol)
-        for part in (self.sums.prec, self.sums.nat1):
+        for part in (self.sums.prec, self.sums.nat1, self.seen):
             part.assign(tf.zeros_like(part))
         return finite
 
     def add(self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """Add the sites of some data to the sums, where the anchor is; return how many data they are, []."""
-        target = self._target
-        sites = target.layout((X, Y)).combine(target.gather_sites(rows))
+        target, sites = self._target, self._target.gather_sites(rows)
+        self.seen.assign_add(tf.cast(tf.shape(rows)[0], self.seen.dtype) - _unseen(sites))
+        sites = target.layout((X, Y)).combine(sites)
         message = target.prior(X, tf.convert_to_tensor(self.anchor_chol)).message(sites)
         self.sums.prec.assign_add(message.prec)
         self.sums.nat1.assign_add(message.nat1)
         return tf.shape(rows)[0]
 
-    def close(self) -> tf.Tensor:
-        """Derive the posterior from the sums, where the anchor is; tell whether it is sound, []."""
+    def close(self, weight: tf.Tensor) -> tf.Tensor:
+        """Derive the posterior from the sums, where the anchor is, and tell whether it is sound, [].
+
+        ``weight`` is what the sums count for, [].
+        """
         message = Message(*map(tf.convert_to_tensor, (self.sums.prec, self.sums.nat1)))
-        new, sound = self._posterior(message, tf.convert_to_tensor(self.anchor_chol))
+        new, sound = self._posterior(message, weight, tf.convert_to_tensor(self.anchor_chol))
         self._assign(new, tf.constant(True))
         return sound
 
@@ -138,7 +143,8 @@ class MinibatchUpdates:
         violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
         violation = tf.where(tf.reduce_all(usable), violation, tf.constant(np.inf, violation.dtype))
         overlap = tf.reduce_sum(tf.where(usable[..., None], left.overlap, tf.zeros_like(left.overlap)))
-        objective = value + state.log_normaliser - scale * overlap
+        whole = value + state.log_normaliser - scale * overlap
+        objective = tf.where(self.seen >= num_data, whole, value)
         sound = tf.reduce_all([_finite(part) for part in (objective, change, cav.ratio, *gradient)])
         return Visit(objective, gradient, proposal, violation, sound, prior.mean, A, old_mean, old_A)
 
@@ -147,6 +153,8 @@ class MinibatchUpdates:
     ) -> tf.Tensor:
         """Try a step on a minibatch of N data, and commit or undo it.
 
+        The sums count N/n-fold while n < N data have had a visit.
+
         Parameters
         ----------
         rows, X, Y
@@ -154,7 +162,7 @@ class MinibatchUpdates:
         length
             The share of the way to the matching sites, [].
         share
-            The share of the optimiser's step, [].
+            The share of the optimiser's step, and the root of that of the weight beyond 1, [].
         N
             The number of data, [].
 
@@ -182,8 +190,12 @@ class MinibatchUpdates:
         )
         parts = zip(layout.combine(old), layout.combine(new), strict=True)
         change = both.message(Sites(*(joined(-a, b) for a, b in parts)))
-        state, sound = self._posterior(Message(self.sums.prec + change.prec, self.sums.nat1 + change.nat1))
+        seen = self.seen + _unseen(old)
+        weight = 1.0 + (N / tf.maximum(seen, 1.0) - 1.0) * share**2
+        message = Message(self.sums.prec + change.prec, self.sums.nat1 + change.nat1)
+        state, sound = self._posterior(message, weight)
         sound &= visit.sound
+        self.seen.assign(tf.where(sound, seen, self.seen))
         self._target.scatter_sites(
             rows, Sites(*(tf.where(sound, a, b) for a, b in zip(new, old, strict=True)))
         )
@@ -197,12 +209,15 @@ class MinibatchUpdates:
         for variable, value in zip(self.sums, new, strict=True):
             variable.assign(tf.where(sound, value, variable))
 
-    def _posterior(self, message: Message, chol: tf.Tensor | None = None) -> tuple[State, tf.Tensor]:
+    def _posterior(
+        self, message: Message, weight: tf.Tensor, chol: tf.Tensor | None = None
+    ) -> tuple[State, tf.Tensor]:
         """Return the state that a message in the coordinates of the anchor gives, and if it is sound. O(M³).
 
-        With ``chol`` the anchor is where the hyperparameters are, W = I.
+        The message counts ``weight``-fold. With ``chol`` the anchor is where the hyperparameters are, W = I.
         """
         prec, nat1 = message
+        message = Message(weight * prec, weight * nat1)
         if chol is None and not self.moving:
             chol = tf.convert_to_tensor(self.anchor_chol)
         if chol is not None:
@@ -211,8 +226,8 @@ class MinibatchUpdates:
         else:
             chol, finite = linalg.cholesky(self._target.gram())
             shift = tf.linalg.triangular_solve(self.anchor_chol, chol)
-            seen = tf.matmul(shift, prec @ shift, transpose_a=True)
-            q = Message(seen, products.matvec(shift, nat1, transpose=True)).posterior()
+            seen = tf.matmul(shift, message.prec @ shift, transpose_a=True)
+            q = Message(seen, products.matvec(shift, message.nat1, transpose=True)).posterior()
         state = State(prec, nat1, chol, shift, q.mean, q.chol, q.log_normaliser())
         sound = finite & q.finite & _finite(state.log_normaliser) & _finite(q.mean)
         return state, sound
@@ -221,6 +236,12 @@ class MinibatchUpdates:
 def _as_one(by_each: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
     """Return an adjoint [B, L] as that of residuals [B, L], or [B, 1] where the functions share them."""
     return tf.reduce_sum(by_each, axis=1, keepdims=True) if residual.shape[1] == 1 else by_each
+
+
+def _unseen(sites: Sites) -> tf.Tensor:
+    """Return how many data have sites that are all zero, []."""
+    zero = [tf.reduce_all(part == 0.0, axis=list(range(1, part.shape.rank))) for part in sites]
+    return tf.reduce_sum(tf.cast(zero[0] & zero[1], sites.nat1.dtype))
 
 
 def _finite(part: tf.Tensor) -> tf.Tensor:

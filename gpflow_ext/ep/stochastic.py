@@ -26,6 +26,12 @@ The gradient holds q∖ₙ fixed in whitened coordinates, where the terms of the
 unbiased. It is exact at a fixed point, as the gradient of batch mode is, and does not see the datum's own
 site, which may be an epoch old; away from a fixed point the two differ (docs/derivations.md, section 6).
 
+Until the end of the first epoch the sums hold the sites of n < N data, those visited so far, and q would be
+the posterior of these alone. They count N/n-fold there: the data to come speak through those seen, as in the
+average that natural gradients on minibatches take, and the weight ends at 1, where all is as above. A datum
+whose sites are zero has not been visited. In that time the objective is N/B Σₙ log Ẑₙ alone, of data not yet
+seen.
+
 Where a datum has several factors each has sites of its own, [B, F, L'], and those of a minibatch move in
 parallel; ρ <= 1, without the over-relaxation of batch mode. A factor whose removal leaves no positive
 variance is passed over: its sites stay, it adds nothing to the gradient, and its epoch has not settled.
@@ -97,7 +103,7 @@ class StochasticMatcher(tf.Module):
         self._compiled = Compiled(updates, resolve_jit(jit_compile), open_rows)
         self._summing = Compiled(updates, rows=[PIECE, N % PIECE] if N % PIECE > 1 else [PIECE])
         self.sums, self.anchor, self.anchor_chol = updates.sums, updates.anchor, updates.anchor_chol
-        self.violation = updates.violation
+        self.violation, self.seen = updates.violation, updates.seen
         self._whole = tf.constant(damping, self.violation.dtype)
         self._num_data = tf.constant(N, self.violation.dtype)
         self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -114,19 +120,25 @@ class StochasticMatcher(tf.Module):
 
         Where they do not, all sites are set to zero first. O(NM²).
         """
+        return self._start(all_seen=False)
+
+    def _start(self, all_seen: bool) -> Progress:
+        """Do so; tell whether all data have had their visit, whatever their sites are."""
         for _ in range(2):
-            if self._sum_all():
+            if self._sum_all(all_seen):
                 self.started.assign(True)
                 return Progress(0.0, np.inf)
             self._target.assign_sites(Sites(*(tf.zeros_like(part) for part in self._target.sites)))
+            all_seen = False
         return Progress(np.nan, np.inf)
 
     def step(self) -> Progress:
         """Do one minibatch; return the objective before it, and at the end of an epoch its largest violation.
 
         The objective is an estimate of log Z, N/B times the terms of the minibatch plus what the sums give,
-        exact for B = N. A step is undone and repeated at half the length where afterwards K_uu or I + WᵀSW
-        cannot be factorised or something is not finite; NaN, and nothing changed, if that does not help.
+        exact for B = N; before all data have had a visit the former alone. A step is undone and repeated at
+        half the length where afterwards K_uu or I + WᵀSW cannot be factorised or something is not finite;
+        NaN, and nothing changed, if that does not help.
         """
         if not self.started and np.isnan(self.start().objective):
             return Progress(np.nan, np.inf)
@@ -145,7 +157,7 @@ class StochasticMatcher(tf.Module):
             self._batches = None
             self.position.assign(0)
             self.epoch.assign_add(1)
-            if np.isnan(self.start().objective):
+            if np.isnan(self._start(all_seen=True).objective):
                 return Progress(np.nan, np.inf)
         violation = float(self.violation) if done else np.inf
         if done:
@@ -159,10 +171,17 @@ class StochasticMatcher(tf.Module):
             )
         return next(self._batches)
 
-    def _sum_all(self) -> bool:
-        """Make the sums anew, the anchor where the hyperparameters are; tell whether they are sound."""
+    def _sum_all(self, all_seen: bool) -> bool:
+        """Make the sums anew, the anchor where the hyperparameters are; tell whether they are sound.
+
+        They are not where the weighted ones of some data leave no posterior; then their weight is 1.
+        """
         updates, compiled = self._updates, self._summing
         finite = compiled(updates.begin)
         for piece in self._target.rows.pieces():
             compiled(updates.add, *piece)
-        return bool(compiled(updates.close)) and bool(finite)
+        if all_seen:
+            self.seen.assign(self._num_data)
+        weights = {float(self._num_data / tf.maximum(self.seen, 1.0)), 1.0}
+        closed = (compiled(updates.close, tf.constant(w, self.seen.dtype)) for w in sorted(weights)[::-1])
+        return bool(finite) and any(map(bool, closed))

@@ -178,16 +178,28 @@ class AscentUpdates(tf.Module):
             tape.watch(moving)
             prior = target.prior(X)
             mean, var = target.marginals(prior)
-            tape.watch([mean, var])
+        with tf.GradientTape(watch_accessed_variables=False) as likelihood:
+            likelihood.watch([mean, var, *moving])
             value = scale * tf.reduce_sum(target.expectations(X, Y, mean, var))
-        by_mean, by_var, *gradient = tape.gradient(value, [mean, var, *moving], unconnected_gradients="zero")
-        correct = tf.cast(target.num_correct(Y, mean), value.dtype)
-        if not self._natural:
-            return Sums(value, correct, gradient, None, None)
-        weight = tf.maximum(-2.0 * by_var, least)
-        gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
-        pull = products.matvec(prior.A, by_mean + weight * (mean - prior.mean))
-        return Sums(value, correct, gradient, gram, pull)
+        by_mean, by_var, *direct = likelihood.gradient(
+            value, [mean, var, *moving], unconnected_gradients="zero"
+        )
+        gram, pull, adjoints = None, None, [(mean, by_mean), (var, by_var)]
+        if self._natural:
+            weight = tf.maximum(-2.0 * by_var, least)
+            gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
+            pull = products.matvec(prior.A, by_mean + weight * (mean - prior.mean))
+            adjoints += self._further_adjoints(prior, gram, pull)
+        parts, upstream = map(list, zip(*adjoints, strict=True))
+        indirect = tape.gradient(parts, moving, upstream, unconnected_gradients="zero")
+        gradient = [a + b for a, b in zip(direct, indirect, strict=True)]
+        return Sums(value, tf.cast(target.num_correct(Y, mean), value.dtype), gradient, gram, pull)
+
+    def _further_adjoints(
+        self, prior: Projection, gram: tf.Tensor, pull: tf.Tensor
+    ) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return parts of the prior with the gradient of the bound that comes by q: none, which is held."""
+        return []
 
     def _turn(self, sums: Sums, length: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
         """Take the natural-gradient step if it is safe; return whether it is, []."""
@@ -203,12 +215,10 @@ class AscentUpdates(tf.Module):
         nat1 = (1.0 - length) * self.nat1 + length * tf.ensure_shape(pull, self.nat1.shape)
         prec = (1.0 - length) * self.prec + length * tf.ensure_shape(gram, self.prec.shape)
         prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
-        chol, finite = linalg.cholesky(prec)
-        root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
-        mean = _product(root, _product(root, nat1, transpose=True))
+        mean, root, finite = moments(nat1, prec)
         before, after = (tf.reduce_sum(tf.square(r), axis=[-2, -1]) for r in (self._target.q_sqrt, root))
         safe = tf.reduce_all(after <= before / (1.0 - tf.minimum(1.1 * length, 0.99)))
-        return nat1, prec, mean, root, finite & safe & tf.reduce_all(tf.math.is_finite(mean))
+        return nat1, prec, mean, root, finite & safe
 
     def _descend(self, gradient: Sequence[tf.Tensor], moving: Sequence[tf.Variable]) -> bool:
         self._optimizer.apply_gradients(
@@ -240,6 +250,8 @@ class MinibatchAscent(tf.Module):
         The rows of a minibatch sharded over the replicas of a ``tf.distribute`` strategy.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
+    updates
+        What is compiled.
     """
 
     def __init__(
@@ -254,11 +266,12 @@ class MinibatchAscent(tf.Module):
         concave: bool = True,
         shards: Shards | None = None,
         jit_compile: bool | None = None,
+        updates: type[AscentUpdates] = AscentUpdates,
     ) -> None:
         super().__init__()
         self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
         self._concave, self._dtype = concave, target.q_mu.dtype
-        self._updates = AscentUpdates(target, hypers, optimizer, gamma is not None, shards)
+        self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
         self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
         self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -298,6 +311,18 @@ class MinibatchAscent(tf.Module):
         self.accuracy.assign_add(weight * (correct / int(X.shape[0]) - self.accuracy))
         self.steps.assign_add(1)
         return Progress(value)
+
+
+def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the mean [M, K], the lower factors [K, M, M] of the variance, and whether they are finite, [].
+
+    They are those of a Gaussian with the natural parameters Var⁻¹E [M, K] and Var⁻¹ [K, M, M], its order
+    reversed and only its lower triangle read. O(KM³).
+    """
+    chol, finite = linalg.cholesky(prec)
+    root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
+    mean = _product(root, _product(root, nat1, transpose=True))
+    return mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))
 
 
 def _product(matrices: tf.Tensor, columns: tf.Tensor, transpose: bool = False) -> tf.Tensor:

@@ -112,7 +112,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
     rate = decaying(options.rate, decay_steps, hold)
     optimizer = built(options.optimizer, moved, rate, parameters=model.trainable_parameters)
-    shards = None if run.strategy is None else _shards(run.strategy, arrays, size, run.jit_compile)
+    shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(
         model,
         hypers,
@@ -259,7 +259,7 @@ def decaying(rate: float, decay_steps: int | None, hold: int) -> Any:
     return tf_keras.optimizers.schedules.CosineDecay(rate, max(1, decay_steps - hold), alpha=_LAST_SHARE)
 
 
-def _shards(
+def batch_shards(
     strategy: tf.distribute.Strategy,
     arrays: tuple[Any, Any] | None,
     minibatch_size: int | None,

@@ -130,7 +130,7 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
     target, size = WhitenedSVGP(model), options.minibatch_size
     arrays, iterator = training_data(model, run.data, size, run.seed)
     if arrays is not None:
-        _check_size(model, arrays, minibatches=iterator is not None)
+        check_size(model, arrays, minibatches=iterator is not None)
     length = (1.0 if iterator is None else 0.1) if options.gamma is None else options.gamma
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in moved(model) if id(variable) not in q]
@@ -235,11 +235,11 @@ def _arrays(model: SVGP, data: Any, name: str, minibatches: bool = False) -> tup
     arrays, _ = training_data(model, data, None, 0)
     if arrays is None:
         raise ValueError(f'recipe="{name}" needs `data` as a pair of arrays, not a dataset.')
-    _check_size(model, arrays, minibatches)
+    check_size(model, arrays, minibatches)
     return arrays
 
 
-def _check_size(model: SVGP, arrays: tuple[Any, Any], minibatches: bool) -> None:
+def check_size(model: SVGP, arrays: tuple[Any, Any], minibatches: bool) -> None:
     """Raise where the bound would weight the data wrongly; ``num_data=None`` is for all data at once."""
     number = len(arrays[0])
     if model.num_data != number and (minibatches or model.num_data is not None):

@@ -12,22 +12,29 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, latent, products, sparse_prior
 
 
-def refusal(model: SVGP) -> str | None:
-    """Say what of an SVGP natural gradients do not take; return ``None`` where they take it."""
+def refusal(model: SVGP, recipe: str = "svi_natural") -> str | None:
+    """Say what of an SVGP a recipe of natural gradients does not take; ``None`` where it takes all."""
     points = model.inducing_variable
     many = isinstance(model.kernel, MultioutputKernel), isinstance(points, MultioutputInducingVariables)
     if not model.whiten or latent.mixing(model.kernel) is not None or many[0] != many[1]:
         return (
-            "svi_natural needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
+            f"{recipe} needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
             "with SharedIndependent or SeparateIndependent ones of several."
         )
     if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
-        return "svi_natural needs a full q_sqrt, and q_mu and q_sqrt trainable."
+        return f"{recipe} needs a full q_sqrt, and q_mu and q_sqrt trainable."
     return None
 
 
 class WhitenedSVGP:
-    """A whitened SVGP of independent latent functions as an `svgp.natural_gradient.WhitenedVariational`.
+    """A whitened SVGP of independent latent functions as an `svgp.dual.SparseVariational`.
+
+    Parameters
+    ----------
+    model
+        The model.
+    recipe
+        What the errors name.
 
     Raises
     ------
@@ -37,15 +44,19 @@ class WhitenedSVGP:
         For an SVGP that is not whitened, mixes latent functions, or has a diagonal or fixed q_sqrt.
     """
 
-    def __init__(self, model: SVGP) -> None:
+    def __init__(self, model: SVGP, recipe: str = "svi_natural") -> None:
         if not isinstance(model, SVGP):
-            raise ValueError(f'recipe="svi_natural" is for SVGP; {type(model).__name__} is another model.')
-        reason = refusal(model)
+            raise ValueError(f'recipe="{recipe}" is for SVGP; {type(model).__name__} is another model.')
+        reason = refusal(model, recipe)
         if reason is not None:
             raise NotImplementedError(reason)
-        latent.check_kinds(model.kernel, model.inducing_variable, "svi_natural")
+        latent.check_kinds(model.kernel, model.inducing_variable, recipe)
         self._model = model
         self.q_mu, self.q_sqrt = model.q_mu, model.q_sqrt
+
+    def gram(self) -> tf.Tensor:
+        """Return K_uu, [1 or L, M, M]."""
+        return sparse_prior.gram(self._model)
 
     def prior(self, X: tf.Tensor) -> Projection:
         """Return the prior at X [B, D]."""

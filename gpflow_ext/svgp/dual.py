@@ -1,0 +1,104 @@
+"""Sites tied to the inducing variables that stay where the data put them while the hyperparameters move.
+
+q(v) = N(v; 0, I) exp(sᵀv − ½vᵀSv), u = Lv, K_uu = LLᵀ, in whitened coordinates; with aₙ = L⁻¹k_u(xₙ)
+
+    S = Σₙ λₙaₙaₙᵀ = L⁻¹T₂L⁻ᵀ,  T₂ = Σₙ λₙk_nk_nᵀ        s = Σₙ ρₙaₙ = L⁻¹T₁,  T₁ = Σₙ ρₙk_n
+
+The natural-gradient step of `svgp.natural_gradient` averages these dual parameters over minibatches. It holds
+q(v), hence (s, S), while the hyperparameters move. Here (T₁, T₂) are held (Adam, Chang, Khan & Solin 2021):
+q follows the hyperparameters as the posterior of the same sites does, and the bound is tighter than with q
+held. When L becomes L', V = L'⁻¹L takes (s, S) to (Vs, VSVᵀ), so that T₂, whose rounding L'⁻¹ would multiply,
+is never formed; S stays a sum of outer products in single precision.
+
+The gradient in L needs no derivative of a factorisation of I + S. With m, C the moments of q, (ŝ, Ŝ) the
+dual parameters that the step moves towards, δ = ŝ − s, Δ = Ŝ − S and w = C(δ − Δm), the bound has in V = I
+the adjoint
+
+    V̄ = w sᵀ + (CΔC − w mᵀ − m wᵀ) S        L̄ = −L⁻ᵀV̄, lower triangle
+
+besides that with q held (docs/derivations.md, section 12). It vanishes where the dual parameters are at their
+fixed point, (s, S) = (ŝ, Ŝ), and is as noisy as one minibatch is about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import Projection, products
+from gpflow_ext.svgp.natural_gradient import AscentUpdates, WhitenedVariational, moments
+
+
+class SparseVariational(WhitenedVariational, Protocol):
+    """What the engine needs of a model."""
+
+    def gram(self) -> tf.Tensor:
+        """Return K_uu, [1 or K, M, M]."""
+
+
+class DualUpdates(AscentUpdates):
+    """What is compiled: a step on a minibatch whose dual parameters follow the hyperparameters.
+
+    The parameters are those of `AscentUpdates`, and q moves by natural gradients.
+    """
+
+    _target: SparseVariational
+
+    def _step(
+        self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor, moving: Sequence[tf.Variable]
+    ) -> tf.Tensor:
+        if not moving:
+            return super()._step(X, Y, least, length, moving)
+        before, _ = linalg.cholesky(self._target.gram())
+        outcome = super()._step(X, Y, least, length, moving)
+        self._carry(before)
+        return outcome
+
+    def _carry(self, before: tf.Tensor) -> None:
+        """Take (s, S) from where K_uu had the factor ``before`` [1 or K, M, M] to where it is now. O(KM³).
+
+        Where that gives no Gaussian q is held instead.
+        """
+        after, known = linalg.cholesky(self._target.gram())
+        V = tf.linalg.triangular_solve(after, before)
+        VS = tf.matmul(V, self._seen())
+        prec = tf.reverse(tf.matmul(VS, V, transpose_b=True), [-1, -2])
+        prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + 1.0)
+        nat1 = products.matvec(V, self.nat1)
+        mean, root, finite = moments(nat1, prec)
+        kept = (self.nat1, self.prec, self._target.q_mu, self._target.q_sqrt)
+        for variable, value in zip(kept, (nat1, prec, mean, root), strict=True):
+            variable.assign(tf.where(known & finite, value, variable))
+
+    def _seen(self) -> tf.Tensor:
+        """Return S, [K, M, M]."""
+        prec = _symmetric(tf.reverse(self.prec, [-1, -2]))
+        return tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) - 1.0)
+
+    def _further_adjoints(
+        self, prior: Projection, gram: tf.Tensor, pull: tf.Tensor
+    ) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return L and the gradient of the bound in it that comes by (s, S), the share of one replica."""
+        q_mu, q_sqrt = (tf.convert_to_tensor(part) for part in (self._target.q_mu, self._target.q_sqrt))
+        S, share = self._seen(), 1.0 / (1 if self._shards is None else self._shards.num_replicas)
+        change = _symmetric(tf.reverse(gram, [-1, -2])) - share * S
+        C = tf.matmul(q_sqrt, q_sqrt, transpose_b=True)
+        w = products.matvec(C, pull - share * self.nat1 - products.matvec(change, q_mu))
+        w, m, s = (tf.transpose(part)[..., None] for part in (w, q_mu, self.nat1))  # [K, M, 1]
+        outer = tf.matmul(w, m, transpose_b=True)
+        inner = tf.matmul(C, tf.matmul(change, C)) - outer - tf.linalg.matrix_transpose(outer)
+        by_V = tf.matmul(w, s, transpose_b=True) + tf.matmul(inner, S)
+        if prior.chol.shape[0] == 1:
+            by_V = tf.reduce_sum(by_V, axis=0, keepdims=True)
+        by_V = tf.linalg.band_part(by_V, -1, 0)  # V is lower triangular
+        by_L = -tf.linalg.triangular_solve(prior.chol, by_V, adjoint=True)
+        return [(prior.chol, tf.linalg.band_part(by_L, -1, 0))]
+
+
+def _symmetric(upper: tf.Tensor) -> tf.Tensor:
+    """Return the symmetric matrices [K, M, M] of which only the upper triangles are read."""
+    half = tf.linalg.band_part(upper, 0, -1)
+    return tf.linalg.set_diag(half + tf.linalg.matrix_transpose(half), tf.linalg.diag_part(half))

@@ -1,0 +1,224 @@
+"""The recipe "dual": GPflow's SVGP by minibatches of dual sites, on lengths that fall by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from gpflow.keras import tf_keras
+from gpflow.models import SVGP
+
+from gpflow_ext.data import checks
+from gpflow_ext.sites import latent
+from gpflow_ext.svgp.dual import DualUpdates
+from gpflow_ext.svgp.natural_gradient import AscentUpdates, MinibatchAscent
+from gpflow_ext.svgp.recipe import batch_shards, reader
+from gpflow_ext.svgp.svi import check_size
+from gpflow_ext.svgp.whitened import WhitenedSVGP
+from gpflow_ext.training.gradient_descent import training_data
+from gpflow_ext.training.optimizers import LogSpaceAdam, built
+from gpflow_ext.training.recipe import Plan, Run, recipe
+
+_RATE = 0.15  # of Adam in log space
+_LEAST = 0.01  # to which γ falls on minibatches: q is then an average over the last hundred
+
+
+@dataclass(frozen=True)
+class DualOptions:
+    """Options of the recipe "dual".
+
+    The lengths at step t = 0, 1, … are their first values by √(1 + t/``decay_steps``): large steps while all
+    is far from where it ends, and averages of ever more minibatches later, whatever the number of steps.
+
+    Attributes
+    ----------
+    minibatch_size
+        B, rows in a minibatch of arrays; all data by default.
+    gamma
+        First length γ in (0, 1] of the steps of q, which falls to 0.01 at least: by default 0.1 with
+        minibatches. Without them it is constant, by default 1.
+    rate
+        First learning rate of the hyperparameters' Adam, which moves positive ones by their logarithms.
+    inducing_share
+        The learning rate of inducing points as a share of it. Their many coordinates move at once: at the
+        rate of the others they would leave what q knows about them.
+    decay_steps
+        After which they have fallen to 0.7; ``None`` keeps all lengths constant.
+    optimizer
+        Another tf_keras optimiser of hyperparameters and inducing points, with its own rate.
+    hold
+        Steps for which q alone moves.
+    follow
+        Whether q follows the hyperparameters as the posterior of the same sites does, the bound of Adam,
+        Chang, Khan & Solin (2021), or is held in whitened coordinates. By default it follows where each step
+        sees all data; the noise of minibatches costs it more than the tighter bound gains.
+    """
+
+    minibatch_size: int | None = None
+    gamma: float | None = None
+    rate: float = _RATE
+    inducing_share: float = 0.1
+    decay_steps: int | None = 50
+    optimizer: Any = None
+    hold: int = 0
+    follow: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
+            raise ValueError(f"`gamma` must be in (0, 1]; got {self.gamma}.")
+        if not self.rate > 0.0 or not 0.0 < self.inducing_share <= 1.0:
+            raise ValueError(
+                "`rate` must be positive and `inducing_share` in (0, 1]; got "
+                f"{self.rate} and {self.inducing_share}."
+            )
+        if self.hold < 0 or not (self.decay_steps is None or self.decay_steps >= 1):
+            raise ValueError(
+                "`hold` must not be negative, and `decay_steps` at least 1 or None; got "
+                f"{self.hold} and {self.decay_steps}."
+            )
+
+
+@recipe("dual", DualOptions, distributes=True)
+def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
+    """Return the plan of dual sites on minibatches; the options are `DualOptions`.
+
+    For a whitened ``SVGP`` with a full q_sqrt and independent latent functions, any likelihood, on arrays or
+    on a ``tf.data.Dataset`` of minibatches that repeats without end. With a ``strategy`` each minibatch of
+    arrays is sharded over its replicas; the result is the same up to rounding.
+    """
+    target, size = WhitenedSVGP(model, "dual"), options.minibatch_size
+    arrays, iterator = training_data(model, run.data, size, run.seed)
+    _check(model, arrays, iterator is not None)
+    q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
+    hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
+    optimizer = _optimizer(model, hypers, options)
+    shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
+    follow = iterator is None if options.follow is None else options.follow
+    engine = MinibatchAscent(
+        target,
+        hypers,
+        optimizer,
+        reader(model, arrays, iterator),
+        gamma=lengths(options, iterator is not None),
+        hold=options.hold,
+        concave=iterator is not None,
+        shards=shards,
+        jit_compile=False if shards is not None else run.jit_compile,
+        updates=DualUpdates if follow else AscentUpdates,
+    )
+    trackables = {"engine": engine} | ({} if iterator is None else {"batches": iterator})
+    return Plan(
+        engine,
+        engine.state,
+        steps=1000,
+        tolerance=None,
+        trackables=trackables | ({} if optimizer is None else {"optimizer": optimizer}),
+        settings={
+            "recipe": "dual",
+            "seed": None if size is None else run.seed,
+            "optimizer": None if optimizer is None else optimizer.get_config(),
+            "follow": follow,
+            **{
+                name: getattr(options, name)
+                for name in ("minibatch_size", "gamma", "decay_steps", "inducing_share", "hold")
+            },
+        },
+        data=arrays,
+        shards=shards,
+    )
+
+
+class FallingRate(tf_keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that falls as 1/√(1 + t/T).
+
+    Parameters
+    ----------
+    rate
+        That of step 0.
+    decay_steps
+        T.
+    """
+
+    def __init__(self, rate: float, decay_steps: int) -> None:
+        self._rate, self._decay_steps = rate, decay_steps
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the rate of a step, []."""
+        return self._rate * tf.math.rsqrt(1.0 + tf.cast(step, tf.float32) / self._decay_steps)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
+        return {"rate": self._rate, "decay_steps": self._decay_steps}
+
+
+class SparseAdam(LogSpaceAdam):
+    """Adam in log space whose steps of inducing points are a share of the others.
+
+    Parameters
+    ----------
+    points
+        The variables of inducing points.
+    share
+        Of Adam's step.
+    """
+
+    def __init__(
+        self, *arguments: Any, points: Sequence[tf.Variable] = (), share: float = 1.0, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._points, self._share = tuple(map(id, points)), share
+        self._slow: tuple[bool, ...] | None = None
+
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        """Make the slots, and note which of the variables are inducing points."""
+        super().build(var_list)
+        if self._slow is None:
+            self._slow = tuple(id(variable) in self._points for variable in var_list)
+            self._points = ()
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Take one step down the gradient in the variable."""
+        assert self._slow is not None
+        before = tf.identity(variable.read_value())
+        super().update_step(gradient, variable)
+        if self._slow[self._index_dict[self._var_key(variable)]]:
+            variable.assign(before + self._share * (variable - before))
+
+
+def _optimizer(model: SVGP, hypers: Sequence[tf.Variable], options: DualOptions) -> Any | None:
+    """Return what moves the hyperparameters; ``None`` where all are held."""
+    if not hypers:
+        return None
+    if options.optimizer is not None:
+        return built(options.optimizer, hypers)
+    rate = options.rate if options.decay_steps is None else FallingRate(options.rate, options.decay_steps)
+    points = model.inducing_variable.trainable_variables
+    parameters: Sequence[gpflow.Parameter] = model.trainable_parameters
+    adam = SparseAdam(rate, parameters=parameters, points=points, share=options.inducing_share)
+    return built(adam, hypers)
+
+
+def lengths(options: DualOptions, minibatches: bool) -> Any:
+    """Return γ as a function of the step."""
+    if not minibatches:
+        return lambda step: 1.0 if options.gamma is None else options.gamma
+    first = 0.1 if options.gamma is None else options.gamma
+    if options.decay_steps is None:
+        return lambda step: first
+    decay_steps, least = options.decay_steps, min(first, _LEAST)
+    return lambda step: max(least, first / math.sqrt(1.0 + step / decay_steps))
+
+
+def _check(model: SVGP, arrays: tuple[Any, Any] | None, minibatches: bool) -> None:
+    """Raise ``ValueError`` for data that do not fit the model."""
+    if arrays is None:
+        return
+    checks.check_targets(model.likelihood, arrays[1])
+    for each in latent.sets(model.inducing_variable):
+        checks.check_inducing(each, arrays[0])
+    check_size(model, arrays, minibatches)
