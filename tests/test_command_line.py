@@ -205,11 +205,20 @@ def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
 def test_compare_prints_a_training_with_all_of_its_flags(capsys) -> None:
     """What the table needs, the kernel too, but for the flags that are of a comparison alone."""
     found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5})}
-    given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --categories size=S,M --ard --drop 'a b'"
+    given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --seconds 9 --categories size=S,M --ard --drop 'a b'"
     compare._advise(found, shlex.split(given))
     shown = capsys.readouterr().out
     expected = "train --data t.csv --missing mean --categories size=S,M --ard --drop 'a b' --model gpr"
     assert f"gpflow-ext {expected} --run-dir runs/best" in shown
+
+
+def test_compare_ends_a_training_in_time(folder: Path) -> None:
+    """After the first step of each fold; the line says that it was cut short."""
+    table = ("--data", "words.csv", "--target", "words", "--folds", "2")
+    shown = command(folder, "compare", *table, "--models", "gp-laplace", "--seconds", "1e-9")
+    assert "(2 folds, 2 not converged, " in shown
+    shown = command(folder, "compare", *table, "--seconds", "0", code=2)
+    assert "'0' is no positive number" in shown
 
 
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ TOWER: list[dict[str, str]] = [
         "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {
-        "sites": "products algebra projection dense coupled method . latent dense_prior sparse_prior posterior "
-        "triangular_posterior mixed_posterior model"
+        "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
+        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior model"
     },
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
@@ -46,7 +46,7 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "kmm": "newton ascent algorithm1 method model recipe",
-        "ep": "seen_posterior moment_matching sign_agreement removal factors engine optimum method distributed "
+        "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton natural_gradient dual model whitened vi_means recipe svi dual_recipe gpflow_models",
