@@ -184,11 +184,8 @@ def compare(
             task = Task(task.X, task.Y[:, keep], task.X_test, task.Y_test[:, keep], task.floor, 2, seed)
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1]), (methods.OTHERS, 0)]
         impossible = methods.PARTLY_OBSERVED_ONLY if task.complete else methods.COMPLETE_ONLY
-        jobs += [(methods.COLLAPSED, K) for K in numbers]
-        jobs += [
-            (m, numbers[-1])
-            for m in (methods.JOINT, methods.TENSOR, methods.ADAM, methods.MEAN_FIELD, methods.MIXTURE)
-        ]
+        jobs += [(method, K) for method in (methods.COLLAPSED, methods.TENSOR) for K in numbers]
+        jobs += [(m, numbers[-1]) for m in (methods.JOINT, methods.ADAM, methods.MEAN_FIELD, methods.MIXTURE)]
         for method, K in jobs:
             if method not in wanted or method in impossible or (name == "field" and method not in MILLION):
                 continue
