@@ -23,7 +23,7 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import LogSpaceAdam, built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 
-_RATE = 0.15  # of Adam in log space
+_RATE = 0.1  # of Adam in log space
 _LEAST = 0.01  # to which γ falls on minibatches: q is then an average over the last hundred
 
 
