@@ -17,7 +17,7 @@ TOWER: list[dict[str, str]] = [
     {
         "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure collector gradients kernels options functions preferred replicas ."},
+    {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
@@ -33,14 +33,14 @@ TOWER: list[dict[str, str]] = [
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
     },
     {
         "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
-        "sampling": "tuning options diagnostics summary draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
+        "sampling": "tuning options diagnostics summary draws holds_draws philox hmc affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
