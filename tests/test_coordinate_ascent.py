@@ -190,12 +190,11 @@ def test_a_newton_step_that_would_lower_the_bound_is_damped() -> None:
     model = _model("poisson")
     prior = model.prior()
     start = ascent.start(prior, model.expectation, model.sites)
-    alpha = prior.factorise(tf.ones_like(start.prec)).solve(
-        tf.fill(start.mean.shape, tf.constant(-8.0, start.mean.dtype))
-    )
-    low = ascent._evaluate(prior, model.expectation, start._replace(alpha=alpha, mean=prior.product(alpha)))
-    newton = prior.factorise(low.curvature).solve(low.curvature * low.mean + low.grad)
-    full = ascent._evaluate(prior, model.expectation, low._replace(alpha=newton, mean=prior.product(newton)))
+    given = tf.fill(start.mean.shape, tf.constant(-8.0, start.mean.dtype))
+    alpha, mean = prior.factorise(tf.ones_like(start.prec)).solve(given)
+    low = ascent._evaluate(prior, model.expectation, start._replace(alpha=alpha, mean=mean))
+    newton, mean = prior.factorise(low.curvature).solve(low.curvature * low.mean + low.grad)
+    full = ascent._evaluate(prior, model.expectation, low._replace(alpha=newton, mean=mean))
     assert not full.objective >= low.objective
     assert ascent.mean_step(prior, model.expectation, low).objective > low.objective
 

@@ -182,7 +182,7 @@ def test_newton_is_safeguarded_under_counts() -> None:
         np.testing.assert_allclose(there.mean, point.mean, rtol=1e-6, atol=1e-6)
     assert point.violation < 1e-8
     assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
-    first = prior.factorise(whole.at.curvature).solve(whole.at.grad)
+    first = prior.factorise(whole.at.curvature).solve(whole.at.grad).alpha
     assert prior.product(first).numpy().max() > 40.0  # so the safeguard was needed
 
 

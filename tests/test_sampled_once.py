@@ -10,6 +10,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import gpflow_ext as gpx
+from gpflow_ext.compiled.functions import Compiled, Entry
+from gpflow_ext.persistence import stablehlo
 from gpflow_ext.sampling import hmc
 from gpflow_ext.sampling.tuning import Setting
 
@@ -70,6 +72,54 @@ def test_calls_are_no_part_of_the_chain(jit_compile: bool, thin: int) -> None:
         done += number
     for together, *apart in zip(whole, *parts, strict=True):
         np.testing.assert_array_equal(together, np.concatenate(apart))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuner", ["bayesopt", "dual_averaging"])
+def test_a_whole_sampling_is_one_program_of_xla(tuner: str, monkeypatch) -> None:
+    """It tunes, warms up, and draws more than one call has room for; no number in it is a constant."""
+    programs: dict[int, tuple[object, tuple[object, ...]]] = {}
+    traced: list[object] = []  # to lower a function asks for the variables it was traced with
+    call, copied = Entry.__call__, Compiled._copied
+
+    def copy(self: Compiled, given: object, rows: object) -> object:
+        traced.append(given)
+        return copied(self, given, rows)
+
+    def kept(entry: Entry, *flat: object) -> object:
+        if entry.function.function_def.attr["_XlaMustCompile"].b:
+            programs.setdefault(id(entry.function), (entry.function, flat))
+        return call(entry, *flat)
+
+    gpx.clear_compiled()
+    monkeypatch.setattr(Compiled, "_copied", copy)
+    monkeypatch.setattr(Entry, "__call__", kept)
+    few = {"trials": 6, "samples": 9} if tuner == "bayesopt" else {"iterations": 7}
+    for number, thin in ((hmc.BLOCK + 11, 2), (3, 1)):
+        model = _model("SGPMCFreeForm")
+        gpx.gaussian_approximation(model, steps=2, free_inducing=False)
+        options = {"num_chains": 2, "warm_up": 4, "chunk": 30, "thin": thin, "approximate": False}
+        gpx.sample(
+            model, number, tuner=tuner, tuning=few, jit_compile=True, check=False, progress=False, **options
+        )
+    ((function, flat),) = programs.values()
+    program = stablehlo.lower(function, flat)
+    # Each shape is static, and each argument a parameter: nothing is left for which XLA would compile again.
+    assert len(program.inputs) == len(function.inputs)
+    assert all(spec.shape.is_fully_defined() for spec in function.inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [Setting(0.1, 3), Setting(0.1, 3, 0.2)], ids=["hmc", "gibbs"])
+def test_xla_draws_the_same(setting: Setting) -> None:
+    """Five iterations: further on the leapfrog steps amplify rounding."""
+    options = {"num_chains": 2, "approximate": False, "precondition": None, "warm_up": 0, "progress": False}
+    plain, compiled = (
+        gpx.sample(_model("SGPMCFreeForm"), 5, tuner=setting, seed=3, check=False, jit_compile=jit, **options)
+        for jit in (False, True)
+    )
+    for name, values in plain.values.items():
+        np.testing.assert_allclose(compiled.values[name], values, rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.slow

@@ -136,7 +136,7 @@ def _quoted(value: str) -> str:
     return value if re.fullmatch(r"[\w.:/+-]+", value) else f"'{value}'"
 
 
-def _show_warning(message: Warning | str, *where: object) -> None:
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Print a warning without the place in the code, which is nothing to the reader of a shell."""
     print(f"warning: {message}", file=sys.stderr)
 

@@ -8,7 +8,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, factors, moment_matching
+from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, settle
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
@@ -18,7 +18,7 @@ class EP(SiteMethod):
     """Parallel expectation propagation: each site matches the moments of its factor; see `ep.engine`.
 
     A dense model is its own set of inducing points. There the sites must keep prec ≥ 0, as they do for a
-    likelihood that is log-concave.
+    likelihood that is log-concave. A prior that cannot be whitened is conditioned on the sites as it is.
     """
 
     name: ClassVar[str] = "ep"
@@ -48,7 +48,7 @@ class EP(SiteMethod):
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweep:
         """See `SiteMethod.begin`; sites that are not sound under the prior are set to zero."""
-        target, seen = factored(model), prior.whiten()
+        target, seen = factored(model), unwhitened.seen(prior)
         point = factors.evaluate(target, seen, sites)
         zero = Sites(*map(tf.zeros_like, sites))
         sites, point = tf.cond(
@@ -59,7 +59,7 @@ class EP(SiteMethod):
 
     def step(self, model: SitedModel, prior: Prior, state: Sweep) -> Sweep:
         """See `SiteMethod.step`; a sweep that is not sound is taken again at half the length."""
-        target, seen = factored(model), prior.whiten()
+        target, seen = factored(model), unwhitened.seen(prior)
         old = tf.stack(state.sites)
         direction = tf.stack(state.proposal) - old
         whole = engine.relaxation(
@@ -99,20 +99,21 @@ class EP(SiteMethod):
         def legal(new: Sites) -> tf.Tensor:
             return self._legal(model, new)
 
-        state = settle(factored(model), prior.whiten(), sites, steps, tolerance, legal=legal)
+        state = settle(factored(model), unwhitened.seen(prior), sites, steps, tolerance, legal=legal)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack(state.sites)))
         return state, finite & tf.math.is_finite(state.violation)
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log Z."""
         target = factored(model)
+        seen = unwhitened.seen(prior)
         return moment_matching.evaluate(
-            prior.whiten(), target.log_normaliser, sites, layout=target.layout()
+            seen, target.log_normaliser, sites, layout=target.layout()
         ).log_evidence
 
     def _legal(self, model: Any, sites: Sites) -> tf.Tensor:
         """Whether the model's own prior can be conditioned on the sites, []."""
-        if model.inducing_variable is not None:
+        if model.inducing_variable is not None or model.is_markov:
             return tf.constant(True)
         return tf.reduce_all(sites.prec >= 0.0)
 

@@ -19,7 +19,7 @@ leading axes: [..., L] stands for [N, L], a shard of it, or [N, F, L] with F fac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -140,7 +140,7 @@ def evaluate(
     Parameters
     ----------
     prior
-        The prior seen from the data of ``log_normaliser``.
+        The prior seen from the data of ``log_normaliser``, or one that is `unwhitened`.
     log_normaliser
         log Ẑ of these data.
     sites
@@ -157,10 +157,7 @@ def evaluate(
     """
     shared: tf.Tensor | float = 0.0
     if message is None:
-        nat1, prec = layout.combine(sites)
-        packed = prior.pack(nat1 - prec * prior.mean), prior.pack(prec)
-        shift, var, shared = seen_posterior(prior.A, *packed)
-        seen_by_all = Marginals(prior.mean + prior.unpack(shift), prior.unpack(var))
+        seen_by_all, shared = _conditioned(prior, layout.combine(sites))
     else:
         seen_by_all = message.posterior().marginals(prior)
     marginals = Marginals(*map(layout.select, seen_by_all))
@@ -169,3 +166,15 @@ def evaluate(
     value = terms + shared
     sound = tf.reduce_all(cav.ratio > 0.0) & tf.math.is_finite(value)
     return Evaluation(value, cav, sound)
+
+
+def _conditioned(prior: Any, sites: Sites) -> tuple[Marginals, tf.Tensor]:
+    """Return the marginals of what the sites see, and log ∫ p ∏ₙ tₙ counted from the prior mean, []."""
+    own = getattr(prior, "conditioned", None)
+    if own is not None:
+        found: tuple[Marginals, tf.Tensor] = own(sites)
+        return found
+    nat1, prec = sites
+    packed = prior.pack(nat1 - prec * prior.mean), prior.pack(prec)
+    shift, var, shared = seen_posterior(prior.A, *packed)
+    return Marginals(prior.mean + prior.unpack(shift), prior.unpack(var)), shared

@@ -22,7 +22,7 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_recipe import GAIN, STEPS
+from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, site_plan
 from gpflow_ext.training.solver import Solver
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
@@ -125,6 +125,8 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             damping=options.damping,
             stationarity=stationarity,
         )
+    if model.is_markov:
+        return _markov_plan(model, run, options)
     jit_compile, shards, factors = run.jit_compile, None, None
     if run.strategy is not None:
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
@@ -164,6 +166,20 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
         gather=(lambda: None) if shards is None else distributed.gatherer(model, matcher, shards),
         tried=lambda: getattr(solver, "tried", ()),
     )
+
+
+def _markov_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
+    """Return the plan of a model whose prior is conditioned on all sites at once, without whitening."""
+    given = {"optimizer": options.optimizer, "damping": options.damping, "strategy": run.strategy}
+    unused = [name for name, value in given.items() if value not in (None, "lbfgs")]
+    if unused:
+        raise NotImplementedError(
+            f'prior="markov" takes no `{unused[0]}`: its expectation propagation is by adaptive sweeps, with '
+            "L-BFGS for the hyperparameters, on one device."
+        )
+    names = "site_updates", "hyper_updates", "stationarity", "starts"
+    chosen = SiteOptions(**{name: getattr(options, name) for name in names})
+    return site_plan(model, run, EP(), chosen, steps=500)
 
 
 def _inner(model: SiteModel, optimizer: Any) -> Any:

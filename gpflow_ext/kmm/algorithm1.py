@@ -29,7 +29,7 @@ from gpflow_ext import sites
 from gpflow_ext.kmm import ascent
 from gpflow_ext.kmm.ascent import State, diagonal_elements
 from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Dense, Expectation
+from gpflow_ext.sites import Dense, Expectation, Pair, products
 
 SiteExpectation: TypeAlias = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 """Map (rows [R], mean [R, L], var [R, L]) to the bound of those data, [R]."""
@@ -156,8 +156,9 @@ def _visit_sites(
 def _maximise_mean(prior: Dense, expectation: Expectation, state: State, V: tf.Tensor) -> State:
     """Repeat Newton's step on equation 21 until the bound gains less than rounding."""
 
-    def solve(b: tf.Tensor) -> tf.Tensor:  # (I + ΛΣ)⁻¹ b = b − ΛVb
-        return b - state.prec * Dense(prior.mean, V).product(b)
+    def solve(b: tf.Tensor) -> Pair:  # α = (I + ΛΣ)⁻¹ b = b − ΛVb, Σα = Vb
+        shift = products.matvec(V, b)
+        return Pair(b - state.prec * shift, shift)
 
     def step(k: tf.Tensor, _: tf.Tensor, at: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         new = ascent.mean_step(prior, expectation, at, solve)

@@ -237,8 +237,7 @@ def at_variance(
 
 def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None) -> State:
     """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N)."""
-    direction = newton.direction(prior, expectation, state, solve)
-    shift = prior.product(direction)
+    direction, shift = newton.direction(prior, expectation, state, solve)
 
     def trial(step: tf.Tensor) -> State:
         moved = state._replace(alpha=state.alpha + step * direction, mean=state.mean + step * shift)

@@ -7,14 +7,14 @@ from typing import Protocol, TypeAlias
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Expectation, Prior
+from gpflow_ext.sites import Expectation, Pair, Prior
 
 CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
 CG_ITERATIONS = 50
 ROUGH_CG_ITERATIONS = 12  # with a factor of other precisions: beyond, a factorisation is cheaper
 
-Solve: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
-"""Map b [N, L] to the solution of a linear system, [N, L]."""
+Solve: TypeAlias = Callable[[tf.Tensor], Pair]
+"""Map b [N, L] to the solution α of a linear system and Qα."""
 
 
 class MeanPoint(Protocol):
@@ -41,10 +41,8 @@ class MeanPoint(Protocol):
         """−2 ∂f_b/∂v."""
 
 
-def direction(
-    prior: Prior, expectation: Expectation, point: MeanPoint, solve: Solve | None = None
-) -> tf.Tensor:
-    """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², [N, L].
+def direction(prior: Prior, expectation: Expectation, point: MeanPoint, solve: Solve | None = None) -> Pair:
+    """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², and Qδ.
 
     With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and one
     factorisation of I + WQ solves it. With several, as for the multinomial logit, W only bounds H; and a
@@ -72,29 +70,28 @@ def direction(
         return -outer.gradient(slope, point.mean)
 
     most = CG_ITERATIONS if exact else ROUGH_CG_ITERATIONS
-    return _conjugate_gradients(prior, times_hessian, solve, residual, most)
+    return _conjugate_gradients(times_hessian, solve, residual, most)
 
 
 def _conjugate_gradients(
-    prior: Prior, times_hessian: Solve, solve: Solve, residual: tf.Tensor, most: int
-) -> tf.Tensor:
-    """Solve (H + Q⁻¹) Qδ = residual for δ, [N, L], Q⁻¹ never being formed."""
+    times_hessian: Callable[[tf.Tensor], tf.Tensor], solve: Solve, residual: tf.Tensor, most: int
+) -> Pair:
+    """Solve (H + Q⁻¹) Qδ = residual for δ and Qδ, Q⁻¹ never being formed."""
 
     def iterate(k: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        delta, r, rz, p, p_alpha = loop  # p = Q p_alpha
+        delta, shift, r, rz, p, p_alpha = loop  # p = Q p_alpha
         product = times_hessian(p) + p_alpha
         step = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
-        delta, r = delta + step * p_alpha, r - step * product
-        z_alpha = solve(r)
-        z = prior.product(z_alpha)
+        delta, shift, r = delta + step * p_alpha, shift + step * p, r - step * product
+        z_alpha, z = solve(r)
         new = tf.reduce_sum(r * z)
         ratio = tf.math.divide_no_nan(new, rz)
-        return k + 1, delta, r, new, z + ratio * p, z_alpha + ratio * p_alpha
+        return k + 1, delta, shift, r, new, z + ratio * p, z_alpha + ratio * p_alpha
 
-    first = solve(residual)
-    p = prior.product(first)
+    first, p = solve(residual)
     rz = tf.reduce_sum(residual * p)
-    begin = (tf.constant(0), tf.zeros_like(first), residual, rz, p, first)
+    zero = tf.zeros_like(first)
+    begin = (tf.constant(0), zero, zero, residual, rz, p, first)
     enough = CG_TOLERANCE**2 * rz
-    going = lambda k, delta, r, rz, *_: (k < most) & (rz > enough)  # noqa: E731
-    return tf.while_loop(going, iterate, begin)[1]
+    going = lambda k, delta, shift, r, rz, *_: (k < most) & (rz > enough)  # noqa: E731
+    return Pair(*tf.while_loop(going, iterate, begin)[1:3])

@@ -80,8 +80,8 @@ class Located(NamedTuple):
 
 def locate(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
     """Return where the sites put the mean. One factorisation."""
-    alpha = prior.factorise(current.prec).solve(current.nat1 - current.prec * prior.mean)
-    mean = prior.mean + prior.product(alpha)
+    alpha, shift = prior.factorise(current.prec).solve(current.nat1 - current.prec * prior.mean)
+    mean = prior.mean + shift
     return Located(alpha, mean, expand(log_density, mean))
 
 
@@ -124,10 +124,10 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charg
         tape.watch(mean)
         at = expand(log_density, mean)
         charge = -0.5 * tf.reduce_sum(var * at.curvature)
-    b = tf.stop_gradient(factor.solve(tape.gradient(charge, mean, unconnected_gradients="zero")))
+    b, Qb = map(tf.stop_gradient, factor.solve(tape.gradient(charge, mean, unconnected_gradients="zero")))
     moving = prior.log_normaliser(mode.sites, factor)
     moving += tf.reduce_sum(b * (prior.mean + prior.product(alpha)))
-    moving += at.value + charge + tf.reduce_sum(held.product(b) * at.grad)
+    moving += at.value + charge + tf.reduce_sum(Qb * at.grad)
     value = mode.log_joint(held) - factor.half_log_det()
     if charged:
         moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)

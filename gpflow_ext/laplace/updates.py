@@ -19,8 +19,8 @@ def newton_step(prior: Prior, log_density: LogDensity, point: Located) -> Locate
     Algorithm 3.1 of Rasmussen & Williams (2006). One factorisation; a trial of the line search is O(N).
     """
     shift, W = point.mean - prior.mean, point.at.curvature
-    delta = prior.factorise(W).solve(point.at.grad + W * shift) - point.alpha
-    move = prior.product(delta)
+    alpha, moved = prior.factorise(W).solve(point.at.grad + W * shift)
+    delta, move = alpha - point.alpha, moved - shift
     least = point.log_joint(prior)
     least -= linalg.rounding_slack(least)
 

@@ -14,7 +14,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sampling.hmc import Counting, Randomness, Results, draw_length, trajectory
+from gpflow_ext.sampling import philox
+from gpflow_ext.sampling.hmc import Counting, Randomness, Results, State, draw_length, hamiltonian
 from gpflow_ext.sampling.target import Target
 
 
@@ -56,7 +57,7 @@ class Blocks:
         return self._target.density(z, lambda stack: self._steps.log_likelihood(stack, prepared))
 
 
-class _State(NamedTuple):
+class _Known(NamedTuple):
     prepared: Any
     log_density: tf.Tensor
 
@@ -73,45 +74,43 @@ class MetropolisWithinGibbs(Counting):
     """
 
     def __init__(self, blocks: Blocks, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness) -> None:
-        super().__init__(blocks, randomness)
+        super().__init__(randomness)
         self._blocks, self._steps, self._longest = blocks, steps, longest
 
-    def bootstrap_results(self, z: tf.Tensor) -> Results:
+    def begin(self, z: tf.Tensor) -> Results:
         """Return the results of an iteration that has not happened."""
         prepared = self._blocks.prepare(z)
-        return self.before(_State(prepared, self._blocks.density(z, prepared)), z)
+        return self.before(_Known(prepared, self._blocks.density(z, prepared)), z)
 
-    def one_step(
-        self, z: tf.Tensor, previous: Results, seed: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, Results]:
-        """Do one iteration; its random numbers are those of its number, not of ``seed``."""
-        for_walk, for_length, for_v = tfp.random.split_seed(self.seed(previous), n=3)
-        z, state = self._walk(z, previous.inner, for_walk)
+    def one_step(self, z: tf.Tensor, previous: Results) -> tuple[tf.Tensor, Results]:
+        """Do one iteration; its random numbers are those of its number."""
+        for_walk, for_length, for_v = philox.split(self.seed(previous), 3)
+        z, known = self._walk(z, previous.inner, for_walk)
         v, theta = tf.split(z, [self._blocks.size, -1], axis=1)
         steps = draw_length(for_length, self._longest)
-        kernel = tfp.mcmc.HamiltonianMonteCarlo(
-            lambda v: self._blocks.density(tf.concat([v, theta], axis=1), state.prepared),
-            step_size=self._steps[0],
-            num_leapfrog_steps=steps,
-        )
-        v, hmc = kernel.one_step(v, kernel.bootstrap_results(v), seed=for_v)
-        moved = state._replace(log_density=hmc.accepted_results.target_log_prob)
-        return tf.concat([v, theta], axis=1), trajectory(hmc, previous, state.log_density, steps, moved)
 
-    def _walk(self, z: tf.Tensor, state: _State, seed: tf.Tensor) -> tuple[tf.Tensor, _State]:
+        def density(v: tf.Tensor) -> tf.Tensor:
+            return self._blocks.density(tf.concat([v, theta], axis=1), known.prepared)
+
+        state = State(*tfp.math.value_and_gradient(density, v))
+        moved = hamiltonian(density, v, state, self._steps[0], steps, for_v)
+        after = known._replace(log_density=moved.state.log_density)
+        return tf.concat([moved.position, theta], axis=1), moved.results(previous, steps, after)
+
+    def _walk(self, z: tf.Tensor, known: _Known, seed: tf.Tensor) -> tuple[tf.Tensor, _Known]:
         """Propose another θ and accept or reject it."""
-        for_move, for_choice = tfp.random.split_seed(seed)
+        for_move, for_choice = philox.split(seed)
         v, theta = tf.split(z, [self._blocks.size, -1], axis=1)
-        move = tf.random.stateless_normal(tf.shape(theta), for_move, dtype=z.dtype)
+        move = philox.normal(tf.shape(theta), for_move, z.dtype)
         proposed = tf.concat([v, theta + self._steps[1] * move], axis=1)
         prepared = self._blocks.prepare(proposed)
         log_density = self._blocks.density(proposed, prepared)
-        level = tf.math.log(tf.random.stateless_uniform(tf.shape(log_density), for_choice, dtype=z.dtype))
-        taken = level < log_density - state.log_density  # never where the density is not a number
+        level = tf.math.log(philox.uniform(tf.shape(log_density), for_choice, z.dtype))
+        taken = level < log_density - known.log_density  # never where the density is not a number
 
         def choose(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
             return tf.where(tf.reshape(taken, [-1] + [1] * (new.shape.rank - 1)), new, old)
 
-        return choose(proposed, z), _State(
-            tf.nest.map_structure(choose, prepared, state.prepared), choose(log_density, state.log_density)
+        return choose(proposed, z), _Known(
+            tf.nest.map_structure(choose, prepared, known.prepared), choose(log_density, known.log_density)
         )

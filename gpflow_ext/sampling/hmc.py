@@ -1,8 +1,11 @@
-"""Hamiltonian Monte Carlo of many chains in one graph, by TensorFlow Probability's kernels.
+"""Hamiltonian Monte Carlo of many chains in one graph.
 
 Hensman et al. (2015), section 3: momenta from N(0, I), and in each iteration a number of leapfrog steps drawn
 uniformly from 1, …, L_max. A fixed number resonates: on a Gaussian it can return to where it began. The draw
 is shared by the chains, which is valid because it does not depend on them, and none waits for another.
+
+Random numbers are Philox's, which TensorFlow draws alike in a plain graph and under XLA; those of the
+no-U-turn sampler, which is TensorFlow Probability's, are not.
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.sampling import philox
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.loop import resolve_jit
 
 DIVERGENCE = 1000.0  # error of the energy beyond which a trajectory has left the posterior
 MAX_TREE_DEPTH = 7  # of NUTS: 127 leapfrog steps
-BLOCK = 64  # draws of one call under XLA, where their number is a constant of the compiled function
+BLOCK = 64  # draws for which one call under XLA has room; it ends after as many as it is asked for
 
 LogDensity = Callable[[tf.Tensor], tf.Tensor]
 """Map positions z [C, d] to log densities [C]."""
@@ -56,26 +61,23 @@ class Randomness(NamedTuple):
     first: tf.Tensor  # number of the first iteration, []
 
 
-class Counting(tfp.mcmc.TransitionKernel):
+class Counting:
     """A kernel that adds up the divergences and gradients of its iterations.
 
     The random numbers of an iteration depend on the seed and its number alone: in how many calls a chain is
     run, and how far, changes none of its draws.
     """
 
-    is_calibrated = True
+    def __init__(self, randomness: Randomness) -> None:
+        self._randomness = randomness
 
-    def __init__(self, inner: Any, randomness: Randomness) -> None:
-        self._inner, self._randomness = inner, randomness
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The kernel's arguments."""
-        return {"inner": self._inner, "randomness": self._randomness}
-
-    def bootstrap_results(self, z: tf.Tensor) -> Results:
+    def begin(self, z: tf.Tensor) -> Results:
         """Return the results of an iteration that has not happened."""
-        return self.before(self._inner.bootstrap_results(z), z)
+        raise NotImplementedError
+
+    def one_step(self, z: tf.Tensor, previous: Results) -> tuple[tf.Tensor, Results]:
+        """Do one iteration; its random numbers are those of its number."""
+        raise NotImplementedError
 
     def before(self, inner: Any, z: tf.Tensor) -> Results:
         """Return the results of an iteration that has not happened, given those of the inner kernel."""
@@ -85,7 +87,14 @@ class Counting(tfp.mcmc.TransitionKernel):
 
     def seed(self, previous: Results) -> tf.Tensor:
         """Return the seed of the next iteration, [2]."""
-        return tf.random.experimental.stateless_fold_in(self._randomness.seed, previous.iteration)
+        return philox.fold_in(self._randomness.seed, previous.iteration)
+
+
+class State(NamedTuple):
+    """Where chains are: the log density there, [C], and its gradient, [C, d]."""
+
+    log_density: tf.Tensor
+    gradient: tf.Tensor
 
 
 class RandomLengthHMC(Counting):
@@ -102,55 +111,94 @@ class RandomLengthHMC(Counting):
     def __init__(
         self, target: LogDensity, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness
     ) -> None:
-        inner = tfp.mcmc.HamiltonianMonteCarlo(
-            target, step_size=steps[0], num_leapfrog_steps=1, store_parameters_in_results=True
-        )
-        super().__init__(inner, randomness)
-        self._longest = longest
+        super().__init__(randomness)
+        self._target, self._step, self._longest = target, steps[0], longest
 
-    def one_step(
-        self, z: tf.Tensor, previous: Results, seed: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, Results]:
-        """Do one iteration; its random numbers are those of its number, not of ``seed``."""
-        for_length, for_step = tfp.random.split_seed(self.seed(previous))
+    def begin(self, z: tf.Tensor) -> Results:
+        """Return the results of an iteration that has not happened."""
+        return self.before(State(*tfp.math.value_and_gradient(self._target, z)), z)
+
+    def one_step(self, z: tf.Tensor, previous: Results) -> tuple[tf.Tensor, Results]:
+        """Do one iteration; its random numbers are those of its number."""
+        for_length, for_move = philox.split(self.seed(previous))
         steps = draw_length(for_length, self._longest)
-        state = previous.inner.accepted_results._replace(num_leapfrog_steps=steps)
-        new, inner = self._inner.one_step(z, previous.inner._replace(accepted_results=state), seed=for_step)
-        return new, trajectory(inner, previous, previous.inner.accepted_results.target_log_prob, steps, inner)
+        moved = hamiltonian(self._target, z, previous.inner, self._step, steps, for_move)
+        return moved.position, moved.results(previous, steps, moved.state)
 
 
 def draw_length(seed: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
     """Return a number of leapfrog steps, uniform on 1, …, ``longest``."""
-    return tf.random.stateless_uniform([], seed, 1, longest + 1, dtype=tf.int32)
+    return philox.integer(seed, 1, longest + 1)
 
 
-def trajectory(hmc: Any, previous: Results, log_density: tf.Tensor, steps: tf.Tensor, inner: Any) -> Results:
-    """Return the results of an iteration.
+class Moved(NamedTuple):
+    """Where a trajectory has led; each [C] but ``position`` [C, d]."""
+
+    position: tf.Tensor
+    state: State
+    log_ratio: tf.Tensor  # what the energy fell by, of which the acceptance is the exponential
+    energy: tf.Tensor  # where it began
+
+    def results(self, previous: Results, steps: tf.Tensor, inner: Any) -> Results:
+        """Return the results of the iteration after ``previous``, of some leapfrog steps."""
+        lost = ~(self.log_ratio > -DIVERGENCE)
+        return Results(
+            inner,
+            self.state.log_density,
+            tf.exp(tf.minimum(self.log_ratio, tf.zeros_like(self.log_ratio))),
+            self.energy,
+            previous.divergent + tf.cast(lost, tf.int32),
+            previous.gradients + steps,
+            previous.iteration + 1,
+        )
+
+
+def hamiltonian(
+    target: LogDensity, z: tf.Tensor, state: State, step: tf.Tensor, steps: tf.Tensor, seed: tf.Tensor
+) -> Moved:
+    """Move chains along trajectories from random momenta, and accept or reject where they end (Neal 2011).
 
     Parameters
     ----------
-    hmc
-        Results of TFP's kernel.
-    previous
-        Of the iteration before.
-    log_density
-        Where the trajectory began.
-    steps
-        Its leapfrog steps.
-    inner
-        What the next iteration needs.
+    target
+        Log density of z [C, d], [C].
+    z, state
+        Where the chains are.
+    step, steps
+        ε and the number of leapfrog steps, at least 1.
+    seed
+        Of the momenta and the choices.
     """
-    momentum = tf.nest.flatten(hmc.proposed_results.initial_momentum)[0]
-    lost = ~(hmc.log_accept_ratio > -DIVERGENCE)
-    return Results(
-        inner,
-        hmc.accepted_results.target_log_prob,
-        tf.exp(tf.minimum(hmc.log_accept_ratio, tf.zeros_like(log_density))),
-        0.5 * tf.reduce_sum(momentum**2, axis=-1) - log_density,
-        previous.divergent + tf.cast(lost, tf.int32),
-        previous.gradients + steps,
-        previous.iteration + 1,
+    for_momentum, for_choice = philox.split(seed)
+    momentum = philox.normal(tf.shape(z), for_momentum, z.dtype)
+    # Between positions the momentum is half a step ahead.
+    _, position, ahead, end = tf.while_loop(
+        lambda k, *_: k < steps,
+        lambda k, position, ahead, _: (k + 1, *_leap(target, position, ahead, step)),
+        (0, z, momentum + 0.5 * step * state.gradient, state),
     )
+    last = ahead - 0.5 * step * end.gradient
+    energy = _kinetic(momentum) - state.log_density
+    log_ratio = energy - (_kinetic(last) - end.log_density)
+    log_ratio = tf.where(tf.math.is_nan(log_ratio), tf.constant(-np.inf, z.dtype), log_ratio)
+    taken = tf.math.log(philox.uniform(tf.shape(log_ratio), for_choice, z.dtype)) < log_ratio
+    chosen = State(
+        tf.where(taken, end.log_density, state.log_density),
+        tf.where(taken[:, None], end.gradient, state.gradient),
+    )
+    return Moved(tf.where(taken[:, None], position, z), chosen, log_ratio, energy)
+
+
+def _leap(
+    target: LogDensity, position: tf.Tensor, ahead: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, State]:
+    position = position + step * ahead
+    state = State(*tfp.math.value_and_gradient(target, position))
+    return position, ahead + step * state.gradient, state
+
+
+def _kinetic(momentum: tf.Tensor) -> tf.Tensor:
+    return 0.5 * tf.reduce_sum(momentum**2, axis=-1)
 
 
 class CountingNUTS(Counting):
@@ -159,12 +207,15 @@ class CountingNUTS(Counting):
     def __init__(
         self, target: LogDensity, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness
     ) -> None:
-        super().__init__(tfp.mcmc.NoUTurnSampler(target, steps[0], max_tree_depth=MAX_TREE_DEPTH), randomness)
+        super().__init__(randomness)
+        self._inner = tfp.mcmc.NoUTurnSampler(target, steps[0], max_tree_depth=MAX_TREE_DEPTH)
 
-    def one_step(
-        self, z: tf.Tensor, previous: Results, seed: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, Results]:
-        """Do one iteration; its random numbers are those of its number, not of ``seed``."""
+    def begin(self, z: tf.Tensor) -> Results:
+        """Return the results of an iteration that has not happened."""
+        return self.before(self._inner.bootstrap_results(z), z)
+
+    def one_step(self, z: tf.Tensor, previous: Results) -> tuple[tf.Tensor, Results]:
+        """Do one iteration; its random numbers are those of its number."""
         new, inner = self._inner.one_step(z, previous.inner, seed=self.seed(previous))
         return new, Results(
             inner,
@@ -191,26 +242,36 @@ class Iterations:
         randomness: Randomness,
         num_kept: tf.Tensor,
         thin: tf.Tensor,
+        room: int | None = None,
     ) -> Trace:
-        """Run chains from z [C, d]; see `call`."""
+        """Run chains from z [C, d]; see `call`. The trace has ``room`` rows, by default ``num_kept``."""
         kernel = self._kernel(self._target, steps, longest, randomness)
-        positions, (log_density, accepted, energy, divergent, gradients) = tfp.mcmc.sample_chain(
-            num_kept,
-            z,
-            kernel=kernel,
-            num_burnin_steps=thin - 1,  # before the first one too
-            num_steps_between_results=thin - 1,
-            trace_fn=lambda _, results: results[1:-1],
-            seed=randomness.seed,
-        )
+        begin = kernel.begin(z)
+        rows = num_kept if room is None else room
+        kept = tuple(tf.TensorArray(part.dtype, rows, element_shape=part.shape) for part in (z, *begin[1:-1]))
+
+        def iteration(k: tf.Tensor, z: tf.Tensor, results: Results, kept: Any) -> Any:
+            z, results = kernel.one_step(z, results)
+            at = k // thin  # of the iterations for a draw the last one stays
+            kept = tuple(array.write(at, part) for array, part in zip(kept, (z, *results[1:-1]), strict=True))
+            return k + 1, z, results, kept
+
+        *_, kept = tf.while_loop(lambda k, *_: k < num_kept * thin, iteration, (0, z, begin, kept))
+        positions, log_density, accepted, energy, divergent, gradients = (array.stack() for array in kept)
         per_kept = [tf.concat([part[:1], part[1:] - part[:-1]], axis=0) for part in (divergent, gradients)]
         return Trace(positions, log_density, accepted, energy, *per_kept)
 
     def block(
-        self, z: tf.Tensor, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness, thin: tf.Tensor
+        self,
+        z: tf.Tensor,
+        steps: tf.Tensor,
+        longest: tf.Tensor,
+        randomness: Randomness,
+        num_kept: tf.Tensor,
+        thin: tf.Tensor,
     ) -> Trace:
-        """Keep `BLOCK` draws; see `run`."""
-        return self.run(z, steps, longest, randomness, BLOCK, thin)
+        """Keep at most `BLOCK` draws; see `run`."""
+        return self.run(z, steps, longest, randomness, num_kept, thin, BLOCK)
 
 
 Run = Callable[..., Trace]
@@ -231,9 +292,11 @@ def runner(
         parts = []
         for done in range(0, num_kept, BLOCK):
             at = randomness._replace(first=randomness.first + done * thin)
-            parts.append(compiled(iterations.block, z, steps, longest, at, thin))
+            number = min(BLOCK, num_kept - done)
+            block = compiled(iterations.block, z, steps, longest, at, number, thin)
+            parts.append(Trace(*(part[:number] for part in block)))
             z = parts[-1].position[-1]
-        return Trace(*(tf.concat(part, axis=0)[:num_kept] for part in zip(*parts, strict=True)))
+        return Trace(*(tf.concat(part, axis=0) for part in zip(*parts, strict=True)))
 
     return in_blocks
 

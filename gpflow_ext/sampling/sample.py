@@ -24,7 +24,7 @@ from gpflow_ext._version import __version__
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.data.held import follow
 from gpflow_ext.persistence.checkpoint import Checkpoints
-from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling import hmc, philox
 from gpflow_ext.sampling.adaptation import Start
 from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
@@ -109,7 +109,8 @@ def sample(
     seed
         Seed of all random numbers.
     jit_compile
-        XLA, which draws other random numbers from a seed; ``None`` means on GPU and TPU only.
+        XLA, in one compilation whatever the number of draws; ``None`` means on GPU and TPU only. The random
+        numbers are the same, but for the no-U-turn sampler; rounding parts the chains in time.
     check
         Diagnose the draws and warn loudly where a gate is failed; see `Draws.check`.
 
@@ -164,7 +165,7 @@ def sample(
     target, start = where.place(sampled)
     run, own = _runner(sampled, target, tuned, jit_compile)
     if not resumed:
-        z = start(tf.random.stateless_normal(chains.now.shape, [seed, 0], dtype=chains.now.dtype))
+        z = start(philox.normal(chains.now.shape, [seed, 0], chains.now.dtype))
         chains.begin(tuned.tune(Start(run, z, seed, target, own), progress))
         chains.warm_up(run, warm_up, seed)
     interrupts = Interrupts()

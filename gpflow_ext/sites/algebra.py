@@ -43,6 +43,13 @@ class Marginals(NamedTuple):
     var: tf.Tensor
 
 
+class Pair(NamedTuple):
+    """A solution of (I + ΛQ)α = b, and what it moves the mean by, each [N, L]."""
+
+    alpha: tf.Tensor
+    shift: tf.Tensor  # Qα
+
+
 class Factor(Protocol):
     """The factorised I + ΛQ of a prior and the precisions Λ [N, L] of some sites."""
 
@@ -50,8 +57,8 @@ class Factor(Protocol):
     def finite(self) -> tf.Tensor:
         """Whether the factorisation worked, []."""
 
-    def solve(self, b: tf.Tensor) -> tf.Tensor:
-        """Return (I + ΛQ)⁻¹ b for b [N, L], [N, L]."""
+    def solve(self, b: tf.Tensor) -> Pair:
+        """Return α = (I + ΛQ)⁻¹ b and Qα for b [N, L]."""
 
     def variance(self) -> tf.Tensor:
         """Return the variances of q(fₙ), [N, L]."""
@@ -89,9 +96,6 @@ class Prior(Protocol):
         ``factor`` is that of ``sites.prec``, held fixed, where the caller has it; it may be left unused.
         """
 
-    def whiten(self) -> Any:
-        """Return the same prior as a `Projection`, f = μ + Aᵀv + r; expectation propagation needs it."""
-
 
 class Posterior(NamedTuple):
     """q(f) conditioned on sites, as far as the data see it."""
@@ -106,8 +110,7 @@ class Posterior(NamedTuple):
 def condition(prior: Prior, sites: Sites) -> Posterior:
     """Return q(f) ∝ p(f) ∏ₙ tₙ(fₙ): one Cholesky factorisation and one triangular solve."""
     factor = prior.factorise(sites.prec)
-    alpha = factor.solve(sites.nat1 - sites.prec * prior.mean)
-    shift = prior.product(alpha)
+    alpha, shift = factor.solve(sites.nat1 - sites.prec * prior.mean)
     var = factor.variance()
     kl = divergence(prior, sites.prec, var, factor, alpha, shift)
     return Posterior(alpha, prior.mean + shift, var, kl, factor.finite)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
-from gpflow_ext.sites.algebra import Sites
+from gpflow_ext.sites.algebra import Pair, Sites
 from gpflow_ext.sites.projection import Message
 
 
@@ -90,9 +90,9 @@ class CoupledFactor(NamedTuple):
         """Whether the factorisation worked, []."""
         return self.flat.finite
 
-    def solve(self, b: tf.Tensor) -> tf.Tensor:
-        """Return (I + ΛQ)⁻¹ b for b [N, P], [N, P]."""
-        return self.prior.unpack(self.flat.solve(self.prior.pack(b)))
+    def solve(self, b: tf.Tensor) -> Pair:
+        """Return α = (I + ΛQ)⁻¹ b and Qα for b [N, P]."""
+        return Pair(*map(self.prior.unpack, self.flat.solve(self.prior.pack(b))))
 
     def variance(self) -> tf.Tensor:
         """Return the variances of q(f), [N, P]."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import products
-from gpflow_ext.sites.algebra import Sites, log_normaliser
+from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
 from gpflow_ext.sites.projection import Projection
 
 
@@ -49,7 +49,7 @@ class Dense(NamedTuple):
         def value(mean: tf.Tensor, cov: tf.Tensor) -> Any:
             prior = Dense(mean, cov)
             known = prior.factorise(sites.prec) if factor is None else factor
-            alpha = known.solve(sites.nat1 - sites.prec * mean)
+            alpha, shift = known.solve(sites.nat1 - sites.prec * mean)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 outer = tf.transpose(alpha)[:, :, None] * tf.transpose(alpha)[:, None, :]
@@ -57,7 +57,7 @@ class Dense(NamedTuple):
                 shared = cov.shape[0] == 1
                 return upstream * alpha, tf.reduce_sum(by_cov, axis=0, keepdims=True) if shared else by_cov
 
-            return log_normaliser(prior, sites, known, prior.product(alpha)), gradient
+            return log_normaliser(prior, sites, known, shift), gradient
 
         return value(self.mean, self.cov)
 
@@ -85,10 +85,11 @@ class DenseFactor(NamedTuple):
         reduction = tf.reduce_sum(self._half() ** 2, axis=-2)
         return tf.transpose(tf.linalg.diag_part(self.cov) - reduction)
 
-    def solve(self, b: tf.Tensor) -> tf.Tensor:
-        """Return (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b, [N, L]. O(N²)."""
+    def solve(self, b: tf.Tensor) -> Pair:
+        """Return α = (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b and Σα for b [N, L]. O(N²)."""
         root = tf.transpose(self.root)
-        return b - root * products.cholesky_solve(self.chol, root * products.matvec(self.cov, b))
+        alpha = b - root * products.cholesky_solve(self.chol, root * products.matvec(self.cov, b))
+        return Pair(alpha, products.matvec(self.cov, alpha))
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|B|, summed over the latent functions, []."""

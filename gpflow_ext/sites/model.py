@@ -27,8 +27,10 @@ from gpflow_ext.sites import (
     Whitened,
     dense_prior,
     latent,
+    markov_prior,
     sparse_prior,
 )
+from gpflow_ext.sites.markov_posterior import MarkovPosterior
 from gpflow_ext.sites.method import SiteMethod, SiteState, site_method
 from gpflow_ext.sites.mixed_posterior import MixedDensePosterior, MixedSparsePosterior
 from gpflow_ext.sites.posterior import DenseSitePosterior
@@ -67,6 +69,12 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         Zero by default.
     num_latent_gps
         L; by default what the likelihood and the targets ask for.
+    prior
+        ``None``, or ``"markov"`` for the exact prior of a function of one input, such as time, at O(Nd³): a
+        filter and a smoother over d states in place of matrices. Inputs may be irregular, unsorted and equal;
+        missing data are left out. The kernel is made of ``Matern12``, ``Matern32``, ``Matern52``,
+        ``Exponential``, ``Cosine``, ``Periodic(SquaredExponential())``, ``Constant``, ``Linear`` and
+        ``White`` by sums and products, of at most 16 states. See docs/models/state_space.md.
     inducing_variable
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and
@@ -83,6 +91,7 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     """
 
     site_method: SiteMethod | str = "kmm"
+    is_markov: bool = False  # whether the prior is that of a state space, at O(N)
 
     def __init__(
         self,
@@ -93,6 +102,7 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         num_latent_gps: int | None = None,
         *,
         inducing_variable: InducingVariablesLike | str | None = None,
+        prior: str | None = None,
     ) -> None:
         (X, Y), num_data = self._hold(data, likelihood)
         if isinstance(inducing_variable, str):
@@ -104,8 +114,10 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
                 latent.kernels(kernel)[0], likelihood, Y.shape[1]
             )
         latent.check_numbers(kernel, points, num_latent_gps)
+        self._check_prior(prior, points, kernel, X.shape[1])
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
+        self.is_markov = prior is not None
         for each in () if points is None else latent.sets(points):
             checks.check_inducing(each, X)
         none = tf.zeros([num_data, num_latent_gps], X.dtype)
@@ -113,6 +125,21 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         self.nat1 = gpflow.Parameter(none, trainable=False, shape=open_rows)
         self.prec = gpflow.Parameter(none, trainable=False, shape=open_rows)
         site_method(self.site_method).check(self)
+
+    def _check_prior(
+        self, prior: str | None, points: Any, kernel: gpflow.kernels.Kernel, columns: int
+    ) -> None:
+        """Raise for an unknown prior, or one that is not for the kernel and the inputs."""
+        if prior not in (None, "markov"):
+            raise ValueError(f'`prior` must be None or "markov"; got {prior!r}.')
+        if prior is None:
+            return
+        if points is not None:
+            raise ValueError(
+                'prior="markov" is exact and has no inducing points: give `prior` or `inducing_variable`, '
+                "not both."
+            )
+        markov_prior.check(kernel, columns, type(self).__name__)
 
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood
@@ -147,6 +174,8 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Coupled | Any:
         """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
         X = self.data[0] if X is None else X
+        if self.is_markov:
+            return markov_prior.at(self, X)
         if self.inducing_variable is not None:
             return sparse_prior.project(self, X)
         return dense_prior.at(self, X)
@@ -232,6 +261,7 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
         """Return R [1 or L, M, M], RRᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Rv."""
+        self._check_whitened()
         seen = self.prior().whiten()
         return seen.chol, seen.message(self.latent_sites).posterior()
 
@@ -252,12 +282,22 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
 
     def whitened_message(self) -> Message:
         """Return what all sites tell v, where u = Rv."""
+        self._check_whitened()
         return self.prior().whiten().message(self.latent_sites)
+
+    def _check_whitened(self) -> None:
+        if self.is_markov:
+            raise NotImplementedError(
+                'prior="markov" forms no matrix of N rows, and so no whitened q(v): use `posterior` to '
+                "predict, or the dense model."
+            )
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> posteriors.AbstractPosterior:
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
+        if self.is_markov:
+            return MarkovPosterior(self, precompute_cache)
         kind = KINDS[self.inducing_variable is None, latent.mixing(self.kernel) is None]
         return kind(self, precompute_cache)
 

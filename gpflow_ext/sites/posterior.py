@@ -46,7 +46,7 @@ class DenseSitePosterior(TakesNumbers, AbstractPosterior):
     def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
-        alpha = factor.solve(current.nat1 - current.prec * prior.mean)
+        alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
         own = getattr(factor, "reduction", None)
         return alpha, _reduction(factor, current.prec) if own is None else own(), X
 
@@ -83,7 +83,7 @@ def _reduction(factor: Factor, prec: tf.Tensor) -> tf.Tensor:
     """Return (I + ΛQ)⁻¹Λ, [L, N, N], for a factor that can only solve, a column at a time."""
 
     def column(n: tf.Tensor) -> tf.Tensor:
-        return factor.solve(prec * tf.one_hot(n, tf.shape(prec)[0], dtype=prec.dtype)[:, None])
+        return factor.solve(prec * tf.one_hot(n, tf.shape(prec)[0], dtype=prec.dtype)[:, None]).alpha
 
     columns = tf.map_fn(column, tf.range(tf.shape(prec)[0]), fn_output_signature=prec.dtype)  # [N, N, L]
     return tf.transpose(columns, [2, 1, 0])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import products
-from gpflow_ext.sites.algebra import Marginals, Sites, log_normaliser
+from gpflow_ext.sites.algebra import Marginals, Pair, Sites, log_normaliser
 
 
 class Seen(Protocol):
@@ -84,7 +84,7 @@ class Projection(NamedTuple):
         def value(mean: tf.Tensor, A: tf.Tensor) -> Any:
             prior = self._replace(mean=mean, A=A)
             known = prior.factorise(sites.prec) if factor is None else factor
-            alpha = known.solve(sites.nat1 - sites.prec * mean)
+            alpha, shift = known.solve(sites.nat1 - sites.prec * mean)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 w = products.matvec(A, alpha)  # AᵀB⁻¹Aρ weighs as A(ρ − ΛAᵀw) does: Aα = w
@@ -93,7 +93,7 @@ class Projection(NamedTuple):
                 shared = A.shape[0] == 1
                 return upstream * alpha, tf.reduce_sum(by_A, axis=0, keepdims=True) if shared else by_A
 
-            return log_normaliser(prior, sites, known, prior.product(alpha)), gradient
+            return log_normaliser(prior, sites, known, shift), gradient
 
         return value(self.mean, self.A)
 
@@ -123,10 +123,11 @@ class ProjectedFactor(NamedTuple):
         G = linalg.triangular_solve(self.chol, self._stacked())
         return self.prior.residual + tf.transpose(tf.reduce_sum(G**2, axis=-2))
 
-    def solve(self, b: tf.Tensor) -> tf.Tensor:
-        """Return (I + ΛAᵀA)⁻¹ b = b − ΛAᵀB⁻¹A b, [N, L]. O(NM)."""
+    def solve(self, b: tf.Tensor) -> Pair:
+        """Return α = (I + ΛAᵀA)⁻¹ b = b − ΛAᵀB⁻¹A b and AᵀAα = AᵀB⁻¹A b for b [N, L]. O(NM)."""
         inner = products.cholesky_solve(self.chol, products.matvec(self.prior.A, b))
-        return b - self.prec * products.matvec(self.prior.A, inner, transpose=True)
+        shift = products.matvec(self.prior.A, inner, transpose=True)
+        return Pair(b - self.prec * shift, shift)
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|B|, summed over the latent functions, []."""

@@ -33,7 +33,8 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Projection, products
-from gpflow_ext.svgp.natural_gradient import AscentUpdates, WhitenedVariational, moments
+from gpflow_ext.svgp.natural_gradient import AscentUpdates, WhitenedVariational
+from gpflow_ext.svgp.whitened_normal import moments
 from gpflow_ext.training.distribute import Shards
 
 

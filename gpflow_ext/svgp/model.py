@@ -10,9 +10,10 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.numerics import batched, triangular
-from gpflow_ext.sites import Projection, latent, products, sparse_prior
+from gpflow_ext.numerics import batched
+from gpflow_ext.sites import Projection, latent, sparse_prior
 from gpflow_ext.sites.triangular_posterior import WhitenedPosterior
+from gpflow_ext.svgp.whitened_normal import marginals
 
 
 class SVGPRobustMax(SVGP):
@@ -108,8 +109,7 @@ class SVGPRobustMax(SVGP):
 
     def marginals(self, prior: Projection) -> MeanAndVariance:
         """Return mean and variance of q(f) where the prior was projected, each [B, K]. O(KM²B)."""
-        mean = prior.mean + products.matvec(prior.A, self.q_mu, transpose=True)
-        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), prior.A)
+        return marginals(prior, self.q_mu, tf.convert_to_tensor(self.q_sqrt))
 
     def scale(self, X: tf.Tensor) -> tf.Tensor:
         """Return N/B for a minibatch X [B, D]."""

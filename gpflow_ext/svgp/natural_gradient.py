@@ -27,8 +27,9 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.numerics import linalg, triangular
+from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
+from gpflow_ext.svgp.whitened_normal import natural_step, precision
 from gpflow_ext.training.distribute import Shards, total
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
@@ -107,9 +108,8 @@ class AscentUpdates(tf.Module):
 
     def start(self) -> tf.Tensor:
         """Take the natural parameters from q; return nothing, []. O(KM³)."""
-        root = triangular.inverse(tf.convert_to_tensor(self._target.q_sqrt))  # R⁻¹, Var[v] = RRᵀ
-        prec = tf.matmul(root, root, transpose_a=True)
-        self.nat1.assign(_product(prec, tf.convert_to_tensor(self._target.q_mu)))
+        prec = precision(tf.convert_to_tensor(self._target.q_sqrt))
+        self.nat1.assign(products.matvec(prec, tf.convert_to_tensor(self._target.q_mu)))
         self.prec.assign(tf.reverse(prec, [-1, -2]))
         return tf.zeros([])
 
@@ -211,14 +211,12 @@ class AscentUpdates(tf.Module):
         return safe
 
     def _natural_step(self, gram: tf.Tensor, pull: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the natural parameters and the moments after a step, and whether they are finite. O(KM³)."""
-        nat1 = (1.0 - length) * self.nat1 + length * tf.ensure_shape(pull, self.nat1.shape)
-        prec = (1.0 - length) * self.prec + length * tf.ensure_shape(gram, self.prec.shape)
-        prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
-        mean, root, finite = moments(nat1, prec)
-        before, after = (tf.reduce_sum(tf.square(r), axis=[-2, -1]) for r in (self._target.q_sqrt, root))
+        """Return the natural parameters and the moments after a step, and whether it is safe. O(KM³)."""
+        pull, gram = tf.ensure_shape(pull, self.nat1.shape), tf.ensure_shape(gram, self.prec.shape)
+        *new, finite = natural_step(self.nat1, self.prec, gram, pull, length)
+        before, after = (tf.reduce_sum(tf.square(r), axis=[-2, -1]) for r in (self._target.q_sqrt, new[-1]))
         safe = tf.reduce_all(after <= before / (1.0 - tf.minimum(1.1 * length, 0.99)))
-        return nat1, prec, mean, root, finite & safe
+        return *new, finite & safe
 
     def _descend(self, gradient: Sequence[tf.Tensor], moving: Sequence[tf.Variable]) -> bool:
         self._optimizer.apply_gradients(
@@ -273,9 +271,12 @@ class MinibatchAscent(tf.Module):
         self._concave, self._dtype = concave, target.q_mu.dtype
         self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
         self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
-        self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
-        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.accuracy = tf.Variable(0.0, dtype=tf.float64, trainable=False)  # running mean over minibatches
+        with tf.device("CPU"):  # the host reads and moves them
+            self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps unsafe at first
+            self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.accuracy = tf.Variable(
+                0.0, dtype=tf.float64, trainable=False
+            )  # running mean over minibatches
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -311,20 +312,3 @@ class MinibatchAscent(tf.Module):
         self.accuracy.assign_add(weight * (correct / int(X.shape[0]) - self.accuracy))
         self.steps.assign_add(1)
         return Progress(value)
-
-
-def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the mean [M, K], the lower factors [K, M, M] of the variance, and whether they are finite, [].
-
-    They are those of a Gaussian with the natural parameters Var⁻¹E [M, K] and Var⁻¹ [K, M, M], its order
-    reversed and only its lower triangle read. O(KM³).
-    """
-    chol, finite = linalg.cholesky(prec)
-    root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
-    mean = _product(root, _product(root, nat1, transpose=True))
-    return mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))
-
-
-def _product(matrices: tf.Tensor, columns: tf.Tensor, transpose: bool = False) -> tf.Tensor:
-    """Return the products of matrices [K, M, M] with one column each of [M, K]."""
-    return tf.transpose(tf.linalg.matvec(matrices, tf.transpose(columns), transpose_a=transpose))

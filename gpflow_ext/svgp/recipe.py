@@ -1,7 +1,8 @@
-"""The recipe of `SVGPRobustMax`: natural gradients for q and an optimiser for the rest, on minibatches."""
+"""The recipe of `SVGPRobustMax`: natural gradients for q; L-BFGS, or on minibatches Adam, for the rest."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from gpflow_ext.sites import latent
 from gpflow_ext.svgp.early_stopping import EarlyStopping
 from gpflow_ext.svgp.model import SVGPRobustMax
 from gpflow_ext.svgp.natural_gradient import Minibatch, MinibatchAscent
+from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import next_minibatch
 from gpflow_ext.training.gradient_descent import training_data
@@ -27,7 +29,9 @@ from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.starts import check_starts
 
+_RATE = 0.01  # of Adam
 _WARM_UP = 10  # steps over which γ rises to its value
 _LAST_SHARE = 0.05  # of γ and of the learning rate, where a cosine ends
 
@@ -35,6 +39,9 @@ _LAST_SHARE = 0.05  # of γ and of the learning rate, where a cosine ends
 @dataclass(frozen=True)
 class RobustMaxOptions:
     """Options of the recipe "robust_max".
+
+    On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
+    a ``strategy`` and all options but ``starts`` ask for first-order steps.
 
     Attributes
     ----------
@@ -47,7 +54,7 @@ class RobustMaxOptions:
     optimizer
         A tf_keras optimiser of the hyperparameters and inducing points; by default Adam at ``rate``.
     rate
-        Learning rate of the default optimiser.
+        Learning rate of the default optimiser, 0.01 by default.
     decay_steps
         Steps over which γ and the default optimiser's rate fall to a twentieth, by a cosine; ``None`` keeps
         them constant.
@@ -59,20 +66,24 @@ class RobustMaxOptions:
         Steps between two evaluations of it.
     patience
         Evaluations without improvement after which training stops; ``None`` trains to the last step.
+    starts
+        Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
     """
 
     minibatch_size: int | None = None
     gamma: float | None = 0.1
     optimizer: Any = None
-    rate: float = 0.01
+    rate: float | None = None
     decay_steps: int | None = None
     hold: int = 0
     validation: Any = None
     validate_every: int = 200
     patience: int | None = 10
+    starts: int | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_starts(self.starts)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1], or None; got {self.gamma}.")
         if self.hold < 0 or self.validate_every < 1 or not (self.patience is None or self.patience >= 1):
@@ -83,10 +94,15 @@ class RobustMaxOptions:
         if self.decay_steps is not None and self.decay_steps < 1:
             raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
 
+    @property
+    def by_first_order(self) -> bool:
+        """Whether an option asks for first-order steps."""
+        return dataclasses.replace(self, starts=None) != RobustMaxOptions()
+
 
 @recipe("robust_max", RobustMaxOptions, distributes=True)
 def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Plan:
-    """Return the plan of a sparse variational classifier on minibatches; the options are `RobustMaxOptions`.
+    """Return the plan of a sparse variational classifier; the options are `RobustMaxOptions`.
 
     The data are (X [N, D], Y [N, 1]), or a ``tf.data.Dataset`` of minibatches that repeats without end. With
     a ``strategy`` each minibatch of arrays is sharded over its replicas; the result is the same up to
@@ -107,10 +123,12 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     if gamma is not None and not all(variable.trainable for variable in q):
         raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
     named = {variable.ref() for variable in q}
+    if arrays is not None and run.strategy is None and not options.by_first_order:
+        return whole_data_plan(model, model, arrays, run, "robust_max", options.starts)
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
     settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
-    rate = decaying(options.rate, decay_steps, hold)
+    rate = decaying(_RATE if options.rate is None else options.rate, decay_steps, hold)
     optimizer = built(options.optimizer, moved, rate, parameters=model.trainable_parameters)
     shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(

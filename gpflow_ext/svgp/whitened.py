@@ -8,8 +8,8 @@ from gpflow.inducing_variables import MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 
-from gpflow_ext.numerics import triangular
-from gpflow_ext.sites import Projection, latent, products, sparse_prior
+from gpflow_ext.sites import Projection, latent, sparse_prior
+from gpflow_ext.svgp.whitened_normal import marginals
 
 
 def refusal(model: SVGP, recipe: str = "svi_natural") -> str | None:
@@ -64,8 +64,7 @@ class WhitenedSVGP:
 
     def marginals(self, prior: Projection) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance of q(f), each [B, L]."""
-        mean = prior.mean + products.matvec(prior.A, self.q_mu, transpose=True)
-        return mean, prior.residual + triangular.squared_norms(tf.convert_to_tensor(self.q_sqrt), prior.A)
+        return marginals(prior, self.q_mu, tf.convert_to_tensor(self.q_sqrt))
 
     def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return E[log p(yₙ | fₙ)], [B]."""

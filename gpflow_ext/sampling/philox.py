@@ -1,0 +1,42 @@
+"""Random numbers that depend on nothing but a seed, alike in a plain graph and under XLA, on any device.
+
+TensorFlow chooses another algorithm for another device or compiler, unless one is named, and makes other
+floating-point numbers of the same bits. The integers of Philox agree, so all draws here are made from them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+_PHILOX = "philox"  # Salmon et al. (2011)
+
+
+def split(seed: tf.Tensor, number: int = 2) -> list[tf.Tensor]:
+    """Return new seeds, each [2], of one [2]."""
+    return tf.unstack(tf.random.split(seed, number, alg=_PHILOX))
+
+
+def fold_in(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Return another seed [2] for each number."""
+    return tf.random.fold_in(seed, number, alg=_PHILOX)
+
+
+def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return draws that are uniform on [0, 1), of 53 bits, or 24 in single precision."""
+    integer, width, kept = (tf.uint64, 64, 53) if dtype == tf.float64 else (tf.uint32, 32, 24)
+    bits = tf.random.stateless_uniform(shape, seed, None, None, integer, alg=_PHILOX)
+    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(width - kept, integer)), dtype) * 0.5**kept
+
+
+def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return draws from N(0, 1) (Box & Muller 1958); they agree to rounding."""
+    radius, angle = (uniform(shape, part, dtype) for part in split(seed))
+    return tf.sqrt(-2.0 * tf.math.log1p(-radius)) * tf.cos(2.0 * math.pi * angle)
+
+
+def integer(seed: tf.Tensor, low: int, high: tf.Tensor) -> tf.Tensor:
+    """Return a number from low, …, high − 1, []."""
+    return tf.random.stateless_uniform([], seed, low, high, dtype=tf.int32, alg=_PHILOX)

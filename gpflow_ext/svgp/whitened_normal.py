@@ -1,0 +1,60 @@
+"""A whitened Gaussian q(v) of K latent functions: its moments, its natural parameters and steps in them.
+
+E[v] is [M, K], and Var[v] = RRᵀ with lower triangular R [K, M, M]. Precisions are kept with v in reversed
+order: the inverse of their lower Cholesky factor, reversed and transposed, is R.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from gpflow_ext.numerics import linalg, triangular
+from gpflow_ext.sites import Projection, products
+
+
+def precision(root: tf.Tensor) -> tf.Tensor:
+    """Return (RRᵀ)⁻¹ for lower triangular R [K, M, M]. O(KM³)."""
+    inverse = triangular.inverse(root)
+    return tf.matmul(inverse, inverse, transpose_a=True)
+
+
+def marginals(prior: Projection, mean: tf.Tensor, root: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return mean and variance of q(f), each [B, K], for E[v] [M, K] and Var[v] = RRᵀ, [K, M, M]. O(KM²B)."""
+    at = prior.mean + products.matvec(prior.A, mean, transpose=True)
+    return at, prior.residual + triangular.squared_norms(root, prior.A)
+
+
+def natural_step(
+    nat1: tf.Tensor, prec: tf.Tensor, gram: tf.Tensor, pull: tf.Tensor, length: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Take a natural-gradient step of a whitened q(v). O(KM³).
+
+    Parameters
+    ----------
+    nat1, prec
+        Var[v]⁻¹E[v] [M, K], and Var[v]⁻¹ [K, M, M], v in reversed order, its lower triangle.
+    gram, pull
+        Σₙ wₙ aₙaₙᵀ, as prec, and Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), as nat1; see `svgp.natural_gradient`.
+    length
+        γ.
+
+    Returns
+    -------
+    nat1, prec, E[v] and the lower triangular factor of Var[v] after it, and whether they are finite.
+    """
+    nat1 = (1.0 - length) * nat1 + length * pull
+    prec = (1.0 - length) * prec + length * gram
+    prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + length)
+    return nat1, prec, *moments(nat1, prec)
+
+
+def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return E[v] [M, K], the lower factors [K, M, M] of Var[v], and whether they are finite, [].
+
+    They are those of a Gaussian with the natural parameters Var[v]⁻¹E[v] [M, K] and Var[v]⁻¹ [K, M, M], its
+    order reversed and only its lower triangle read. O(KM³).
+    """
+    chol, finite = linalg.cholesky(prec)
+    root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
+    mean = products.matvec(root, products.matvec(root, nat1, transpose=True))
+    return mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))

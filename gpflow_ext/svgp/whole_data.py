@@ -1,0 +1,322 @@
+"""q of a whitened sparse model at its optimum, as a function of the hyperparameters: all data at once.
+
+At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` bring q(v) to the maximum of
+the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
+theorem), which L-BFGS climbs. A step has length 1, where it is a fixed-point iteration, and is halved where
+the bound does not rise. Weights wₙ may be negative, so that the optimum is also found where the likelihood is
+not log-concave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.numerics import triangular
+from gpflow_ext.sites import Projection, products
+from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
+from gpflow_ext.svgp.whitened_normal import marginals, natural_step, precision
+from gpflow_ext.training import lbfgs
+from gpflow_ext.training.hyperparameters import HyperparameterAscent
+from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.recipe import Plan, Run
+from gpflow_ext.training.solver import Evaluation, Progress
+from gpflow_ext.training.starts import Start, further_starts, number_of_starts
+
+STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
+_ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and natural-gradient steps in an evaluation, at most
+_FIRST, _LONGER = 0.5, 1.2  # length of the first step, and its growth while the violation falls
+_SHORTEST = 2.0**-10  # a length of a step below which the bound rises no more
+_ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
+_STATIONARITY = 1e-4, 1e-2  # in both
+_GAIN = 1e-8, 1e-6  # in both: an iteration that raises the bound by less raises it no more
+
+
+class Point(NamedTuple):
+    """A Gaussian q(v), the bound there, and where a natural-gradient step of length 1 would lead.
+
+    Precisions are those of v in reversed order.
+    """
+
+    nat1: tf.Tensor  # Var[v]⁻¹E[v], [M, K]
+    prec: tf.Tensor  # Var[v]⁻¹, [K, M, M]
+    mean: tf.Tensor  # E[v], [M, K]
+    root: tf.Tensor  # lower triangular R, Var[v] = RRᵀ, [K, M, M]
+    value: tf.Tensor  # Σₙ Eₙ − KL, []
+    pull: tf.Tensor  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
+    gram: tf.Tensor  # Σₙ wₙ aₙaₙᵀ, [K, M, M]
+    violation: tf.Tensor  # of the fixed point, in standard deviations of q and relative to its precision, []
+
+
+class OptimalPosterior(tf.Module):
+    """What is compiled: the bound at the best q(v), and its gradient in the hyperparameters.
+
+    Parameters
+    ----------
+    target
+        The model.
+    variables
+        Its hyperparameters.
+    """
+
+    def __init__(self, target: WhitenedVariational, variables: Sequence[tf.Variable]) -> None:
+        super().__init__()
+        self._target, self._variables = target, list(variables)
+
+    def evaluate(
+        self, X: tf.Tensor, Y: tf.Tensor, steps: tf.Tensor, tolerance: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Bring q to its optimum; return bound and violation, [2], and the gradient of the bound.
+
+        q is kept where all is finite.
+        """
+        target = self._target
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            prior = target.prior(X)
+            with tape.stop_recording():
+                fixed = tf.nest.map_structure(tf.stop_gradient, prior)
+                best = tf.nest.map_structure(tf.stop_gradient, self._settle(fixed, X, Y, steps, tolerance))
+            mean, var = marginals(prior, best.mean, best.root)
+            fit = target.scale(X) * tf.reduce_sum(target.expectations(X, Y, mean, var))
+            value = fit - _divergence(best.mean, best.root) + target.log_prior_density()
+        gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
+        outcome = tf.stack([value, best.violation])
+        finite = tf.reduce_all(tf.math.is_finite(outcome))
+        for parameter, new in ((target.q_mu, best.mean), (target.q_sqrt, best.root)):
+            parameter.assign(tf.where(finite, new, parameter))
+        return tf.where(finite, outcome, tf.constant(np.nan, outcome.dtype)), gradient
+
+    def _settle(
+        self, prior: Projection, X: tf.Tensor, Y: tf.Tensor, steps: tf.Tensor, tolerance: tf.Tensor
+    ) -> Point:
+        target, one = self._target, tf.ones([], prior.A.dtype)
+        rounding = _of(_ROUNDING, one.dtype)
+        mean, root = (tf.convert_to_tensor(each) for each in (target.q_mu, target.q_sqrt))
+        prec = precision(root)
+        nat1 = products.matvec(prec, mean)
+        begin = self._at(prior, X, Y, nat1, tf.reverse(prec, [-1, -2]), mean, root)
+
+        def going(done: tf.Tensor, length: tf.Tensor, point: Point) -> tf.Tensor:
+            return (done < steps) & (point.violation > tolerance) & (length >= _SHORTEST)
+
+        def turn(done: tf.Tensor, length: tf.Tensor, point: Point) -> tuple[tf.Tensor, tf.Tensor, Point]:
+            *parts, finite = natural_step(point.nat1, point.prec, point.gram, point.pull, length)
+            new = self._at(prior, X, Y, *parts)
+            least = point.value - rounding * tf.maximum(one, tf.abs(point.value))
+            risen = finite & tf.math.is_finite(new.violation) & (new.value >= least)
+            pairs = zip(new, point, strict=True)
+            kept = (tf.ensure_shape(tf.where(risen, *pair), pair[1].shape) for pair in pairs)
+            calm = risen & (new.violation <= point.violation)
+            return done + 1, tf.where(calm, tf.minimum(one, _LONGER * length), 0.5 * length), Point(*kept)
+
+        return tf.while_loop(going, turn, (tf.constant(0), _FIRST * one, begin))[2]
+
+    def _at(
+        self,
+        prior: Projection,
+        X: tf.Tensor,
+        Y: tf.Tensor,
+        nat1: tf.Tensor,
+        prec: tf.Tensor,
+        mean: tf.Tensor,
+        root: tf.Tensor,
+    ) -> Point:
+        """Return a q(v) with the bound and the aim there. O(KM²N + KM³)."""
+        target = self._target
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            at, var = marginals(prior, mean, root)
+            tape.watch([at, var])
+            fit = target.scale(X) * tf.reduce_sum(target.expectations(X, Y, at, var))
+        by_mean, by_var = tape.gradient(fit, [at, var])
+        weight = -2.0 * by_var
+        gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
+        pull = products.matvec(prior.A, by_mean + weight * (at - prior.mean))
+        value = fit - _divergence(mean, root)
+        return Point(nat1, prec, mean, root, value, pull, gram, _violation(gram, pull, mean, root))
+
+
+def _divergence(mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+    """Return KL[N(mean, RRᵀ) || N(0, I)], the sum over the K latent functions, []."""
+    log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.abs(tf.linalg.diag_part(root))))
+    trace = tf.reduce_sum(tf.square(root)) + tf.reduce_sum(tf.square(mean))
+    return 0.5 * (trace - log_det - tf.cast(tf.size(mean), mean.dtype))
+
+
+def _violation(gram: tf.Tensor, pull: tf.Tensor, mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+    """Return how far q is from where a step of length 1 leads, []. O(KM³).
+
+    With the aim's precision P and natural mean p it is the largest element of RᵀPR − I and of Rᵀ(p − P E[v]).
+    """
+    lower = tf.linalg.band_part(gram, -1, 0)
+    whole = lower + tf.linalg.matrix_transpose(lower) - tf.linalg.diag(tf.linalg.diag_part(lower))
+    seen = tf.matmul(tf.reverse(whole, [-1, -2]), root)  # Σₙ wₙaₙaₙᵀ R, [K, M, M]
+    spread = tf.matmul(root, seen + root, transpose_a=True)
+    spread -= tf.eye(tf.shape(root)[-1], dtype=root.dtype)
+    left = tf.transpose(pull - mean) - tf.linalg.matvec(tf.reverse(whole, [-1, -2]), tf.transpose(mean))
+    shift = tf.linalg.matvec(root, left, transpose_a=True)
+    return tf.maximum(tf.reduce_max(tf.abs(spread)), tf.reduce_max(tf.abs(shift)))
+
+
+class WholeData(tf.Module):
+    """A model and all its data, as L-BFGS sees them: `SiteSolver` and `Sited`.
+
+    Parameters
+    ----------
+    target
+        The model as natural gradients see it.
+    model
+        The model.
+    data
+        X [N, D] and Y [N, P].
+    variables
+        Its hyperparameters.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    state: Sequence[tf.Variable] = ()  # it starts from the model's q
+
+    def __init__(
+        self,
+        target: WhitenedVariational,
+        model: gpflow.models.BayesianModel,
+        data: Minibatch,
+        variables: Sequence[tf.Variable],
+        jit_compile: bool | None,
+    ) -> None:
+        super().__init__()
+        self._target, self._model, self._data = target, model, data
+        self._posterior = OptimalPosterior(target, variables)
+        self._compiled = Compiled(self._posterior, resolve_jit(jit_compile), batches=True)
+
+    @property
+    def parameters(self) -> Sequence[gpflow.Parameter]:
+        """See `Sited`."""
+        return self._model.parameters
+
+    @property
+    def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The moments of q, which are here what sites are elsewhere."""
+        return tuple(each.unconstrained_variable.read_value() for each in self._q)
+
+    def assign_sites(self, new: tuple[tf.Tensor, tf.Tensor]) -> None:
+        """Replace them."""
+        for parameter, value in zip(self._q, new, strict=True):
+            parameter.unconstrained_variable.assign(value)
+
+    @property
+    def _q(self) -> tuple[gpflow.Parameter, gpflow.Parameter]:
+        return self._target.q_mu, self._target.q_sqrt
+
+    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
+        """See `SiteSolver`."""
+        bounds = tf.constant(max_steps), tf.constant(tolerance, self._target.q_mu.dtype)
+        outcome, gradient = self._compiled(self._posterior.evaluate, *self._data, *bounds)
+        objective, violation = outcome.numpy().tolist()
+        return Evaluation(objective, violation, gradient)
+
+
+class Settling:
+    """A solver each step of which brings q to its optimum, the hyperparameters held.
+
+    Parameters
+    ----------
+    solver
+        The model and its data.
+    stationarity
+        The violation that ends a step.
+    """
+
+    state: Sequence[tf.Variable] = ()
+
+    def __init__(self, solver: WholeData, stationarity: float) -> None:
+        self._solver, self._stationarity = solver, stationarity
+
+    def start(self) -> Progress:
+        """See `Solver`."""
+        return Progress(math.nan)
+
+    def step(self) -> Progress:
+        """See `Solver`."""
+        return Progress(*self._solver.evaluate(_UPDATES, self._stationarity)[:2])
+
+
+def whole_data_plan(
+    target: WhitenedVariational,
+    model: Any,
+    arrays: tuple[Any, Any],
+    run: Run,
+    name: str,
+    starts: int | None = None,
+) -> Plan:
+    """Return the plan that trains a whitened sparse model on all its data.
+
+    Parameters
+    ----------
+    target, model
+        As for `WholeData`.
+    arrays
+        X [N, D] and Y [N, P].
+    run
+        What `fit` was asked for.
+    name
+        Of the recipe.
+    starts
+        See `training.site_recipe.SiteOptions`.
+    """
+    q = {id(part.unconstrained_variable) for part in (target.q_mu, target.q_sqrt)}
+    variables = [variable for variable in model.trainable_variables if id(variable) not in q]
+    data = (tf.constant(arrays[0]), tf.constant(arrays[1]))
+    solver, dtype = WholeData(target, model, data, variables, run.jit_compile), target.q_mu.dtype
+    stationarity = _of(_STATIONARITY, dtype)
+    if not variables:
+        alone = Settling(solver, stationarity)
+        return Plan(
+            alone,
+            model.variables,
+            STEPS,
+            1e-8,
+            stationarity=stationarity,
+            settings={"recipe": name},
+            data=arrays,
+        )
+    number = number_of_starts(model, starts, arrays[0])
+    ascent = HyperparameterAscent(
+        solver,
+        solver,
+        variables,
+        site_updates=_UPDATES,
+        hyper_updates=_ITERATIONS,
+        tolerance=_of(_GAIN, dtype),
+        stationarity=stationarity,
+        starts=_among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
+    )
+    return Plan(
+        ascent,
+        [*model.variables, *ascent.state],
+        steps=STEPS,
+        tolerance=lbfgs.gain_of_a_step(variables),
+        monotone=True,
+        stationarity=stationarity,
+        trackables={"solver": ascent},
+        settings={"recipe": name, "starts": number, "seed": run.seed},
+        data=arrays,
+        tried=lambda: ascent.tried,
+    )
+
+
+def _among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable]) -> list[Start]:
+    """Return starts of all trainable variables of a model as starts of some of them."""
+    places = [n for n, each in enumerate(model.trainable_variables) if any(each is v for v in variables)]
+    return [Start(start.name, [start.values[n] for n in places]) for start in starts]
+
+
+def _of(pair: tuple[float, float], dtype: tf.DType) -> float:
+    return pair[dtype != tf.float64]

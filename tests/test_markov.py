@@ -1,0 +1,371 @@
+"""State-space priors: the sweep and every site method equal the dense model's, on any times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow.kernels import (
+    Constant,
+    Cosine,
+    Exponential,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    SeparateIndependent,
+    SquaredExponential,
+    White,
+)
+
+import gpflow_ext as gpx
+from gpflow_ext.sites import Sites, chunked, markov_prior, state_space
+from gpflow_ext.sites.markov import Markov
+
+RNG = np.random.default_rng(0)
+TIMES = np.concatenate([RNG.uniform(0.0, 10.0, 114), np.full(5, 3.3), [3.3 + 1e-9]])
+N = len(TIMES)
+PREC = RNG.gamma(1.0, 3.0, (N, 1))
+SIGNED = np.where(np.arange(N)[:, None] % 7 == 0, -0.02, PREC)
+B = 3.0 * RNG.standard_normal((N, 1))
+
+
+class Functions:
+    """What `markov_prior.at` reads from a model."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.num_latent_gps = kernel, 1
+        self.mean_function = gpflow.functions.Constant(0.3)
+
+
+def _prior(kernel: Kernel, chunks: int | None = None, times: np.ndarray = TIMES) -> Markov:
+    if chunks is None:
+        return markov_prior.at(Functions(kernel), tf.constant(times[:, None]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "chunk_count", lambda _: chunks)
+        return markov_prior.at(Functions(kernel), tf.constant(times[:, None]))
+
+
+def _matern(kernel: Any, order: int, r: tf.Tensor) -> tf.Tensor:
+    """Return a Matérn kernel of exact distances; GPflow's lose half of the digits where times are close."""
+    z = np.sqrt(2 * order + 1.0) * r / kernel.lengthscales
+    return kernel.variance * tf.exp(-z) * [1.0, 1.0 + z, 1.0 + z + z**2 / 3.0][order]
+
+
+ORDERS = {Matern12: 0, Matern32: 1, Matern52: 2}
+
+
+def _dense(kernel: Any) -> tf.Tensor:
+    """Return the covariances of `TIMES`."""
+    if isinstance(kernel, gpflow.kernels.Sum):
+        return tf.add_n([_dense(part) for part in kernel.kernels])
+    if isinstance(kernel, gpflow.kernels.Product):
+        return tf.reduce_prod(tf.stack([_dense(part) for part in kernel.kernels]), axis=0)
+    if type(kernel) in ORDERS:
+        return _matern(kernel, ORDERS[type(kernel)], tf.constant(np.abs(TIMES[:, None] - TIMES)))
+    return kernel(tf.constant(TIMES[:, None]))
+
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "Matern12": lambda: Matern12(2.0, 1.5),
+    "Matern32": lambda: Matern32(2.0, 1.5),
+    "Matern52": lambda: Matern52(2.0, 1.5),
+    "sum": lambda: Matern32(2.0, 1.5) * Cosine(1.0, 0.7) + Matern52(2.0, 1.5) + Constant(4.0),
+}
+FAMILIES: dict[str, Callable[[], Kernel]] = {
+    **KERNELS,
+    "Exponential": lambda: Exponential(0.7, 1.2),
+    "Periodic": lambda: Periodic(SquaredExponential(1.3, 0.9), 2.5),
+    "White": lambda: White(0.3) + Matern32(),
+    "trend": lambda: Linear(0.3) + Constant(2.0),
+    "growing": lambda: Linear(0.3) * Matern12(),
+    "quasi-periodic": lambda: Periodic(SquaredExponential(1.0, 1.1), 2.5) * Matern12(1.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_states_have_the_covariances_of_the_kernel(name: str) -> None:
+    """hᵀF(Δ)P h at all pairs of times is the kernel; a periodic one is cut off after some harmonics."""
+    kernel = FAMILIES[name]()
+    (space,) = markov_prior.spaces_of(kernel)
+    late, early = np.maximum.outer(TIMES, TIMES).ravel(), np.minimum.outer(TIMES, TIMES).ravel()
+    F = space.transition(tf.constant((late - early)[:, None]))[..., 0]
+    ahead, behind = (space.observation(tf.constant(t[:, None]))[..., 0] for t in (late, early))
+    found = tf.reshape(tf.einsum("ni,nij,jk,nk->n", ahead, F, space.covariance, behind), [N, N])
+    expected = _dense(kernel).numpy()
+    if name == "White":  # equal times have noise of their own in the kernel
+        apart = TIMES[:, None] != TIMES
+        found, expected = tf.where(apart, found, 0.0), np.where(apart, expected, 0.0)
+    cut = 1e-7 if name == "quasi-periodic" else 1e-8 if name in ("Exponential", "Periodic") else 1e-12
+    np.testing.assert_allclose(found, expected, atol=cut * np.abs(expected).max())
+
+
+@tf.function(autograph=False)
+def _swept(prior: Markov, prec: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    factor, b = prior.factorise(prec), tf.constant(B)
+    reduced = prior.unlay(factor.adjoint()[1])
+    return *factor.solve(b), factor.variance(), reduced, factor.half_log_det(), prior.product(b)
+
+
+def _reference(kernel: Kernel, prec: np.ndarray) -> tuple[np.ndarray, ...]:
+    K = _dense(kernel).numpy()
+    inverse = np.linalg.inv(np.eye(N) + prec * K)
+    alpha = inverse @ B
+    reduced = np.diag(inverse * prec.T)[:, None]
+    log_det = np.linalg.slogdet(np.eye(N) + prec * K)[1]
+    return alpha, K @ alpha, np.diag(K @ inverse)[:, None], reduced, 0.5 * log_det, K @ B
+
+
+@pytest.mark.parametrize("chunks", [1, 8, pytest.param(N, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_sweep_is_dense_algebra(name: str, chunks: int) -> None:
+    """α, Σα, variances, diag Λ^½B⁻¹Λ^½, ½ log|I + ΛΣ| and Σb: rounding apart, also for negative precisions."""
+    kernel = KERNELS[name]()
+    prior = _prior(kernel, chunks)
+    for prec in (PREC, SIGNED):
+        for found, expected in zip(_swept(prior, tf.constant(prec)), _reference(kernel, prec), strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
+    assert prior.factorise(tf.constant(PREC)).finite
+    assert not prior.factorise(tf.constant(-PREC)).finite
+
+
+@pytest.mark.slow
+def test_xla_gives_the_same_sweep() -> None:
+    """At Matern-3/2, chunks of the default number."""
+    prior = _prior(KERNELS["Matern32"]())
+    compiled = tf.function(_swept.python_function, jit_compile=True, autograph=False)
+    given = prior, tf.constant(PREC)
+    for found, expected in zip(compiled(*given), _swept(*given), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "name", ["Matern32", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "trend"))]
+)
+def test_gradients_are_those_of_the_dense_covariance(name: str) -> None:
+    """log ∫ p ∏ tₙ by the adjoint rule, and bᵀΣα, in all hyperparameters."""
+    kernel = FAMILIES[name]()
+    sites, a = Sites(tf.constant(B), tf.constant(SIGNED)), tf.constant(B[::-1].copy())
+    functions = Functions(kernel)
+    X = tf.constant(TIMES[:, None])
+
+    @tf.function(autograph=False)
+    def by_states() -> list[tf.Tensor]:
+        with tf.GradientTape(persistent=True) as tape:
+            prior = markov_prior.at(functions, X)
+            values = prior.log_normaliser(sites), tf.reduce_sum(sites.nat1 * prior.product(a))
+        variables = [*kernel.trainable_variables, *functions.mean_function.trainable_variables]
+        return [tape.gradient(value, variables, unconnected_gradients="zero") for value in values]
+
+    def by_matrices() -> list[list[tf.Tensor]]:
+        with tf.GradientTape(persistent=True) as tape:
+            K, mu = _dense(kernel), functions.mean_function(X)
+            inner = tf.eye(N, dtype=K.dtype) + sites.prec * K
+            shift = tf.matmul(K, tf.linalg.solve(inner, sites.nat1 - sites.prec * mu))
+            quadratic = 0.5 * (sites.nat1 - sites.prec * mu) * shift + sites.nat1 * mu
+            quadratic -= 0.5 * sites.prec * mu**2
+            value = tf.reduce_sum(quadratic) - 0.5 * tf.linalg.slogdet(inner)[1]
+            values = value, tf.reduce_sum(sites.nat1 * tf.matmul(K, a))
+        variables = [*kernel.trainable_variables, *functions.mean_function.trainable_variables]
+        return [tape.gradient(value, variables, unconnected_gradients="zero") for value in values]
+
+    for found, expected in zip(by_states(), by_matrices(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+X = np.random.default_rng(1).uniform(0.0, 12.0, (80, 1))
+F = np.sin(X) + 0.3 * np.random.default_rng(2).standard_normal(X.shape)
+TARGETS = {
+    "poisson": np.random.default_rng(3).poisson(np.exp(F)).astype(float),
+    "logit": (np.random.default_rng(4).random(X.shape) < 1.0 / (1.0 + np.exp(-2.0 * F))).astype(float),
+    "student": F + 0.2 * np.random.default_rng(5).standard_t(3.0, X.shape),
+}
+LIKELIHOODS: dict[str, Callable[[], Any]] = {
+    "poisson": gpflow.likelihoods.Poisson,
+    "logit": lambda: gpx.likelihoods.BernoulliLogit(bound="jaakkola"),
+    "student": lambda: gpflow.likelihoods.StudentT(scale=0.5, df=4.0),
+}
+NEW = np.linspace(-2.0, 20.0, 50)[:, None]  # before, between and after the data
+slow = pytest.mark.slow
+
+
+def _model(kind: str, likelihood: str, kernel: Kernel | None = None, **how: Any) -> Any:
+    made = getattr(gpx.models, kind)(
+        (X, TARGETS[likelihood]),
+        Matern32(1.0, 2.0) if kernel is None else kernel,
+        LIKELIHOODS[likelihood](),
+        mean_function=gpflow.functions.Constant(0.1),
+        **how,
+    )
+    gpflow.set_trainable(made.likelihood, False)
+    if likelihood == "student":
+        made.likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 60)
+    return made
+
+
+@pytest.fixture
+def no_jitter() -> Any:
+    """The dense model adds a jitter to the covariances, which the state space has no need of."""
+    before = gpflow.config.default_jitter()
+    gpflow.config.set_default_jitter(0.0)
+    yield
+    gpflow.config.set_default_jitter(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "likelihood", "recipe"),
+    [
+        ("GPLaplace", "poisson", None),
+        pytest.param("VGPKMM", "poisson", None, marks=slow),
+        pytest.param("GPLaplace", "logit", None, marks=slow),
+        pytest.param("GPTaylor", "logit", None, marks=slow),
+        pytest.param("GPJaakkola", "logit", None, marks=slow),
+        pytest.param("VGPKMM", "logit", "ep", marks=slow),
+        pytest.param("VGPKMM", "student", "ep", marks=slow),
+    ],
+)
+def test_every_method_is_that_of_the_dense_model(
+    kind: str, likelihood: str, recipe: str | None, no_jitter: None
+) -> None:
+    """Objective and predictions to 1e-8, gradients to 1e-6; a Student-t has sites with negative precisions."""
+    how = {} if recipe is None else {"recipe": recipe}
+    markov = _model(kind, likelihood, prior="markov")
+    if likelihood == "student":  # in the dense model EP keeps precisions positive
+        dense = _model("SparseEP", likelihood, inducing_variable=X.copy())
+        gpflow.set_trainable(dense.inducing_variable, False)
+    else:
+        dense = _model(kind, likelihood)
+    found = []
+    for model in (dense, markov):
+        for part in (model.kernel, model.mean_function):
+            gpflow.set_trainable(part, False)
+        result = gpx.fit(model, **how)
+        assert result.status is gpx.Status.CONVERGED
+        for part in (model.kernel, model.mean_function):
+            gpflow.set_trainable(part, True)
+        with tf.GradientTape() as tape:
+            value = model.maximum_log_likelihood_objective()
+        gradient = np.stack(tape.gradient(value, model.trainable_variables))
+        found.append((value, gradient, *model.predict_f(NEW), *model.predict_y(NEW)))
+    (one, slope, *predicted), (other, other_slope, *others) = found
+    np.testing.assert_allclose(other, one, rtol=1e-8)
+    np.testing.assert_allclose(other_slope, slope, atol=1e-6 * np.abs(slope).max())
+    for mine, its in zip(others, predicted, strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-6, atol=1e-8 if recipe is None else 1e-6)
+    if likelihood == "student":
+        assert markov.prec.numpy().min() < 0.0
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model with its hyperparameters learnt, and the folder of its checkpoints."""
+    folder = tmp_path_factory.mktemp("markov") / "run"
+    model = _model("GPLaplace", "poisson", prior="markov")
+    result = gpx.fit(model, checkpoint_dir=folder)
+    assert result.status is gpx.Status.CONVERGED
+    return model, folder
+
+
+def test_hyperparameters_are_learnt_as_by_the_dense_model(fitted: tuple[Any, Path], no_jitter: None) -> None:
+    """One optimum of Laplace's evidence."""
+    model, _ = fitted
+    dense = _model("GPLaplace", "poisson")
+    gpx.fit(dense)
+    for mine, its in zip(model.trainable_variables, dense.trainable_variables, strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(model.predict_f(NEW), dense.predict_f(NEW), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_is_cached_and_rebuilt_from_its_checkpoints(fitted: tuple[Any, Path]) -> None:
+    """A cached posterior predicts the same, in batches as well; so does the model of the checkpoints."""
+    model, folder = fitted
+    expected = model.predict_f(NEW)
+    cached = model.posterior().predict_f(np.stack([NEW, NEW[::-1]]))
+    again = gpx.load_checkpoint(folder).predict_f(NEW)
+    for mine, batch, rebuilt in zip(expected, cached, again, strict=True):
+        np.testing.assert_allclose(batch[0], mine, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(batch[1], mine[::-1], rtol=1e-12, atol=1e-14)
+        np.testing.assert_array_equal(rebuilt, mine)
+
+
+def test_an_exported_model_predicts_at_any_time(fitted: tuple[Any, Path], tmp_path: Path) -> None:
+    """What is served needs neither the kernel's matrices nor a sweep."""
+    model, _ = fitted
+    saved = tf.saved_model.load(str(gpx.export(model, tmp_path / "model", example=NEW[:3])))
+    found = saved.signatures["predict_f"](inputs=tf.constant(NEW))
+    for mine, name in zip(model.predict_f(NEW), ("mean", "variance"), strict=True):
+        np.testing.assert_allclose(found[name], mine, rtol=1e-12, atol=1e-12)
+
+
+@slow
+def test_latent_functions_have_kernels_of_their_own(no_jitter: None) -> None:
+    """With different numbers of states, on the sites of two functions to a datum."""
+    Y = np.random.default_rng(6).integers(0, 3, X.shape).astype(float)
+    found = []
+    for prior in (None, "markov"):
+        kernel = SeparateIndependent([Matern12(1.0, 2.0), Matern52() + Constant()])
+        model = gpx.models.VGPKMM((X, Y), kernel, gpx.likelihoods.StickBreaking(3), prior=prior)
+        gpflow.set_trainable(model.kernel, False)
+        gpx.fit(model)
+        found.append((model.elbo(), *model.predict_f(NEW)))
+    for dense, markov in zip(*found, strict=True):
+        np.testing.assert_allclose(markov, dense, rtol=1e-7, atol=1e-7)
+
+
+@slow
+def test_single_precision_keeps_its_digits(fitted: tuple[Any, Path]) -> None:
+    """The recursions run in double precision: a fine grid of times does not cancel."""
+    model, _ = fitted
+    expected = model.predict_f(NEW)
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        single = gpx.models.GPLaplace(
+            (X.astype(np.float32), TARGETS["poisson"].astype(np.float32)),
+            Matern32(model.kernel.variance.numpy(), model.kernel.lengthscales.numpy()),
+            gpflow.likelihoods.Poisson(),
+            mean_function=gpflow.functions.Constant(model.mean_function.c.numpy()),
+            prior="markov",
+        )
+        gpflow.set_trainable(single, False)
+        gpx.fit(single)
+        for mine, its in zip(single.predict_f(NEW.astype(np.float32)), expected, strict=True):
+            assert mine.dtype == tf.float32
+            np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-4)
+
+
+def test_unsuitable_models_are_refused_by_name() -> None:
+    """With what to use instead."""
+    poisson = gpflow.likelihoods.Poisson
+    data = X, TARGETS["poisson"]
+    cases: list[tuple[Any, Kernel, dict[str, Any], type[Exception], str]] = [
+        ((np.c_[X, X], data[1]), Matern32(), {}, ValueError, "2 columns: use `inducing_variable`"),
+        (data, SquaredExponential(), {}, NotImplementedError, "use Matern52 for smooth"),
+        (data, Matern52() * Matern52() * Matern52(), {}, NotImplementedError, "at most 16 states.*has 27"),
+        (data, Periodic(Matern52()), {}, NotImplementedError, r"takes Periodic\(SquaredExponential"),
+        (data, Matern32(), {"inducing_variable": X[:5].copy()}, ValueError, "not both"),
+    ]
+    for given, kernel, how, error, text in cases:
+        with pytest.raises(error, match=text):
+            gpx.models.VGPKMM(given, kernel, poisson(), prior="markov", **how)
+    with pytest.raises(ValueError, match="`prior` must be None or"):
+        gpx.models.VGPKMM(data, Matern32(), poisson(), prior="makrov")
+    model = gpx.models.VGPKMM(data, Matern32(), poisson(), prior="markov")
+    with pytest.raises(ValueError, match='use "parallel"'):
+        gpx.fit(model, method="algorithm1")
+    with pytest.raises(NotImplementedError, match="no whitened q"):
+        model.whitened()
+    with pytest.raises(NotImplementedError, match="takes no `damping`"):
+        gpx.fit(model, recipe="ep", damping=0.5)
+
+
+def test_harmonics_are_as_many_as_fit() -> None:
+    """Of a periodic kernel alone 7, beside others fewer."""
+    one = Periodic(SquaredExponential())
+    assert [state_space.harmonics(each) for each in (one, one + Matern52(), one * Matern32())] == [7, 6, 3]

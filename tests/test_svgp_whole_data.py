@@ -1,0 +1,97 @@
+"""`SVGPRobustMax` on all data: q at its optimum in each evaluation of L-BFGS."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2.0, 2.0, (60, 1))
+Y = (np.digitize(X + 0.3 * RNG.standard_normal((60, 1)), [-0.7, 0.7])).astype(float)
+DATA = X, Y
+Z = np.linspace(-2.0, 2.0, 7)[:, None]
+
+
+def build() -> gpx.models.SVGPRobustMax:
+    model = gpx.models.SVGPRobustMax(gpflow.kernels.Matern52(), 3, Z.copy(), num_data=len(X))
+    gpflow.set_trainable(model.inducing_variable, False)
+    return model
+
+
+def slopes(model: gpx.models.SVGPRobustMax) -> list[float]:
+    """Return the largest slope of the bound, log priors included, in each trainable variable, by autodiff alone."""
+    with tf.GradientTape() as tape:
+        value = model.elbo(DATA) + model.log_prior_density()
+    return [float(tf.reduce_max(tf.abs(part))) for part in tape.gradient(value, model.trainable_variables)]
+
+
+@pytest.fixture(scope="module", name="trained")
+def _trained() -> tuple[gpx.models.SVGPRobustMax, gpx.FitResult]:
+    model = build()
+    return model, gpx.fit(model, DATA, progress=False)
+
+
+def test_it_ends_where_the_bound_has_no_slope(trained):
+    model, result = trained
+    assert result.status is gpx.Status.CONVERGED
+    assert max(slopes(model)) < 5e-3
+    assert np.max(slopes(build())) > 1.0
+    assert float(model.elbo(DATA) + model.log_prior_density()) == pytest.approx(
+        result.objective[-1], abs=1e-9
+    )
+    assert np.all(np.diff(result.objective) >= 0.0)
+
+
+def test_first_order_steps_end_no_higher(trained):
+    model = build()
+    result = gpx.fit(model, DATA, rate=0.05, decay_steps=1000, steps=1000, progress=False)
+    assert result.steps == 1000
+    bound = float(model.elbo(DATA) + model.log_prior_density())
+    assert trained[1].objective[-1] - 1.0 < bound < trained[1].objective[-1] + 1e-3
+
+
+def test_held_hyperparameters_leave_q_alone_to_move():
+    model = build()
+    for part in (model.kernel, model.likelihood):
+        gpflow.set_trainable(part, False)
+    before = model.kernel.lengthscales.numpy()
+    result = gpx.fit(model, DATA, progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    assert max(slopes(model)) < 1e-2
+    assert model.kernel.lengthscales.numpy() == before
+
+
+def test_a_run_resumes_exactly(trained, tmp_path):
+    options = {"checkpoint_dir": tmp_path, "checkpoint_every": 1, "progress": False}
+    gpx.fit(build(), DATA, steps=1, **options)
+    resumed = build()
+    result = gpx.fit(resumed, DATA, **options)
+    assert result.objective[-1] == trained[1].objective[-1]
+    for new, old in zip(resumed.variables, trained[0].variables, strict=True):
+        np.testing.assert_array_equal(new.numpy(), old.numpy())
+
+
+def test_several_starts_are_told(trained):
+    result = gpx.fit(build(), DATA, starts=2, progress=False)
+    assert len(result.starts) == 2
+    assert result.objective[-1] >= trained[1].objective[-1] - 1e-4
+
+
+def test_a_number_of_starts_below_one_is_refused():
+    with pytest.raises(ValueError, match="starts"):
+        gpx.fit(build(), DATA, starts=0)
+
+
+def test_weights_of_either_sign_are_followed():
+    """At this optimum a likelihood that is not log-concave gives data with negative precision."""
+    model = build()
+    gpx.fit(model, (X, Y[::-1].copy()), progress=False)
+    mean, var = model.predict_f(X)
+    with tf.GradientTape() as tape:
+        tape.watch(var)
+        fit = tf.reduce_sum(model.likelihood.variational_expectations(X, mean, var, Y[::-1].copy()))
+    assert float(tf.reduce_max(tape.gradient(fit, var))) > 1e-3
