@@ -24,7 +24,19 @@ import problems
 import pytest
 
 import gpflow_ext as gpx
-from gpflow_ext.cli import compare, flags, kinds, main, run, runs, tables, train, training
+from gpflow_ext.cli import (
+    compare,
+    flags,
+    kernels,
+    kinds,
+    likelihoods,
+    main,
+    run,
+    runs,
+    tables,
+    train,
+    training,
+)
 from scripts.shared.serving import served
 
 ROOT = Path(__file__).parent.parent
@@ -350,6 +362,25 @@ def test_the_page_is_the_journey_from_a_table_to_a_served_model(tmp_path: Path, 
     assert [one.name for one in gpx.zoo.list("saved_models")] == ["ill"]
 
 
+def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
+    options = train.options_of("sparse-ep", ["--data", "t.csv", "--noise", "0.25"])
+    smooth, white = kernels.noisy_kernel(options, 2).kernels
+    assert white.variance.numpy() == pytest.approx(0.25)
+    options.noise = 0.0
+    assert type(kernels.noisy_kernel(options, 2)) is type(smooth)
+    options.noise = -1.0
+    with pytest.raises(ValueError, match="--noise must not be negative; got -1"):
+        kernels.noisy_kernel(options, 2)
+
+
+def test_counts_start_at_their_mean_rate() -> None:
+    Y = np.array([[2.0, 4.0], [4.0, 8.0]])
+    split = SimpleNamespace(task="count", train=(Y, Y), exposure=(Y[:, 1:], Y[:0, 1:]))
+    assert likelihoods.mean_of_counts(split).c.numpy() == pytest.approx(np.log(6.0 / 12.0))
+    alone = SimpleNamespace(task="count", train=(Y, Y[:, :1]), exposure=None)
+    assert likelihoods.mean_of_counts(alone).c.numpy() == pytest.approx(np.log(6.0 / 2.0))
+
+
 def test_counts_are_predicted_at_their_exposures(folder: Path) -> None:
     """From a table with a column of exposures to counts of new rows at theirs."""
     rng = np.random.default_rng(0)
@@ -474,8 +505,10 @@ def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
     assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
 
 
-def test_compare_takes_what_suits_the_table(folder: Path) -> None:
+def test_compare_takes_what_suits_the_table(folder: Path, monkeypatch) -> None:
     options = compare.parser().parse_args(["--data", str(folder / "price.csv"), "--target", "price"])
     options.test_fraction = 0.0
     split = tables.load(options)
     assert compare._chosen(options, split) == ["gpr", "sgpr", "svgp", "svgp-student-t"]
+    monkeypatch.setattr(kinds, "DENSE", 39)
+    assert compare._chosen(options, split) == ["sgpr", "svgp", "svgp-student-t"]

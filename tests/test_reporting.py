@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import gpflow
@@ -66,6 +68,38 @@ def test_levels_of_counts_are_sums_of_their_probabilities() -> None:
     np.testing.assert_allclose(upto, scipy.stats.poisson.cdf(Y[:, 0], 1.0), rtol=1e-6)
     np.testing.assert_allclose(below, scipy.stats.poisson.cdf(Y[:, 0] - 1.0, 1.0), atol=1e-6)
     assert reporting._levels_of_counts(model, X, Y + 0.5) is None
+
+
+@pytest.mark.slow
+def test_a_browser_draws_the_page(tmp_path: Path) -> None:
+    """Headless, without a network: text and pictures are there, and nothing is asked for from elsewhere."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("needs Chromium")
+    import matplotlib.image
+
+    split = gpx.datasets.load(TABLE.assign(y=TABLE["age"] ** 2), target="y", test_fraction=0.3)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52())
+    page = gpx.report(model, split, tmp_path / "report.html")
+    dark = []
+    for text in (
+        page.read_text(encoding="utf-8"),
+        re.sub(r"<img[^>]*>", "", page.read_text(encoding="utf-8")),
+    ):
+        page.write_text(text, encoding="utf-8")
+        shot = tmp_path / "shot.png"
+        command = [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+        ]
+        command += ["--window-size=900,2400", f"--screenshot={shot}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        dark.append((matplotlib.image.imread(shot)[..., :3] < 0.5).any(axis=-1).mean())
+    assert dark[1] > 0.002  # the text
+    assert dark[0] > dark[1] + 0.002  # the pictures
 
 
 def test_a_split_without_test_rows_is_refused(tmp_path: Path) -> None:
