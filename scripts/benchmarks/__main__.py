@@ -25,6 +25,7 @@ examples
   python -m scripts.benchmarks server                    many rows, and many clients of scripts/serve.py; needs no data
   python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
+  python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -56,6 +57,9 @@ scikit-learn and GPBoost; ten folds; the targets.
 gpflow_models: GPflow's own models by gpflow_ext.fit and by gpflow.optimizers.Scipy, from the same start: the
 second fit of new objects, its evaluations, and the seconds until the end of the other.
 
+state_space: a sweep, Laplace's method and variational inference with prior="markov", beside BayesNewton where
+BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
+
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
 
 server: --sizes rows in one call of an exported VGPKMM, time and memory; clients of scripts/serve.py.
@@ -76,6 +80,7 @@ SIZES = {
     "server": (10**4, (10**4, 10**5, 10**6)),
     "fits": (100, (351, 500, 1000, 2000)),
     "gpflow_models": (100, (300,)),
+    "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
 }
 
 
