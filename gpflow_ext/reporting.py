@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from gpflow_ext.citations import cite
 from gpflow_ext.data.datasets import Split
+from gpflow_ext.likelihoods import CountLikelihood
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
 
@@ -25,6 +26,8 @@ Array = npt.NDArray[Any]
 _ROWS = 1000  # of the test part that are predicted for pictures
 _BACKGROUND = 40  # training rows whose other inputs partial dependence averages over
 _GRID = 25
+_BARS = 10
+_MOST_TERMS = 20_000  # probabilities of counts that are summed up for a picture
 _SHOWN = 6  # inputs
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -65,7 +68,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     X, Y = split.test
     if not len(X):
         raise ValueError("split has no test rows: load it with test_fraction above 0")
-    if split.exposure is not None:
+    if split.exposure is not None and Y.shape[1] == 1:
         Y = np.column_stack([Y, split.exposure[1]])
     parts = [
         f"<h1>{html.escape(split.name)}: {html.escape(split.target)}</h1>",
@@ -132,13 +135,55 @@ def _calibration(model: Any, X: Array, Y: Array) -> str:
             f"Observed frequency of {what} against its predicted probability; on the line it is calibrated."
         )
     else:
-        mean, variance = (part.numpy() for part in found(found.of.moments, tf.constant(X)))
-        level = scipy.stats.norm.cdf((Y[:, : mean.shape[1]] - mean) / np.sqrt(variance)).ravel()
-        ax[0].hist(level, bins=10, range=(0.0, 1.0), density=True, color="0.6")
+        levels = _levels_of_counts(model, X, Y)
+        edges = np.linspace(0.0, 1.0, _BARS + 1)
+        heights = _BARS * np.diff(_shares(*(levels or _normal_levels(model, X, Y)), edges))
+        ax[0].bar(edges[:-1], heights, 1.0 / _BARS, align="edge", color="0.6")
         ax[0].axhline(1.0, color="k", linewidth=1)
-        ax[0].set_xlabel("predicted probability of a smaller value, as if it were normal")
+        normal = ", as if it were normal" if levels is None else ""
+        ax[0].set_xlabel(f"predicted probability of a smaller value{normal}")
         text = "Where the targets lie in their predicted distributions; a flat picture is calibrated."
     return f"<p>{text}</p>" + _picture(figure)
+
+
+def _shares(below: Array, upto: Array, edges: Array) -> Array:
+    """Return the share of the data below each level, each spread evenly from P(y' < y) to P(y' <= y).
+
+    The probability integral transform of Czado, Gneiting & Held (2009, equation 2), for counts and numbers.
+    """
+    step = np.maximum(upto - below, np.finfo(float).tiny)[:, None]
+    return np.clip((edges - below[:, None]) / step, 0.0, 1.0).mean(axis=0)
+
+
+def _levels_of_counts(model: Any, X: Array, Y: Array) -> tuple[Array, Array] | None:
+    """Return P(y' < y) and P(y' <= y) of counts at their exposures; ``None`` for others, and large ones."""
+    likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
+    counts = Y[:, 0]
+    known = isinstance(likelihood, CountLikelihood | gpflow.likelihoods.Poisson)
+    if not known or Y.shape[1] > 1 + bool(getattr(likelihood, "exposure", False)):
+        return None
+    terms = counts.astype(int) + 1
+    if (counts != np.round(counts)).any() or terms.sum() > _MOST_TERMS:
+        return None
+    row = np.repeat(np.arange(len(Y)), terms)
+    first = np.cumsum(terms) - terms
+    many = Y[row]
+    many[:, 0] = np.arange(len(row)) - first[row]
+    found = Predicted(model)
+    p = np.exp(found(found.of.scored, tf.constant(X[row]), tf.constant(many))["log_density"].numpy())
+    upto = np.bincount(row, weights=p, minlength=len(Y))
+    return upto - p[first + terms - 1], upto
+
+
+def _normal_levels(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
+    """Return P(y' <= y) twice, by the moments of the prediction."""
+    found = Predicted(model)
+    mean, variance = (part.numpy() for part in found(found.of.moments, tf.constant(X)))
+    if getattr(model.likelihood, "exposure", False):
+        exposure, Y = Y[:, 1:], Y[:, :1]
+        mean, variance = exposure * mean, exposure * mean + exposure**2 * (variance - mean)
+    level = scipy.stats.norm.cdf((Y - mean) / np.sqrt(variance)).ravel()
+    return level, level
 
 
 def _parameters(model: Any) -> str:

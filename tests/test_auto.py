@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import gpflow
 import numpy as np
 import pandas
 import pytest
@@ -11,7 +14,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
-from gpflow_ext.estimators import GPCountRegressor, GPMultiOutputRegressor, GPRegressor
+from gpflow_ext.estimators import GPCountRegressor, GPMultiOutputRegressor, GPRegressor, auto, base, kernels
 from gpflow_ext.estimators.candidates import SURE, candidates
 
 RNG = np.random.default_rng(0)
@@ -34,8 +37,10 @@ def test_a_line_is_best_told_by_the_linear_kernel(best: gpx.Auto) -> None:
     assert isinstance(best.estimator, GPRegressor)
     assert isinstance(best.model, gpx.models.VGPKMM)
     assert "linear predicts best of 2 candidates" in best.why
-    assert "no time for, or no use in, 4 more" in best.why
+    assert "no time for, or no use in, 6 more" in best.why
     assert best.why in str(best)
+    assert "the budget ended its training before it had settled" in best.why
+    assert best.estimator.result_.status is gpx.Status.OUT_OF_TIME
     np.testing.assert_allclose(best.predict(X), LINE, atol=5.0)
 
 
@@ -44,6 +49,48 @@ def test_it_is_exported_for_raw_rows(best: gpx.Auto, tmp_path: Path) -> None:
     rows = pandas.DataFrame(X[:3], columns=["age", "height"])
     np.testing.assert_allclose(served.predict(X[:3])["mean"][:, 0], best.predict(rows), rtol=1e-8)
     np.testing.assert_allclose(served.predict_raw(rows)["mean"][:, 0], best.predict(X[:3]), rtol=1e-8)
+
+
+def test_the_budget_covers_the_training_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing ends at 60 % of it, and what is left then is for the training: none is left of a clock that leaps."""
+    given: list[float | None] = []
+    of_fit = base.fit
+    monkeypatch.setattr(
+        base, "fit", lambda *a, **k: (given.append(k["seconds"]), of_fit(*a, **{**k, "steps": 0}))[1]
+    )
+    monkeypatch.setattr(auto, "cross_validate", lambda *a, **k: SimpleNamespace(
+        mean={"nlpd": 1.0, "rmse": 1.0}, standard_error={"nlpd": 0.1}, seconds=np.ones(5), results=()
+    ))  # fmt: skip
+    now = iter(np.arange(0.0, 1e3, 10.0))
+    monkeypatch.setattr(auto.time, "perf_counter", lambda: next(now))
+    best = gpx.auto((X, LINE), budget=50.0, progress=False)
+    assert len(best.table) == SURE + 3  # begun at 10, 20 and 30 seconds, not at 40
+    assert given == [5.0]
+    GPRegressor().fit(X, LINE)
+    assert given == [5.0, None]
+
+
+def test_a_candidate_that_fails_in_a_fold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(build: Any, data: Any, **options: Any) -> SimpleNamespace:
+        is_network = isinstance(build(data).kernel, gpflow.kernels.ArcCosine)
+        nlpd = 0.5 if is_network else 1.0
+        return SimpleNamespace(
+            mean={"nlpd": nlpd, "rmse": 1.0}, standard_error={"nlpd": 0.1}, seconds=np.ones(5),
+            results=(1, None if is_network else 1),
+        )  # fmt: skip
+
+    monkeypatch.setattr(auto, "cross_validate", found)
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    best = gpx.auto((X, LINE), budget=100.0, progress=False)
+    assert "network" not in set(best.table["candidate"])
+    assert len(best.table) == 7
+    assert "no use in, 1 more" in best.why
+
+
+def test_a_model_with_the_kernel_of_a_network_is_exported(tmp_path: Path) -> None:
+    model = GPRegressor(kernels.network(2), steps=1).fit(X, LINE)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "network"))
+    np.testing.assert_allclose(served.predict(X)["mean"][:, 0], model.predict(X), rtol=1e-7)
 
 
 @pytest.mark.slow

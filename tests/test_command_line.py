@@ -24,7 +24,19 @@ import problems
 import pytest
 
 import gpflow_ext as gpx
-from gpflow_ext.cli import compare, flags, kinds, main, run, runs, tables, train, training
+from gpflow_ext.cli import (
+    compare,
+    flags,
+    kernels,
+    kinds,
+    likelihoods,
+    main,
+    run,
+    runs,
+    tables,
+    train,
+    training,
+)
 from scripts.shared.serving import served
 
 ROOT = Path(__file__).parent.parent
@@ -205,11 +217,20 @@ def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
 def test_compare_prints_a_training_with_all_of_its_flags(capsys) -> None:
     """What the table needs, the kernel too, but for the flags that are of a comparison alone."""
     found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5})}
-    given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --categories size=S,M --ard --drop 'a b'"
+    given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --seconds 9 --categories size=S,M --ard --drop 'a b'"
     compare._advise(found, shlex.split(given))
     shown = capsys.readouterr().out
     expected = "train --data t.csv --missing mean --categories size=S,M --ard --drop 'a b' --model gpr"
     assert f"gpflow-ext {expected} --run-dir runs/best" in shown
+
+
+def test_compare_ends_a_training_in_time(folder: Path) -> None:
+    """After the first step of each fold; the line says that it was cut short."""
+    table = ("--data", "words.csv", "--target", "words", "--folds", "2")
+    shown = command(folder, "compare", *table, "--models", "gp-laplace", "--seconds", "1e-9")
+    assert "(2 folds, 2 not converged, " in shown
+    shown = command(folder, "compare", *table, "--seconds", "0", code=2)
+    assert "'0' is no positive number" in shown
 
 
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
@@ -341,6 +362,25 @@ def test_the_page_is_the_journey_from_a_table_to_a_served_model(tmp_path: Path, 
     assert [one.name for one in gpx.zoo.list("saved_models")] == ["ill"]
 
 
+def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
+    options = train.options_of("sparse-ep", ["--data", "t.csv", "--noise", "0.25"])
+    smooth, white = kernels.noisy_kernel(options, 2).kernels
+    assert white.variance.numpy() == pytest.approx(0.25)
+    options.noise = 0.0
+    assert type(kernels.noisy_kernel(options, 2)) is type(smooth)
+    options.noise = -1.0
+    with pytest.raises(ValueError, match="--noise must not be negative; got -1"):
+        kernels.noisy_kernel(options, 2)
+
+
+def test_counts_start_at_their_mean_rate() -> None:
+    Y = np.array([[2.0, 4.0], [4.0, 8.0]])
+    split = SimpleNamespace(task="count", train=(Y, Y), exposure=(Y[:, 1:], Y[:0, 1:]))
+    assert likelihoods.mean_of_counts(split).c.numpy() == pytest.approx(np.log(6.0 / 12.0))
+    alone = SimpleNamespace(task="count", train=(Y, Y[:, :1]), exposure=None)
+    assert likelihoods.mean_of_counts(alone).c.numpy() == pytest.approx(np.log(6.0 / 2.0))
+
+
 def test_counts_are_predicted_at_their_exposures(folder: Path) -> None:
     """From a table with a column of exposures to counts of new rows at theirs."""
     rng = np.random.default_rng(0)
@@ -465,8 +505,10 @@ def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
     assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
 
 
-def test_compare_takes_what_suits_the_table(folder: Path) -> None:
+def test_compare_takes_what_suits_the_table(folder: Path, monkeypatch) -> None:
     options = compare.parser().parse_args(["--data", str(folder / "price.csv"), "--target", "price"])
     options.test_fraction = 0.0
     split = tables.load(options)
     assert compare._chosen(options, split) == ["gpr", "sgpr", "svgp", "svgp-student-t"]
+    monkeypatch.setattr(kinds, "DENSE", 39)
+    assert compare._chosen(options, split) == ["sgpr", "svgp", "svgp-student-t"]

@@ -6,9 +6,12 @@ import gpflow
 import numpy as np
 import pytest
 import scipy.stats
+import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.gprn import factors, starts
+from gpflow_ext.gprn import factors, network, starts
+from gpflow_ext.gprn.coregionalised import Coregionalised
+from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.starts import OWN
 
 
@@ -38,7 +41,8 @@ def test_factors_of_complete_outputs_are_principal_components() -> None:
     To the two digits with which a start is content.
     """
     Y = outputs()[1]
-    F, explained, noise = factors.factors(Y, 2)
+    F, loadings, noise = factors.factors(Y, 2)
+    explained = np.mean(np.sum(loadings**2, axis=1))
     values, vectors = np.linalg.eigh(Y.T @ Y / len(Y))
     np.testing.assert_allclose(noise, values[:2].mean(), rtol=0.02)
     np.testing.assert_allclose(explained, (values[2:] - noise).sum() / 4, rtol=0.02)
@@ -100,3 +104,23 @@ def test_more_outputs_than_data_have_no_factors_to_find() -> None:
     model = gpx.models.GPRNTensor((X[:3], Y[:3]), *kernels, 1)
     assert not starts._has_factors(model)
     assert starts._has_factors(gpx.models.GPRNTensor((X[:4], Y[:4]), *kernels, 1))
+
+
+def test_the_evidence_of_coregionalisation_is_that_of_the_dense_gaussian() -> None:
+    """Known weights: one Gaussian of all targets that are known, with noise of each output's own."""
+    rng = np.random.default_rng(0)
+    X, Y, loadings = rng.uniform(-2.0, 2.0, (7, 2)), rng.normal(size=(7, 3)), rng.normal(size=(3, 2))
+    Y[rng.uniform(size=Y.shape) < 0.3] = np.nan
+    kernels = gpflow.kernels.SquaredExponential(1.3, 0.8), gpflow.kernels.SquaredExponential()
+    model = GPRNTensor((X, Y), *kernels, 2, nugget=0.2)
+    model.output_noise.assign([0.5, 2.0, 1.0])
+    near = Coregionalised(model, Y, loadings)
+    chol = model.prior().nodes.numpy()
+    cov = np.kron(chol @ chol.T, loadings @ loadings.T) + np.kron(np.eye(7), np.diag(model.noise().numpy()))
+    known = ~np.isnan(Y.ravel())
+    expected = scipy.stats.multivariate_normal.logpdf(Y.ravel()[known], cov=cov[np.ix_(known, known)])
+    np.testing.assert_allclose(near.log_evidence(tf.constant(chol)), expected, rtol=1e-9)
+    q = network.nodes(tf.constant(chol), *near.sites())
+    prior = np.kron(chol @ chol.T, loadings.T)  # of the nodes with the targets
+    means = prior[:, known] @ np.linalg.solve(cov[np.ix_(known, known)], Y.ravel()[known])
+    np.testing.assert_allclose(q.mean, means.reshape(7, 2), rtol=1e-8)

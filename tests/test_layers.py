@@ -17,7 +17,7 @@ TOWER: list[dict[str, str]] = [
     {
         "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure collector gradients kernels options functions preferred replicas ."},
+    {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
@@ -33,14 +33,14 @@ TOWER: list[dict[str, str]] = [
     {"prediction": "classes densities batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
     },
     {
         "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
-        "sampling": "tuning options diagnostics summary draws holds_draws hmc affine target gibbs adaptation chains sampleable tuners latents density "
+        "sampling": "tuning options diagnostics summary draws holds_draws philox hmc affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
@@ -49,9 +49,9 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
-        "svgp": "early_stopping sag projected_newton natural_gradient dual model whitened vi_means recipe svi dual_recipe gpflow_models",
-        "gprn": "factors network outputs tensor_normal conditional sampled tensor collapsed members renewal posterior draws model "
-        "updates block_ascent starts recipe",
+        "svgp": "early_stopping sag projected_newton whitened_normal natural_gradient dual model whitened vi_means whole_data recipe svi dual_recipe gpflow_models",
+        "gprn": "factors blocks network outputs scales tensor_normal conditional profiled sampled tensor collapsed members renewal posterior draws "
+        "model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
     {"models": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},

@@ -129,6 +129,8 @@ SENSELESS = {
         "signatures in manifest.json",
     ),
     "portable": (lambda m: m.update(profile="portable"), "which model.onnx contradicts"),
+    "stablehlo": (lambda m: m.update(profile="stablehlo"), "which model.stablehlo contradicts"),
+    "difference of none": (lambda m: m.update(difference_of_stablehlo=0.0), "model.stablehlo contradicts"),
     "onnx": (lambda m: m.update(difference_of_onnx=0.0), "which model.onnx contradicts"),
     "interval of nothing": (lambda m: m["intervals"].update(x=[0.0, 1.0]), "scores that metrics has not"),
     "three ends": (lambda m: m["intervals"].update(error=[0.0, 1.0, 2.0]), r"intervals.error .* a list of 2"),

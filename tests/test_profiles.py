@@ -248,7 +248,9 @@ def test_a_runtime_that_differs_is_refused(onnx, built):
 
 
 def test_an_unknown_profile_is_named(tmp_path):
-    with pytest.raises(ValueError, match="profile must be one of exact, cached, portable; got 'fast'"):
+    with pytest.raises(
+        ValueError, match="profile must be one of exact, cached, portable, stablehlo; got 'fast'"
+    ):
         gpx.export(MODELS["SVGP"](), tmp_path / "m", profile="fast")
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import gpflow
 import numpy as np
 import pandas
 import pytest
+import scipy.stats
 
 pytest.importorskip("matplotlib")
 
 import gpflow_ext as gpx
+from gpflow_ext import reporting
 
 RNG = np.random.default_rng(0)
 TABLE = pandas.DataFrame(RNG.normal(size=(60, 3)), columns=["age", "height", "<odd>"])
@@ -35,6 +39,67 @@ def test_the_page_holds_scores_pictures_and_what_moves_the_predictions(task: str
     assert "<odd>" not in page
     assert "kernel.lengthscales" in page
     assert "khan2012" in page.lower() or "Khan" in page
+
+
+@pytest.mark.parametrize("most", [20_000, 0])
+def test_counts_are_compared_at_their_exposures(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts that are drawn from the predictions fill the levels evenly; the normal's moments are about theirs."""
+    monkeypatch.setattr(reporting, "_MOST_TERMS", most)
+    X = RNG.normal(size=(1000, 1))
+    exposures = RNG.uniform(1.0, 30.0, size=(1000, 1))
+    data = X[:20], np.column_stack([RNG.poisson(2.0 * exposures[:20]), exposures[:20]])
+    kernel = gpflow.kernels.SquaredExponential(0.1)
+    model = gpx.models.GPLaplace(data, kernel, gpx.likelihoods.PoissonLog(exposure=True))
+    mean, variance = (np.asarray(part) for part in model.predict_f(X))
+    f = mean + np.sqrt(variance) * RNG.normal(size=mean.shape)
+    Y = np.column_stack([RNG.poisson(exposures * np.exp(f)), exposures])
+    levels = reporting._levels_of_counts(model, X, Y)
+    assert (levels is None) == (most == 0)
+    found = reporting._shares(*(levels or reporting._normal_levels(model, X, Y)), np.linspace(0.0, 1.0, 11))
+    # Kolmogorov's distance of 1,000 draws passes 0.06 once in a thousand times; skewness adds some
+    assert np.abs(found - np.linspace(0.0, 1.0, 11)).max() < (0.06 if most else 0.09)
+
+
+def test_levels_of_counts_are_sums_of_their_probabilities() -> None:
+    X, Y = np.zeros((4, 1)), np.array([[0.0], [1.0], [5.0], [2.0]])
+    kernel = gpflow.kernels.SquaredExponential(1e-8)
+    model = gpx.models.GPLaplace((X, Y), kernel, gpx.likelihoods.PoissonLog())
+    below, upto = reporting._levels_of_counts(model, X, Y)
+    np.testing.assert_allclose(upto, scipy.stats.poisson.cdf(Y[:, 0], 1.0), rtol=1e-6)
+    np.testing.assert_allclose(below, scipy.stats.poisson.cdf(Y[:, 0] - 1.0, 1.0), atol=1e-6)
+    assert reporting._levels_of_counts(model, X, Y + 0.5) is None
+
+
+@pytest.mark.slow
+def test_a_browser_draws_the_page(tmp_path: Path) -> None:
+    """Headless, without a network: text and pictures are there, and nothing is asked for from elsewhere."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("needs Chromium")
+    import matplotlib.image
+
+    split = gpx.datasets.load(TABLE.assign(y=TABLE["age"] ** 2), target="y", test_fraction=0.3)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52())
+    page = gpx.report(model, split, tmp_path / "report.html")
+    dark = []
+    for text in (
+        page.read_text(encoding="utf-8"),
+        re.sub(r"<img[^>]*>", "", page.read_text(encoding="utf-8")),
+    ):
+        page.write_text(text, encoding="utf-8")
+        shot = tmp_path / "shot.png"
+        command = [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+        ]
+        command += ["--window-size=900,2400", f"--screenshot={shot}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        dark.append((matplotlib.image.imread(shot)[..., :3] < 0.5).any(axis=-1).mean())
+    assert dark[1] > 0.002  # the text
+    assert dark[0] > dark[1] + 0.002  # the pictures
 
 
 def test_a_split_without_test_rows_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def test_a_length_scale_for_each_input_is_started_twice() -> None:
     assert number_of_starts(laplace(problems.kernel()), None) == 1
     held = ard(1.0)
     assert number_of_starts(laplace(held), None) == 2
+    assert number_of_starts(laplace(held), None, np.zeros([500, 2])) == 5
+    assert number_of_starts(laplace(held), None, np.zeros([501, 2])) == 2
     assert number_of_starts(laplace(held), 1) == 1
     gpflow.set_trainable(held.lengthscales, False)
     assert number_of_starts(laplace(held), None) == 1
@@ -99,7 +101,7 @@ def test_the_best_of_the_starts_goes_on(build: Any, tmp_path) -> None:
     alone, several, resumed = build(ard(0.05)), build(ard(0.05)), build(ard(0.05))
     poor = gpx.fit(alone, starts=1, progress=False)
     result = gpx.fit(several, progress=False)
-    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA]
+    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA, "random 1", "random 2", "random 3"]
     assert poor.starts == ()
     np.testing.assert_allclose(result.starts[0].objective, poor.objective[0], rtol=1e-9)
     assert result.objective[0] == pytest.approx(max(tried.objective for tried in result.starts), rel=1e-9)

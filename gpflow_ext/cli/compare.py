@@ -41,6 +41,13 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument(
         "--folds", type=flags.positive, default=5, metavar="F", help="folds (default: %(default)s)"
     )
+    new.add_argument(
+        "--seconds",
+        type=flags.above_zero,
+        default=30.0,
+        metavar="S",
+        help="of a model's training in a fold, at most: it counts as not converged then (default: %(default)g)",
+    )
     flags.add_data(new, None, required=True)
     flags.add_kernel(new)
     new.add_argument("--float32", action="store_true", help="compute in single precision")
@@ -123,6 +130,7 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
             data,
             folds=shared.folds,
             seed=shared.seed,
+            seconds=shared.seconds,
             **chosen,
         )
     print(f"  {found}", flush=True)
@@ -157,5 +165,6 @@ def _advise(found: Mapping[str, Any], arguments: Sequence[str]) -> None:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--models", nargs="+")
     own.add_argument("--folds")
+    own.add_argument("--seconds")
     shared = own.parse_known_args(arguments)[1]
     report.next_commands(("gpflow-ext", "train", *shared, "--model", best, "--run-dir", "runs/best"))

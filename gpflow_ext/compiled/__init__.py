@@ -1,10 +1,18 @@
-"""Compile once for each structure of a model, not once for each model."""
+"""Compile once for each structure of a model, not once for each model.
 
-from gpflow_ext.compiled.functions import Compiled, clear_compiled, trace_count
-from gpflow_ext.compiled.preferred import Preferred
-from gpflow_ext.compiled.products import allow_tf32, make_exact
-from gpflow_ext.compiled.replicas import replica
-from gpflow_ext.compiled.structure import Structure, examine
+Names are imported when they are first used: to load an exported model needs ``make_exact``, and no GPflow.
+"""
+
+from typing import TYPE_CHECKING
+
+from gpflow_ext._lazy import attach
+
+if TYPE_CHECKING:
+    from gpflow_ext.compiled.functions import Compiled, clear_compiled, trace_count
+    from gpflow_ext.compiled.preferred import Preferred
+    from gpflow_ext.compiled.products import allow_tf32, make_exact
+    from gpflow_ext.compiled.replicas import replica
+    from gpflow_ext.compiled.structure import Structure, examine
 
 __all__ = [
     "Compiled",
@@ -17,3 +25,18 @@ __all__ = [
     "replica",
     "trace_count",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Compiled": "functions:Compiled",
+        "Preferred": "preferred:Preferred",
+        "Structure": "structure:Structure",
+        "allow_tf32": "products:allow_tf32",
+        "clear_compiled": "functions:clear_compiled",
+        "examine": "structure:examine",
+        "make_exact": "products:make_exact",
+        "replica": "replicas:replica",
+        "trace_count": "functions:trace_count",
+    },
+)

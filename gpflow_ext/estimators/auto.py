@@ -16,10 +16,13 @@ from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import SURE, candidates
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.ends import FitWarning
+from gpflow_ext.training.loop import Status
 
 _CLASSES = ("binary", "multiclass", "ordinal")
 _COMPARED = 1000  # rows of the cross-validation, at most
 _FOLDS = 5
+_COMPARING = 0.6  # of the budget, after which no further candidate is tried
+_LEAST = 0.1  # of the budget, which the training of the best has left in any case
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +113,9 @@ def auto(
     task
         "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
     budget
-        Seconds after which no further candidate is tried; the plain one and the linear one always are. The
-        training of the best one comes on top.
+        Seconds for all. After 60 % of them no further candidate is tried; the plain one and the linear one
+        always are. The training of the best has what is left, and 10 % in any case; ``why`` says so where it
+        was cut short. Data are read, and what is compiled is compiled, on top.
     seed
         Of the folds, and of the choice of inducing points and minibatches.
     progress
@@ -133,6 +137,7 @@ def auto(
     if not budget > 0.0:
         raise ValueError(f"budget must be positive, in seconds; got {budget}")
     split = _read(table, target, task, options)
+    begin = time.perf_counter()
     X, Y = split.train
     some = np.random.default_rng(seed).permutation(len(X))[:_COMPARED]
     found = candidates(split.task, len(X), X.shape[1], Y.shape[1])
@@ -142,6 +147,7 @@ def auto(
     exposed = {} if split.exposure is None else {"exposure": split.exposure[0][:, 0]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
+        best._seconds = max(budget - (time.perf_counter() - begin), _LEAST * budget)
         best.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)
     why = _reasons(best, split, order, scores, len(found))
     return Auto(best, split, _table(order, scores), why)
@@ -194,24 +200,27 @@ def _compared(
     with warnings.catch_warnings(), progress_bar.bar("candidates", len(found), 0, progress) as show:
         warnings.simplefilter("ignore", UserWarning)  # of a candidate: its score tells what comes of it
         for number, (name, estimator) in enumerate(found.items()):
-            if number >= SURE and time.perf_counter() - begin > budget:
+            if number >= SURE and time.perf_counter() - begin > _COMPARING * budget:
                 break
             if split.task in _CLASSES:
                 estimator.classes_ = np.unique(Y)  # of all rows: a fold may miss one
             try:
-                scores[name] = cross_validate(
+                score = cross_validate(
                     _builder(estimator),
                     data,
                     folds=min(_FOLDS, len(rows)),
                     seed=seed,
                     workers=1,
-                    seconds=max(budget / (2.0 * _FOLDS), 1.0),
+                    seconds=max(_COMPARING * budget / (2.0 * _FOLDS), 1.0),
                     progress=False,
                 )
             except (ValueError, NotImplementedError, ArithmeticError):
                 if not number:
                     raise
                 continue
+            if number and None in score.results:  # a mean over fewer folds would be that of others
+                continue
+            scores[name] = score
             show(number + 1, -scores[name].mean["nlpd"])
     return scores
 
@@ -261,4 +270,6 @@ def _reasons(
         second += f", before {order[1]} with {scores[order[1]].mean['nlpd']:.4g}"
     if len(order) < number:
         second += f"; there was no time for, or no use in, {number - len(order)} more"
+    if best.result_.status is Status.OUT_OF_TIME:
+        second += "; the budget ended its training before it had settled"
     return f"{first} {second}."

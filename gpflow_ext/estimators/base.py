@@ -70,12 +70,21 @@ class GPEstimator(BaseEstimator):
         self.standardise = standardise
         self.random_state = random_state
 
+    _seconds: float | None = None  # of a training, where `auto` has a budget for it
+
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
         self.model_, options = self.model_of(X, Y, weight)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place
-            self.result_ = fit(self.model_, steps=self.steps, seed=self._seed, progress=False, **options)
+            self.result_ = fit(
+                self.model_,
+                steps=self.steps,
+                seconds=self._seconds,
+                seed=self._seed,
+                progress=False,
+                **options,
+            )
         if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
             warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=3)
         return self

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow_probability as tfp
-from gpflow.kernels import Constant, Kernel, Linear, Matern52, SquaredExponential
-from gpflow.utilities import to_default_float
+from gpflow.kernels import ArcCosine, Constant, Kernel, Linear, Matern52, SquaredExponential
+from gpflow.utilities import set_trainable, to_default_float
 
 from gpflow_ext.data import length_scales
 
@@ -28,19 +28,40 @@ def linear(num_inputs: int) -> Kernel:
     return Linear(variance=1.0 / num_inputs) + Constant()
 
 
+def network(num_inputs: int) -> Kernel:
+    """Return the kernel of a network of infinitely many rectified units, Cho & Saul (2009), degree one.
+
+    Its functions grow as linear ones do. Only the products of its variance with those of weights and bias
+    matter: it is held, and these have the prior of the variance in `matern`, for the same reason.
+    """
+    kernel = ArcCosine(order=1, weight_variances=1.0 / num_inputs)
+    set_trainable(kernel.variance, False)
+    kernel.weight_variances.prior = _of_variance(1.0 / num_inputs)
+    kernel.bias_variance.prior = _of_variance()
+    return kernel
+
+
 def held(kernel: Kernel) -> Kernel:
     """Give each variance of a stationary part the prior, and return the kernel."""
     for part in length_scales.stationary(kernel):
-        part.variance.prior = tfp.distributions.LogNormal(to_default_float(0.0), to_default_float(_WIDTH))
+        part.variance.prior = _of_variance()
     return kernel
+
+
+def _of_variance(median: float = 1.0) -> tfp.distributions.Distribution:
+    return tfp.distributions.LogNormal(to_default_float(np.log(median)), to_default_float(_WIDTH))
 
 
 def compared(num_inputs: int) -> dict[str, Kernel]:
     """Return the kernels that `auto` compares for D inputs, the plain one and the linear one first."""
     D = num_inputs
     found: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D)}
-    if 1 < D <= _MOST_SCALES:
+    several = 1 < D <= _MOST_SCALES
+    if several:
         found["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
+    found["network"] = network(D)
     found["Matérn 5/2 + linear"] = matern(D) + linear(D)
+    if several:
+        found["Matérn 5/2 with a length scale for each input + linear"] = matern(D, ard=True) + linear(D)
     found["squared exponential"] = held(SquaredExponential(lengthscales=float(np.sqrt(D))))
     return found

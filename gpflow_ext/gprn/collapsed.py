@@ -9,9 +9,10 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.gprn import conditional, network
+from gpflow_ext.gprn import blocks, conditional, network
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, Outputs, VariableOutputs, known, summarise
+from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.numerics import batched
 from gpflow_ext.training import distribute
 
@@ -29,6 +30,8 @@ class CollapsedPosterior(tf.Module):
         The prior at the start.
     strategy
         Over whose devices the outputs are sharded for the sums over them.
+    apart
+        Whether each output is a pattern of its own, as those with `conditional.OutputScales` are.
 
     Attributes
     ----------
@@ -37,14 +40,18 @@ class CollapsedPosterior(tf.Module):
         The locations can also be trained by gradients.
     """
 
+    _apart = False  # of what was stored before there were scales
+
     def __init__(
         self,
         outputs: Outputs,
         draws: tf.Tensor,
         prior: NetworkPrior,
         strategy: tf.distribute.Strategy | None = None,
+        apart: bool = False,
     ) -> None:
         super().__init__()
+        self._apart = apart
         self._followed = outputs if isinstance(outputs, VariableOutputs) else None
         if self._followed is not None and strategy is not None:
             raise NotImplementedError(
@@ -53,10 +60,11 @@ class CollapsedPosterior(tf.Module):
         self.data: tuple[tf.Tensor, ...]
         if self._followed is None:
             sharded = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
-            patterns, pattern = summarise(outputs, **sharded)
+            patterns, pattern = summarise(outputs, **sharded, apart=apart)
             self.data = (*patterns, draws)
         else:
-            pattern, self.data = np.zeros(outputs.num_outputs, np.int32), (draws,)
+            pattern = np.arange(outputs.num_outputs, dtype=np.int32) * apart
+            self.data = (draws,)
         self._outputs, self._pattern = outputs, tf.constant(pattern)
         N, K, dtype = draws.shape[0], draws.shape[1] + 1, draws.dtype
         self.location = gpflow.Parameter(tf.zeros([N, K], dtype))
@@ -66,7 +74,13 @@ class CollapsedPosterior(tf.Module):
     @property
     def patterns(self) -> network.Patterns:
         """What the bound needs of the targets."""
-        return network.Patterns(*self.data[:3]) if self._followed is None else self._followed.patterns
+        if self._followed is None:
+            return network.Patterns(*self.data[:3])
+        return self._followed.patterns_apart if self._apart else self._followed.patterns
+
+    def seen(self, scales: OutputScales | None) -> network.Patterns:
+        """Return the same with the scales of the outputs."""
+        return self.patterns if scales is None else self.patterns._replace(**scales._asdict())
 
     @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -89,9 +103,9 @@ class CollapsedPosterior(tf.Module):
     def bound(self, prior: NetworkPrior, nodes: network.Nodes) -> tf.Tensor:
         """Return the bound for any q(F)."""
         if prior.inducing is None:
-            return network.bound(self.patterns, prior.weights, prior.noise, nodes)
+            return network.bound(self.seen(prior.scales), prior.weights, prior.noise, nodes)
         residual, _ = prior.residuals
-        return network.sparse_bound(self.patterns, prior.weights, residual, prior.noise, nodes)
+        return network.sparse_bound(self.seen(prior.scales), prior.weights, residual, prior.noise, nodes)
 
     def start(self, prior: NetworkPrior) -> tf.Tensor:
         """Return the nodes at the start, [N, K]."""
@@ -110,8 +124,9 @@ class CollapsedPosterior(tf.Module):
 
         Where that is not finite it stays.
         """
-        w = network.weights(self.patterns, prior.weights, prior.noise, nodes)
-        nat1, prec = network.node_sites(self.patterns, prior.weights, prior.noise, w, prior.residuals[0])
+        seen = self.seen(prior.scales)
+        w = network.weights(seen, prior.weights, prior.noise, nodes)
+        nat1, prec = network.node_sites(seen, prior.weights, prior.noise, w, prior.residuals[0])
         location = _solve(prec, nat1)
         finite = tf.reduce_all(tf.math.is_finite(location)) & tf.reduce_all(tf.math.is_finite(prec))
         self.location.assign(tf.where(finite, location, self.location))
@@ -120,8 +135,9 @@ class CollapsedPosterior(tf.Module):
     def parts(self, prior: NetworkPrior) -> tuple[tf.Tensor, ...]:
         """Return what prediction needs besides the targets. O(P(NK)³)."""
         q = network.node_factor(prior.nodes, *self.sites)
-        w = network.weights(self.patterns, prior.weights, prior.noise, self.nodes(prior))
-        return *prior.chols, q.mean, q.chol, w.smoother, w.chol
+        seen = self.seen(prior.scales)
+        w = network.weights(seen, prior.weights, prior.noise, self.nodes(prior))
+        return *prior.chols, q.mean, q.chol, w.smoother, w.chol, seen.gain()
 
     def payload(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return all targets [N, D], zero where missing, and the pattern of each output [D]."""
@@ -141,13 +157,14 @@ class CollapsedPosterior(tf.Module):
 
     def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> CollapsedView:
         """Return the posterior as seen from new inputs, or pairs of them. O(P(NK)²XK)."""
-        _, _, mean, node_chol, smoother, weight_chol = parts
-        T = tf.reshape(smoother, [-1, *mean.shape, smoother.shape[-1]])
+        _, _, mean, node_chol, smoother, weight_chol, gain = parts
+        T = tf.reshape(gain[:, None, None] * smoother, [-1, *mean.shape, smoother.shape[-1]])
+        squared = tf.square(gain)[:, None, None, None]
         return CollapsedView(
             f.mean(mean),
-            covariance(network.half(node_chol, f.A), f.residual),
+            covariance(blocks.half(node_chol, f.A), f.residual),
             tf.einsum("nx,pnki->pxki", w.A, T),
-            covariance(network.half(weight_chol, w.A), w.residual),
+            squared * covariance(blocks.half(weight_chol, w.A), w.residual),
         )
 
 

@@ -8,6 +8,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
 
@@ -26,13 +27,15 @@ class Inducing(NamedTuple):
 class NetworkPrior(NamedTuple):
     """L_w and L_f [N, N], the Cholesky factors of both kernels at the training inputs, and σ².
 
-    With inducing inputs both are (L⁻¹K_zx)ᵀ [N, M], L of their own.
+    With inducing inputs both are (L⁻¹K_zx)ᵀ [N, M], L of their own. ``scales`` are those of the outputs,
+    ``None`` where all share k_w and σ².
     """
 
     weights: tf.Tensor
     nodes: tf.Tensor
     noise: tf.Tensor
     inducing: Inducing | None = None
+    scales: OutputScales | None = None
 
     @property
     def chols(self) -> tuple[tf.Tensor, tf.Tensor]:

@@ -32,7 +32,8 @@ class DrawsPosterior(NetworkPosterior):
 
     def noise(self) -> tf.Tensor:
         """See `NetworkPosterior`."""
-        return tf.reduce_mean(self._model.held()[1][self._model.likelihood.variance])
+        variance = tf.reduce_mean(self._model.held()[1][self._model.likelihood.variance])
+        return variance if self._model.output_noise is None else variance * self._model.output_noise
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         """Return V, F, L_f and the factors of the targets' covariances, and the hyperparameters. O(SPN³)."""
@@ -40,8 +41,10 @@ class DrawsPosterior(NetworkPosterior):
         chol = node_chol(self._model, stack)
         F = tf.matmul(chol, V)
         cov = weight_gram(self._model, stack) * tf.matmul(F, F, transpose_b=True)
-        noise = stack[self._model.likelihood.variance]
-        factor = tf.linalg.cholesky(network.noisy(self._model.q.patterns.observed, cov[:, None], noise))
+        seen = self._model.q.seen(self._model.scales())
+        cov = tf.square(seen.gain())[:, None, None] * cov[:, None]
+        noise = seen.noise(stack[self._model.likelihood.variance])
+        factor = tf.linalg.cholesky(network.noisy(seen.observed, cov, noise))
         chol = tf.broadcast_to(chol, [V.shape[0], *chol.shape[1:]])
         return V, F, chol, factor, *(tf.convert_to_tensor(value) for _, value in stack.values)
 
@@ -103,9 +106,11 @@ class Asking(tf.Module):
             model.kernel, model.data[0], chol, Xnew, pairs, tf.convert_to_tensor(model.nugget)
         )
         cross = model.weight_kernel(model.data[0], Rows(Xnew).flat)[:, :, None] * F[:, None, :]  # [N, X, K]
-        rhs = model.q.patterns.observed[:, :, None] * tf.reshape(cross, [F.shape[0], -1])
+        seen = model.q.seen(model.scales())
+        gain = seen.gain()[:, None, None]
+        rhs = gain * seen.observed[:, :, None] * tf.reshape(cross, [F.shape[0], -1])
         half = tf.linalg.triangular_solve(factor, rhs)
-        smoother = tf.linalg.triangular_solve(factor, half, adjoint=True)
+        smoother = gain * tf.linalg.triangular_solve(factor, half, adjoint=True)
         shape = [factor.shape[0], F.shape[0], -1, K]
         own = model.weight_kernel
         prior = batched.gram(own, Xnew) if pairs else own(Xnew, full_cov=False)
@@ -113,7 +118,7 @@ class Asking(tf.Module):
             f.mean(V),
             tf.reshape(f.residual, [-1, 1, 1]) * eye,
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
-            -covariance(tf.reshape(half, shape), -prior),
+            -tf.square(gain)[..., None] * covariance(tf.reshape(half, shape), -prior),
         )
 
 

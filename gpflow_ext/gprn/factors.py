@@ -12,8 +12,8 @@ _SMALLEST_GAIN = 1e-6  # relative change of σ² in a step that counts as none
 _LEAST = 1e-6  # of the variance of the targets, which the noise is at least
 
 
-def factors(Y: Array, number: int) -> tuple[Array, float, float]:
-    """Return factors of outputs [N, K], the variance that they explain, and that of the noise.
+def factors(Y: Array, number: int) -> tuple[Array, Array, float]:
+    """Return factors of outputs [N, K], their loadings [D, K], and the variance of the noise.
 
         y_n = Λf_n + ε,    f_n ~ N(0, I),    ε ~ N(0, σ²I)
 
@@ -30,7 +30,7 @@ def factors(Y: Array, number: int) -> tuple[Array, float, float]:
 
     Returns
     -------
-    F [N, K], the mean of Σ_k Λ_dk² over the outputs, and σ².
+    F [N, K], Λ [D, K] and σ².
     """
     known = ~np.isnan(Y)
     seen, filled = known.astype(np.float64), np.where(known, Y, 0.0)
@@ -48,7 +48,7 @@ def factors(Y: Array, number: int) -> tuple[Array, float, float]:
             break
     F, _ = _posterior(seen, filled, loadings, noise)
     rotation = np.linalg.svd(loadings, full_matrices=True)[2].T
-    return F @ rotation, float(np.mean(np.sum(loadings**2, axis=1))), float(noise)
+    return F @ rotation, loadings @ rotation, float(noise)
 
 
 def _principal(filled: Array, number: int) -> Array:

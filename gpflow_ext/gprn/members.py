@@ -14,7 +14,8 @@ from gpflow_ext.gprn.conditional import View
 class Noisy(Protocol):
     """What the questions read from a model."""
 
-    likelihood: Any
+    def noise(self) -> tf.Tensor:
+        """Return σ² [], or that of each output [D]."""
 
 
 class Question(Protocol):
@@ -66,7 +67,9 @@ class LogDensity:
         payload, trait, targets, seed = tensors
         noise = conditional.normal(folded(seed, member), self._draws, view.mean[: self._length])
         noise = tf.tile(noise, [1, self._count, 1])
-        variance = tf.convert_to_tensor(model.likelihood.variance)
+        variance = model.noise()
+        if variance.shape.rank == 1:  # each output is its own pattern
+            variance = tf.gather(variance, trait)
         return conditional.log_density(view, payload, trait, targets, variance, noise)
 
 

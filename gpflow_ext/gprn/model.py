@@ -19,6 +19,7 @@ from gpflow_ext.gprn.conditional import Inducing, NetworkPrior, View
 from gpflow_ext.gprn.draws import DrawsPosterior
 from gpflow_ext.gprn.posterior import ApproximatePosterior, NetworkPosterior
 from gpflow_ext.gprn.sampled import SampleableNetwork, SampledNetwork
+from gpflow_ext.gprn.scales import HasOutputScales
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.tensor_normal import output_shape as chosen_shape
 from gpflow_ext.numerics import linalg
@@ -26,7 +27,9 @@ from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.holds_draws import HoldsDraws
 
 
-class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrainingLossMixin):
+class GPRNTensor(
+    HasOutputScales, HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrainingLossMixin
+):
     """Regression on D outputs whose correlations depend on the input: y = W(x)f(x) + ε, ε ~ N(0, σ²I).
 
     K nodes f_k ~ GP(0, k_f + nugget·δ) and all D·K weights w_dk ~ GP(0, k_w) (Wilson et al. 2012). The bound
@@ -39,12 +42,12 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
     and a tensor normal q(W) over the axes (N, d₁, …, d_M, K), at O(N²DK + NDK²); its bound is never above the
     collapsed one at the same q(F). Only the product of both kernels' variances is identified: hold one.
 
-    Model outputs of one scale around zero, since all share k_w and σ². The model starts as independent
-    regression of each output: F₁ = 1, the other nodes are small draws of the prior. For the collapsed
-    posterior `fit` also tries nodes that explain the second moments of the targets, or are factors of them.
+    Model outputs around zero. They share k_w and σ², or have scales of their own, see `HasOutputScales`. The
+    model starts as independent regression of each output: F₁ = 1, the other nodes are small draws of the
+    prior. `fit` also tries nodes that explain second moments of the targets, or are factors of them.
 
     ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the node's nugget included; ``predict_y``
-    adds σ². Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.
+    adds the noise. Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.
 
     Parameters
     ----------
@@ -76,13 +79,17 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
     strategy
         A ``tf.distribute`` strategy among whose devices the outputs are sharded for the pass over them, where
         there are more than N; see `gpflow_ext.distribute`.
+    output_scales
+        Whether outputs have scales of their own, w_dk ~ GP(0, a_d²k_w) and noise σ²r_d, learnt with all else;
+        for the collapsed posterior. Each output then takes factorisations of its own in a step, as one that
+        lacks rows of its own does. By default two to eight outputs have, and those that all lack other rows.
 
     Raises
     ------
     ValueError
         For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
     NotImplementedError
-        For a multi-output kernel, or the tensor posterior on a stream, with inducing inputs or a strategy.
+        For a multi-output kernel, or the tensor posterior on a stream, with Z, a strategy or output scales.
     """
 
     likelihood: gpflow.likelihoods.Gaussian
@@ -103,6 +110,7 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
         seed: int = 0,
         inducing_variable: InducingVariablesLike | None = None,
         strategy: tf.distribute.Strategy | None = None,
+        output_scales: bool | None = None,
     ) -> None:
         X, Y = renewal.hold(data)
         for part in (kernel, weight_kernel):
@@ -122,6 +130,7 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
         self.nugget = renewal.bounded("nugget", nugget, nugget_bounds)
         self.inducing_variable = renewal.points(inducing_variable, posterior)
         self.draw_values = []
+        self.begin_scales(output_scales, posterior, Y)
         if posterior == "collapsed":
             if output_shape is not None:
                 raise ValueError('output_shape is for posterior="tensor": the collapsed one needs none.')
@@ -149,7 +158,7 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
         draws = renewal.draws(prior, self.num_latent, seed)
         self.q: CollapsedPosterior | TensorPosterior
         if shape is None:
-            self.q = CollapsedPosterior(Y, draws, prior, strategy)
+            self.q = CollapsedPosterior(Y, draws, prior, strategy, prior.scales is not None)
             self.data = (X, Y.variable) if isinstance(Y, outputs.VariableOutputs) else (X, *self.q.patterns)
         else:
             targets = Y.variable if isinstance(Y, outputs.VariableOutputs) else Y.gather(range(Y.num_outputs))
@@ -188,15 +197,16 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
 
         O(N³), or O(NM²) with inducing inputs, whose residuals hold the nugget then.
         """
-        noise, nugget = tf.convert_to_tensor(self.likelihood.variance), tf.convert_to_tensor(self.nugget)
+        parts = self.likelihood.variance, self.nugget
+        (noise, nugget), scales = map(tf.convert_to_tensor, parts), self.scales()
         if self.inducing_variable is None:
             nodes = _factor(self.kernel(self.data[0]), nugget)
-            return NetworkPrior(_factor(self.weight_kernel(self.data[0])), nodes, noise)
+            return NetworkPrior(_factor(self.weight_kernel(self.data[0])), nodes, noise, None, scales)
         chols = _factor(self.weight_kernel(self._base)), _factor(self.kernel(self._base))
         w = conditional.condition(self.weight_kernel, self._base, chols[0], self.data[0], False)
         f = conditional.condition(self.kernel, self._base, chols[1], self.data[0], False, nugget)
         inducing = Inducing(*chols, w.residual, f.residual)
-        return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing)
+        return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing, scales)
 
     @property
     def outputs(self) -> outputs.Outputs:
@@ -230,11 +240,11 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
         if not isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
         prior = self.prior()
+        one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
         if prior.inducing is not None:
-            one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
             return self.q.bound(prior, network.Nodes(one, 0.0 * one[..., None], 0.0 * prior.noise))
-        cov = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        return network.log_marginal(self.q.patterns, cov, prior.noise)
+        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        return network.log_likelihood(self.q.seen(prior.scales), gram, one, prior.noise)
 
     def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
         """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
@@ -258,13 +268,14 @@ class GPRNTensor(HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrai
         return SampleableNetwork(self.sampled(), self.assign_draws)
 
     def sampled(self) -> SampledNetwork:
-        """Return what `gpflow_ext.sample` draws: the nodes, from their present means, and all else."""
+        """Return what `gpflow_ext.sample` draws: nodes, from their means, and all but output scales."""
         self.follow_data()
         if not isinstance(self.q, CollapsedPosterior) or self.inducing_variable is not None:
             raise NotImplementedError(
                 'Sampling is for GPRNTensor(posterior="collapsed") without inducing inputs.'
             )
-        return SampledNetwork(self, self.q.patterns, self.q.mean(self.prior()))
+        prior = self.prior()
+        return SampledNetwork(self, self.q.seen(prior.scales), self.q.mean(prior))
 
     def _shape_of_V(self) -> tf.TensorShape:
         return self.q.location.shape

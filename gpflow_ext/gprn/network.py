@@ -19,8 +19,9 @@ With M inducing inputs gₙ = lₙᵀg̃ + rₙ for both kinds of functions, l�
 independent with the variances that remain: all matrices are of size MK, and `sparse_bound` is linear in N.
 
 Where targets are missing, outputs with the same missing rows form a pattern, and each pattern has its own B:
-the leading axis P. O(P(NK)³) time and O(P(NK)²) memory, nothing in D; with inducing inputs O(PN(MK)²) and
-O(PNMK²).
+the leading axis P. So has each output where outputs have weights w_dk ~ GP(0, a_d²k_w) and noise σ²r_d of
+their own: with W_d = a_d L_w W̃_d, a_d lₙ stands for lₙ and σ²r_d for σ² in all of this. O(P(NK)³) time and
+O(P(NK)²) memory, nothing in D; with inducing inputs O(PN(MK)²) and O(PNMK²).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from gpflow_ext.gprn import blocks
 
 _START_DEVIATION = 0.1  # of the further nodes at the start, at most
 _SHRINKING = 0.1  # of the largest element of K_w: smaller ones say little of the nodes
@@ -39,11 +42,23 @@ class Patterns(NamedTuple):
 
     ``observed`` [P, N] is 1 where the outputs of the pattern are known, else 0; ``root`` [P, N, R] is a root
     of the sum of y_d y_dᵀ over these outputs, missing targets as zero; ``count`` [P] is their number.
+    ``amplitude`` [P] is a, by which their weights exceed those of the prior, and ``relative`` [P] is r, the
+    variance of their noise over σ².
     """
 
     observed: tf.Tensor
     root: tf.Tensor
     count: tf.Tensor
+    amplitude: tf.Tensor | float = 1.0
+    relative: tf.Tensor | float = 1.0
+
+    def noise(self, variance: tf.Tensor) -> tf.Tensor:
+        """Return σ²r of each pattern, [..., P], for σ² [...]."""
+        return variance[..., None] * self.relative * tf.ones_like(self.count)
+
+    def gain(self) -> tf.Tensor:
+        """Return a of each pattern, [P]."""
+        return self.amplitude * tf.ones_like(self.count)
 
 
 class Nodes(NamedTuple):
@@ -112,7 +127,9 @@ def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_node
     num_nodes
         K.
     """
-    products = tf.einsum("pnr,pmr->nm", patterns.root, patterns.root)
+    of_signal = 1.0 / tf.square(patterns.gain())  # as if all outputs had the weights of the prior
+    products = tf.einsum("p,pnr,pmr->nm", of_signal, patterns.root, patterns.root)
+    noise = tf.reduce_sum(patterns.count * of_signal * patterns.noise(noise)) / tf.reduce_sum(patterns.count)
     pairs = tf.einsum("p,pn,pm->nm", patterns.count, patterns.observed, patterns.observed)
     moment = products / tf.maximum(pairs, 1.0)
     moment -= noise * tf.eye(gram.shape[0], dtype=gram.dtype)
@@ -126,7 +143,7 @@ def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_node
 
 def node_factor(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:
     """Return q(F̃) for the rows lₙ of L_f [N, N or M] and sites [N, K], [N, K, K]. O((NK)³)."""
-    H = _gram(rows, prec)
+    H = blocks.gram(rows, prec)
     factor = tf.linalg.cholesky(H + tf.eye(H.shape[-1], dtype=H.dtype))
     pulled = tf.reshape(tf.matmul(rows, nat1, transpose_a=True), [-1, 1])
     return NodeFactor(tf.reshape(tf.linalg.cholesky_solve(factor, pulled), [-1, nat1.shape[-1]]), factor)
@@ -139,11 +156,11 @@ def nodes(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor, residual: tf.Tensor
     variances [N] that inducing inputs leave.
     """
     q = node_factor(rows, nat1, prec)
-    cov = _blocks(q.chol, rows)
+    cov = blocks.on_diagonal(q.chol, rows)
     trace = -tf.reduce_sum(prec * cov)  # tr S̃ − MK
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(q.chol)))
     kl = 0.5 * (trace + tf.reduce_sum(tf.square(q.mean)) + log_det)
-    return Nodes(tf.matmul(rows, q.mean), cov + _diagonal(residual, prec), kl)
+    return Nodes(tf.matmul(rows, q.mean), cov + blocks.diagonal(residual, prec), kl)
 
 
 def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf.Tensor:
@@ -160,12 +177,30 @@ def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf
     q
         Any q(F), with its KL divergence.
     """
+    return _bound(patterns, chol, noise, q)[0]
+
+
+def bound_and_log_det(
+    patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the same, and log|B| = log|R| + log|I + σ⁻²CᵀR⁻¹C| of each pattern, [P]. O(P(NK)³)."""
+    value, log_det, explained = _bound(patterns, chol, noise, q)
+    inner = explained / patterns.noise(noise)[:, None, None] + tf.eye(chol.shape[0], dtype=chol.dtype)
+    half = tf.linalg.diag_part(tf.linalg.cholesky(inner))
+    return value, log_det + 2.0 * tf.reduce_sum(tf.math.log(half), axis=-1)
+
+
+def _bound(
+    patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the bound, log|R| [P] and CᵀR⁻¹C [P, N, N]."""
     R, C = _uncertain(patterns, chol, noise, q)
     factor = tf.linalg.cholesky(R)
     Z = tf.linalg.triangular_solve(factor, C)
     explained = tf.matmul(Z, Z, transpose_a=True)
-    penalty = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
-    return log_marginal(patterns, explained, noise) - tf.reduce_sum(patterns.count * penalty) - q.kl
+    log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
+    value = log_marginal(patterns, explained, noise) - 0.5 * tf.reduce_sum(patterns.count * log_det)
+    return value - q.kl, log_det, explained
 
 
 def sparse_bound(
@@ -185,17 +220,16 @@ def sparse_bound(
         Any q(F), with what remains of the nodes in its covariances.
     """
     R, C = _uncertain(patterns, rows, noise, q)
-    factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / noise)
-    pulled = tf.linalg.triangular_solve(factor, tf.matmul(C, patterns.root)) / noise
-    fit = tf.reduce_sum(tf.square(patterns.root), axis=[-2, -1]) / noise
+    each = patterns.noise(noise)[:, None]
+    factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / each[:, :, None])
+    pulled = tf.linalg.triangular_solve(factor, tf.matmul(C, patterns.root)) / each[:, :, None]
+    fit = tf.reduce_sum(tf.square(patterns.root), axis=[-2, -1]) / each[:, 0]
     fit -= tf.reduce_sum(tf.square(pulled), axis=[-2, -1])
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
     second = tf.linalg.trace(q.cov) + tf.reduce_sum(tf.square(q.mean), axis=-1)  # tr E[fₙfₙᵀ]
-    each = tf.math.log(2.0 * np.pi * noise) + residual * second / noise
-    return (
-        -0.5 * tf.reduce_sum(fit + patterns.count * (log_det + tf.linalg.matvec(patterns.observed, each)))
-        - q.kl
-    )
+    left = tf.square(patterns.gain())[:, None] * residual * second / each
+    rows_of = tf.reduce_sum(patterns.observed * (tf.math.log(2.0 * np.pi * each) + left), axis=-1)
+    return -0.5 * tf.reduce_sum(fit + patterns.count * (log_det + rows_of)) - q.kl
 
 
 def log_marginal(patterns: Patterns, cov: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
@@ -210,7 +244,7 @@ def log_marginal(patterns: Patterns, cov: tf.Tensor, noise: tf.Tensor) -> tf.Ten
         σ², [...].
     """
     observed = patterns.observed
-    factor = tf.linalg.cholesky(noisy(observed, cov, noise))
+    factor = tf.linalg.cholesky(noisy(observed, cov, patterns.noise(noise)))
     lead = tf.shape(factor)[:-2]
     root = tf.broadcast_to(patterns.root, tf.concat([lead, tf.shape(patterns.root)[1:]], axis=0))
     fit = tf.reduce_sum(tf.square(tf.linalg.triangular_solve(factor, root)), axis=[-2, -1])
@@ -220,15 +254,18 @@ def log_marginal(patterns: Patterns, cov: tf.Tensor, noise: tf.Tensor) -> tf.Ten
 
 
 def noisy(observed: tf.Tensor, cov: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Return the covariances of the targets of each pattern, [..., P, N, N], the identity where missing."""
+    """Return the covariances of the targets of each pattern, [..., P, N, N], the identity where missing.
+
+    ``noise`` is that of each pattern, [..., P].
+    """
     seen = observed[:, :, None] * observed[:, None, :]
-    return tf.linalg.diag(noise[..., None, None] * observed + (1.0 - observed)) + seen * cov
+    return tf.linalg.diag(noise[..., None] * observed + (1.0 - observed)) + seen * cov
 
 
 def log_likelihood(patterns: Patterns, gram: tf.Tensor, F: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Return log p(Y | F) with the weights integrated out exactly, [...]. O(PN³).
 
-        Σ_d log N(y_d; 0, K_w ∘ FFᵀ + σ²I)
+        Σ_d log N(y_d; 0, a_d² K_w ∘ FFᵀ + σ²r_d I)
 
     Parameters
     ----------
@@ -240,21 +277,22 @@ def log_likelihood(patterns: Patterns, gram: tf.Tensor, F: tf.Tensor, noise: tf.
         σ², [...].
     """
     cov = gram * tf.matmul(F, F, transpose_b=True)
-    return log_marginal(patterns, cov[..., None, :, :], noise)
+    return log_marginal(patterns, tf.square(patterns.gain())[:, None, None] * cov[..., None, :, :], noise)
 
 
 def information(patterns: Patterns, gram: tf.Tensor, F: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Return the Fisher information of `log_likelihood` about a column of F, mean of the K, [N, N]. O(PKN³).
 
-        Σ_d ½ tr(S⁻¹ ∂S S⁻¹ ∂S) = Σ_d [H ∘ Hᵀ + S⁻¹ ∘ (ΓᵀS⁻¹Γ)],    S = K_w ∘ FFᵀ + σ²I
+        Σ_d ½ tr(S⁻¹ ∂S S⁻¹ ∂S) = Σ_d [H ∘ Hᵀ + S⁻¹ ∘ (ΓᵀS⁻¹Γ)],    S = a_d² K_w ∘ FFᵀ + σ²r_d I
 
-    with Γ = diag(f_k)K_w and H = ΓᵀS⁻¹. Arguments as for `log_likelihood`, without leading axes.
+    with Γ = a_d² diag(f_k)K_w and H = ΓᵀS⁻¹. Arguments as for `log_likelihood`, without leading axes.
     """
+    gram = tf.square(patterns.gain())[:, None, None] * gram  # [P, N, N]
     cov = gram * tf.matmul(F, F, transpose_b=True)
-    factor = tf.linalg.cholesky(noisy(patterns.observed, cov, noise))
+    factor = tf.linalg.cholesky(noisy(patterns.observed, cov, patterns.noise(noise)))
     seen = patterns.observed[:, :, None] * patterns.observed[:, None, :]
     inverse = seen * tf.linalg.cholesky_solve(factor, tf.eye(F.shape[0], batch_shape=[1], dtype=F.dtype))
-    gamma = tf.transpose(F)[:, None, :, None] * gram  # [K, 1, N, N]
+    gamma = tf.transpose(F)[:, None, :, None] * gram  # [K, P, N, N]
     H = tf.matmul(gamma, inverse, transpose_a=True)
     each = H * tf.linalg.matrix_transpose(H) + inverse * tf.matmul(H, gamma)
     return tf.reduce_sum(patterns.count[:, None, None] * tf.reduce_mean(each, axis=0), axis=0)
@@ -269,8 +307,9 @@ def rotation(F: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 def weights(patterns: Patterns, rows: tf.Tensor, noise: tf.Tensor, q: Nodes) -> Weights:
     """Return the optimal q(W) given q(F). O(P(NK)³)."""
     R, C = _uncertain(patterns, rows, noise, q)
-    factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / noise)
-    return Weights(tf.linalg.cholesky_solve(factor, C / noise), factor)
+    each = patterns.noise(noise)[:, None, None]
+    factor = tf.linalg.cholesky(R + tf.matmul(C, C, transpose_b=True) / each)
+    return Weights(tf.linalg.cholesky_solve(factor, C / each), factor)
 
 
 def node_sites(
@@ -280,19 +319,19 @@ def node_sites(
 
     precₙ = σ⁻² E[WₙᵀWₙ],    nat1ₙ = σ⁻² E[Wₙ]ᵀyₙ,    both sums over the outputs known at n
 
-    ``residual`` are the variances [N] of a weight that inducing inputs leave.
+    ``residual`` are the variances [N] that inducing inputs leave of a weight with the variance of the prior.
     """
     P, (num_data, M) = patterns.observed.shape[0], rows.shape
     K = w.chol.shape[-1] // M
     by_root = tf.reshape(tf.matmul(w.smoother, patterns.root), [P, M, -1])
     U = tf.reshape(tf.matmul(rows, by_root), [P, num_data, K, -1])  # means of the weights times a rotation
     second = tf.matmul(U, U, transpose_b=True)
-    cov = _blocks(w.chol, rows)
-    second += patterns.count[:, None, None, None] * (cov + _diagonal(residual, cov))
+    cov = blocks.on_diagonal(w.chol, rows)
+    second += patterns.count[:, None, None, None] * (cov + blocks.diagonal(residual, cov))
     first = tf.linalg.matvec(U, patterns.root)  # [P, N, K]
-    observed = patterns.observed
-    prec = tf.reduce_sum(second * observed[:, :, None, None], axis=0) / noise
-    nat1 = tf.reduce_sum(first * observed[:, :, None], axis=0) / noise
+    share = patterns.observed * (patterns.gain() / patterns.noise(noise))[:, None]  # a/σ² where known
+    prec = tf.reduce_sum(second * (patterns.gain()[:, None] * share)[:, :, None, None], axis=0)
+    nat1 = tf.reduce_sum(first * share[:, :, None], axis=0)
     return nat1, 0.5 * (prec + tf.linalg.matrix_transpose(prec))
 
 
@@ -300,41 +339,9 @@ def _uncertain(
     patterns: Patterns, rows: tf.Tensor, noise: tf.Tensor, q: Nodes
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return R [P, MK, MK] and C [P, MK, N]; M = N without inducing inputs."""
-    observed = patterns.observed
-    R = _gram(rows, observed[:, :, None, None] * q.cov) / noise
+    observed, gain = patterns.observed, patterns.gain()[:, None]
+    share = observed * tf.square(gain) / patterns.noise(noise)[:, None]
+    R = blocks.gram(rows, share[:, :, None, None] * q.cov)
     C = tf.transpose(rows)[:, None, :] * tf.transpose(q.mean)[None, :, :]  # [M, K, N]
-    C = tf.reshape(C, [R.shape[-1], rows.shape[0]]) * observed[:, None, :]
+    C = tf.reshape(C, [R.shape[-1], rows.shape[0]]) * (gain * observed)[:, None, :]
     return R + tf.eye(R.shape[-1], dtype=R.dtype), C
-
-
-def _diagonal(residual: tf.Tensor | float, like: tf.Tensor) -> tf.Tensor:
-    """Return variances [N] times the identity, for blocks [..., N, K, K]."""
-    own = residual * tf.ones([like.shape[-3]], like.dtype)
-    return own[:, None, None] * tf.eye(like.shape[-1], dtype=like.dtype)
-
-
-def _gram(rows: tf.Tensor, inner: tf.Tensor) -> tf.Tensor:
-    """Return Σᵢ lᵢlᵢᵀ ⊗ Aᵢ for rows lᵢ [N, M] and A [..., N, K, K], as [..., MK, MK]. O(NM²K²)."""
-    (num_data, M), K = rows.shape, inner.shape[-1]
-    lead = inner.shape[:-3]
-    right = inner[..., None] * rows[:, None, None, :]  # [..., i, k, l, m]
-    full = tf.matmul(rows, tf.reshape(right, [*lead, num_data, -1]), transpose_a=True)
-    full = tf.linalg.matrix_transpose(tf.reshape(full, [*lead, M, K, K, M]))
-    return tf.reshape(full, [*lead, M * K, M * K])
-
-
-def half(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
-    """Return F⁻¹(A ⊗ I) for F [..., MK, MK] and A [M, X], as [..., MK, X, K]. O((MK)² XK)."""
-    size, (num_data, columns) = factor.shape[-1], A.shape
-    K = size // num_data
-    rhs = A[:, None, :, None] * tf.eye(K, dtype=A.dtype)[None, :, None, :]
-    rhs = tf.reshape(rhs, [size, -1])
-    rhs = tf.broadcast_to(rhs, [*factor.shape[:-2], size, tf.shape(rhs)[-1]])
-    solved = tf.linalg.triangular_solve(factor, rhs)
-    return tf.reshape(solved, [*factor.shape[:-2], size, -1 if columns is None else columns, K])
-
-
-def _blocks(factor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Return the K × K blocks on the diagonal of (L ⊗ I)(FFᵀ)⁻¹(L ⊗ I)ᵀ, [..., N, K, K]. O(N(MK)²K)."""
-    solved = half(factor, tf.transpose(rows))
-    return tf.einsum("...rnk,...rnl->...nkl", solved, solved)

@@ -74,6 +74,13 @@ class VariableOutputs:
         Y, dtype = self._values(), self.variable.dtype
         return Patterns(tf.ones([1, self.num_data], dtype), Y[None], tf.constant([self.num_outputs], dtype))
 
+    @property
+    def patterns_apart(self) -> Patterns:
+        """The same with a pattern for each output."""
+        Y, dtype = self._values(), self.variable.dtype
+        ones = tf.ones([self.num_outputs], dtype)
+        return Patterns(tf.ones([self.num_outputs, self.num_data], dtype), tf.transpose(Y)[:, :, None], ones)
+
     def blocks(self, size: int) -> Iterator[tf.Tensor]:
         """See `Outputs`."""
         for begin in range(0, self.num_outputs, size):
@@ -209,7 +216,9 @@ class _Root:
         return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[Patterns, Array]:
+def summarise(
+    outputs: Outputs, product: Product = lambda Y: Y @ Y.T, apart: bool = False
+) -> tuple[Patterns, Array]:
     """Read all targets once; return what the bound needs of them, and the pattern of each output [D].
 
     Sums are in double precision. O(N²D + PN³) time, O(PN² + D) memory.
@@ -220,6 +229,8 @@ def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[P
         The targets.
     product
         Makes YYᵀ of an array [N, B].
+    apart
+        Whether each output is a pattern of its own, in their order.
 
     Raises
     ------
@@ -236,9 +247,8 @@ def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[P
         if np.isinf(Y).any():
             raise ValueError("Y must not be infinite; a missing target is NaN.")
         checks.check_size(Y, "Y")
-        kinds, member = np.unique(np.packbits(there, axis=0), axis=1, return_inverse=True)
+        kinds, member = _kinds(there, len(numbers) if apart else None)
         own = np.empty(kinds.shape[1], np.int32)
-        member = member.ravel()
         for kind in range(kinds.shape[1]):
             columns = np.flatnonzero(member == kind)
             part = np.nan_to_num(Y[:, columns]) if len(columns) < Y.shape[1] else np.nan_to_num(Y)
@@ -255,6 +265,18 @@ def summarise(outputs: Outputs, product: Product = lambda Y: Y @ Y.T) -> tuple[P
     dtype = gpflow.default_float()
     parts = np.stack(observed), _joined([root.value() for root in roots]), counts
     return Patterns(*(tf.constant(part, dtype) for part in parts)), pattern
+
+
+def _kinds(there: Array, first: int | None) -> tuple[Array, Array]:
+    """Return the distinct columns of what is known [N, B], packed, and which each is [B].
+
+    With the number of outputs before them, columns are distinct by their numbers.
+    """
+    if first is not None:
+        member = np.arange(there.shape[1])
+        return (first + member)[None], member
+    kinds, member = np.unique(np.packbits(there, axis=0), axis=1, return_inverse=True)
+    return kinds, member.ravel()
 
 
 def _joined(roots: list[Array]) -> Array:

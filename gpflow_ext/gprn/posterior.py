@@ -19,6 +19,7 @@ from gpflow_ext.gprn import conditional, members, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.members import Question
+from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
@@ -42,6 +43,7 @@ class Network(Protocol):
     kernel: gpflow.kernels.Kernel
     weight_kernel: gpflow.kernels.Kernel
     likelihood: Any
+    output_noise: gpflow.Parameter | None
     mean_function: gpflow.functions.MeanFunction
     num_latent: int
     nugget: gpflow.Parameter
@@ -53,6 +55,12 @@ class Network(Protocol):
 
     def view(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> View:
         """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
+
+    def scales(self) -> OutputScales | None:
+        """Return what the outputs have of their own."""
+
+    def noise(self) -> tf.Tensor:
+        """Return σ² [], or that of each output [D]."""
 
     def held(self) -> tuple[tf.Tensor, Stack]:
         """Return the draws that are held: V [S, N, K], and the hyperparameters that were drawn."""
@@ -88,7 +96,7 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
 
     @abstractmethod
     def noise(self) -> tf.Tensor:
-        """Return the mean of the members' σ², []."""
+        """Return the mean of the members' σ², [], or that of each output [D]."""
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
         return tuple(posteriors.PrecomputedValue(part, (False,) * part.shape.rank) for part in self._cached())
@@ -100,15 +108,16 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
         """Return mean and variance of y for some outputs [B], each [batch..., X, B], from the cache."""
         payload, trait, *parts = self.cache or self._cached()
         payload, trait = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)  # no lookup in a variable
-        return self._some(parts, (tf.gather(payload, indices, axis=1), tf.gather(trait, indices)), Xnew)
+        block = (tf.gather(payload, indices, axis=1), tf.gather(trait, indices))
+        return self._some(parts, block, Xnew, indices)
 
     def gathered(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
         """Return the same, reading no other targets than those of the outputs."""
-        return self._some(self._parts(), self._model.q.gather(indices), Xnew)
+        return self._some(self._parts(), self._model.q.gather(indices), Xnew, indices)
 
-    def _some(self, parts: Parts, block: Block, Xnew: tf.Tensor) -> MeanAndVariance:
-        mean, var = self._moments(parts, [block], Rows(Xnew))
-        return mean, var + self.noise()
+    def _some(self, parts: Parts, block: Block, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
+        (mean, var), noise = self._moments(parts, [block], Rows(Xnew)), self.noise()
+        return mean, var + (tf.gather(noise, indices) if noise.shape.rank == 1 else noise)
 
     def log_density(self, Xnew: tf.Tensor, Y: tf.Tensor, draws: int = 200, seed: int = 0) -> tf.Tensor:
         """Return Σ_d log p(y_nd | x_n) for targets [batch..., X, D], [batch..., X].
@@ -228,7 +237,7 @@ class ApproximatePosterior(NetworkPosterior):
 
     def noise(self) -> tf.Tensor:
         """See `NetworkPosterior`."""
-        return tf.convert_to_tensor(self._model.likelihood.variance)
+        return self._model.noise()
 
 
 def _blocks(payload: Block, size: int) -> Iterator[Block]:

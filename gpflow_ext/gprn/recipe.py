@@ -1,4 +1,4 @@
-"""The recipe of `GPRNTensor`: coordinate ascent where the weights are integrated out, else gradients."""
+"""The recipe of `GPRNTensor`: coordinate ascent, rounds on a profiled bound, or gradients of everything."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from gpflow_ext.gprn.block_ascent import BlockAscent
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import Outputs
+from gpflow_ext.gprn.profiled_ascent import ProfiledAscent
 from gpflow_ext.gprn.updates import Climb, Updates
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
+
+_STARTS = ("joint", "independent_start", "moment_start", "factor_start")
+_LARGEST = 4000**3  # P(NK)³, up to which the tensor posterior is trained by its profiled bound
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,13 @@ class GPRNOptions:
     Attributes
     ----------
     optimizer
-        ``"lbfgs"`` or a tf_keras optimiser. By default L-BFGS for the collapsed posterior, and Adam with
-        learning rate 0.01 for the tensor posterior.
+        ``"lbfgs"`` or a tf_keras optimiser. By default L-BFGS for the collapsed posterior. For the tensor
+        posterior by default L-BFGS on the bound at the best q(W), see `gprn.profiled`; with minibatches, or
+        where P(NK)³ is above 4,000³, Adam with learning rate 0.01.
     sweeps
         Closed-form updates of q(F) in a step of the collapsed posterior.
     hyper_updates
-        Iterations of L-BFGS in a step.
+        Iterations of L-BFGS in a step; of the tensor posterior's profiled bound five times as many.
     joint
         Climb the locations of the sites together with the hyperparameters. It reaches far
         higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
@@ -48,7 +53,8 @@ class GPRNOptions:
         input (`factors.factors`). Without inducing inputs, for no more outputs than data.
 
         Of these starts, the model as it is among them, training goes on from the one from which
-        ``hyper_updates`` iterations of L-BFGS on everything reach the highest bound.
+        ``hyper_updates`` iterations of L-BFGS on everything reach the highest bound. The profiled bound of
+        the tensor posterior is climbed from the best of them, and from the posterior as it is.
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
     """
@@ -79,8 +85,8 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
     of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
     lower the bound.
 
-    Tensor posterior: a step of the optimiser on everything, on all outputs or a minibatch of them, or
-    ``hyper_updates`` iterations of L-BFGS.
+    Tensor posterior: a round of L-BFGS on the profiled bound; or a step of the optimiser on everything, on
+    all outputs or a minibatch of them, or ``hyper_updates`` iterations of L-BFGS on everything.
     """
     run.without_data(model)
     model.assign_draws(None)
@@ -91,13 +97,15 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
             raise ValueError(
                 "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
             )
-        names = ("sweeps", "joint", "independent_start", "moment_start", "factor_start")
-        settings |= {name: getattr(options, name) for name in names}
+        settings |= {name: getattr(options, name) for name in ("sweeps", *_STARTS)}
         return _collapsed(model, options.optimizer, settings, run.jit_compile)
     D = model.num_latent_gps
     if size is not None and not 1 <= size <= D:
         raise ValueError(f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {size}.")
     settings |= {"minibatch_size": size, "seed": None if size is None else run.seed}
+    if options.optimizer is None and size is None and _is_small(model):
+        settings |= {name: getattr(options, name) for name in _STARTS}
+        return _profiled(model, settings, run)
     return _tensor(model, options.optimizer, settings, run.jit_compile)
 
 
@@ -126,6 +134,29 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
         monotone=climbs and double,
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
         settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
+        tried=lambda: ascent.tried,
+    )
+
+
+def _is_small(model: GPRNTensor) -> bool:
+    """Tell whether a step of the profiled bound is one of seconds."""
+    N, K = model.q.node_mean.shape
+    patterns = {column.tobytes() for column in np.isnan(model.outputs.gather(range(model.num_latent_gps))).T}
+    return len(patterns) * (N * K) ** 3 <= _LARGEST
+
+
+def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
+    """Return the plan whose steps are rounds on the bound with q(W) at its optimum."""
+    iterations = 5 * settings["hyper_updates"]
+    ascent = ProfiledAscent(model, settings, iterations, run.seed, run.jit_compile)
+    return Plan(
+        ascent,
+        [*model.variables, *ascent.state],
+        steps=50,
+        tolerance=1e-6,
+        monotone=gpflow.default_float() == np.float64,
+        trackables={"profile": ascent.profile, "started": ascent.started},
+        settings=settings | {"optimizer": "profiled"},
         tried=lambda: ascent.tried,
     )
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from gpflow_ext.data import length_scales
 from gpflow_ext.gprn import factors, network
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
+from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
@@ -27,6 +28,7 @@ _START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
 _STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
 _FAR = 5.0  # length scales of k_w over those that the inputs suggest: weights are almost constant
 _LENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # of k_f, in the same units
+_LEAST_AMPLITUDE = 0.05
 _SHARES = (0.01, 0.1, 0.3, 0.6)  # of the nugget in the variance of a node
 
 
@@ -53,7 +55,7 @@ def begin(
     if settings["moment_start"] and model.inducing_variable is None:
         starts.append((MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
     if settings["factor_start"] and _has_factors(model):
-        starts.append((FACTORS, lambda: _factor_start(model, updates)))
+        starts.append((FACTORS, lambda: _factor_start(model)))
     if len(starts) == 1:
         return ()
     here, tried, ends = _kept(model), [], []
@@ -94,7 +96,9 @@ def _moment_start(model: GPRNTensor, updates: Updates, independent: bool) -> Non
             length.assign(factor * value)
         prior = model.prior()
         gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        updates.start_at(network.moment_nodes(model.q.patterns, gram, prior.noise, model.num_latent))
+        updates.start_at(
+            network.moment_nodes(model.q.seen(prior.scales), gram, prior.noise, model.num_latent)
+        )
         found = updates.evaluate()[0]
         return found if np.isfinite(found) else -np.inf, _kept(model)
 
@@ -109,24 +113,24 @@ def _has_factors(model: GPRNTensor) -> bool:
     return small and model.inducing_variable is None and isinstance(model.q, CollapsedPosterior)
 
 
-def _factor_start(model: GPRNTensor, updates: Updates) -> None:
-    """Move the nodes to common factors of the outputs, whose weights are almost the same at all inputs.
+def _factor_start(model: GPRNTensor) -> None:
+    """Move the network to where it is nearly coregionalisation: with weights almost the same at all inputs.
 
-    The factors, their share of the variance and the noise are those of `factors.factors`; k_f has the length
-    scale and the nugget under which the factors are most probable, of a grid.
+    That of the highest evidence, by L-BFGS from the factors and the noise of `factors.factors` and from the
+    length scale and the nugget of k_f, of a grid, under which the factors are most probable.
     """
     targets = model.outputs.gather(range(model.outputs.num_outputs)).numpy()
-    F, explained, noise = factors.factors(targets, model.num_latent)
+    F, loadings, noise = factors.factors(targets, model.num_latent)
     _assign(model.likelihood.variance, noise)
+    variance = float(tf.reduce_mean(model.kernel(model.data[0], full_cov=False)))
+    scale = np.sqrt(variance / np.mean(F**2))
+    _suit_nodes(model, scale * F)
+    near = Coregionalised(model, targets, loadings / scale)
+    near.fit(_START_UPDATES)
     _stretch(model.weight_kernel, model.data[0], _FAR)
-    weight = float(tf.reduce_mean(model.weight_kernel(model.data[0], full_cov=False)))
-    F *= np.sqrt(explained / (weight * np.mean(F**2) * F.shape[1]))
-    if not any(part.variance.trainable for part in length_scales.stationary(model.kernel)):
-        excess = np.mean(F**2) / float(tf.reduce_mean(model.kernel(model.data[0], full_cov=False)))
-        F /= np.sqrt(excess)
-        _scale(model.weight_kernel, excess)
-    _suit_nodes(model, F)
-    updates.start_at(tf.constant(F, model.q.location.dtype))
+    _weigh(model, near.loadings.numpy())
+    prior = model.prior()
+    model.q.update(prior, network.nodes(prior.nodes, *near.sites()))
 
 
 def _suit_nodes(model: GPRNTensor, F: Array) -> None:
@@ -147,6 +151,17 @@ def _suit_nodes(model: GPRNTensor, F: Array) -> None:
     _, values, nugget = max(found, key=lambda each: each[0])
     _restore(model.kernel, values)
     _assign(model.nugget, nugget)
+
+
+def _weigh(model: GPRNTensor, loadings: Array) -> None:
+    """Give the weights the mean squares of loadings [D, K], those of each output or of all."""
+    own = float(tf.reduce_mean(model.weight_kernel(model.data[0], full_cov=False)))
+    squares = np.mean(loadings**2, axis=1) / own
+    common = float(np.mean(squares))
+    _scale(model.weight_kernel, common)
+    if model.output_amplitude is not None and model.output_amplitude.trainable:
+        left = common * own / float(tf.reduce_mean(model.weight_kernel(model.data[0], full_cov=False)))
+        model.output_amplitude.assign(np.maximum(np.sqrt(left * squares / common), _LEAST_AMPLITUDE))
 
 
 def _stretch(kernel: gpflow.kernels.Kernel, X: tf.Tensor, factor: float) -> None:

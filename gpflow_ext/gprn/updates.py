@@ -41,7 +41,7 @@ class NetworkUpdates:
         optimizer: Any | None = None,
         moved: Sequence[tf.Variable] = (),
     ) -> None:
-        self._model, self._variables = _trained(model), list(variables)
+        self._model, self._variables = trained(model), list(variables)
         self._optimizer, self._moved = optimizer, list(moved)
 
     def value(self) -> tf.Tensor:
@@ -163,15 +163,17 @@ class Climb:
 
 
 def independent_variables(model: GPRNTensor) -> list[tf.Variable]:
-    """Return the trainable variables of independent regressions: of k_w and σ²."""
-    return [*model.weight_kernel.trainable_variables, *model.likelihood.trainable_variables]
+    """Return the trainable variables of independent regressions: of k_w, σ² and the scales of the outputs."""
+    parts: list[tf.Module] = [model.weight_kernel, model.likelihood]
+    parts += [part for part in (model.output_amplitude, model.output_noise) if part is not None]
+    return [variable for part in parts for variable in part.trainable_variables]
 
 
-def _trained(model: GPRNTensor) -> GPRNTensor:
+def trained(model: GPRNTensor) -> GPRNTensor:
     """Return the same model, its variables shared, without what predictions alone read."""
-    trained, q = copy.copy(model), copy.copy(model.q)
-    for part in (trained, q):
+    found, q = copy.copy(model), copy.copy(model.q)
+    for part in (found, q):
         for name in _PREDICTED_FROM:
             part.__dict__.pop(name, None)
-    trained.__dict__["q"] = q
-    return trained
+    found.__dict__["q"] = q
+    return found

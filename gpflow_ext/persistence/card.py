@@ -60,6 +60,15 @@ session = onnxruntime.InferenceSession("model.onnx")
 print(session.run(["mean"], {{"inputs": np.load("example.npz")["inputs"]}}))
 ```
 """
+_STABLEHLO = """
+With JAX alone, by `gpflow_ext/persistence/predict_jax.py`, which needs nothing else of the package:
+
+```python
+import numpy as np, predict_jax
+print(predict_jax.load(".")(np.load("example.npz")["inputs"])["mean"])
+```
+"""
+_ELSEWHERE = {"portable": _ONNX, "stablehlo": _STABLEHLO}  # in another runtime
 _HOLDS = {
     True: "yes: do not share this model if the training data are confidential",
     False: "no",
@@ -71,7 +80,7 @@ def model_card(manifest: Mapping[str, Any]) -> str:
     """Return the text of ``MODEL_CARD.md`` for the manifest of an exported model."""
     model = manifest["model"]["model"]
     versions = manifest["versions"]
-    card = _CARD + (_ONNX if manifest["profile"] == "portable" else "")
+    card = _CARD + _ELSEWHERE.get(manifest["profile"], "")
     return card.format(
         name=manifest["name"],
         version=manifest["version"],

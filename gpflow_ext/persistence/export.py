@@ -6,7 +6,7 @@ import datetime
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
 from gpflow_ext.prediction.classes import class_probabilities
 
-from . import raw_rows
+from . import raw_rows, stablehlo
 from .card import model_card
 from .durable import alone, sync, sync_alone, told
 from .manifest import describe, plain, sha256_json
@@ -75,7 +75,9 @@ def export(
         "exact" is the graph that the model itself runs, factorisations and all. "cached" gives the same
         numbers sooner: what does not depend on the inputs is computed once, now. "portable" adds
         ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tried in ONNX
-        Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``.
+        Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``. "stablehlo" adds
+        ``model.stablehlo`` and ``weights.npz``, the same for runtimes of XLA, without names of classes, tried
+        in JAX (1e-9); it needs the extra ``stablehlo``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
         synthetic rows are drawn around the mean: no training row is stored unless it is given here.
@@ -99,14 +101,15 @@ def export(
     ------
     ValueError
         If the inputs' width, the scaler or the labels do not fit the model, its predictions are not finite,
-        or it cannot be portable.
+        or it cannot have the profile.
     ImportError
-        For a portable model without the extra ``onnx``, or a key without the extra ``sign``.
+        For a profile or a key without the extra that it needs.
     """
     if profile not in get_args(Profile):
         raise ValueError(f"profile must be one of {', '.join(get_args(Profile))}; got {profile!r}")
-    if profile == "portable":
-        libraries()
+    needed = {"portable": libraries, "stablehlo": stablehlo.library}
+    if profile in needed:
+        needed[profile]()
     if sign is not None:
         try_key(b"", sign)
     model, scaler, labels, data = _parts(model, scaler, labels, data)
@@ -126,7 +129,7 @@ def export(
     outputs, difference = _try(served, inputs, f)
     if treatment is not None:
         raw_rows.check_alike(treatment, served.signatures)
-    onnx, onnx_difference = _translate(served, mean, scale) if profile == "portable" else (None, None)
+    others, differences = _translate(served, profile, mean, scale)
     training = _training_inputs(model, data, mean.dtype)
     description = describe(model)
     manifest = {
@@ -148,13 +151,14 @@ def export(
         "notes": [notes] if isinstance(notes, str) else list(notes),
         "holds_training_inputs": _holds(served, training, [] if example is None else X),
         "difference_from_model": difference,
-        "difference_of_onnx": onnx_difference,
+        "difference_of_onnx": None,
+        **differences,
     }
     if treatment is not None:
         manifest["columns"] = raw_rows.describe(treatment)
     kept = f"The versions {versions(path)} are whole." if versions(path) else "There is no version yet."
     with told("The model", path, kept), alone(path):
-        written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, onnx, sign)
+        written = _write(path, served, plain(manifest), {"inputs": inputs, **outputs}, others, sign)
     kernels.forget()  # those of the variables that were folded, each of a size of its own
     return written
 
@@ -168,17 +172,27 @@ def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.mode
     return exported()
 
 
-def _translate(served: Served, mean: Array, scale: Array) -> tuple[bytes, float]:
-    """Return the ONNX model and how far it is from the graph, on rows near and far, one not finite."""
-    function = served.signatures["serving_default"]
+def _translate(
+    served: Served, profile: Profile, mean: Array, scale: Array
+) -> tuple[Callable[[Path], object], dict[str, float]]:
+    """Return what writes the model for another runtime, and how far that is from the graph.
+
+    It is tried on rows near and far, one not finite.
+    """
     rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(mean)))
     rows *= np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None]
     inputs = mean + scale * rows.astype(mean.dtype)
     inputs[0, 0] = np.nan
-    model = to_onnx(function)
-    return model, max(
-        compare(model, function, {"inputs": part}) for part in (inputs, inputs[:1], inputs[-1:])
-    )
+    if profile == "portable":
+        model = to_onnx(served.whole)
+        parts = ({"inputs": part} for part in (inputs, inputs[:1], inputs[-1:]))
+        difference = max(compare(model, served.whole, part) for part in parts)
+        return lambda folder: (folder / ONNX).write_bytes(model), {"difference_of_onnx": difference}
+    if profile == "stablehlo":
+        artefact = stablehlo.to_stablehlo(served.whole)
+        difference = stablehlo.compare(artefact, served.signatures["serving_default"], inputs)
+        return artefact.write, {"difference_of_stablehlo": difference}
+    return lambda _: None, {}
 
 
 def _write(
@@ -186,7 +200,7 @@ def _write(
     served: Served,
     manifest: dict[str, Any],
     example: dict[str, Array],
-    onnx: bytes | None,
+    others: Callable[[Path], object],
     key: bytes | None,
 ) -> Path:
     version = max(versions(path), default=0) + 1
@@ -199,8 +213,7 @@ def _write(
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(served.module, str(partial), signatures=served.signatures, options=options)
         np.savez(partial / "example.npz", **example)
-        if onnx is not None:
-            (partial / ONNX).write_bytes(onnx)
+        others(partial)
         (partial / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
         files = (file for file in sorted(partial.rglob("*")) if file.is_file())
         manifest["sha256"] = {file.relative_to(partial).as_posix(): sha256_file(file) for file in files}

@@ -20,7 +20,7 @@ from . import raw_rows
 from .folding import Store, fold
 from .row_blocks import in_blocks
 
-Profile = Literal["exact", "cached", "portable"]
+Profile = Literal["exact", "cached", "portable", "stablehlo"]
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -31,6 +31,7 @@ class Served(NamedTuple):
 
     module: tf.Module
     signatures: dict[str, Any]
+    whole: Any  # serving_default for all rows at once
     sources: list[np.ndarray[Any, Any]]
 
 
@@ -89,12 +90,13 @@ def build(
     # nothing.
     read = {id(v): v for signature in signatures.values() for v in signature.graph.variables}
     module.variables_read = list(read.values())
+    whole = signatures["serving_default"]
     if profile != "portable":  # the runtimes of ONNX have loops of their own
         signatures = {key: _trace_blocks(signature) for key, signature in signatures.items()}
     if treatment is not None:
         function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
         signatures[raw_rows.NAME] = _trace(function, *specs)
-    return Served(module, signatures, sources)
+    return Served(module, signatures, whole, sources)
 
 
 def _fold(signature: Any, store: Store) -> Any:

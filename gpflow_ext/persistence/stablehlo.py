@@ -6,14 +6,25 @@ lowers, such as a shape that depends on an argument, is a constant of the progra
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from .verify import STABLEHLO, WEIGHTS
+
 Array = np.ndarray[Any, Any]
+BLOCK = 64  # rows of an exported program
+TOLERANCE = 1e-9  # of the runtime's results, relative to those of size above one
+_LOADER = Path(__file__).with_name("predict_jax.py")
 
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{\n", re.DOTALL)
 _TENSOR = re.compile(r"tensor<([^>]*)>")
@@ -62,6 +73,92 @@ def library() -> Any:
     return stablehlo
 
 
+class Artefact(NamedTuple):
+    """A served function as what `predict_jax.py` loads."""
+
+    program: bytes
+    weights: dict[str, Array]
+
+    def write(self, folder: Path) -> None:
+        """Write both files."""
+        (folder / STABLEHLO).write_bytes(self.program)
+        np.savez(folder / WEIGHTS, **self.weights)
+
+
+def to_stablehlo(function: Any) -> Artefact:
+    """Translate a concrete function of ``inputs`` [None, D], each row of which decides its outputs alone.
+
+    The program is for `BLOCK` rows, its weights are its arguments. Names of classes are left out, and the
+    numbers of classes are of 32 bits.
+
+    Raises
+    ------
+    ImportError
+        Without the extra ``stablehlo``.
+    ValueError
+        If XLA cannot compile it, or by names that other runtimes need not know.
+    """
+    outputs = function.structured_outputs
+    names = [name for name in sorted(outputs) if outputs[name].dtype != tf.string]
+
+    def numbers(inputs: tf.Tensor) -> list[tf.Tensor]:
+        found = function(inputs=inputs)
+        return [tf.cast(found[k], tf.int32) if found[k].dtype == tf.int64 else found[k] for k in names]
+
+    spec = tf.TensorSpec([BLOCK, function.inputs[0].shape[1]], function.inputs[0].dtype)
+    concrete = tf.function(numbers, autograph=False).get_concrete_function(spec)
+    try:
+        program = lower(concrete, [tf.zeros(spec.shape, spec.dtype)])
+    except ValueError as error:
+        raise ValueError(f"this model has no StableHLO: {error}") from error
+    if "stablehlo.custom_call" in program.text:
+        raise ValueError("this model has no StableHLO: it has calls that are XLA's own")
+    about = {
+        "names": names,
+        "inputs": [(part.dtype.name, part.shape) for part in program.inputs],
+        "outputs": program.results,
+    }
+    weights = {f"weight_{k}": part for k, part in enumerate(program.inputs[1:])}
+    return Artefact(program.portable(), {"about": np.array(json.dumps(about)), **weights})
+
+
+def compare(artefact: Artefact, function: Any, inputs: Array) -> float:
+    """Run an artefact by JAX, in a process without TensorFlow; return its largest difference.
+
+    Differences are from the function it stands for, relative to the largest result of size above one.
+
+    Raises
+    ------
+    ValueError
+        If JAX cannot run it, or a result differs by more than `TOLERANCE` (for single precision 100 units of
+        rounding).
+    """
+    with tempfile.TemporaryDirectory() as name:
+        artefact.write(Path(name))
+        np.savetxt(Path(name, "rows.csv"), inputs, "%.17g", delimiter=",")
+        done = subprocess.run(
+            [sys.executable, str(_LOADER), name, str(Path(name, "rows.csv"))],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise ValueError(f"this model has no StableHLO: JAX cannot run it: {done.stderr.strip()[-500:]}")
+    ours = function(inputs=tf.constant(inputs))
+    names = json.loads(str(artefact.weights["about"]))["names"]
+    columns = [ours[name].numpy().astype(np.float64).reshape(len(inputs), -1) for name in names]
+    wanted, (_, *lines) = np.hstack(columns), done.stdout.splitlines()
+    found = np.array([line.split(",") for line in lines], np.float64)
+    size = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)))
+    agree = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    worst = float(np.where(agree, 0.0, np.abs(found - wanted)).max(initial=0.0) / size)
+    bound = TOLERANCE if inputs.dtype == np.float64 else 100.0 * float(np.finfo(inputs.dtype).eps)
+    if not worst <= bound:
+        raise ValueError(f"this model has no StableHLO: JAX differs by {worst:.1e}, more than {bound:.0e}")
+    return worst
+
+
 def lower(function: Any, arguments: Sequence[Any]) -> Program:
     """Lower a function for arguments of these shapes.
 
@@ -77,9 +174,8 @@ def lower(function: Any, arguments: Sequence[Any]) -> Program:
     Raises
     ------
     ValueError
-        If XLA returns other parameters or results than the function has.
-    tf.errors.OpError
-        If it has an operation that XLA cannot compile.
+        If the function has an operation that XLA cannot compile, or XLA returns other parameters or results
+        than it has.
     """
     for fixed in (False, True):
         given = [

@@ -2,19 +2,23 @@
 
 q(v) = N(v; 0, I) exp(sᵀv − ½vᵀSv), u = Lv, K_uu = LLᵀ, in whitened coordinates; with aₙ = L⁻¹k_u(xₙ)
 
-    S = Σₙ λₙaₙaₙᵀ = L⁻¹T₂L⁻ᵀ,  T₂ = Σₙ λₙk_nk_nᵀ        s = Σₙ ρₙaₙ = L⁻¹T₁,  T₁ = Σₙ ρₙk_n
+    S = Σₙ λₙaₙaₙᵀ        s = Σₙ ρₙaₙ
 
-The natural-gradient step of `svgp.natural_gradient` averages these dual parameters over minibatches. It holds
-q(v), hence (s, S), while the hyperparameters move. Here (T₁, T₂) are held (Adam, Chang, Khan & Solin 2021):
-q follows the hyperparameters as the posterior of the same sites does, and the bound is tighter than with q
-held. When L becomes L', V = L'⁻¹L takes (s, S) to (Vs, VSVᵀ), so that T₂, whose rounding L'⁻¹ would multiply,
-is never formed; S stays a sum of outer products in single precision.
+are the dual parameters of sparse variational inference (Adam, Chang, Khan & Solin 2021), summed over the
+data. The natural-gradient step of `svgp.natural_gradient` averages them over minibatches, and holds q(v),
+hence (s, S), while the hyperparameters move. Here the sites are held as functions of u,
+exp(sᵀL⁻¹u − ½uᵀL⁻ᵀSL⁻¹u): q follows the hyperparameters as the posterior of the same sites does, and the
+bound is tighter than with q held. When L becomes L', W = L⁻¹L' takes (s, S) to (Wᵀs, WᵀSW): S stays a sum of
+outer products, in single precision too.
+
+The paper holds LSLᵀ and Ls, sites weighted by kernel values. Where the kernel's variance grows c-fold S ought
+to grow as much, as it does here; with LSLᵀ held it shrinks, and bounds were lower than with q held.
 
 The gradient in L needs no derivative of a factorisation of I + S. With m, C the moments of q, (ŝ, Ŝ) the
-dual parameters that the step moves towards, δ = ŝ − s, Δ = Ŝ − S and w = C(δ − Δm), the bound has in V = I
+dual parameters that the step moves towards, δ = ŝ − s, Δ = Ŝ − S and w = C(δ − Δm), the bound has in W = I
 the adjoint
 
-    V̄ = w sᵀ + (CΔC − w mᵀ − m wᵀ) S        L̄ = −L⁻ᵀV̄, lower triangle
+    W̄ = s wᵀ + S (CΔC − w mᵀ − m wᵀ)        L̄ = L⁻ᵀW̄, lower triangle
 
 besides that with q held (docs/derivations.md, section 12). It vanishes where the dual parameters are at their
 fixed point, (s, S) = (ŝ, Ŝ), and is as noisy as one minibatch is about them.
@@ -23,7 +27,7 @@ fixed point, (s, S) = (ŝ, Ŝ), and is as noisy as one minibatch is about them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -31,6 +35,7 @@ from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp.natural_gradient import AscentUpdates, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import moments
+from gpflow_ext.training.distribute import Shards
 
 
 class SparseVariational(WhitenedVariational, Protocol):
@@ -48,31 +53,46 @@ class DualUpdates(AscentUpdates):
 
     _target: SparseVariational
 
+    def __init__(
+        self,
+        target: SparseVariational,
+        hypers: Sequence[tf.Variable],
+        optimizer: Any,
+        natural: bool,
+        shards: Shards | None,
+    ) -> None:
+        super().__init__(target, hypers, optimizer, natural, shards)
+        self.chol = tf.Variable(tf.zeros_like(target.gram()), trainable=False)  # L where (s, S) are
+
+    def start(self) -> tf.Tensor:
+        """See `AscentUpdates.start`."""
+        self.chol.assign(linalg.cholesky(self._target.gram())[0])
+        return super().start()
+
     def _step(
         self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor, moving: Sequence[tf.Variable]
     ) -> tf.Tensor:
-        if not moving:
-            return super()._step(X, Y, least, length, moving)
-        before, _ = linalg.cholesky(self._target.gram())
         outcome = super()._step(X, Y, least, length, moving)
-        self._carry(before)
+        if moving:
+            self._carry()
         return outcome
 
-    def _carry(self, before: tf.Tensor) -> None:
-        """Take (s, S) from where K_uu had the factor ``before`` [1 or K, M, M] to where it is now. O(KM³).
+    def _carry(self) -> None:
+        """Take (s, S) to where the hyperparameters are now. O(KM³).
 
         Where that gives no Gaussian q is held instead.
         """
-        after, known = linalg.cholesky(self._target.gram())
-        V = tf.linalg.triangular_solve(after, before)
-        VS = tf.matmul(V, self._seen())
-        prec = tf.reverse(tf.matmul(VS, V, transpose_b=True), [-1, -2])
+        chol, known = linalg.cholesky(self._target.gram())
+        W = tf.linalg.triangular_solve(self.chol, chol)
+        WS = tf.matmul(W, self._seen(), transpose_a=True)
+        prec = tf.reverse(tf.matmul(WS, W), [-1, -2])
         prec = tf.linalg.set_diag(prec, tf.linalg.diag_part(prec) + 1.0)
-        nat1 = products.matvec(V, self.nat1)
+        nat1 = products.matvec(tf.linalg.matrix_transpose(W), self.nat1)
         mean, root, finite = moments(nat1, prec)
         kept = (self.nat1, self.prec, self._target.q_mu, self._target.q_sqrt)
         for variable, value in zip(kept, (nat1, prec, mean, root), strict=True):
             variable.assign(tf.where(known & finite, value, variable))
+        self.chol.assign(chol)
 
     def _seen(self) -> tf.Tensor:
         """Return S, [K, M, M]."""
@@ -91,11 +111,11 @@ class DualUpdates(AscentUpdates):
         w, m, s = (tf.transpose(part)[..., None] for part in (w, q_mu, self.nat1))  # [K, M, 1]
         outer = tf.matmul(w, m, transpose_b=True)
         inner = tf.matmul(C, tf.matmul(change, C)) - outer - tf.linalg.matrix_transpose(outer)
-        by_V = tf.matmul(w, s, transpose_b=True) + tf.matmul(inner, S)
+        by_W = tf.matmul(s, w, transpose_b=True) + tf.matmul(S, inner)
         if prior.chol.shape[0] == 1:
-            by_V = tf.reduce_sum(by_V, axis=0, keepdims=True)
-        by_V = tf.linalg.band_part(by_V, -1, 0)  # V is lower triangular
-        by_L = -tf.linalg.triangular_solve(prior.chol, by_V, adjoint=True)
+            by_W = tf.reduce_sum(by_W, axis=0, keepdims=True)
+        by_W = tf.linalg.band_part(by_W, -1, 0)  # W is lower triangular
+        by_L = tf.linalg.triangular_solve(prior.chol, by_W, adjoint=True)
         return [(prior.chol, tf.linalg.band_part(by_L, -1, 0))]
 
 

@@ -23,7 +23,7 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import LogSpaceAdam, built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 
-_RATE = 0.15  # of Adam in log space
+_RATE = 0.1  # of Adam in log space
 _LEAST = 0.01  # to which γ falls on minibatches: q is then an average over the last hundred
 
 
@@ -53,9 +53,8 @@ class DualOptions:
     hold
         Steps for which q alone moves.
     follow
-        Whether q follows the hyperparameters as the posterior of the same sites does, the bound of Adam,
-        Chang, Khan & Solin (2021), or is held in whitened coordinates. By default it follows where each step
-        sees all data; the noise of minibatches costs it more than the tighter bound gains.
+        Whether q follows the hyperparameters as the posterior of the same sites does, see `svgp.dual`; else
+        it is held in whitened coordinates.
     """
 
     minibatch_size: int | None = None
@@ -65,7 +64,7 @@ class DualOptions:
     decay_steps: int | None = 50
     optimizer: Any = None
     hold: int = 0
-    follow: bool | None = None
+    follow: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -98,7 +97,6 @@ def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
     optimizer = _optimizer(model, hypers, options)
     shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
-    follow = iterator is None if options.follow is None else options.follow
     engine = MinibatchAscent(
         target,
         hypers,
@@ -109,7 +107,7 @@ def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
         concave=iterator is not None,
         shards=shards,
         jit_compile=False if shards is not None else run.jit_compile,
-        updates=DualUpdates if follow else AscentUpdates,
+        updates=DualUpdates if options.follow else AscentUpdates,
     )
     trackables = {"engine": engine} | ({} if iterator is None else {"batches": iterator})
     return Plan(
@@ -122,10 +120,9 @@ def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
             "recipe": "dual",
             "seed": None if size is None else run.seed,
             "optimizer": None if optimizer is None else optimizer.get_config(),
-            "follow": follow,
             **{
                 name: getattr(options, name)
-                for name in ("minibatch_size", "gamma", "decay_steps", "inducing_share", "hold")
+                for name in ("minibatch_size", "gamma", "decay_steps", "inducing_share", "hold", "follow")
             },
         },
         data=arrays,

@@ -11,11 +11,12 @@ from gpflow.models import SVGP, BayesianModel
 from gpflow_ext.svgp.natural_gradient import MinibatchAscent
 from gpflow_ext.svgp.recipe import decaying, reader, step_lengths
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
+from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.gradient_descent import GradientOptions, gradient_descent, training_data
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_twin import has_sites, twin_plan
+from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
 from gpflow_ext.training.starts import check_starts
 
 _GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
@@ -55,9 +56,10 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     """Return the plan that converges on a GPflow model; the options are `GPflowOptions`.
 
     On all data: ``VGP``, ``VGPOpperArchambeau`` and ``SVGP`` by natural gradients for q and L-BFGS for the
-    rest, see `training.site_twin`; what does not go that way, such as a diagonal q_sqrt, a kernel of several
-    outputs, or a model without q, by L-BFGS on everything; an objective that is an estimate by Adam. On
-    minibatches: a whitened ``SVGP`` by natural gradients and Adam, all else by Adam.
+    rest, see `training.site_twin` and, for a whitened ``SVGP``, `svgp.whole_data`; what does not go that way,
+    such as a diagonal q_sqrt, a kernel that mixes outputs, or a model without q, by L-BFGS on everything; an
+    objective that is an estimate by Adam. On minibatches: a whitened ``SVGP`` by natural gradients and Adam,
+    all else by Adam.
     """
     if options.optimizer is not None:
         return _adam(model, run, options.minibatch_size, options.optimizer)
@@ -65,11 +67,21 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     if batches is not None:
         return _on_minibatches(model, run, options, arrays, batches)
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
+    if arrays is not None and _is_whitened(model, num_data):
+        return whole_data_plan(WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts)
     if has_sites(model, num_data):
         return twin_plan(model, arrays, run, options.starts)
     if is_an_estimate(model, constants(arrays), run):
         return _adam(model, run, None, None)
     return lbfgs_plan(model, arrays, run, starts=options.starts)
+
+
+def _is_whitened(model: BayesianModel, num_data: int) -> bool:
+    """Tell whether a model is an ``SVGP`` that natural gradients take whole."""
+    if not isinstance(model, SVGP) or refusal(model) is not None or not has_plain_bound(model, SVGP):
+        return False
+    q = model.q_mu, model.q_sqrt
+    return model.num_data in (None, num_data) and all(parameter.prior is None for parameter in q)
 
 
 def _adam(model: BayesianModel, run: Run, minibatch_size: int | None, optimizer: Any) -> Plan:

@@ -271,9 +271,12 @@ class MinibatchAscent(tf.Module):
         self._concave, self._dtype = concave, target.q_mu.dtype
         self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
         self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
-        self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps that were unsafe at first
-        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.accuracy = tf.Variable(0.0, dtype=tf.float64, trainable=False)  # running mean over minibatches
+        with tf.device("CPU"):  # the host reads and moves them
+            self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps unsafe at first
+            self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.accuracy = tf.Variable(
+                0.0, dtype=tf.float64, trainable=False
+            )  # running mean over minibatches
 
     @property
     def state(self) -> list[tf.Variable]:

@@ -31,8 +31,8 @@ class Minibatches(tf.Module):
 
     def __init__(self, data: tuple[Any, Any], size: int, seed: int) -> None:
         super().__init__()
-        self._data = tuple(tf.convert_to_tensor(part) for part in data)
-        num_data = int(self._data[0].shape[0])
+        self.data = tuple(tf.convert_to_tensor(part) for part in data)
+        num_data = int(self.data[0].shape[0])
         rows = tf.data.Dataset.range(num_data).shuffle(num_data, seed=seed, reshuffle_each_iteration=True)
         self.order = iter(rows.repeat().batch(size, drop_remainder=True))
 
@@ -41,7 +41,11 @@ class Minibatches(tf.Module):
 
     def __next__(self) -> tuple[tf.Tensor, tf.Tensor]:
         rows = next(self.order)
-        return tf.gather(self._data[0], rows), tf.gather(self._data[1], rows)
+        return tf.gather(self.data[0], rows), tf.gather(self.data[1], rows)
+
+    def rows(self, number: int) -> tf.Tensor:
+        """Return the rows of the next minibatches, [number, B]."""
+        return tf.stack([next(self.order) for _ in range(number)])
 
 
 def next_minibatch(batches: Any) -> Any:
@@ -81,6 +85,18 @@ class Descent(Loss):
         self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
         return value
 
+    def steps(self, rows: tf.Tensor, *data: tf.Tensor) -> tf.Tensor:
+        """Do a step on each minibatch of rows [S, B] of the data; return the mean loss before them, []."""
+        number = tf.shape(rows)[0]
+
+        def step(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return k + 1, total + self.step(tuple(tf.gather(part, rows[k]) for part in data))
+
+        _, total = tf.while_loop(
+            lambda k, _: k < number, step, (0, tf.zeros([], data[0].dtype)), parallel_iterations=1
+        )
+        return total / tf.cast(number, total.dtype)
+
 
 def gradient_steps(
     loss: LossFunction,
@@ -88,6 +104,7 @@ def gradient_steps(
     optimizer: Any,
     batches: Any | None,
     jit_compile: bool | None,
+    per_call: int = 1,
 ) -> Steps:
     """Return the solver that does optimiser steps; its objective is minus the loss before the step.
 
@@ -100,11 +117,16 @@ def gradient_steps(
         Iterator over minibatches.
     jit_compile
         XLA; ``None`` means on GPU and TPU only.
+    per_call
+        Optimiser steps of one step of the solver, whose objective is their mean; above one ``batches`` are
+        `Minibatches`, and the host waits for the device once in a call.
     """
     descent = Descent(loss, variables, optimizer)
     compiled = Compiled(descent, resolve_jit(jit_compile), batches=True)
 
     def update() -> float:
+        if per_call > 1 and batches is not None:
+            return -float(compiled(descent.steps, batches.rows(per_call), *batches.data))
         batch = () if batches is None else (next_minibatch(batches),)
         return -float(compiled(descent.step, *batch))
 

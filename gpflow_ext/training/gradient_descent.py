@@ -25,10 +25,21 @@ class GradientOptions:
         A tf_keras optimiser; Adam with learning rate 0.01 by default.
     minibatch_size
         Rows in a minibatch of arrays; all data by default.
+    steps_per_call
+        Steps on minibatches of arrays that one call of the compiled function does, a single step of `fit`
+        whose objective is their mean. The parameters after so many minibatches are the same; what Python
+        does for a step, and on a GPU the wait for its result, is done once for all of them.
     """
 
     optimizer: Any = None
     minibatch_size: int | None = None
+    steps_per_call: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps_per_call < 1:
+            raise ValueError(f"`steps_per_call` must be at least 1; got {self.steps_per_call}.")
+        if self.steps_per_call > 1 and self.minibatch_size is None:
+            raise ValueError("`steps_per_call` is for minibatches of arrays: give `minibatch_size`.")
 
 
 @recipe("gradient_descent", GradientOptions)
@@ -42,17 +53,20 @@ def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -
     source = batches
     if batches is None and arrays is not None:
         source = itertools.repeat(tuple(tf.constant(part) for part in arrays))
-    solver = gradient.gradient_steps(model.training_loss, variables, optimizer, source, run.jit_compile)
+    solver = gradient.gradient_steps(
+        model.training_loss, variables, optimizer, source, run.jit_compile, options.steps_per_call
+    )
     return Plan(
         solver,
         [*model.variables, *solver.state],
-        steps=1000,
+        steps=-(-1000 // options.steps_per_call),
         tolerance=None,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches}),
         settings={
             "recipe": "gradient_descent",
             "optimizer": optimizer.get_config(),
             "minibatch_size": size,
+            **({"steps_per_call": options.steps_per_call} if options.steps_per_call > 1 else {}),
             "seed": None if size is None else run.seed,
         },
         data=arrays,

@@ -99,8 +99,9 @@ class Trail(tf.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.objectives = tf.Variable([np.nan, np.nan], dtype=tf.float64, trainable=False)
-        self.settled = tf.Variable(False, trainable=False)
+        with tf.device("CPU"):  # the host reads them at each step
+            self.objectives = tf.Variable([np.nan, np.nan], dtype=tf.float64, trainable=False)
+            self.settled = tf.Variable(False, trainable=False)
 
     @property
     def last(self) -> float:

@@ -94,19 +94,23 @@ def has_sites(model: Any, num_data: int) -> bool:
         The rows of its data.
     """
     kind = next((kind for kind in _KINDS if isinstance(model, kind)), None)
-    if kind is None or isinstance(model.kernel, MultioutputKernel):
+    if kind is None or isinstance(model.kernel, MultioutputKernel) or not has_plain_bound(model, kind):
         return False
-    objectives = ("elbo", "maximum_log_likelihood_objective", "_training_loss", "training_loss")
-    if any(getattr(type(model), name) is not getattr(kind, name) for name in objectives):
-        return False
-    likelihood, points = model.likelihood, getattr(model, "inducing_variable", None)
-    if any(isinstance(each, MonteCarloLikelihood) for each in (likelihood, *likelihood.submodules)):
-        return False
+    points = getattr(model, "inducing_variable", None)
     if isinstance(points, gpflow.inducing_variables.MultioutputInducingVariables):
         return False
     if kind is SVGP and (model.num_data not in (None, num_data) or len(model.q_sqrt.shape) != 3):
         return False
     return all(parameter.trainable and parameter.prior is None for parameter in q_of(model))
+
+
+def has_plain_bound(model: Any, kind: type[Any]) -> bool:
+    """Tell whether a model's objective is that of its class in GPflow, and no estimate by sampling."""
+    objectives = ("elbo", "maximum_log_likelihood_objective", "_training_loss", "training_loss")
+    if any(getattr(type(model), name) is not getattr(kind, name) for name in objectives):
+        return False
+    likelihood = model.likelihood
+    return not any(isinstance(each, MonteCarloLikelihood) for each in (likelihood, *likelihood.submodules))
 
 
 def q_of(model: Any) -> tuple[gpflow.Parameter, gpflow.Parameter]:

@@ -26,6 +26,7 @@ examples
   python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
   python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
+  python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
 data, raw, all rows; any other size is drawn from the model itself. Three tables:
@@ -60,6 +61,9 @@ second fit of new objects, its evaluations, and the seconds until the end of the
 state_space: a sweep, Laplace's method and variational inference with prior="markov", beside BayesNewton where
 BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
 
+dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
+seconds; --repeats are seeds of the minibatches.
+
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
 
 server: --sizes rows in one call of an exported VGPKMM, time and memory; clients of scripts/serve.py.
@@ -81,6 +85,7 @@ SIZES = {
     "fits": (100, (351, 500, 1000, 2000)),
     "gpflow_models": (100, (300,)),
     "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
+    "dual": (0, ()),
 }
 
 

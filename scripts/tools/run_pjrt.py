@@ -2,7 +2,7 @@
 
     python scripts/tools/run_pjrt.py FOLDER [--repeats 10]
 
-Needs JAX and `predict_jax.py` of the folder above alone. For each program that `scripts.tools.lower` wrote there prints a JSON line: seconds to compile and of a
+Needs JAX and `gpflow_ext/persistence/predict_jax.py` alone. For each program that `scripts.tools.lower` wrote there prints a JSON line: seconds to compile and of a
 call, the best of the repeats with the inputs on the device, and the largest difference from TensorFlow, relative to the
 largest entry of an output where that is above one.
 """
@@ -21,8 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from predict_jax import program
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpflow_ext/persistence"))
+from predict_jax import program  # by itself: the package would need TensorFlow
 
 Array = np.ndarray[Any, Any]
 

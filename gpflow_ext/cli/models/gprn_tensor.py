@@ -16,9 +16,10 @@ examples
 
 Every target is predicted from all inputs by y = W(x) f(x) + noise. The objective is a lower bound of the log evidence;
 a step is a few closed-form updates of the nodes f and up to 20 iterations of L-BFGS, and costs O((N K)^3) for N rows and
-K nodes however many outputs there are. With --posterior tensor it is a step of Adam at O(N^2 D K). Outputs should be of
-one scale around zero: --scale-targets subtracts the training mean of each and divides by its deviation, and the scores and
-the exported model are then in these units.
+K nodes however many outputs there are. With --posterior tensor it is a round of L-BFGS at that cost, with --minibatch-size
+a step of Adam at O(N^2 B K). Outputs should be around zero, and more than eight of them of one scale: --scale-targets
+subtracts the training mean of each and divides by its deviation, and the scores and the exported model are then in
+these units.
 """
 DATA = "linnerud"
 OBJECTIVE = "bound"
@@ -114,5 +115,5 @@ def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
     """Return the options of `gpflow_ext.fit`."""
     return {
         "minibatch_size": options.minibatch_size,
-        "checkpoint_every": 1 if options.posterior == "collapsed" else 100,
+        "checkpoint_every": 1 if options.minibatch_size is None else 100,
     }

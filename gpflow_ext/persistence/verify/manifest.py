@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .columns import check_columns
-from .folder import LARGEST, MANIFEST, ONNX, REQUIRED
+from .folder import LARGEST, MANIFEST, ONNX, REQUIRED, STABLEHLO, WEIGHTS
 from .signing import is_signed, sign
 
 FORMAT = 2
@@ -94,7 +94,7 @@ _SCHEMA: dict[str, _Spec] = {
     "format": _COUNT,
     "name": _TEXT,
     "version": _COUNT,
-    "profile": _one_of("exact", "cached", "portable"),
+    "profile": _one_of("exact", "cached", "portable", "stablehlo"),
     "created": _matching("a time", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"),
     "versions": _Named(_TEXT),
     "config_sha256": _SHA256,
@@ -120,6 +120,7 @@ _SCHEMA: dict[str, _Spec] = {
     "holds_training_inputs": _Maybe(_YES_OR_NO),
     "difference_from_model": _NUMBER,
     "difference_of_onnx": _Maybe(_NUMBER),
+    "difference_of_stablehlo": _Absent(_NUMBER),
     "sha256": _Named(_SHA256),
     _SIGNATURE: _Maybe(_matching("128 hexadecimal digits", "[0-9a-f]{128}")),
     _HASH: _SHA256,
@@ -253,6 +254,9 @@ def _check_sense(manifest: Mapping[str, Any]) -> None:
         raise ValueError(f"sha256 in {MANIFEST} lacks {sorted(missing)} or has {sorted(strange)[:5]!a}")
     if (ONNX in names) != portable or (manifest["difference_of_onnx"] is not None) != portable:
         raise ValueError(f"profile in {MANIFEST} is {manifest['profile']}, which {ONNX} contradicts")
+    lowered = manifest["profile"] == "stablehlo"
+    if {STABLEHLO in names, WEIGHTS in names, "difference_of_stablehlo" in manifest} != {lowered}:
+        raise ValueError(f"profile in {MANIFEST} is {manifest['profile']}, which {STABLEHLO} contradicts")
     if not manifest["intervals"].keys() <= manifest["metrics"].keys():
         raise ValueError(f"intervals in {MANIFEST} has scores that metrics has not")
     model = json.dumps(manifest["model"], sort_keys=True).encode()

@@ -23,6 +23,7 @@ experiments
   stationary   draws of independent GPs, where a network has nothing to gain
   arabidopsis  800 genes over a day
   germany      air quality at 70 stations, half of the readings missing
+  jura         three metals in the soil, cadmium hidden at 100 places
   sarcos       seven torques of a robot arm
   field        images of a million pixels, generated
   scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs
@@ -30,9 +31,19 @@ experiments
 Results are written after each measurement: gprn.md, and single measurements to gprn.jsonl. A rerun skips what is there,
 so a run can be stopped at any time; to measure again, remove the lines.
 """
-EXPERIMENTS = ("heat", "generated", "stationary", "arabidopsis", "germany", "sarcos", "field", "scaling")
+EXPERIMENTS = (
+    "heat",
+    "generated",
+    "stationary",
+    "arabidopsis",
+    "germany",
+    "jura",
+    "sarcos",
+    "field",
+    "scaling",
+)
 QUICK = ("generated", "scaling")
-METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "mean_field", "mixture")
+METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "adam", "mean_field", "mixture")
 
 
 def arguments() -> argparse.ArgumentParser:

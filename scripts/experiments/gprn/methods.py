@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"
 OTHERS = "GPR on x and the other outputs"
 MEAN_FIELD, MIXTURE = "GPRN, mean field", "GPRN, mixture"
-COLLAPSED, JOINT, TENSOR = "GPRN, collapsed", "GPRN, collapsed, joint", "GPRN, tensor, Adam"
+COLLAPSED, JOINT = "GPRN, collapsed", "GPRN, collapsed, joint"
+TENSOR, ADAM = "GPRN, tensor", "GPRN, tensor, Adam"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Task:
     floor: float = 1e-6  # least noise variance
     steps: int = 20
     seed: int = 0
+    measured: Callable[[Array], Array] | None = None  # targets [N, D] in the units of the measurement
 
     @property
     def complete(self) -> bool:
@@ -55,7 +57,8 @@ def run(
     """Train a method and return its scores on the test targets, its seconds and its bound; show its means.
 
     ``nrmse`` and ``nmae`` are the root mean squared and the mean absolute error over all test targets, divided
-    by their standard deviation; ``nlpd`` is the mean of −log p(y) over them.
+    by their standard deviation; ``nlpd`` is the mean of −log p(y) over them. ``mae`` is the mean absolute error
+    in the units of the measurement, where the task has such.
     """
     jitter = gpflow.default_jitter()
     gpflow.config.set_default_jitter(min(jitter, 0.1 * task.floor))
@@ -68,7 +71,10 @@ def run(
         show(mean)
     known = ~np.isnan(task.Y_test)
     error, scale = (mean - task.Y_test)[known], task.Y_test[known].std()
-    return {
+    own = {}
+    if task.measured is not None:
+        own["mae"] = float(np.mean(np.abs(task.measured(mean) - task.measured(task.Y_test))[known]))
+    return own | {
         "nrmse": float(np.sqrt(np.mean(error**2)) / scale),
         "nmae": float(np.mean(np.abs(error)) / scale),
         "nlpd": float(-log_density / known.sum()),
@@ -115,6 +121,15 @@ def _collapsed(
 
 
 def _tensor(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
+    """Train the tensor posterior until it settles."""
+    model = network(task, num_latent, "tensor")
+    begin = time.perf_counter()
+    gpx.fit(model, progress=False)
+    seconds = time.perf_counter() - begin
+    return *_scores(model, task), seconds
+
+
+def _adam(task: Task, num_latent: int, budget: float) -> tuple[Array, float, float, float]:
     """Train by Adam for ``budget`` seconds, compilation included."""
     model = network(task, num_latent, "tensor")
     optimizer = gpflow.keras.tf_keras.optimizers.Adam(0.01)
@@ -266,6 +281,7 @@ _METHODS: dict[str, Callable[[Task, int, float], tuple[Array, float, float, floa
     COLLAPSED: _collapsed,
     JOINT: functools.partial(_collapsed, joint=True),
     TENSOR: _tensor,
+    ADAM: _adam,
 }
 BY_FLAG = {
     "independent": INDEPENDENT,
@@ -275,6 +291,7 @@ BY_FLAG = {
     "collapsed": COLLAPSED,
     "joint": JOINT,
     "tensor": TENSOR,
+    "adam": ADAM,
     "mean_field": MEAN_FIELD,
     "mixture": MIXTURE,
 }

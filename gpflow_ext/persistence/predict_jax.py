@@ -1,4 +1,4 @@
-"""Predict by a model exported with ``profile="stablehlo"`` where there is JAX alone: CPU, GPU or TPU, without TensorFlow.
+"""Predict by a model exported with ``profile="stablehlo"`` where there is JAX alone, on its default device.
 
     python predict_jax.py MODEL/1 rows.csv
 
@@ -20,7 +20,7 @@ from jax import export
 
 
 def program(artefact: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
-    """Return a StableHLO artefact as a function to compile; inputs and outputs are lists of (dtype, shape)."""
+    """Return a StableHLO artefact as a function to compile; inputs and outputs are (dtype, shape) each."""
     specs = [
         [jax.ShapeDtypeStruct(tuple(shape), dtype) for dtype, shape in part] for part in (inputs, outputs)
     ]
@@ -53,11 +53,11 @@ def program(artefact: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> C
 def load(folder: str | pathlib.Path) -> Callable[[Any], dict[str, Any]]:
     """Return a function of inputs [n, D] for any n that gives the outputs by name."""
     folder = pathlib.Path(folder)
-    about = json.loads((folder / "model.stablehlo.json").read_text())
     jax.config.update("jax_enable_x64", True)  # else what is float64 becomes float32
+    with np.load(folder / "weights.npz") as arrays:
+        about = json.loads(str(arrays["about"]))
+        weights = [jax.device_put(arrays[f"weight_{k}"]) for k in range(len(arrays.files) - 1)]
     call = jax.jit(program((folder / "model.stablehlo").read_bytes(), about["inputs"], about["outputs"]))
-    with np.load(folder / "model.stablehlo.npz") as arrays:
-        weights = [jax.device_put(arrays[f"weight_{k}"]) for k in range(len(arrays.files))]
     dtype, (block, width) = about["inputs"][0]
 
     def predict(inputs: Any) -> dict[str, Any]:

@@ -1,0 +1,303 @@
+"""L-BFGS on the profiled bound of the tensor-normal posterior, in coordinates that suit the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.gprn import network, profiled, starts
+from gpflow_ext.gprn.collapsed import CollapsedPosterior
+from gpflow_ext.gprn.conditional import NetworkPrior
+from gpflow_ext.gprn.model import GPRNTensor
+from gpflow_ext.gprn.outputs import BLOCK, known
+from gpflow_ext.gprn.tensor import TensorPosterior
+from gpflow_ext.gprn.updates import Updates, trained
+from gpflow_ext.training import lbfgs
+from gpflow_ext.training.log_space import LogSpace, Vector
+from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.starts import OWN, Tried
+
+COLLAPSED = "the collapsed posterior's best start"
+_LEAST_DIAGONAL = 2e-6  # of a factor of the tensor posterior
+_UNIT = 0.7  # of a hyperparameter, next to one of ξ
+
+
+class Coordinates(LogSpace):
+    """Coordinates in units of their own.
+
+    Parameters
+    ----------
+    variables, parameters
+        As for `LogSpace`.
+    units
+        By how much each variable moves in a unit step.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        parameters: Sequence[gpflow.Parameter],
+        units: Sequence[float],
+    ) -> None:
+        super().__init__(variables, parameters)
+        self._units = np.repeat(units, [int(tf.size(variable)) for variable in variables])
+
+    def at(self, raw: Vector) -> Vector:
+        """See `LogSpace`."""
+        return super().at(raw) / self._units
+
+    def assign(self, x: Vector) -> None:
+        """See `LogSpace`."""
+        super().assign(x * self._units)
+
+    def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
+        """See `LogSpace`."""
+        return super().gradient(x * self._units, by_variable) * self._units
+
+
+class Profile(tf.Module):
+    """What is trained of q(F) and q(W), see `profiled`; the rest is at its optimum.
+
+    Parameters
+    ----------
+    patterns
+        The targets.
+    num_latent
+        K.
+    cells
+        T, the number of cells of the grid of outputs.
+    """
+
+    def __init__(self, patterns: network.Patterns, num_latent: int, cells: int) -> None:
+        super().__init__()
+        N, dtype = patterns.observed.shape[1], patterns.root.dtype
+        self.data, self.cells = tuple(patterns[:3]), float(cells)
+        self.C = tf.Variable(tf.eye(N, dtype=dtype), trainable=False)
+        self.xi = tf.Variable(tf.zeros([N, num_latent], dtype))
+        self.alpha = tf.Variable(tf.zeros([N], dtype))
+        self.omega, self.column = (tf.Variable(tf.zeros([num_latent] * 2, dtype)) for _ in range(2))
+
+    @property
+    def patterns(self) -> network.Patterns:
+        """The targets."""
+        return network.Patterns(*self.data)
+
+    @property
+    def trained(self) -> list[tf.Variable]:
+        """The variables that move."""
+        return [self.xi, self.alpha, self.omega, self.column]
+
+    @property
+    def units(self) -> list[float]:
+        """Standard deviations that the bound leaves them, about: of factors of N·K and T·N numbers."""
+        N, _ = self.xi.shape
+        return [1.0, _UNIT, (N / 2.0) ** -0.5, (self.cells * N / 2.0) ** -0.5]
+
+    def factors(self) -> profiled.Factors:
+        """Return α and the factors of Ω and Γ_K."""
+        lower = (_positive(tf.convert_to_tensor(raw)) for raw in (self.omega, self.column))
+        return profiled.Factors(tf.convert_to_tensor(self.alpha), *lower)
+
+    def mean(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return M [N, K]."""
+        return profiled.whitened(prior.nodes, tf.convert_to_tensor(self.C), tf.convert_to_tensor(self.xi))
+
+    def bound(self, prior: NetworkPrior) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the bound and t."""
+        return profiled.bound(self.patterns, prior, self.mean(prior), self.factors(), self.cells)
+
+    def locate(self, prior: NetworkPrior, M: tf.Tensor) -> None:
+        """Take ξ for M, in the coordinates of the information that the targets hold there."""
+        gram, F = tf.matmul(prior.weights, prior.weights, transpose_b=True), tf.matmul(prior.nodes, M)
+        C = profiled.scale_matrix(network.information(self.patterns, gram, F, prior.noise))
+        self.C.assign(C)
+        self.xi.assign(profiled.located(prior.nodes, C, M))
+
+    def begin(self, prior: NetworkPrior, prec: tf.Tensor, M: tf.Tensor) -> None:
+        """Begin at M [N, K], with all else at its optimum for sites of the nodes [N, K, K]."""
+        self.locate(prior, M)
+        alpha, *lower = profiled.begin(self.patterns, prior, prec, M, self.cells)
+        self.alpha.assign(alpha)
+        for raw, value in zip((self.omega, self.column), lower, strict=True):
+            raw.assign(tf.linalg.set_diag(value, tf.math.log(tf.linalg.diag_part(value))))
+
+
+class ProfiledObjective:
+    """What is compiled; as `updates.NetworkUpdates`."""
+
+    def __init__(self, model: GPRNTensor, profile: Profile, variables: Sequence[tf.Variable]) -> None:
+        self._model, self._profile, self._variables = model, profile, list(variables)
+
+    def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return the bound and the log density of the priors, and the gradient in the variables."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            value = self._profile.bound(self._model.prior())[0] + self._model.log_prior_density()
+        return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+
+    def locate(self) -> tuple[()]:
+        """Renew the coordinates of M."""
+        prior = self._model.prior()
+        self._profile.locate(prior, self._profile.mean(prior))
+        return ()
+
+
+class ProfiledAscent(tf.Module):
+    """Rounds of L-BFGS on the profiled bound and all hyperparameters, each in renewed coordinates.
+
+    It begins at the nodes of the tensor posterior or at the best start of the collapsed one, whichever leads
+    higher in a round. After each round the tensor posterior is at its optimum.
+
+    Parameters
+    ----------
+    model
+        With a tensor posterior.
+    settings
+        See `starts.begin`.
+    iterations
+        In a round.
+    seed
+        Of the draws of the starts.
+    jit_compile
+        XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(
+        self,
+        model: GPRNTensor,
+        settings: Mapping[str, Any],
+        iterations: int,
+        seed: int,
+        jit_compile: bool | None,
+    ) -> None:
+        super().__init__()
+        self._model, self._settings, self._jit = model, settings, jit_compile
+        self._iterations = iterations
+        self._companion = collapsed(model, seed)
+        own: CollapsedPosterior = self._companion.q
+        cells = int(np.prod(model.q.output_shape))
+        self.profile = Profile(own.patterns, model.num_latent, cells)
+        held = {id(variable) for variable in model.q.trainable_variables}
+        hypers = [variable for variable in model.trainable_variables if id(variable) not in held]
+        variables = [*self.profile.trained, *hypers]
+        self._of = ProfiledObjective(trained(self._companion), self.profile, variables)
+        self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
+        self._hypers = hypers
+        space = Coordinates(variables, model.parameters, [*self.profile.units, *[_UNIT] * len(hypers)])
+        self._run = lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
+        self.started = tf.Variable(False, trainable=False)
+        self.tried: tuple[Tried, ...] = ()
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`."""
+        return [self.started, *self.profile.variables]
+
+    def start(self) -> Progress:
+        """See `Solver`; there is nothing to read."""
+        return Progress(float(self._model.elbo() + self._model.log_prior_density()))
+
+    def step(self) -> Progress:
+        """Do a round, and move the posterior to where it ends."""
+        if bool(self.started):
+            reached = self._round()
+        else:
+            reached = self._begin()
+            self.started.assign(True)
+        assign(self._model.q, self._companion, self.profile)
+        return Progress(reached)
+
+    def _begin(self) -> float:
+        """Do a first round from each start, and stay at the best end."""
+        model, companion, q = self._model, self._companion, self._model.q
+        here = [variable.read_value() for variable in self._hypers]
+        ends = []
+        for name in (OWN, COLLAPSED):
+            for variable, value in zip(self._hypers, here, strict=True):
+                variable.assign(value)
+            if name == OWN:
+                companion.q.update(model.prior(), q.nodes(model.prior()))
+                M = tf.convert_to_tensor(q.node_mean)
+            else:
+                companion.q.restart(model.prior())
+                everything = [*self._hypers, companion.q.location.unconstrained_variable]
+                updates = Updates(companion, everything, jit_compile=self._jit)
+                tried = starts.begin(companion, everything, updates, self._settings)
+                M = companion.q.mean(model.prior())
+            self.profile.begin(model.prior(), tf.convert_to_tensor(companion.q.prec), M)
+            reached = self._round()
+            moved = [*self._hypers, *self.profile.variables]
+            ends.append((reached, [(variable, variable.read_value()) for variable in moved]))
+        self.tried = (Tried(OWN, ends[0][0]), Tried(COLLAPSED, ends[1][0]), *tried[1:])
+        best, values = max(ends, key=lambda end: end[0] if np.isfinite(end[0]) else -np.inf)
+        for variable, value in values:
+            variable.assign(value)
+        return best
+
+    def _round(self) -> float:
+        self._compiled(self._of.locate)
+        self._run.restart()
+        self._run.climb(self._iterations)
+        return self._evaluate()[0]
+
+    def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
+        value, gradient = self._compiled(self._of.evaluate)
+        return float(value), gradient
+
+
+def collapsed(model: GPRNTensor, seed: int) -> GPRNTensor:
+    """Return a network with a collapsed posterior that shares data, kernels and noise with another one."""
+    X, Y = vars(model)["data"]
+    parts = model.kernel, model.weight_kernel, model.num_latent
+    found = GPRNTensor((X, Y), *parts, seed=seed, output_scales=False)
+    found.likelihood, found.nugget = model.likelihood, model.nugget
+    return found
+
+
+def assign(q: TensorPosterior, companion: GPRNTensor, profile: Profile) -> None:
+    """Move a tensor posterior to the optimum that a profile stands for. O(P(NK)³ + N²DK)."""
+    prior, factors = companion.prior(), profile.factors()
+    M, (_, t) = profile.mean(prior), profile.bound(prior)
+    nodes = profiled.nodes(prior, M, factors)
+    smoother = network.weights(profile.patterns, prior.weights, prior.noise, nodes).smoother
+    means = []
+    for block, pattern in companion.q.blocks(BLOCK):
+        of = (
+            tf.einsum("dvn,nd->vd", tf.gather(smoother, pattern), known(block)[0])
+            if len(smoother) > 1
+            else (tf.matmul(smoother[0], known(block)[0]))
+        )
+        means.append(tf.transpose(tf.reshape(of, [*M.shape, -1]), [0, 2, 1]))
+    q.weight_mean.assign(tf.concat(means, axis=1))
+    q.node_mean.assign(M)
+    beta = profiled.beta(profile.patterns, prior, nodes, factors.column, profile.cells)
+    _assign(q.weight_factors[0], _covariance(prior.weights, beta))
+    for i, factor in enumerate(q.weight_factors[1:-1]):
+        scale = tf.sqrt(t) if i == 0 else tf.ones([], t.dtype)
+        _assign(factor, scale * tf.eye(factor.shape[0], dtype=t.dtype))
+    _assign(q.weight_factors[-1], factors.column)
+    _assign(q.node_factors[0], _covariance(prior.nodes, factors.alpha))
+    _assign(q.node_factors[1], factors.omega)
+
+
+def _covariance(rows: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
+    """Return the lower factor of (I + Σₙ e^{αₙ} lₙlₙᵀ)⁻¹, [N, N]."""
+    factor = profiled.precision(rows, alpha)
+    inverse = tf.linalg.cholesky_solve(factor, tf.eye(factor.shape[0], dtype=factor.dtype))
+    return tf.linalg.cholesky(0.5 * (inverse + tf.transpose(inverse)))
+
+
+def _assign(parameter: gpflow.Parameter, factor: tf.Tensor) -> None:
+    diagonal = tf.maximum(tf.linalg.diag_part(factor), _LEAST_DIAGONAL)
+    parameter.assign(tf.linalg.set_diag(factor, diagonal))
+
+
+def _positive(raw: tf.Tensor) -> tf.Tensor:
+    """Return a lower factor whose diagonal is given by logarithms, [K, K]."""
+    return tf.linalg.set_diag(tf.linalg.band_part(raw, -1, 0), tf.exp(tf.linalg.diag_part(raw)))

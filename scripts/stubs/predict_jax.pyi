@@ -1,6 +1,0 @@
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
-def program(artefact: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]: ...
-def load(folder: str | Path) -> Callable[[Any], dict[str, Any]]: ...

@@ -1,0 +1,144 @@
+"""The tensor-normal bound with q(W) at its optimum, against the package's own bound of the whole posterior."""
+
+from __future__ import annotations
+
+import functools
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.gprn import network, profiled, profiled_ascent
+from gpflow_ext.gprn.profiled_ascent import Profile
+from gpflow_ext.models import GPRNTensor
+from gpflow_ext.training.loop import Status
+from gpflow_ext.training.starts import OWN
+
+N, D, K = 9, 7, 2
+X = problems.inputs(N)
+SHAPES = [(7,), (2, 4)]  # the second with a cell of padding
+
+
+def targets(missing: bool) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    Y = np.sin(X[:, :1]) + 0.5 * rng.normal(size=(N, D))
+    if missing:
+        Y[rng.uniform(size=Y.shape) < 0.3] = np.nan
+    return Y
+
+
+def model(missing: bool, shape: tuple[int, ...] | None = None) -> GPRNTensor:
+    kernels = problems.kernel(1.0, 1.5), problems.kernel(1.2, 0.9)
+    return GPRNTensor((X, targets(missing)), *kernels, K, shape, "tensor", noise_variance=0.2)
+
+
+def profile_of(new: GPRNTensor) -> tuple[GPRNTensor, Profile]:
+    """A profile anywhere, and the network with the collapsed posterior beside it."""
+    companion = profiled_ascent.collapsed(new, 0)
+    found = Profile(companion.q.patterns, K, int(np.prod(new.q.output_shape)))
+    rng = np.random.default_rng(1)
+    found.locate(new.prior(), tf.constant(rng.normal(size=(N, K))))
+    for part in found.trained:
+        part.assign_add(0.3 * rng.normal(size=part.shape))
+    return companion, found
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_the_bound_of_the_posterior_that_it_stands_for(missing, shape) -> None:
+    new = model(missing, shape)
+    companion, found = profile_of(new)
+    value, _ = found.bound(new.prior())
+    profiled_ascent.assign(new.q, companion, found)
+    np.testing.assert_allclose(new.elbo(), value, rtol=1e-9)
+    best = network.bound(found.patterns, new.prior().weights, new.prior().noise, new.q.nodes(new.prior()))
+    assert value < best  # no Kronecker product is the best covariance
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_is_left_out_is_at_its_optimum(missing) -> None:
+    """The gradient of the whole bound vanishes in Ũ and in the scale of Γ₁; without padding in Γ_N as well."""
+    new = model(missing, (7,))
+    companion, found = profile_of(new)
+    profiled_ascent.assign(new.q, companion, found)
+    left_out = [new.q.weight_mean, new.q.weight_factors[0], new.q.weight_factors[1]]
+    variables = [parameter.unconstrained_variable for parameter in left_out]
+    with tf.GradientTape() as tape:
+        value = new.elbo()
+    mean, rows, outputs = tape.gradient(value, variables)
+    np.testing.assert_allclose(mean, np.zeros_like(mean), atol=1e-8)
+    np.testing.assert_allclose(rows, np.zeros_like(rows), atol=1e-7)
+    if not missing:
+        np.testing.assert_allclose(outputs, np.zeros_like(outputs), atol=1e-7)
+
+
+def test_the_spread_is_that_of_the_dense_covariance() -> None:
+    rng = np.random.default_rng(0)
+    rows, alpha = rng.normal(size=(N, N)), rng.normal(size=N)
+    dense = np.linalg.inv(np.eye(N) + rows.T @ np.diag(np.exp(alpha)) @ rows)
+    found = profiled.spread(tf.constant(rows), tf.constant(alpha))
+    np.testing.assert_allclose(found.variances, np.einsum("ni,ij,nj->n", rows, dense, rows), rtol=1e-9)
+    np.testing.assert_allclose(found.trace, np.trace(dense), rtol=1e-9)
+    np.testing.assert_allclose(found.log_det, np.linalg.slogdet(dense)[1], rtol=1e-9)
+
+
+def test_new_coordinates_leave_the_means() -> None:
+    new = model(False)
+    _, found = profile_of(new)
+    prior = new.prior()
+    before = found.mean(prior).numpy()
+    found.locate(prior, tf.constant(before))
+    np.testing.assert_allclose(found.mean(prior), before, rtol=1e-6, atol=1e-8)
+
+
+def test_units_scale_coordinates_and_gradients() -> None:
+    variables = [tf.Variable([2.0, 4.0], dtype=tf.float64), tf.Variable(3.0, dtype=tf.float64)]
+    space = profiled_ascent.Coordinates(variables, [], [0.5, 3.0])
+    np.testing.assert_allclose(space.vector(), [4.0, 8.0, 1.0])
+    gradient = space.gradient(space.vector(), [tf.constant([1.0, 2.0]), tf.constant(1.0)])
+    np.testing.assert_allclose(gradient, [0.5, 1.0, 3.0])
+    space.assign(np.array([2.0, 2.0, 2.0]))
+    np.testing.assert_allclose(variables[0], [1.0, 1.0])
+    np.testing.assert_allclose(variables[1], 6.0)
+
+
+@functools.cache
+def trained(missing: bool) -> tuple[GPRNTensor, gpx.FitResult]:
+    new = model(missing, (D,))
+    return new, gpx.fit(new, progress=False)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_fit_ends_at_an_optimum_of_the_whole_bound(missing) -> None:
+    """L-BFGS on all the parameters of the posterior, from where the fit has ended, gains nothing."""
+    new, result = trained(missing)
+    assert result.status == Status.CONVERGED
+    assert result.starts[0].name == OWN
+    np.testing.assert_allclose(result.objective[-1], new.elbo(), rtol=1e-8)
+    held = [new.q.weight_mean, *new.q.weight_factors, new.q.node_mean, *new.q.node_factors]
+    own = [parameter.unconstrained_variable for parameter in held]
+    values = [variable.read_value() for variable in own]
+    gpflow.optimizers.Scipy().minimize(lambda: -new.elbo(), own, options={"maxiter": 100})
+    gain = float(new.elbo()) - result.objective[-1]
+    for variable, value in zip(own, values, strict=True):
+        variable.assign(value)
+    # With missing rows outputs could have variances of their own, which the profile gives them in common.
+    assert gain < (0.5 if missing else 1e-3)
+
+
+def test_fit_goes_on_where_it_has_ended() -> None:
+    new, result = trained(False)
+    again = gpx.fit(new, steps=2, progress=False)
+    assert again.objective[-1] >= result.objective[-1] - 1e-6
+
+
+@pytest.mark.slow
+def test_it_ends_above_adam() -> None:
+    _, result = trained(False)
+    other = model(False, (D,))
+    optimizer = gpflow.keras.tf_keras.optimizers.Adam(0.02)
+    slow = gpx.fit(other, steps=1000, optimizer=optimizer, progress=False)
+    assert result.objective[-1] > slow.objective[-1] - 1e-4

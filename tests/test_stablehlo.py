@@ -1,0 +1,152 @@
+"""A model exported as StableHLO predicts in JAX alone what its SavedModel does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.persistence import stablehlo
+from scripts.tools import lower
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra stablehlo")
+LOADER = Path(stablehlo.__file__).with_name("predict_jax.py")
+BLOCK = stablehlo.BLOCK
+SIZES = (0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 300)
+# TensorFlow and this package cannot be imported.
+ALONE = """
+import sys
+sys.modules.update(dict.fromkeys(("tensorflow", "gpflow", "gpflow_ext")))
+sys.path.insert(0, sys.argv[1])
+import numpy as np, predict_jax
+predict, batches = predict_jax.load(sys.argv[2]), np.load(sys.argv[3])
+np.savez(sys.argv[4], **{f"{k}/{name}": v for k in batches for name, v in predict(batches[k]).items()})
+"""
+
+
+def _classifier() -> gpflow.models.GPModel:
+    X, Y = problems.binary(40)
+    model = gpx.models.SVGPRobustMax(gpflow.kernels.SquaredExponential(), 2, X[:8].copy(), num_data=40)
+    gpx.fit(model, (X, Y), steps=2, progress=False)
+    return model
+
+
+def _counts() -> gpflow.models.GPModel:
+    X, Y = problems.binary(40)
+    model = gpx.models.VGPKMM((X, Y), gpflow.kernels.Matern32(), gpx.likelihoods.PoissonLog())
+    gpx.fit(model, steps=1, site_updates=3, progress=False)
+    return model
+
+
+@pytest.fixture(scope="module", params=["classifier", pytest.param("counts", marks=pytest.mark.slow)])
+def exported(request, tmp_path_factory) -> Path:
+    built, labels = (_classifier(), ["no", "yes"]) if request.param == "classifier" else (_counts(), None)
+    scaler = (np.array([0.5, -1.0]), np.array([2.0, 3.0]))
+    path = tmp_path_factory.mktemp("exported") / "m"
+    return gpx.export(built, path, profile="stablehlo", scaler=scaler, labels=labels)
+
+
+def test_jax_alone_predicts_what_the_saved_model_does(
+    exported: Path, tmp_path: Path, record_property
+) -> None:
+    rng = np.random.default_rng(0)
+    batches = {str(n): 3.0 * rng.normal(size=(n, 2)) for n in SIZES}
+    batches["300"][[7, 299], 0] = np.nan, np.inf
+    np.savez(tmp_path / "in.npz", **batches)
+    command = [
+        sys.executable,
+        "-c",
+        ALONE,
+        LOADER.parent,
+        exported,
+        tmp_path / "in.npz",
+        tmp_path / "out.npz",
+    ]
+    subprocess.run(list(map(str, command)), check=True)
+    served, worst = gpx.load_exported(exported), 0.0
+    with np.load(tmp_path / "out.npz") as found:
+        for n in SIZES[1:]:
+            wanted = served.predict(batches[str(n)])
+            wanted.pop("label", None)
+            assert {name for name in found if name.startswith(f"{n}/")} == {f"{n}/{name}" for name in wanted}
+            for name, theirs in wanted.items():
+                ours = found[f"{n}/{name}"]
+                assert ours.shape == theirs.shape
+                np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+                ours, theirs = ours.astype(float), theirs.astype(float)
+                worst = max(worst, float(np.nanmax(np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs)))))
+        assert found["0/mean"].shape == (0, wanted["mean"].shape[1])
+    record_property("largest difference", worst)
+    assert worst <= 1e-12
+
+
+def test_the_export_is_whole_and_says_so(exported: Path, tmp_path: Path) -> None:
+    manifest = gpx.load_exported(exported).manifest  # verifies
+    assert manifest["profile"] == "stablehlo"
+    assert manifest["difference_of_stablehlo"] <= 1e-12
+    assert {"model.stablehlo", "weights.npz"} <= manifest["sha256"].keys()
+    assert "predict_jax" in (exported / "MODEL_CARD.md").read_text()
+    with np.load(exported / "weights.npz") as arrays:
+        about = json.loads(str(arrays["about"]))
+    assert about["inputs"][0] == ["float64", [BLOCK, 2]]
+    assert "label" not in about["names"]
+
+
+def _served(mean_function) -> gpflow.models.GPModel:
+    kernel = gpflow.kernels.SquaredExponential()
+    Z = np.linspace(-1.0, 1.0, 10).reshape(5, 2)
+    return gpflow.models.SVGP(kernel, gpflow.likelihoods.Gaussian(), Z, mean_function=mean_function)
+
+
+def _text(artefact: bytes) -> str:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func  # noqa: F401  (known from then on)
+
+    dialect, context = stablehlo.library(), ir.Context()
+    dialect.register_dialect(context)
+    return str(dialect.deserialize_portable_artifact(context, artefact))
+
+
+def test_single_precision_stays_so_in_exact_products(tmp_path: Path) -> None:
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32, jitter=1e-4)):
+        folder = gpx.export(_served(None), tmp_path / "m", profile="stablehlo")
+    contents = lower.contents(_text((folder / "model.stablehlo").read_bytes()))
+    assert contents["products"] > 0
+    assert contents["inexact"] == 0
+    assert not contents["float64"]
+
+
+def test_what_xla_cannot_compile_is_refused(tmp_path: Path) -> None:
+    class Texts(gpflow.functions.MeanFunction):
+        def __call__(self, X):
+            return tf.strings.to_number(tf.strings.as_string(X[:, :1]), X.dtype)
+
+    with pytest.raises(ValueError, match="has no StableHLO"):
+        gpx.export(_served(Texts()), tmp_path / "m", profile="stablehlo")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_runtime_that_differs_is_refused(exported: Path) -> None:
+    function = gpx.load_exported(exported)._signatures["serving_default"]
+    with np.load(exported / "weights.npz") as arrays:
+        weights = {name: arrays[name] for name in arrays.files}
+    weights["weight_1"] = weights["weight_1"] * 1.001
+    artefact = stablehlo.Artefact((exported / "model.stablehlo").read_bytes(), weights)
+    with pytest.raises(ValueError, match="JAX differs by"):
+        stablehlo.compare(artefact, function, np.ones([3, 2]))
+
+
+def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "jaxlib.mlir.dialects", None)
+    with pytest.raises(ImportError, match=r"gpflow-ext\[stablehlo\]"):
+        gpx.export(_served(None), tmp_path / "m", profile="stablehlo")
