@@ -156,7 +156,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     peers = any(record["by"] == "BayesNewton" for record in records)
     named = (
         "BayesNewton 1.3.4 runs under JAX 0.4.13 in an environment of its own, iterations of length one until the energy "
-        f"changes by {GAIN:g} of it."
+        f"changes by {GAIN:g} of it; its energy of Laplace's method is its own."
         if peers
         else f"BayesNewton was not run: {PEER} named no interpreter that has it."
     )
@@ -165,7 +165,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         'Counts at N regular times, a hundred to a length scale, with `prior="markov"`, Matern-3/2 and Poisson; hyperparameters '
         "held. A sweep is α, Σα, marginal variances and log determinant at given precisions. Of the others the second and later "
         "fits of new models as a user pays them, the best of three; the first compiles, under XLA from 5,000 data on. "
-        f"CPU seconds are of all threads. {named} Written by `python -m scripts.benchmarks state_space`.\n",
+        "CPU seconds are of all threads; where the load exceeds the cores wall seconds are those of a busy machine. "
+        f"{named} Written by `python -m scripts.benchmarks state_space`.\n",
         report.describe(where).replace(", no XLA.", "."),
         "",
         report.table(columns, rows),
