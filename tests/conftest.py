@@ -30,7 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow-share", metavar="K/N", help="of the long tests run the K-th of N shares, alone")
 
 
+_IN_TURN = Path(__file__).with_name("in_turn.txt")  # written by `scripts.tools.cases_in_turn`
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    in_turn = set(_IN_TURN.read_text(encoding="utf-8").splitlines()) if _IN_TURN.exists() else set()
+    for item in items:
+        if item.nodeid in in_turn:
+            item.add_marker(pytest.mark.slow)
     share = config.getoption("--slow-share")
     if share:
         number, shares = map(int, share.split("/"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.tools import check, slow_tests
+from scripts.tools import cases_in_turn, check, slow_tests
 
 ROOT = Path(__file__).parent.parent
 GRAPH = {
@@ -95,6 +95,7 @@ def test_the_shares_are_all_long_tests_each_once(tmp_path: Path) -> None:
     for file in ("pyproject.toml", "tests/conftest.py"):
         (tmp_path / Path(file).name).write_text((ROOT / file).read_text())
     (tmp_path / "test_lengths.py").write_text(LONG_TESTS)
+    (tmp_path / "in_turn.txt").write_text("test_lengths.py::test_some[0]\ntest_lengths.py::test_gone\n")
 
     def collected(*flags: str) -> set[str]:
         command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *flags]
@@ -107,4 +108,23 @@ def test_the_shares_are_all_long_tests_each_once(tmp_path: Path) -> None:
     assert not both[0] & both[1]
     assert both[0] | both[1] == collected("--runslow", "-m", "slow")
     assert all(both)
-    assert len(both[0] | both[1]) == 13
+    assert len(both[0] | both[1]) == 14
+
+
+def test_the_longest_cases_run_in_turn_and_the_quickest_of_each_test_always() -> None:
+    seconds = {"a::one": 9.0, "a::two[x]": 5.0, "a::two[y]": 4.0, "a::two[z]": 6.0, "b::three[x]": 3.0}
+    assert cases_in_turn.chosen(seconds, 30.0) == []
+    assert cases_in_turn.chosen(seconds, 25.0) == ["a::two[z]"]
+    assert cases_in_turn.chosen(seconds, 0.0) == ["a::two[x]", "a::two[z]"]
+    assert cases_in_turn.chosen(seconds, 30.0, ["a::two[y]", "a::gone"]) == ["a::two[y]"]
+
+
+def test_cases_are_named_as_pytest_names_them(tmp_path: Path) -> None:
+    report, out = tmp_path / "tests.xml", tmp_path / "in_turn.txt"
+    report.write_text(JUNIT.replace("bad", "good[1]"))
+    assert cases_in_turn.cases(report.read_text())["tests/test_a.py::good[1]"] == 2.0
+    cases_in_turn.main([str(report), "--seconds", "4", "--out", str(out)])
+    assert out.read_text() == ""
+    report.write_text(JUNIT.replace("bad", "good[1]").replace('"good"', '"good[0]"'))
+    cases_in_turn.main([str(report), "--seconds", "3", "--out", str(out)])
+    assert out.read_text() == "tests/test_a.py::good[1]\n"

@@ -36,7 +36,7 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     held = data if data is not None else getattr(model, "data", None)
     if not isinstance(held, tuple | list):
         return None
-    rows = np.asarray(held[0], gpflow.default_float())
+    rows: Array = np.asarray(held[0], gpflow.default_float())
     X = _some_rows(rows)
     points = getattr(model, "inducing_variable", None)
     Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy())

@@ -43,7 +43,18 @@ EXPERIMENTS = (
     "scaling",
 )
 QUICK = ("generated", "scaling")
-METHODS = ("independent", "pca", "lmc", "collapsed", "joint", "tensor", "adam", "mean_field", "mixture")
+METHODS = (
+    "independent",
+    "pca",
+    "lmc",
+    "others",
+    "collapsed",
+    "joint",
+    "tensor",
+    "adam",
+    "mean_field",
+    "mixture",
+)
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -40,6 +40,7 @@ class Task:
     steps: int = 20
     seed: int = 0
     measured: Callable[[Array], Array] | None = None  # targets [N, D] in the units of the measurement
+    nodes: type[gpflow.kernels.IsotropicStationary] = gpflow.kernels.SquaredExponential
 
     @property
     def complete(self) -> bool:
@@ -86,10 +87,10 @@ def run(
 def network(
     task: Task, num_latent: int, posterior: Literal["collapsed", "tensor"] = "collapsed"
 ) -> gpx.models.GPRNTensor:
-    """Return the untrained network: squared exponentials with a length scale for each input."""
+    """Return the untrained network: k_w a squared exponential, both kernels with a length scale for each input."""
     width = task.X.shape[1]
     # Nodes of a longer length scale: W takes the details, F how their covariance changes.
-    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.full(width, 3.0))
+    kernel = task.nodes(lengthscales=np.full(width, 3.0))
     gpflow.set_trainable(kernel.variance, False)
     return gpx.models.GPRNTensor(
         (task.X, task.Y),

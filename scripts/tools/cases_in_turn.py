@@ -1,0 +1,76 @@
+"""Choose which cases of the tests run in turn, so that those of every run fit into some seconds.
+
+    python -m pytest --numprocesses 2 --junit-xml runs/tests.xml
+    python -m scripts.tools.cases_in_turn runs/tests.xml --seconds 500
+
+Of each test with several cases the quickest one stays in every run. The longest of the others are taken into
+tests/in_turn.txt until what is left takes no more seconds, summed over all workers; they then run with the long tests,
+an eighth at a time. Cases that are there already stay there while they exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = ROOT / "tests/in_turn.txt"
+
+
+def parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(
+        prog="python -m scripts.tools.cases_in_turn",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument("report", type=Path, help="what `pytest --junit-xml` wrote of a run of all tests")
+    new.add_argument("--seconds", type=float, default=500.0, metavar="S", help="default: %(default)g")
+    new.add_argument("--out", type=Path, default=LIST, metavar="FILE.txt")
+    return new
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    seconds = cases(options.report.read_text(encoding="utf-8"))
+    before = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
+    taken = chosen(seconds, options.seconds, before)
+    options.out.write_text("".join(f"{name}\n" for name in taken), encoding="utf-8")
+    left = sum(time for name, time in seconds.items() if name not in taken)
+    print(f"{len(taken)} of {len(seconds)} cases in turn; the others took {left:.0f} seconds")
+
+
+def cases(xml: str) -> dict[str, float]:
+    """Return the seconds of each case of a report, by its name as pytest writes it."""
+    found = {}
+    for case in ElementTree.fromstring(xml).iter("testcase"):
+        file = f"{case.get('classname', '').replace('.', '/')}.py"
+        found[f"{file}::{case.get('name')}"] = float(case.get("time", 0.0))
+    return found
+
+
+def chosen(seconds: Mapping[str, float], most: float, before: Iterable[str] = ()) -> list[str]:
+    """Return the cases that run in turn, those ``before`` among them, so that the others take ``most`` seconds."""
+    taken = {name for name in before if name in seconds}
+    left = {name: time for name, time in seconds.items() if name not in taken}
+    quickest: dict[str, str] = {}
+    for name in sorted(left, key=left.__getitem__):
+        quickest.setdefault(_test(name), name)
+    total = sum(left.values())
+    for name in sorted(left, key=left.__getitem__, reverse=True):
+        if total <= most:
+            break
+        if quickest[_test(name)] != name:
+            taken.add(name)
+            total -= left[name]
+    return sorted(taken)
+
+
+def _test(name: str) -> str:
+    """Return the name of a test without its case."""
+    return name.partition("[")[0]
+
+
+if __name__ == "__main__":
+    main()
