@@ -28,6 +28,8 @@ from gpflow.kernels import (
 import gpflow_ext as gpx
 from gpflow_ext.sites import Sites, chunked, markov_prior, state_space
 from gpflow_ext.sites.markov import Markov
+from gpflow_ext.training.scale import scale_failure
+from scripts.benchmarks import state_space as state_space_benchmark
 
 RNG = np.random.default_rng(0)
 TIMES = np.concatenate([RNG.uniform(0.0, 10.0, 114), np.full(5, 3.3), [3.3 + 1e-9]])
@@ -369,3 +371,31 @@ def test_harmonics_are_as_many_as_fit() -> None:
     """Of a periodic kernel alone 7, beside others fewer."""
     one = Periodic(SquaredExponential())
     assert [state_space.harmonics(each) for each in (one, one + Matern52(), one * Matern32())] == [7, 6, 3]
+
+
+def test_times_that_span_many_length_scales_are_no_failure() -> None:
+    """Neighbours are related; where not even these are, the fit says so."""
+    steps = np.arange(4000.0)[:, None]
+    for gap, text in ((100.0, "relates no input"), (0.5, None)):
+        data = gap * steps, np.ones_like(steps)
+        model = gpx.models.VGPKMM(data, Matern32(), gpflow.likelihoods.Poisson(), prior="markov")
+        found = scale_failure(model)
+        assert found is None if text is None else text in str(found)
+
+
+def test_the_benchmark_judges_its_records() -> None:
+    """Targets are those of a million data, the slope of those from 100,000 on."""
+    records = [
+        {
+            "size": size,
+            "method": "sweep",
+            "by": "gpflow_ext",
+            "cpu": 3e-7 * size,
+            "gradient": {"cpu": 4e-7 * size},
+        }
+        for size in (10**3, 10**5, 10**6)
+    ]
+    by_target = {target: (measured, met) for target, measured, met in state_space_benchmark.verdicts(records)}
+    assert by_target["sweep, N = 1,000,000: CPU seconds"] == ("0.3 of 0.25", "no")
+    assert by_target["gradient in the hyperparameters, in sweeps"][1] == "yes"
+    assert by_target["sweep: slope of log CPU seconds"] == ("1.000 of 1 ± 0.05", "yes")
