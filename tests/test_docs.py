@@ -40,6 +40,7 @@ def test_every_model_has_an_executed_page() -> None:
         "sgpmc_freeform",
         "gprn_tensor",
         "review",
+        "state_space",
     }
 
 

@@ -78,7 +78,7 @@ def test_steps_of_length_one_end_at_the_optimal_q(name: str) -> None:
 def test_the_optimal_q_is_that_of_gpflow(name: str) -> None:
     ours, reference = held(svgp(name)), held(svgp(name))
     data = SETS[name][1]
-    gpx.fit(ours, data, recipe="dual", steps=60)
+    gpx.fit(ours, data, recipe="dual", steps=200)
     gpflow.optimizers.Scipy().minimize(
         reference.training_loss_closure(data),
         reference.trainable_variables,

@@ -11,7 +11,14 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from gpflow_ext.estimators import GPClassifier, GPCountRegressor, GPMultiOutputRegressor, GPOrdinal, outputs
+from gpflow_ext.estimators import (
+    GPClassifier,
+    GPCountRegressor,
+    GPMultiOutputRegressor,
+    GPOrdinal,
+    GPRegressor,
+    outputs,
+)
 
 WEIGHTS = np.array([1.0, 3.0])
 
@@ -59,3 +66,9 @@ def test_outputs_are_of_the_kind_that_predicts_better(better: str, monkeypatch: 
     estimator.fit(X, X)
     assert estimator.kind_ == better
     assert GPMultiOutputRegressor(steps=0, kind="coregionalised").fit(X, X).kind_ == "coregionalised"
+
+
+def test_inputs_are_standardised_as_those_of_weighted_rows() -> None:
+    X = np.array([[0.0], [4.0]])
+    scaler = GPRegressor(steps=0).fit(X, X[:, 0], sample_weight=WEIGHTS).scaler_
+    np.testing.assert_allclose([scaler.mean_[0], scaler.scale_[0]], [3.0, np.sqrt(3.0)], rtol=1e-12)

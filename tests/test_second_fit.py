@@ -69,6 +69,7 @@ CASES: dict[str, tuple[Build, Data, dict[str, Any]]] = {
     "vi_means of sgpr": (sgpr, None, {"recipe": "vi_means", "iterations": 2, "bounds": (0.1, 3.0)}),
     "newton": (sgpr, None, {"recipe": "vi_means", "optimizer": "projected_newton"}),
     "svi_natural": (svgp, problems.binary, {"recipe": "svi_natural"}),
+    "dual": (svgp, problems.binary, {"recipe": "dual", "minibatch_size": 7}),
     "svi_natural, minibatches": (svgp, problems.binary, {"recipe": "svi_natural", "minibatch_size": 7}),
     "svi_lbfgsb": (svgp, problems.binary, {"recipe": "svi_lbfgsb", "iterations": 2}),
     "svi_fg": (svgp, problems.binary, {"recipe": "svi_fg"}),

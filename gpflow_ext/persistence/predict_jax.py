@@ -36,18 +36,19 @@ def program(artefact: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> C
         "_in_named_shardings": (None,) * len(ins),  # of later versions of JAX
         "_out_named_shardings": (None,) * len(outs),
         "nr_devices": 1,
-        "platforms": (jax.default_backend(),),
+        "platforms": ("cpu",),  # or any other: there is nothing of one in the program
         "ordered_effects": (),
         "unordered_effects": (),
-        "disabled_safety_checks": (),
+        "disabled_safety_checks": (export.DisabledSafetyCheck.platform(),),
         "mlir_module_serialized": artefact,
         "calling_convention_version": export.maximum_supported_calling_convention_version,
         "module_kept_var_idx": tuple(range(len(ins))),
         "uses_global_constants": False,
         "_get_vjp": None,
     }
-    known = {field.name for field in dataclasses.fields(export.Exported)}
-    return export.Exported(**{name: value for name, value in fields.items() if name in known}).call
+    names = (field.name for field in dataclasses.fields(export.Exported))
+    given: dict[str, Any] = {name: fields.get(name) for name in names}  # what came later is off
+    return export.Exported(**given).call
 
 
 def load(folder: str | pathlib.Path) -> Callable[[Any], dict[str, Any]]:

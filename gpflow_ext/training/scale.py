@@ -36,9 +36,13 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     held = data if data is not None else getattr(model, "data", None)
     if not isinstance(held, tuple | list):
         return None
-    X = _some_rows(np.asarray(held[0], gpflow.default_float()))
+    rows: Array = np.asarray(held[0], gpflow.default_float())
+    X = _some_rows(rows)
     points = getattr(model, "inducing_variable", None)
     Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy())
+    if getattr(model, "is_markov", False) and len(rows) > 1:  # times that may span many length scales
+        ordered = np.sort(rows, axis=0)
+        X, Z = _some_rows(ordered[:-1]), _some_rows(ordered[1:])
     found: dict[str, str | None] = {}
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)

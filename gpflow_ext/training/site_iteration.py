@@ -16,7 +16,7 @@ from gpflow_ext.sites.method import SMALLEST_GAIN, SitedModel, SiteMethod
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
-_LONG = 20_000  # data of a state space from which XLA is worth its time
+_LONG = 5_000  # data of a state space from which XLA is worth its time
 
 
 class SiteUpdates(tf.Module):

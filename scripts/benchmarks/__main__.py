@@ -25,6 +25,7 @@ examples
   python -m scripts.benchmarks server                    many rows, and many clients of scripts/serve.py; needs no data
   python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
+  python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
   python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
@@ -57,6 +58,9 @@ scikit-learn and GPBoost; ten folds; the targets.
 gpflow_models: GPflow's own models by gpflow_ext.fit and by gpflow.optimizers.Scipy, from the same start: the
 second fit of new objects, its evaluations, and the seconds until the end of the other.
 
+state_space: a sweep, Laplace's method and variational inference with prior="markov", beside BayesNewton where
+BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
+
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches.
 
@@ -80,6 +84,7 @@ SIZES = {
     "server": (10**4, (10**4, 10**5, 10**6)),
     "fits": (100, (351, 500, 1000, 2000)),
     "gpflow_models": (100, (300,)),
+    "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
     "dual": (0, ()),
 }
 

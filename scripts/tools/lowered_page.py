@@ -35,8 +35,7 @@ def write(records: Sequence[Record], path: Path) -> None:
         found = [each for each in records if each["dtype"] == dtype]
         if found:
             rows = [_row(each["model"], one) for each in found for one in each["functions"]]
-            parts += [f"## {dtype}", report.table(COLUMNS, rows)]
-    parts.append("Measured:\n\n" + "".join(sorted({_where(each) for each in records})))
+            parts += [f"## {dtype}\n", report.table(COLUMNS, rows), _where(found)]
     report.write(path, "\n".join(parts))
 
 
@@ -61,7 +60,14 @@ def _row(model: str, found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _where(found: Record) -> str:
-    runtime = next((f"jax {one['jax']}" for one in found["functions"] if "jax" in one), "no runtime")
-    sentence = report.describe(found["environment"], found["dtype"]).removesuffix(", no XLA.")
-    return f"- {found['model']}: {sentence}, {runtime}.\n"
+def _where(records: Sequence[Record]) -> str:
+    """Return when and where the records were made, a sentence."""
+    places = [each["environment"] for each in records]
+    dates, loads = ([place[key] for place in places] for key in ("date", "load"))
+    runtimes = {one["jax"] for each in records for one in each["functions"] if "jax" in one}
+    versions = ", ".join(f"{name} {version}" for name, version in places[-1]["versions"].items())
+    return (
+        f"Commit {', '.join(sorted({place['commit'] for place in places}))}; {min(dates)} to {max(dates)}; "
+        f"{places[-1]['cpu']}, {places[-1]['cores']} cores, load average {min(loads)} to {max(loads)}; "
+        f"Python {places[-1]['python']}, {versions}, jax {', '.join(sorted(runtimes))}.\n"
+    )

@@ -113,6 +113,35 @@ def label_noise() -> Painter:
     return draw
 
 
+def state_space() -> Painter:
+    """Train on a count series with a gap by `VGPKMM` with a state-space prior, and forecast it."""
+    rng = np.random.default_rng(0)
+    x, X = _line(0.0, 130.0, 500), np.sort(rng.uniform(0.0, 100.0, (400, 1)), axis=0)
+    X = X[(X[:, 0] < 40.0) | (X[:, 0] > 55.0)]
+
+    def rate(at: Array) -> Array:
+        return np.exp(1.0 + 0.8 * np.sin(2.0 * np.pi * at / 12.0) + np.sin(at / 20.0))
+
+    Y = rng.poisson(rate(X)).astype(float)
+    kernels = gpflow.kernels
+    season = kernels.Cosine(lengthscales=12.0) * kernels.Matern12(lengthscales=50.0)
+    kernel = kernels.Matern52(lengthscales=20.0) + season
+    model = gpx.models.VGPKMM((X, Y), kernel, gpflow.likelihoods.Poisson(), prior="markov")
+    gpx.fit(model, progress=False)
+    mean, var = (part.numpy()[:, 0] for part in model.predict_f(x))
+    ends = [np.exp(mean + number * np.sqrt(var)) for number in (-2.0, 0.0, 2.0)]
+
+    def draw(ax: Any) -> None:
+        ax.plot(X, Y, "k.", markersize=3, label="counts")
+        ax.plot(x, rate(x), "--", color="0.4", label="their rate")
+        _band(ax, x, ends, "posterior of the rate", "tab:blue")
+        ax.axvline(100.0, color="0.6", linewidth=0.8)
+        ax.set(title="State space: a gap, and a forecast", xlabel="day", ylabel="count", ylim=(-1.0, 25.0))
+        ax.legend(loc="upper left")
+
+    return draw
+
+
 def svgp_robustmax() -> Painter:
     """Train on three classes by `SVGPRobustMax`."""
     rng = np.random.default_rng(1)

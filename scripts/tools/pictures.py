@@ -18,7 +18,7 @@ The data are generated or come with scikit-learn. models.png holds the pictures 
 
 
 MODELS = ("vgp_kmm", "sparse_ep", "svgp_robustmax", "sgpmc_freeform", "gprn_tensor", "review")
-OTHERS = ("label_noise",)
+OTHERS = ("label_noise", "state_space")
 
 
 def arguments() -> argparse.ArgumentParser:
