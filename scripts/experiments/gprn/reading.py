@@ -29,6 +29,10 @@ READING = {
         "rows without it were measured before there were such. Both posteriors settle at bounds that Adam does not reach in its "
         "seconds, and err a little more than it does there."
     ),
+    "jura": (
+        "What the other metals say of cadmium at the place itself is most of what there is: the network, which sees them through its "
+        "nodes, errs far less than independent GPs, and a little more than a regression on them."
+    ),
     "sarcos": (
         "Seven outputs say little about common nodes: the networks are about as good as independent GPs, and a second node "
         "costs more of the bound than it explains. The mean field errs least here. The rows of the collapsed posterior were "
