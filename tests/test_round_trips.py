@@ -67,7 +67,7 @@ EIGHT = {"recipe": "gradient_descent", "minibatch_size": 8, "steps_per_call": 8}
 FITS = {
     "gradient descent": (_svgp, (X, Y), {**EIGHT, "steps_per_call": 1}, 3),
     "eight steps in a call": (_svgp, (X, Y), EIGHT, 3),
-    "tensor network": (_network, None, {}, 3),
+    "tensor network": (_network, None, {"minibatch_size": 2}, 3),
     "natural gradients": (_robust_max, (X, Y), {"minibatch_size": 8}, 4),
 }
 

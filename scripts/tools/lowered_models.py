@@ -113,7 +113,7 @@ RUNS: dict[str, Run] = {
     "SVGPRobustMax": _robust_max,
     "SVGPRobustMax, minibatches": lambda: _robust_max(minibatch_size=16),
     "GPRNTensor": _network,
-    "GPRNTensor, tensor": lambda: _network("tensor"),
+    "GPRNTensor, tensor": lambda: _network("tensor", minibatch_size=3),  # by Adam
     "SVGP, natural gradients": lambda: _svgp("svi_natural"),
     "SGPMCFreeForm, vb": lambda: _sampled("vb"),
     "SGPMCFreeForm, conditional": lambda: _sampled("conditional"),
