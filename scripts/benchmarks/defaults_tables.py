@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..shared import jura
+
 Array = npt.NDArray[Any]
-JURA = ("Cd", "Ni", "Zn")
 _MOST_TEST = 1000  # rows that are predicted
 ARD = ", ARD"  # ends the name of a model with a length scale for each input
 GP, LINEAR = "scikit-learn GP", "linear"  # what our models may not be behind
@@ -67,26 +68,9 @@ def _usps(seed: int) -> Part:
     return Part("binary", (X - X.mean()) / X.std(), Y, (X_test - X.mean()) / X.std(), Y_test)
 
 
-def jura(seed: int = 0) -> Part:
+def _jura(seed: int) -> Part:
     """Return the logarithms of three metals at 359 places, with cadmium hidden at the 100 validation sites."""
-    X, log, hidden = jura_sites()
-    Y = np.where(hidden[:, None] & (np.arange(3) == 0), np.nan, log)
-    middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
-    inputs = (X - X.mean(axis=0)) / X.std(axis=0)
-    targets = np.where(np.arange(3) == 0, (log - middle) / scale, np.nan)
-    return Part("outputs", inputs, (Y - middle) / scale, inputs[hidden], targets[hidden])
-
-
-def jura_sites() -> tuple[Array, Array, Array]:
-    """Return the places [N, 2] in km, the logarithms of mg/kg [N, 3], and which are validation sites [N]."""
-    import csv
-    import gzip
-
-    with gzip.open(_folder() / "jura.csv.gz", "rt", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    X = np.array([[float(row[name]) for name in ("x_km", "y_km")] for row in rows])
-    metals = np.array([[float(row[name]) for name in JURA] for row in rows])
-    return X, np.log(metals), np.array([float(row["validation"]) == 1.0 for row in rows])
+    return Part("outputs", *jura.problem())
 
 
 def _folder() -> Path:
@@ -120,7 +104,7 @@ TABLES: dict[str, Callable[[int], Part]] = {
     "kin40k": _named("regression", "kin40k", split="random"),
     "linnerud": _named("regression", "linnerud"),
     "sarcos": _named("regression", "sarcos_test4449"),
-    "jura": jura,
+    "jura": _jura,
 }
 FIXED = ("jura",)  # have one published split
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import gpflow_ext as gpx
 from gpflow_ext.gprn.updates import Updates
 
-from ...benchmarks import defaults_tables
+from ...shared import jura as survey
 from ...shared import report
 from ...shared.journal import Journal
 from . import field as images
@@ -63,7 +63,7 @@ def germany(seed: int) -> Task:
 
 def jura(seed: int) -> Task:
     """Logarithms of cadmium, nickel and zinc at 359 places; cadmium is predicted at the 100 validation sites."""
-    part, (_, log, hidden) = defaults_tables.jura(), defaults_tables.jura_sites()
+    part, (_, log, hidden) = survey.problem(), survey.sites()
     middle, scale = log[~hidden, 0].mean(), log[~hidden, 0].std()
     Y_test = np.full_like(part.Y, np.nan)
     Y_test[hidden] = part.Y_test
