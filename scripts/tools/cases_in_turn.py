@@ -4,8 +4,8 @@
     python -m scripts.tools.cases_in_turn runs/tests.xml --seconds 500
 
 Of each test with several cases the quickest one stays in every run. The longest of the others are taken into
-tests/in_turn.txt until what is left takes no more seconds, summed over all workers; they then run with the long tests,
-an eighth at a time. Cases that are there already stay there while they exist.
+tests/in_turn.txt until what is left takes no more seconds, summed over all workers, or cases of half a second are left;
+they then run with the long tests, an eighth at a time. Cases that are there already stay there while they exist.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/in_turn.txt"
+SHORT = 0.5  # seconds of a case that is not worth it
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +60,7 @@ def chosen(seconds: Mapping[str, float], most: float, before: Iterable[str] = ()
         quickest.setdefault(_test(name), name)
     total = sum(left.values())
     for name in sorted(left, key=left.__getitem__, reverse=True):
-        if total <= most:
+        if total <= most or left[name] < SHORT:
             break
         if quickest[_test(name)] != name:
             taken.add(name)

@@ -2,9 +2,9 @@
 
     python scripts/tools/run_pjrt.py FOLDER [--repeats 10]
 
-Needs JAX and `gpflow_ext/persistence/predict_jax.py` alone. For each program that `scripts.tools.lower` wrote there prints a JSON line: seconds to compile and of a
-call, the best of the repeats with the inputs on the device, and the largest difference from TensorFlow, relative to the
-largest entry of an output where that is above one.
+Needs JAX and `gpflow_ext/persistence/predict_jax.py` alone. For each program that `scripts.tools.lower` wrote there
+prints a JSON line: seconds to compile and of a call, the best of the repeats with the inputs on the device, and the
+largest difference from TensorFlow, relative to the largest entry of an output where that is above one.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def programs(folder: Path) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m scripts.tools.run_pjrt", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("folder", type=Path, help="what `scripts.tools.lower` wrote")
+    parser.add_argument("--repeats", type=int, default=3, help="timed calls of each (default: %(default)s)")
     options = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
     failed = 0
