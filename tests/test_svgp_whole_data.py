@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import gpflow_ext as gpx
+from gpflow_ext.svgp import anderson
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, (60, 1))
@@ -95,3 +96,16 @@ def test_weights_of_either_sign_are_followed():
         tape.watch(var)
         fit = tf.reduce_sum(model.likelihood.variational_expectations(X, mean, var, Y[::-1].copy()))
     assert float(tf.reduce_max(tape.gradient(fit, var))) > 1e-3
+
+
+def test_mixing_solves_a_linear_iteration_that_turns_and_creeps():
+    """Modes with rates of 0.999 and −1.2: the plain iteration diverges in the one, and hardly moves in the other."""
+    rates, x = tf.constant([0.999, -1.2, 0.3], tf.float64), tf.ones([3], tf.float64)
+    memory = anderson.empty(x)
+    for _ in range(6):
+        residual = rates * x - x
+        following = anderson.mixed(memory, x, residual, tf.constant(0.5, tf.float64))
+        memory, x = anderson.remember(memory, x, residual), following
+    assert float(tf.reduce_max(tf.abs(x))) < 1e-6
+    plain = anderson.mixed(anderson.empty(x), tf.ones_like(x), rates - 1.0, tf.constant(0.5, tf.float64))
+    np.testing.assert_allclose(plain, 0.5 + 0.5 * rates)

@@ -2,8 +2,9 @@
 
 At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` bring q(v) to the maximum of
 the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
-theorem), which L-BFGS climbs. A step has length 1, where it is a fixed-point iteration, and is halved where
-the bound does not rise. Weights wₙ may be negative, so that the optimum is also found where the likelihood is
+theorem), which L-BFGS climbs. The steps are mixed, see `svgp.anderson`, for a fixed-point iteration may turn
+round the optimum or creep along a ridge; one that does not raise the bound is taken again without memory, and
+then at half the length. Weights wₙ may be negative, so that the optimum is also found where the likelihood is
 not log-concave.
 """
 
@@ -20,8 +21,9 @@ import tensorflow as tf
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
+from gpflow_ext.svgp import anderson
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
-from gpflow_ext.svgp.whitened_normal import marginals, natural_step, precision
+from gpflow_ext.svgp.whitened_normal import marginals, moments, precision
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.loop import resolve_jit
@@ -31,7 +33,7 @@ from gpflow_ext.training.starts import Start, further_starts, number_of_starts
 
 STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
 _ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and natural-gradient steps in an evaluation, at most
-_FIRST, _LONGER = 0.5, 1.2  # length of the first step, and its growth while the violation falls
+_LENGTH = 0.5  # of the first steps
 _SHORTEST = 2.0**-10  # a length of a step below which the bound rises no more
 _ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
 _STATIONARITY = 1e-4, 1e-2  # in both
@@ -52,6 +54,10 @@ class Point(NamedTuple):
     pull: tf.Tensor  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
     gram: tf.Tensor  # Σₙ wₙ aₙaₙᵀ, [K, M, M]
     violation: tf.Tensor  # of the fixed point, in standard deviations of q and relative to its precision, []
+
+    def aim(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the natural parameters [M, K] and [K, M, M] to which a step of length 1 leads."""
+        return self.pull, tf.linalg.set_diag(self.gram, tf.linalg.diag_part(self.gram) + 1.0)
 
 
 class OptimalPosterior(tf.Module):
@@ -101,22 +107,28 @@ class OptimalPosterior(tf.Module):
         mean, root = (tf.convert_to_tensor(each) for each in (target.q_mu, target.q_sqrt))
         prec = precision(root)
         nat1 = products.matvec(prec, mean)
-        begin = self._at(prior, X, Y, nat1, tf.reverse(prec, [-1, -2]), mean, root)
 
-        def going(done: tf.Tensor, length: tf.Tensor, point: Point) -> tf.Tensor:
+        def going(done: tf.Tensor, length: tf.Tensor, point: Point, memory: anderson.Memory) -> tf.Tensor:
             return (done < steps) & (point.violation > tolerance) & (length >= _SHORTEST)
 
-        def turn(done: tf.Tensor, length: tf.Tensor, point: Point) -> tuple[tf.Tensor, tf.Tensor, Point]:
-            *parts, finite = natural_step(point.nat1, point.prec, point.gram, point.pull, length)
-            new = self._at(prior, X, Y, *parts)
+        def turn(
+            done: tf.Tensor, length: tf.Tensor, point: Point, memory: anderson.Memory
+        ) -> tuple[tf.Tensor, tf.Tensor, Point, anderson.Memory]:
+            x, r = _flat(point.nat1, point.prec), _flat(*point.aim())
+            nat1, prec = _apart(anderson.mixed(memory, x, r - x, length), point)
+            mean, root, finite = moments(nat1, prec)
+            new = self._at(prior, X, Y, nat1, prec, mean, root)
             least = point.value - rounding * tf.maximum(one, tf.abs(point.value))
             risen = finite & tf.math.is_finite(new.violation) & (new.value >= least)
-            pairs = zip(new, point, strict=True)
-            kept = (tf.ensure_shape(tf.where(risen, *pair), pair[1].shape) for pair in pairs)
-            calm = risen & (new.violation <= point.violation)
-            return done + 1, tf.where(calm, tf.minimum(one, _LONGER * length), 0.5 * length), Point(*kept)
+            plain = tf.equal(memory.count, 0)
+            kept = _either(risen, new, point)
+            memory = _either(risen, anderson.remember(memory, x, r - x), anderson.empty(x))
+            length = tf.where(plain & ~risen, 0.5 * length, length)
+            return done + 1, length, kept, memory
 
-        return tf.while_loop(going, turn, (tf.constant(0), _FIRST * one, begin))[2]
+        begin = self._at(prior, X, Y, nat1, tf.reverse(prec, [-1, -2]), mean, root)
+        memory = anderson.empty(_flat(begin.nat1, begin.prec))
+        return tf.while_loop(going, turn, (tf.constant(0), _LENGTH * one, begin, memory))[2]
 
     def _at(
         self,
@@ -140,6 +152,23 @@ class OptimalPosterior(tf.Module):
         pull = products.matvec(prior.A, by_mean + weight * (at - prior.mean))
         value = fit - _divergence(mean, root)
         return Point(nat1, prec, mean, root, value, pull, gram, _violation(gram, pull, mean, root))
+
+
+def _flat(nat1: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+    """Return natural parameters as one vector, of the precisions the lower triangles."""
+    return tf.concat([tf.reshape(part, [-1]) for part in (nat1, tf.linalg.band_part(prec, -1, 0))], axis=0)
+
+
+def _apart(vector: tf.Tensor, like: Point) -> tuple[tf.Tensor, tf.Tensor]:
+    """Undo `_flat`."""
+    split = tf.size(like.nat1)
+    return tf.reshape(vector[:split], like.nat1.shape), tf.reshape(vector[split:], like.prec.shape)
+
+
+def _either(condition: tf.Tensor, new: Any, old: Any) -> Any:
+    """Return the tuple of tensors ``new`` where a condition holds, else ``old``, in the shapes of this."""
+    pairs = zip(new, old, strict=True)
+    return type(old)(*(tf.ensure_shape(tf.where(condition, *pair), pair[1].shape) for pair in pairs))
 
 
 def _divergence(mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
@@ -169,10 +198,8 @@ class WholeData(tf.Module):
 
     Parameters
     ----------
-    target
-        The model as natural gradients see it.
-    model
-        The model.
+    target, model
+        The model as natural gradients see it, and itself.
     data
         X [N, D] and Y [N, P].
     variables
