@@ -49,8 +49,11 @@ def test_a_length_scale_for_each_input_is_started_twice() -> None:
     assert number_of_starts(laplace(problems.kernel()), None) == 1
     held = ard(1.0)
     assert number_of_starts(laplace(held), None) == 2
-    assert number_of_starts(laplace(held), None, np.zeros([500, 2])) == 5
-    assert number_of_starts(laplace(held), None, np.zeros([501, 2])) == 2
+    two = laplace(gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]))
+    assert number_of_starts(two, None, np.zeros([500, 2])) == 2
+    several = laplace(gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0, 1.0]))
+    assert number_of_starts(several, None, np.zeros([500, 3])) == 5
+    assert number_of_starts(several, None, np.zeros([501, 3])) == 2
     assert number_of_starts(laplace(held), 1) == 1
     gpflow.set_trainable(held.lengthscales, False)
     assert number_of_starts(laplace(held), None) == 1

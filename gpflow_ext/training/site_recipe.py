@@ -36,8 +36,8 @@ class SiteOptions:
     starts
         Starting points of the hyperparameters: the model's own, then those that the inputs suggest, then
         random ones; see `training.starts`. The first step climbs from each and keeps the best. By default
-        five where a kernel has a length scale for each input and there are at most 500 latent values, two
-        where there are more or where one is far from what the inputs suggest, else one.
+        five where a kernel has three length scales or more and there are at most 500 latent values, two where
+        it has several or one that is far from what the inputs suggest, else one.
     """
 
     site_updates: int = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from gpflow_ext.data import length_scales
 
 OWN, FROM_DATA = "the model's own", "length scales of the inputs"
 _DEVIATION = 2.0  # of the logarithm of a random factor
-_MANY, _FEW = 5, 500  # starts of several length scales, where there are no more latent values than this
+_MANY, _FEW = 5, 500  # starts of three length scales or more, where there are no more latent values than this
 _FAR = 8.0  # times the length scales that the inputs suggest, or a share of them
 
 
@@ -35,16 +36,18 @@ class Tried(NamedTuple):
 def number_of_starts(model: BayesianModel, given: int | None, X: Any = None) -> int:
     """Return how many are asked for; by default one, and two or five where one may not lead to the optimum.
 
-    The objective of a kernel with a length scale for each input has several optima, among which random starts
-    look where they cost little; with one length scale it hardly ever has. But far from the length scales that
-    inputs X [N, D] suggest a kernel may relate no two of them, or tell none apart, and the objective is flat.
+    The objective of a kernel with a length scale for each input has several optima, the more the more inputs
+    there are, among which random starts look where they cost little; with one length scale it hardly ever
+    has. But far from the length scales that inputs X [N, D] suggest a kernel may relate no two of them, or
+    tell none apart, and the objective is flat.
     """
     if given is not None:
         return given
-    several = any(part.ard and part.lengthscales.trainable for part in _stationary(model))
-    if several and X is not None and len(X) * (getattr(model, "num_latent_gps", None) or 1) <= _FEW:
+    lengths = [part.lengthscales for part in _stationary(model) if part.ard and part.lengthscales.trainable]
+    values = math.inf if X is None else len(X) * (getattr(model, "num_latent_gps", None) or 1)
+    if any(each.shape[0] > 2 for each in lengths) and values <= _FEW:
         return _MANY
-    return 1 + (several or _is_far(model, X))
+    return 1 + (bool(lengths) or _is_far(model, X))
 
 
 def _is_far(model: BayesianModel, X: Any) -> bool:
