@@ -94,12 +94,15 @@ def variables(saved: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def assert_same_run(
-    saved: dict[str, np.ndarray], single: gpflow.models.GPModel, objective: np.ndarray
+    saved: dict[str, np.ndarray],
+    single: gpflow.models.GPModel,
+    objective: np.ndarray,
+    rounding: float = 1e-10,
 ) -> None:
     """All sums are the same but for their order: rounding, grown in a few steps to 1e-14."""
-    np.testing.assert_allclose(saved["objective"], objective[saved["first_step"] :], rtol=1e-10)
+    np.testing.assert_allclose(saved["objective"], objective[saved["first_step"] :], rtol=rounding)
     for a, b in zip(variables(saved), single.variables, strict=True):
-        np.testing.assert_allclose(a, b.numpy(), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(a, b.numpy(), rtol=rounding, atol=rounding)
 
 
 @pytest.fixture(scope="module", name="run")
@@ -172,7 +175,8 @@ def test_two_devices_share_a_minibatch_as_one_has_it(mirrored: Path) -> None:
 def test_two_devices_share_a_minibatch_of_dual_sites_as_one_has_it(mirrored: Path, follow: bool) -> None:
     model, options = worker.robust_max(), {"recipe": "dual", "minibatch_size": 11, "follow": follow}
     result = gpx.fit(model, problems.classes(31), steps=4, **options)
-    assert_same_run(read(mirrored / f"dual, {follow}"), model, result.objective)
+    # Adam divides gradients by their own size: the first steps of small ones grow what is rounded.
+    assert_same_run(read(mirrored / f"dual, {follow}"), model, result.objective, rounding=1e-8)
 
 
 def kill_and_restart(folder: Path, dies: str) -> Path:

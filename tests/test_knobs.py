@@ -44,7 +44,12 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "ep": (_ep, None, {}),
     "ep lbfgs": (_ep, None, {"optimizer": "lbfgs", "hyper_updates": 3}),
     "robust_max": (_robust_max, DATA, {"minibatch_size": 8}),
-    "gprn": (_gprn, None, {"hyper_updates": 3, "factor_start": False}),  # which wins otherwise
+    "gprn": (_gprn, None, {"hyper_updates": 3, "factor_start": False}),
+    "gprn, its own start": (
+        _gprn,
+        None,
+        {"hyper_updates": 3, "factor_start": False, "independent_start": False, "moment_start": False},
+    ),
 }
 KNOBS = [
     ("kmm", {"hyper_updates": 5}),
@@ -60,11 +65,11 @@ KNOBS = [
     ("robust_max", {"seed": 1}),
     ("gprn", {"sweeps": 0}),
     pytest.param("gprn", {"joint": False}, marks=pytest.mark.slow),
-    pytest.param("gprn", {"factor_start": True}, marks=pytest.mark.slow),
+    pytest.param("gprn, its own start", {"factor_start": True}, marks=pytest.mark.slow),
     pytest.param("gprn", {"independent_start": False}, marks=pytest.mark.slow),
     pytest.param("gprn", {"moment_start": False}, marks=pytest.mark.slow),
 ]
-STEPS = {"gprn": 1, "ep lbfgs": 1}  # of a run; 4 of the others
+STEPS = {"gprn": 1, "gprn, its own start": 1, "ep lbfgs": 1}  # of a run; 4 of the others
 
 
 def _trace(run: str, **changed: Any) -> np.ndarray:

@@ -61,7 +61,7 @@ class CollapsedPosterior(tf.Module):
         if self._followed is None:
             sharded = {} if strategy is None else {"product": lambda Y: distribute.gram(strategy, Y).numpy()}
             patterns, pattern = summarise(outputs, **sharded, apart=apart)
-            self.data = (*patterns, draws)
+            self.data = (*patterns[:3], draws)
         else:
             pattern = np.arange(outputs.num_outputs, dtype=np.int32) * apart
             self.data = (draws,)

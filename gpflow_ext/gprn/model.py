@@ -159,7 +159,8 @@ class GPRNTensor(
         self.q: CollapsedPosterior | TensorPosterior
         if shape is None:
             self.q = CollapsedPosterior(Y, draws, prior, strategy, prior.scales is not None)
-            self.data = (X, Y.variable) if isinstance(Y, outputs.VariableOutputs) else (X, *self.q.patterns)
+            follows = isinstance(Y, outputs.VariableOutputs)
+            self.data = (X, Y.variable) if follows else (X, *self.q.patterns[:3])
         else:
             targets = Y.variable if isinstance(Y, outputs.VariableOutputs) else Y.gather(range(Y.num_outputs))
             self.data = (X, targets)
