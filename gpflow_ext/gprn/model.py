@@ -159,8 +159,7 @@ class GPRNTensor(
         self.q: CollapsedPosterior | TensorPosterior
         if shape is None:
             self.q = CollapsedPosterior(Y, draws, prior, strategy, prior.scales is not None)
-            follows = isinstance(Y, outputs.VariableOutputs)
-            self.data = (X, Y.variable) if follows else (X, *self.q.patterns[:3])
+            self.data = (X, Y.variable) if isinstance(Y, outputs.VariableOutputs) else (X, *self.q.data[:3])
         else:
             targets = Y.variable if isinstance(Y, outputs.VariableOutputs) else Y.gather(range(Y.num_outputs))
             self.data = (X, targets)
