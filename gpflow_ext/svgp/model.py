@@ -13,7 +13,7 @@ from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.numerics import batched
 from gpflow_ext.sites import Projection, latent, sparse_prior
 from gpflow_ext.sites.triangular_posterior import WhitenedPosterior
-from gpflow_ext.svgp.whitened_normal import marginals
+from gpflow_ext.svgp.whitened_normal import divergence, marginals
 
 
 class SVGPRobustMax(SVGP):
@@ -135,7 +135,4 @@ class SVGPRobustMax(SVGP):
 
     def prior_kl(self) -> tf.Tensor:
         """Return Σ_k KL[N(m_k, S_k) || N(0, I)], []. O(KM²)."""
-        q_mu, q_sqrt = tf.convert_to_tensor(self.q_mu), tf.convert_to_tensor(self.q_sqrt)
-        log_det = tf.reduce_sum(tf.math.log(tf.square(tf.linalg.diag_part(q_sqrt))))
-        trace = tf.reduce_sum(tf.square(q_sqrt)) + tf.reduce_sum(tf.square(q_mu))
-        return 0.5 * (trace - log_det - tf.cast(tf.size(q_mu), q_mu.dtype))
+        return divergence(tf.convert_to_tensor(self.q_mu), tf.convert_to_tensor(self.q_sqrt))

@@ -58,3 +58,10 @@ def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.
     root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
     mean = products.matvec(root, products.matvec(root, nat1, transpose=True))
     return mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))
+
+
+def divergence(mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+    """Return Σ_k KL[q(v_k) || N(0, I)] for E[v] [M, K] and R [K, M, M], []. O(KM²)."""
+    log_det = tf.reduce_sum(tf.math.log(tf.square(tf.linalg.diag_part(root))))
+    trace = tf.reduce_sum(tf.square(root)) + tf.reduce_sum(tf.square(mean))
+    return 0.5 * (trace - log_det - tf.cast(tf.size(mean), mean.dtype))

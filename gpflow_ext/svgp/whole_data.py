@@ -23,7 +23,7 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp import anderson
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
-from gpflow_ext.svgp.whitened_normal import marginals, moments, precision
+from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.loop import resolve_jit
@@ -91,7 +91,7 @@ class OptimalPosterior(tf.Module):
                 best = tf.nest.map_structure(tf.stop_gradient, self._settle(fixed, X, Y, steps, tolerance))
             mean, var = marginals(prior, best.mean, best.root)
             fit = target.scale(X) * tf.reduce_sum(target.expectations(X, Y, mean, var))
-            value = fit - _divergence(best.mean, best.root) + target.log_prior_density()
+            value = fit - divergence(best.mean, best.root) + target.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
         outcome = tf.stack([value, best.violation])
         finite = tf.reduce_all(tf.math.is_finite(outcome))
@@ -150,7 +150,7 @@ class OptimalPosterior(tf.Module):
         weight = -2.0 * by_var
         gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
         pull = products.matvec(prior.A, by_mean + weight * (at - prior.mean))
-        value = fit - _divergence(mean, root)
+        value = fit - divergence(mean, root)
         return Point(nat1, prec, mean, root, value, pull, gram, _violation(gram, pull, mean, root))
 
 
@@ -169,13 +169,6 @@ def _either(condition: tf.Tensor, new: Any, old: Any) -> Any:
     """Return the tuple of tensors ``new`` where a condition holds, else ``old``, in the shapes of this."""
     pairs = zip(new, old, strict=True)
     return type(old)(*(tf.ensure_shape(tf.where(condition, *pair), pair[1].shape) for pair in pairs))
-
-
-def _divergence(mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
-    """Return KL[N(mean, RRᵀ) || N(0, I)], the sum over the K latent functions, []."""
-    log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.abs(tf.linalg.diag_part(root))))
-    trace = tf.reduce_sum(tf.square(root)) + tf.reduce_sum(tf.square(mean))
-    return 0.5 * (trace - log_det - tf.cast(tf.size(mean), mean.dtype))
 
 
 def _violation(gram: tf.Tensor, pull: tf.Tensor, mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
