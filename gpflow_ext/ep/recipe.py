@@ -174,8 +174,8 @@ def _structured_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     unused = [name for name, value in given.items() if value not in (None, "lbfgs")]
     if unused:
         raise NotImplementedError(
-            f'prior="markov" and prior="vecchia" take no `{unused[0]}`: their expectation propagation is by adaptive sweeps, with '
-            "L-BFGS for the hyperparameters, on one device."
+            f'prior="{model.prior_name}" takes no `{unused[0]}`: its expectation propagation is by adaptive '
+            "sweeps, with L-BFGS for the hyperparameters, on one device."
         )
     names = "site_updates", "hyper_updates", "stationarity", "starts"
     chosen = SiteOptions(**{name: getattr(options, name) for name in names})

@@ -279,7 +279,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     def _check_whitened(self) -> None:
         if self.is_structured:
             raise NotImplementedError(
-                f'prior="{"markov" if self.is_markov else "vecchia"}" forms no matrix of N rows, and so no '
+                f'prior="{self.prior_name}" forms no matrix of N rows, and so no '
                 "whitened q(v): use `posterior` to predict, or the dense model."
             )
 

@@ -79,20 +79,20 @@ class HasStructure(HoldsData):
         self.structure = Structure(X, vecchia_check.scales(self.kernel, X.shape[1]), self.vecchia)
 
     @property
-    def has_neighbours(self) -> bool:
-        """Whether the prior is a Vecchia approximation."""
-        return self.vecchia is not None
+    def prior_name(self) -> str | None:
+        """What the prior is called, ``None`` for one of matrices."""
+        return "markov" if self.is_markov else None if self.vecchia is None else "vecchia"
 
     @property
     def is_structured(self) -> bool:
         """Whether the prior forms no matrix of N rows, and so cannot be whitened."""
-        return self.is_markov or self.has_neighbours
+        return self.prior_name is not None
 
     def _replace(self, X: checks.Array, Y: checks.Array) -> None:
-        if self.has_neighbours:
+        if self.vecchia is not None:
             vecchia_check.check(self.kernel, X, type(self).__name__)
         super()._replace(X, Y)
-        if self.has_neighbours:
+        if self.vecchia is not None:
             self.choose_neighbours()
 
     def _take_prior(self, prior: Any) -> None:

@@ -17,8 +17,8 @@ Array = npt.NDArray[Any]
 def misfit(kernel: Kernel, X: Any) -> str | None:
     """Say why a kernel and inputs X [N, D] have no Vecchia prior; return ``None`` where they have one.
 
-    The kernel is made of stationary ones, but ``Cosine``, by sums and products, with ``White`` and ``Constant``
-    beside them; equal inputs need a ``White`` among the terms of the sum.
+    The kernel is made of stationary ones, but ``Cosine``, by sums and products, with ``White`` and
+    ``Constant`` beside them; equal inputs need a ``White`` among the terms of the sum.
     """
     inputs = np.asarray(X)
     if latent.mixing(kernel) is not None:
@@ -31,8 +31,9 @@ def misfit(kernel: Kernel, X: Any) -> str | None:
         strangers = [leaf for leaf in leaves if not _fits(leaf)]
         if strangers:
             return (
-                f"{type(strangers[0]).__name__} does not fall with the distance, so that near data would not stand "
-                "for all: use Matérn kernels or other stationary ones, with White and Constant beside them"
+                f"{type(strangers[0]).__name__} does not fall with the distance, so that near data would "
+                "not stand for all: use Matérn kernels or other stationary ones, with White and Constant "
+                "beside them"
             )
         if not any(isinstance(leaf, Stationary) for leaf in leaves):
             return "none of its kernels is stationary: add a Matérn kernel"
@@ -41,8 +42,8 @@ def misfit(kernel: Kernel, X: Any) -> str | None:
             equal = len(inputs) - len(np.unique(read, axis=0))
             if equal:
                 return (
-                    f"{equal:,} of the {len(inputs):,} inputs repeat others, at which {type(part).__name__} has one "
-                    "and the same value: add a White kernel, or merge these rows"
+                    f"{equal:,} of the {len(inputs):,} inputs repeat others, at which {type(part).__name__} "
+                    "has one and the same value: add a White kernel, or merge these rows"
                 )
     return None
 

@@ -37,8 +37,8 @@ def coefficients(
 def gram(kernel: gpflow.kernels.Kernel, X: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
     """Return the covariances within sets of places X [N, k, D], [S, N, k, k], in double precision.
 
-    Where ``there`` [N, k] is zero there is no place: covariance zero, variance one. Only differences of inputs
-    count, so that those from the first are taken, which loses no digits.
+    Where ``there`` [N, k] is zero there is no place: covariance zero, variance one. Only differences of
+    inputs count, so that those from the first are taken, which loses no digits.
     """
     K = tf.cast(latent.gram(kernel, X - X[:, :1]), DTYPE)
     both = there[:, :, None] * there[:, None, :]

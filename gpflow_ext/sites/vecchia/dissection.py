@@ -1,4 +1,4 @@
-"""Nested dissection of the data: in what order, and in which dense matrices, a sparse precision is factorised.
+"""Nested dissection of the data: in what order and dense blocks a sparse precision is factorised.
 
 The precision BᵀD⁻¹B of a Vecchia approximation couples the members of each clique, a datum with its
 neighbours. Halving the data by a coordinate again and again leaves sets that only the separators between them
@@ -9,6 +9,7 @@ which elimination couples them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,14 +28,16 @@ class Level(NamedTuple):
     own: Array  # the data that a node eliminates, [nodes, o]
     boundary: Array  # those of nodes above that it is coupled to, [nodes, b]
     above: Array  # the places of the boundary in the parent's own and boundary, [nodes, b]
-    below: Array  # the places of a node's own and boundary in each child's boundary, b of those if not there, [nodes, 2, o + b]
+    below: (
+        Array  # those of own and boundary in each child's boundary, its width if not there, [nodes, 2, o + b]
+    )
 
 
 class Tree(NamedTuple):
     """What the factorisation needs of the couplings."""
 
     levels: tuple[Level, ...]
-    entries: Array  # where, in the panels of all levels, each pair of a clique lies, [N, pairs]; one beyond where none
+    entries: Array  # where each pair of a clique lies in the panels, one beyond where none, [N, pairs]
     diagonal: Array  # where the padding of ``own`` has its diagonal, [padded]
 
 
@@ -76,7 +79,7 @@ def dissect(
         own.append(table)
         keys.append(above_keys)
         boundaries.append(_table(above_keys // N, above_keys % N, 2**k, N))
-        check([(*o.shape, b.shape[1]) for o, b in zip(own, boundaries, strict=True)])
+        check([(len(o), o.shape[1], b.shape[1]) for o, b in zip(own, boundaries, strict=True)])
     own, boundaries, keys = own[::-1], boundaries[::-1], keys[::-1]
     places = _Places(level, node, place, own, keys, N)
     levels = []
@@ -123,7 +126,7 @@ def _halves(points: Array, part: Array, parts: int) -> Array:
     side = np.zeros(len(points), int)
     members = np.argsort(part, kind="stable")
     ends = np.searchsorted(part[members], np.arange(parts + 1))
-    for start, end in zip(ends[:-1], ends[1:], strict=True):
+    for start, end in itertools.pairwise(ends):
         some = members[start:end]
         if len(some) > 1:
             along = points[some][:, np.ptp(points[some], axis=0).argmax()]
@@ -179,7 +182,7 @@ class _Places:
         self.offsets = np.concatenate([[0], np.cumsum(sizes)])
 
     def boundary(self, k: int, node: Array, datum: Array) -> Array:
-        """Return the places of data in the boundaries of nodes at level k, their width where they are not there."""
+        """Return the places of data in the boundaries of nodes at level k, the width where not there."""
         wanted = node * self.N + datum
         at = np.searchsorted(self.keys[k], wanted)
         there = (datum < self.N) & (np.append(self.keys[k], -1)[at] == wanted)

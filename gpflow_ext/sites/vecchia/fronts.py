@@ -1,17 +1,17 @@
 """The Cholesky factor of a sparse precision in dense blocks, along the tree of a nested dissection.
 
-A node eliminates the data of its own, o, and passes on what that says of its boundary b (the multifrontal method
-of Duff & Reid 1983), from the leaves to the root:
+A node eliminates the data of its own, o, and passes on what that says of its boundary b, from the leaves to
+the root (the multifrontal method of Duff & Reid 1983):
 
     A_oo = RRᵀ    X = R⁻¹A_ob    A_bb ← A_bb − XᵀX
 
-All nodes of a level go side by side, filled up to one size with ones on the diagonal. The inverse at all entries
-where A or the factor has any (Takahashi, Fagan & Chin 1973) goes back, from the root to the leaves:
+All nodes of a level go side by side, filled up to one size with ones on the diagonal. The inverse at all
+entries of the factor (Takahashi, Fagan & Chin 1973) goes back, from the root to the leaves:
 
     G = R⁻ᵀX    V_bo = −V_bb Gᵀ    V_oo = R⁻ᵀR⁻¹ + G V_bb Gᵀ
 
-A panel [nodes, L, o + b, o] is what a node holds of A, or of V: the columns of its own data, of which A needs the
-lower triangle. Panels of all levels, one after the other, are a vector, [entries, L].
+A panel [nodes, L, o + b, o] is what a node holds of A, or of V: the columns of its own data, of which A needs
+the lower triangle. Panels of all levels, one after the other, are a vector, [entries, L].
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ def inverse(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...]) -> tf.Tensor
             V = _seen_from_below(front, level)
             across = -tf.matmul(V, G, transpose_b=True)
             panel = tf.concat([own - tf.matmul(G, across), across], axis=2)
-            front = tf.concat(
-                [panel, tf.concat([tf.linalg.matrix_transpose(across), V], axis=2)], axis=3
-            )
+            front = tf.concat([panel, tf.concat([tf.linalg.matrix_transpose(across), V], axis=2)], axis=3)
         found.append(tf.reshape(tf.transpose(panel, [0, 2, 3, 1]), [-1, sizes(panel)[1]]))
     return tf.concat(found, axis=0)
 

@@ -40,7 +40,7 @@ def order(points: Array, ordering: str, seed: int) -> Array:
 
 
 def nearest_before(points: Array, most: int) -> Array:
-    """Return the numbers of the nearest points before each, nearest first, [N, most], −1 where they are fewer.
+    """Return the nearest points before each, nearest first, [N, most], −1 where they are fewer.
 
     O(N log N): a tree of the first points serves the next ones, as many again.
     """

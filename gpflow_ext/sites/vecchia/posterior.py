@@ -41,9 +41,9 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
 
         mean μ* + aᵀ(m − μ)_c        variance D + aᵀV_c a
 
-    Means and variances at the data are exact. The correlations in V_c are those of (K_c⁻¹ + Λ_c)⁻¹: what the data
-    beyond c say of them is left out. O(ND + k³) for a place with its k neighbours. ``update_cache`` reads the
-    model again.
+    Means and variances at the data are exact. The correlations in V_c are those of (K_c⁻¹ + Λ_c)⁻¹: what the
+    data beyond c say of them is left out. O(ND + k³) for a place with its k neighbours. ``update_cache``
+    reads the model again.
     """
 
     def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
@@ -52,7 +52,7 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
-        """Return X [N, D], and m − μ, V and Λ at each datum, [N, L], in double precision, and the scales [D]."""
+        """Return X [N, D], then m − μ, V and Λ at each datum, [N, L], in double precision, and the scales."""
         prior, current = self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         shift = factor.solve(current.nat1 - current.prec * prior.mean).shift
@@ -91,7 +91,8 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
         most = min(self._model.structure.num_neighbours + 1, self._model.structure.num_data)
         near = nearest(X / tf.cast(scales, X.dtype), new / tf.cast(scales, X.dtype), most)
         places = tf.concat([new[:, None], tf.gather(X, near)], axis=1)
-        K = conditionals.gram(self.kernel, places, tf.ones(tf.shape(places)[:2], DTYPE))  # [S, R, k + 1, k + 1]
+        there = tf.ones(tf.shape(places)[:2], DTYPE)
+        K = conditionals.gram(self.kernel, places, there)  # [S, R, k + 1, k + 1]
         k, K = K[..., 1:, :1], K[..., 1:, 1:]
         prior = tf.cast(latent.variances(self.kernel, new), DTYPE)  # [R, S]
         K += gpflow.default_jitter() * tf.eye(most, dtype=DTYPE)

@@ -95,8 +95,8 @@ class Vecchia(NamedTuple):
     def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
         """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites).
 
-        Its gradient is that of E_q[log p(f)] with q held (Fisher's identity), which needs the covariances within
-        cliques alone; α for μ (docs/derivations.md, section 3).
+        Its gradient is that of E_q[log p(f)] with q held (Fisher's identity), which needs the covariances
+        within cliques alone; α for μ (docs/derivations.md, section 3).
         """
         held = tf.nest.map_structure(tf.stop_gradient, self)
         known = held.factorise(sites.prec) if factor is None else factor

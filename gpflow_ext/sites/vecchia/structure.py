@@ -1,4 +1,4 @@
-"""What a Vecchia prior is made of that no hyperparameter moves: order, neighbours, the tree of the elimination."""
+"""What of a Vecchia prior no hyperparameter moves: the order, the neighbours, the tree of the elimination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
 
 
-@dataclass(frozen=True)
+@dataclass
 class VecchiaOptions:
     """How a Vecchia prior approximates the process; ``prior="vecchia"`` has the defaults.
 
@@ -59,7 +59,7 @@ class Structure(tf.Module):
 
     Raises
     ------
-    MemoryError
+    ValueError
         Where the factor would take more than `LARGEST` bytes.
     """
 
@@ -82,10 +82,8 @@ class Structure(tf.Module):
     def tree(self) -> TreeAt:
         """Return the tree as tensors."""
         levels = tuple(fronts.LevelAt(*map(tf.convert_to_tensor, level)) for level in self.levels)
-        return TreeAt(*map(tf.convert_to_tensor, (self.cliques,)), levels, *self._at())
-
-    def _at(self) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.convert_to_tensor(self.entries), tf.convert_to_tensor(self.diagonal)
+        cliques, entries, diagonal = map(tf.convert_to_tensor, (self.cliques, self.entries, self.diagonal))
+        return TreeAt(cliques, levels, entries, diagonal)
 
     @property
     def num_neighbours(self) -> int:
@@ -114,7 +112,7 @@ def _check_pairs(N: int, clique: int) -> None:
 
 
 def _check_memory(shapes: list[tuple[int, int, int]]) -> None:
-    """Raise where panels of (nodes, o, b), their inverse and the largest level's fronts take too much memory."""
+    """Raise where panels of (nodes, o, b), their inverse and the largest fronts take too much memory."""
     panels = sum(nodes * (o + b) * o for nodes, o, b in shapes)
     front = max(nodes * (o + b) ** 2 for nodes, o, b in shapes)
     _refuse(8 * (5 * panels + 3 * front), "the factor of their precision")
@@ -122,7 +120,7 @@ def _check_memory(shapes: list[tuple[int, int, int]]) -> None:
 
 def _refuse(size: int, what: str) -> None:
     if size > LARGEST:
-        raise MemoryError(
+        raise ValueError(
             f'prior="vecchia" would take some {size / 2**30:.0f} GiB for {what}, of at most '
             f"{LARGEST / 2**30:.0f}: give it fewer neighbours, VecchiaOptions(neighbours=...), or use "
             "`inducing_variable`. Inputs of many columns need inducing points in any case: no separator "
