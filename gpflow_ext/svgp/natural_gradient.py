@@ -31,6 +31,7 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp.whitened_normal import natural_step, precision
 from gpflow_ext.training.distribute import Shards, total
+from gpflow_ext.training.gradient import Minibatches
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
 
@@ -106,6 +107,14 @@ class AscentUpdates(tf.Module):
             self.nat1 = tf.Variable(tf.zeros([M, K], dtype), trainable=False)
             self.prec = tf.Variable(tf.zeros([K, M, M], dtype), trainable=False)
 
+    @property
+    def of_q(self) -> list[tf.Variable]:
+        """The variables of q that the optimiser does not move, and what follows them."""
+        if not self._natural:
+            return []
+        parts = (self._target.q_mu, self._target.q_sqrt)
+        return [*(part.unconstrained_variable for part in parts), self.nat1, self.prec]
+
     def start(self) -> tf.Tensor:
         """Take the natural parameters from q; return nothing, []. O(KM³)."""
         prec = precision(tf.convert_to_tensor(self._target.q_sqrt))
@@ -135,6 +144,61 @@ class AscentUpdates(tf.Module):
     def step_held(self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """Do a step that leaves the hyperparameters; see `step`."""
         return self._step(X, Y, least, length, self._q)
+
+    def steps(
+        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, lengths: tf.Tensor
+    ) -> tf.Tensor:
+        """Do steps on minibatches until one is not sound.
+
+        Parameters
+        ----------
+        rows
+            Those of each minibatch, [S, B].
+        X, Y
+            The data, [N, D] and [N, 1].
+        least
+            See `step`.
+        lengths
+            γ of each step, [S].
+
+        Returns
+        -------
+            The mean of the bounds before the steps, whether all were done, and how many rows of each
+            minibatch were classified as their labels say, [2 + S].
+        """
+        return self._steps(rows, X, Y, least, lengths, self.moved)
+
+    def steps_held(
+        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, lengths: tf.Tensor
+    ) -> tf.Tensor:
+        """Do steps that leave the hyperparameters; see `steps`."""
+        return self._steps(rows, X, Y, least, lengths, self._q)
+
+    def _steps(
+        self,
+        rows: tf.Tensor,
+        X: tf.Tensor,
+        Y: tf.Tensor,
+        least: tf.Tensor,
+        lengths: tf.Tensor,
+        moving: Sequence[tf.Variable],
+    ) -> tf.Tensor:
+        number = lengths.shape[0]
+
+        def turn(k: tf.Tensor, _: tf.Tensor, values: tf.Tensor, correct: tf.Tensor) -> Any:
+            batch = (tf.gather(part, rows[k]) for part in (X, Y))
+            value, *flags, right = tf.unstack(self._step(*batch, least, lengths[k], moving))
+            at = tf.one_hot(k, number, dtype=value.dtype)
+            return k + 1, tf.reduce_all([flag > 0.0 for flag in flags]), values + value, correct + right * at
+
+        none = tf.zeros([], lengths.dtype)
+        _, sound, values, correct = tf.while_loop(
+            lambda k, sound, *_: sound & (k < number),
+            turn,
+            (0, tf.constant(True), none, tf.zeros_like(lengths)),
+            parallel_iterations=1,
+        )
+        return tf.concat([[values / number, tf.cast(sound, none.dtype)], correct], axis=0)
 
     def _step(
         self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor, moving: Sequence[tf.Variable]
@@ -250,6 +314,9 @@ class MinibatchAscent(tf.Module):
         XLA; ``None`` means on GPU and TPU only.
     updates
         What is compiled.
+    several
+        Minibatches of arrays, and how many steps on them one call does in the place of a step on what
+        ``read`` returns; ``hold`` is a multiple, and ``concave``.
     """
 
     def __init__(
@@ -265,8 +332,10 @@ class MinibatchAscent(tf.Module):
         shards: Shards | None = None,
         jit_compile: bool | None = None,
         updates: type[AscentUpdates] = AscentUpdates,
+        several: tuple[Minibatches, int] | None = None,
     ) -> None:
         super().__init__()
+        self._batches, self._per_call = (None, 1) if several is None else several
         self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
         self._concave, self._dtype = concave, target.q_mu.dtype
         self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
@@ -280,9 +349,9 @@ class MinibatchAscent(tf.Module):
 
     @property
     def state(self) -> list[tf.Variable]:
-        """See `Solver`: what the optimiser moves and keeps; q moves only where it is sound."""
-        moved = self._updates.moved
-        return [*moved, *([] if self._optimizer is None else self._optimizer.variables)]
+        """See `Solver`: what the optimiser moves and keeps; q moves only where a step is sound."""
+        moved = [*self._updates.moved, *([] if self._optimizer is None else self._optimizer.variables)]
+        return moved if self._per_call == 1 else [*moved, *self._updates.of_q]
 
     def start(self) -> Progress:
         """See `Solver`: the natural parameters are taken from q anew."""
@@ -295,6 +364,8 @@ class MinibatchAscent(tf.Module):
         step = int(self.steps)
         if self._gamma is not None and step == 0:
             self.start()
+        if self._per_call > 1:
+            return self._several(step)
         method = self._updates.step_held if step < self._hold else self._updates.step
         X, Y = self._read()
         length = tf.constant(0.0 if self._gamma is None else self._gamma(step), self._dtype)
@@ -308,7 +379,30 @@ class MinibatchAscent(tf.Module):
             self.fallbacks.assign_add(1)
         else:
             return Progress(math.nan)
-        weight = 1.0 / min(step + 1, 50)
-        self.accuracy.assign_add(weight * (correct / int(X.shape[0]) - self.accuracy))
-        self.steps.assign_add(1)
+        self._count(step, [correct / int(X.shape[0])])
         return Progress(value)
+
+    def _several(self, step: int) -> Progress:
+        """Do several steps in one call; the objective is the mean of theirs, NaN where one failed."""
+        assert self._batches is not None
+        method = self._updates.steps_held if step < self._hold else self._updates.steps
+        lengths = [0.0 if self._gamma is None else self._gamma(step + k) for k in range(self._per_call)]
+        rows, least = self._batches.rows(self._per_call), tf.constant(0.0, self._dtype)
+        outcome = self._compiled(
+            method, rows, *self._batches.data, least, tf.constant(lengths, self._dtype)
+        )
+        value, sound, *correct = outcome.numpy().tolist()
+        if not sound:
+            return Progress(math.nan)
+        self._count(step, [number / int(rows.shape[1]) for number in correct])
+        return Progress(value)
+
+    def _count(self, step: int, shares: Sequence[float]) -> None:
+        """Take note of the steps that were done, by what share of each minibatch was classified rightly."""
+        kept, added = 1.0, 0.0
+        for share in shares:
+            step += 1
+            weight = 1.0 / min(step, 50)
+            kept, added = (1.0 - weight) * kept, (1.0 - weight) * added + weight * share
+        self.accuracy.assign(kept * self.accuracy + added)
+        self.steps.assign(step)
