@@ -160,4 +160,3 @@ def test_steps_that_no_call_can_hold_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         gpx.fit(build(), None if build is _sparse_ep else (X, Y), steps=1, progress=False, **options)
-

@@ -187,7 +187,7 @@ class StochasticMatcher(tf.Module):
         return np.nan, 0
 
     def _take_several(self, first: int, count: int) -> tuple[float, int]:
-        """Do some of the epoch's minibatches in one call; return the mean objective and how many were done."""
+        """Do some of the epoch's minibatches in one call; return the mean objective and how many it did."""
         rows = self._target.rows
         assert isinstance(rows, ArrayRows)
         self._batches = None

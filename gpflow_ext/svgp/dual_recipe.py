@@ -15,7 +15,8 @@ from gpflow.models import SVGP
 from gpflow_ext.data import checks
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.dual import DualUpdates
-from gpflow_ext.svgp.natural_gradient import AscentUpdates, MinibatchAscent
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
+from gpflow_ext.svgp.natural_gradient import AscentUpdates
 from gpflow_ext.svgp.recipe import batch_shards, per_call, reader, several
 from gpflow_ext.svgp.svi import check_size
 from gpflow_ext.svgp.whitened import WhitenedSVGP

@@ -19,8 +19,9 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import CHUNK
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.early_stopping import EarlyStopping
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.model import SVGPRobustMax
-from gpflow_ext.svgp.natural_gradient import Minibatch, MinibatchAscent
+from gpflow_ext.svgp.natural_gradient import Minibatch
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import Minibatches, check_per_call, next_minibatch
@@ -296,7 +297,7 @@ def several(
 
 
 def per_call(steps_per_call: int) -> dict[str, int]:
-    """Return what a resumed run must share, beside what it had to before there were several steps in a call."""
+    """Return what a resumed run must share where a call does several steps."""
     return {} if steps_per_call == 1 else {"steps_per_call": steps_per_call}
 
 

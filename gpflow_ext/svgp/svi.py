@@ -15,7 +15,7 @@ from gpflow.keras import tf_keras
 from gpflow.models import SVGP
 
 from gpflow_ext.data import checks
-from gpflow_ext.svgp.natural_gradient import MinibatchAscent
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.sag import StochasticAverageGradient
 from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved

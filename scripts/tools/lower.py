@@ -59,7 +59,10 @@ LOOSER: dict[tuple[str, str, str], float] = {
     ("GPRNTensor, tensor", "NetworkUpdates.descend", "float64"): 1e-10,
     ("GPRNTensor, tensor", "NetworkUpdates.descend", "float32"): 0.1,
     # Eigenvectors are what they are but for their signs.
-    **{("GPRNTensor, profiled", "ProfiledObjective.locate", each): math.inf for each in ("float64", "float32")},
+    **{
+        ("GPRNTensor, profiled", "ProfiledObjective.locate", each): math.inf
+        for each in ("float64", "float32")
+    },
     # Iterations to a fixed point go on from each other's rounding.
     ("SparseEP, classes", "Evidence.evaluate", "float64"): 1e-8,
     ("SparseEP, classes", "Evidence.evaluate", "float32"): 1e-3,
