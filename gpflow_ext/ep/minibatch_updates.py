@@ -229,7 +229,7 @@ class MinibatchUpdates:
 
         def turn(k: tf.Tensor, attempt: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, ...]:
             share = tf.pow(tf.constant(0.5, length.dtype), tf.cast(attempt, length.dtype))
-            batch = (tf.gather(part, rows[k]) for part in (X, Y))
+            batch = tf.gather(X, rows[k]), tf.gather(Y, rows[k])
             value, sound = tf.unstack(self.take(rows[k], *batch, share * length, share, N))
             done = sound > 0.0
             value = tf.where(done, value, tf.zeros_like(value))

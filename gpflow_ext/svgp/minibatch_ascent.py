@@ -62,7 +62,8 @@ class MinibatchAscent(tf.Module):
         several: tuple[Minibatches, int] | None = None,
     ) -> None:
         super().__init__()
-        self._batches, self._per_call = (None, 1) if several is None else several
+        self._batches: Minibatches | None = None if several is None else several[0]
+        self._per_call = 1 if several is None else several[1]
         self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
         self._concave, self._dtype = concave, target.q_mu.dtype
         self._updates = updates(target, hypers, optimizer, gamma is not None, shards)

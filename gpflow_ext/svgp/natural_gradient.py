@@ -181,7 +181,7 @@ class AscentUpdates(tf.Module):
         number = lengths.shape[0]
 
         def turn(k: tf.Tensor, _: tf.Tensor, values: tf.Tensor, correct: tf.Tensor) -> Any:
-            batch = (tf.gather(part, rows[k]) for part in (X, Y))
+            batch = tf.gather(X, rows[k]), tf.gather(Y, rows[k])
             value, *flags, right = tf.unstack(self._step(*batch, least, lengths[k], moving))
             at = tf.one_hot(k, number, dtype=value.dtype)
             return k + 1, tf.reduce_all([flag > 0.0 for flag in flags]), values + value, correct + right * at
