@@ -50,7 +50,7 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
-        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient dual model whitened vi_means whole_data recipe svi dual_recipe gpflow_models",
+        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal conditional profiled sampled tensor collapsed members renewal posterior draws "
         "model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
