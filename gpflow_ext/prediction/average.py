@@ -39,7 +39,7 @@ class ModelAverage(GPModel):
     """
 
     def __init__(self, members: Sequence[GPModel], weights: npt.ArrayLike) -> None:
-        shares = np.asarray(weights, gpflow.default_float())
+        shares: npt.NDArray[Any] = np.asarray(weights, gpflow.default_float())
         if not members or shares.shape != (len(members),):
             raise ValueError(
                 f"weights must be one for each of {len(members)} models; its shape is {shares.shape}"
