@@ -68,8 +68,8 @@ class Journal:
     def _commit(self, record: Record) -> str | None:
         """Return the commit that a record is of: that of the last environment before it."""
         place = next(n for n, each in enumerate(self.records) if each is record)
-        before = (each["environment"] for each in reversed(self.records[:place]) if "environment" in each)
-        return next(before, {}).get("commit")
+        before = [each["environment"] for each in self.records[:place] if "environment" in each]
+        return before[-1].get("commit") if before else None
 
     def _drop(self, old: list[Record]) -> None:
         """Leave out records, and environments of which no record is left."""
