@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
+from gpflow_ext.features.kernel import input_widths
 from gpflow_ext.prediction.classes import class_probabilities
 
 from . import raw_rows, stablehlo
@@ -244,6 +245,8 @@ def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) ->
     dtype = dtypes[0] if dtypes else gpflow.default_float()
     held = _training_inputs(model, None, dtype)
     arrays = [held] if held is not None else [each.Z for each in model.submodules if checks.are_inputs(each)]
+    if not arrays:
+        arrays = [np.zeros([1, width]) for width in input_widths(model)]
     if not arrays and example is not None:
         arrays = [np.asarray(example)]
     width = arrays[0].shape[-1] if arrays else None

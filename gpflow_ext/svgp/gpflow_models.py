@@ -8,6 +8,7 @@ from typing import Any
 
 from gpflow.models import SVGP, BayesianModel
 
+from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.natural_gradient import MinibatchAscent
 from gpflow_ext.svgp.recipe import decaying, reader, step_lengths
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
@@ -37,12 +38,15 @@ class GPflowOptions:
         A tf_keras optimiser that moves everything, as in the recipe "adam".
     starts
         Starting points of L-BFGS on all data; see `training.site_recipe.SiteOptions`.
+    start
+        ``"labels"``: q of a whitened ``SVGP`` starts from regression on the labels, see `svgp.labels`.
     """
 
     minibatch_size: int | None = None
     decay_steps: int | None = 1000
     optimizer: Any = None
     starts: int | None = None
+    start: str | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -64,8 +68,10 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     if options.optimizer is not None:
         return _adam(model, run, options.minibatch_size, options.optimizer)
     arrays, batches = training_data(model, run.data, options.minibatch_size, run.seed)
+    started = start_as_asked(model, arrays, options.start, run.seed)
     if batches is not None:
-        return _on_minibatches(model, run, options, arrays, batches)
+        plan = _on_minibatches(model, run, options, arrays, batches)
+        return dataclasses.replace(plan, settings={**plan.settings, **started})
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
     if arrays is not None and _is_whitened(model, num_data):
         return whole_data_plan(WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts)
