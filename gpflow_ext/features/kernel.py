@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Protocol
 
 import gpflow
@@ -50,11 +49,13 @@ class Feature(Kernel):
         For a k₀ of several outputs, or features that do not say how wide they are.
     """
 
-    def __init__(self, kernel: Kernel, features: Features, active_dims: Any = None, name: str | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, features: Features, active_dims: Any = None, name: str | None = None
+    ) -> None:
         super().__init__(active_dims=active_dims, name=name)
         if not isinstance(kernel, Kernel) or isinstance(kernel, gpflow.kernels.MultioutputKernel):
             raise ValueError(
-                f"`kernel` must be a kernel of one output; got {type(kernel).__name__}. For several outputs put "
+                f"`kernel` must be a kernel of one output; got {type(kernel).__name__}. For several put "
                 "Feature kernels into SharedIndependent or SeparateIndependent."
             )
         for width in ("num_inputs", "num_features"):
@@ -77,14 +78,14 @@ class Feature(Kernel):
 class InducingFeatures(InducingPointsBase):
     """Inducing variables u = f at features Z [M, D'], for kernels that are `Feature` kernels or made of them.
 
-    The Gaussian process as a function of φ(x) is a process on the space of features, and u are its values
+    The Gaussian process as a function of φ(x) is one on the space of features, and u are its values
     there: Z need not be the features of any input, and φ is taken of the data alone. As for GPflow's inducing
     points, ``White`` is part of K_uu.
     """
 
 
 def on_features(kernel: Kernel) -> tuple[Kernel, Feature]:
-    """Return a kernel as one on the features themselves, with the same parameters, and a `Feature` part of it.
+    """Return a kernel as one on features, with the same parameters, and a `Feature` part of it.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def on_features(kernel: Kernel) -> tuple[Kernel, Feature]:
     first = found[0]
     for other in found[1:]:
         if other.features is not first.features or not _equal(other.active_dims, first.active_dims):
-            raise ValueError("The Feature parts of the kernel are on different features: give all the same object.")
+            raise ValueError("The Feature parts of the kernel are on different features: give one object.")
     return made, first
 
 
@@ -113,8 +114,8 @@ def _on_features(kernel: Kernel, found: list[Feature]) -> Kernel:
     if isinstance(kernel, Combination):
         return sharing(kernel, kernels=[_on_features(part, found) for part in kernel.kernels])
     raise ValueError(
-        f"{type(kernel).__name__} looks at the inputs themselves: make it a part of gpflow_ext.kernels.Feature, or use "
-        "inducing points in the space of the inputs."
+        f"{type(kernel).__name__} looks at the inputs themselves: make it part of a kernels.Feature, "
+        "or use inducing points in the space of the inputs."
     )
 
 
@@ -147,4 +148,4 @@ def _gram(points: InducingFeatures, kernel: Kernel, *, jitter: float = 0.0) -> t
 def _cross(points: InducingFeatures, kernel: Kernel, X: Any) -> tf.Tensor:
     """Return K_uf at X [N, D], [M, N]."""
     alone, part = on_features(kernel)
-    return alone(points.Z, part.features(part.slice(X)[0]))
+    return alone(points.Z, part.features(part.slice(X, None)[0]))

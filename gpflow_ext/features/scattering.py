@@ -80,7 +80,7 @@ class Scattering(tf.Module):
         self.is_fitted = dims is None
         if dims is not None:
             if not 1 <= dims <= self.num_raw:
-                raise ValueError(f"`dims` must be from 1 to {self.num_raw}, the number of coordinates; got {dims}.")
+                raise ValueError(f"`dims` must be from 1 to {self.num_raw}, the coordinates; got {dims}.")
             self.mean = tf.Variable(tf.zeros([self.num_raw]), trainable=False)
             self.axes = tf.Variable(tf.zeros([self.num_raw, dims]), trainable=False)
 
@@ -88,8 +88,8 @@ class Scattering(tf.Module):
         least = 2**self.scales
         if len(self.shape) != 2 or self.scales < 1 or self.angles < 1 or min(self.shape) < least:
             raise ValueError(
-                "`scales` and `angles` must be at least 1, and `shape` the height and width of the images, each at "
-                f"least 2**scales; got {self.scales}, {self.angles} and {self.shape}."
+                "`scales` and `angles` must be at least 1, and `shape` the height and width of the images, "
+                f"each at least 2**scales; got {self.scales}, {self.angles} and {self.shape}."
             )
         if self.order not in (1, 2) or (self.order == 2 and self.scales < 2):
             raise ValueError(
@@ -117,7 +117,9 @@ class Scattering(tf.Module):
         if len(images) < self.dims:
             raise ValueError(f"`fit` needs at least dims = {self.dims} images; got {len(images)}.")
         if len(images) > _LEARNT_FROM:
-            images = images[np.sort(np.random.default_rng(seed).choice(len(images), _LEARNT_FROM, replace=False))]
+            images = images[
+                np.sort(np.random.default_rng(seed).choice(len(images), _LEARNT_FROM, replace=False))
+            ]
         if not np.isfinite(images).all() or images.min() < 0.0:
             raise ValueError(
                 "Images must be finite and not negative, their background 0: give pixels as they are, not "
@@ -196,14 +198,16 @@ class Scattering(tf.Module):
         if rows.shape[1:] == self.shape:
             rows = rows.reshape(len(rows), -1)
         if rows.ndim != 2:
-            raise ValueError(f"Images must be [N, {self.num_inputs}] or {['N', *self.shape]}; got {rows.shape}.")
+            raise ValueError(
+                f"Images must be [N, {self.num_inputs}] or {['N', *self.shape]}; got {rows.shape}."
+            )
         self._check_width(rows.shape)
         return rows
 
     def _check_width(self, shape: Any) -> None:
         if shape[-1] != self.num_inputs:
             raise ValueError(
-                f"Images of {self.shape[0]} x {self.shape[1]} pixels have {self.num_inputs} columns; got {shape[-1]}."
+                f"Images of the shape {self.shape} have {self.num_inputs} columns; got {shape[-1]}."
             )
 
 
@@ -236,8 +240,12 @@ def _in_chunks(method: Any, images: tf.Tensor) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
 
-def _bank(source: tuple[Axis, Axis], target: tuple[Axis, Axis], j: int, angles: int) -> tuple[Array, list[list[int]]]:
+def _bank(
+    source: tuple[Axis, Axis], target: tuple[Axis, Axis], j: int, angles: int
+) -> tuple[Array, list[list[int]]]:
     """Return the wavelets of a scale and the padding of ``tf.nn.conv2d`` that goes with them."""
-    down, across = (wavelets.taps(a, b, wavelets.morlet_radius(j)) for a, b in zip(source, target, strict=True))
+    down, across = (
+        wavelets.taps(a, b, wavelets.morlet_radius(j)) for a, b in zip(source, target, strict=True)
+    )
     bank = wavelets.morlets(down.offsets, across.offsets, j, angles, source[0].spacing)
     return bank, [[0, 0], list(down.padding), list(across.padding), [0, 0]]

@@ -60,7 +60,7 @@ class Twin:
             self.model, self.data = sharing(model, **changed), rows
 
     def rows(self, data: Any) -> Any:
-        """Return data (X [N, D], Y [N, P]) with φ(X) in place of X, or as they are where the twin is the model."""
+        """Return data (X [N, D], Y [N, P]) with φ(X) for X, or as they are where the twin is the model."""
         if self._part is None or data is None:
             return data
         X, Y = checks.check_data(data)
@@ -80,7 +80,7 @@ def _is_pair(data: Any) -> bool:
 
 
 def _on_features(model: Any) -> tuple[dict[str, Any], Feature] | None:
-    """Return the attributes of the twin that differ, and a feature kernel; ``None`` where there is no twin."""
+    """Return the attributes of the twin that differ, and a feature kernel; ``None`` where there is none."""
     kernel = getattr(model, "kernel", None)
     place = f"{type(model).__module__}."
     if not isinstance(kernel, Kernel) or not place.startswith(_OURS):

@@ -1,4 +1,4 @@
-"""Grids, Morlet wavelets and Gaussian windows of small images, all symmetric about the middle of the image."""
+"""Grids, Morlet wavelets and Gaussian windows of small images, symmetric about the middle of the image."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Axis(NamedTuple):
     spacing: int  # pixels
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """The number of positions."""
         return -(-self.size // self.spacing)
 
     @property
     def first(self) -> float:
         """The first position."""
-        return 0.5 * (self.size - 1 - self.spacing * (self.count - 1))
+        return 0.5 * (self.size - 1 - self.spacing * (self.number - 1))
 
     def begin(self, other: Axis) -> float:
         """Return the first position of another axis, in steps of this one from its own first position."""
@@ -51,9 +51,9 @@ def taps(source: Axis, target: Axis, radius: float) -> Taps:
     begin, reach = source.begin(target), radius / source.spacing
     low, high = int(np.ceil(begin - reach)), int(np.floor(begin + reach))
     low = min(low, 0)
-    last = high + (target.spacing // source.spacing) * (target.count - 1)
+    last = high + (target.spacing // source.spacing) * (target.number - 1)
     offsets = source.spacing * (np.arange(low, high + 1) - begin)
-    return Taps(offsets, (-low, max(0, last - source.count + 1)))
+    return Taps(offsets, (-low, max(0, last - source.number + 1)))
 
 
 def morlet_radius(scale: int) -> float:
@@ -64,8 +64,8 @@ def morlet_radius(scale: int) -> float:
 def morlets(rows: Array, columns: Array, scale: int, angles: int, spacing: int) -> Array:
     """Return Morlet wavelets of zero sum at all angles l π / L: real parts, then imaginary ones.
 
-    ψ(u, v) ∝ exp(−(u² + v²/4) / 2σ²) (exp(iξu) − c), σ = 0.8 · 2ʲ pixels, ξ = ¾ π / 2ʲ, u along the wave (Bruna
-    & Mallat 2013, section 2.1, whose widths these are).
+    ψ(u, v) ∝ exp(−(u² + v²/4) / 2σ²) (exp(iξu) − c), σ = 0.8 · 2ʲ pixels, ξ = ¾ π / 2ʲ, u along the wave
+    (Bruna & Mallat 2013, section 2.1).
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def window(source: Axis, target: Axis, width: float) -> Array:
     """
     begin = source.begin(target)
     ratio = target.spacing / source.spacing
-    places = begin + ratio * np.arange(target.count)[:, None] - np.arange(source.count)[None, :]
+    places = begin + ratio * np.arange(target.number)[:, None] - np.arange(source.number)[None, :]
     weights = np.exp(-0.5 * (places * source.spacing / width) ** 2)
     return (weights * source.spacing / (np.sqrt(2.0 * np.pi) * width)).astype(np.float32)
 

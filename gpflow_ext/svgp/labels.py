@@ -72,8 +72,8 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
     if isinstance(model, SiteModel):
         if data is not None or model.data is None:
             raise ValueError(
-                f"{type(model).__name__} starts from the arrays that it holds: leave `data` out, and build it on "
-                "arrays."
+                f"{type(model).__name__} starts from the arrays that it holds: leave `data` out, and "
+                "build it on arrays."
             )
         twin = Twin(model)
         return _start_sites(twin.model)
@@ -106,7 +106,9 @@ def start_q(model: SVGP, data: tuple[Any, Any], seed: int = 0) -> LabelStart:
     return best[0]
 
 
-def start_as_asked(model: SVGP, arrays: tuple[Any, Any] | None, start: str | None, seed: int) -> dict[str, str]:
+def start_as_asked(
+    model: SVGP, arrays: tuple[Any, Any] | None, start: str | None, seed: int
+) -> dict[str, str]:
     """Start q as the option ``start`` of a recipe says; return what the settings of the run say of it.
 
     Raises
@@ -125,7 +127,7 @@ def start_as_asked(model: SVGP, arrays: tuple[Any, Any] | None, start: str | Non
 
 
 def targets(likelihood: Any, Y: Any, num_latent_gps: int) -> checks.Array:
-    """Return what labels [N, 1] say of the latent functions, [N, L]: [label is k] − 1/K, or ± ½ of two classes.
+    """Return what labels [N, 1] say of the latent functions, [N, L]: [label is k] − 1/K, or ± ½ of two.
 
     Raises
     ------
@@ -144,8 +146,8 @@ def targets(likelihood: Any, Y: Any, num_latent_gps: int) -> checks.Array:
     if isinstance(likelihood, gpflow.likelihoods.Bernoulli | BinaryLikelihood):
         return labels - 0.5
     raise NotImplementedError(
-        f"{type(likelihood).__name__} with {num_latent_gps} latent functions has no labels to start from: that is for "
-        "Bernoulli likelihoods, and those of K classes by K functions, such as gpflow_ext.likelihoods.RobustMax."
+        f"{type(likelihood).__name__} with {num_latent_gps} functions cannot start from labels: that is "
+        "for Bernoulli likelihoods, and those of K classes by K functions, such as likelihoods.RobustMax."
     )
 
 
@@ -166,7 +168,11 @@ class LabelRegression(tf.Module):
         def part(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             _, X, T = batch
             A = tf.linalg.triangular_solve(chol, sparse_prior.cross(model, X))
-            found = tf.matmul(A, A, transpose_b=True), products.matvec(A, T), products.matvec(A, latent.mean(model, X))
+            found = (
+                tf.matmul(A, A, transpose_b=True),
+                products.matvec(A, T),
+                products.matvec(A, latent.mean(model, X)),
+            )
             return tuple(tf.cast(each, tf.float64) for each in found)
 
         return ArrayRows(X, T).total((tf.zeros_like(gram, tf.float64), none, none), part)
@@ -174,12 +180,14 @@ class LabelRegression(tf.Module):
     def bound(
         self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, root: tf.Tensor, share: tf.Tensor
     ) -> tf.Tensor:
-        """Return the bound by the rows X [B, D], Y [B, 1], N/B of them in all, for E[v] and a factor of Var[v]."""
+        """Return the bound by the rows X [B, D], Y [B, 1] for E[v], a factor of Var[v] and N/B."""
         model = self._model
         prior = sparse_prior.project_independent(model, X)
         seen = tf.matmul(root, prior.A, transpose_a=True)  # [1 or L, M, B]
         at = prior.mean + products.matvec(prior.A, mean, transpose=True)
-        var = tf.broadcast_to(prior.residual + tf.transpose(tf.reduce_sum(tf.square(seen), axis=-2)), tf.shape(at))
+        var = tf.broadcast_to(
+            prior.residual + tf.transpose(tf.reduce_sum(tf.square(seen), axis=-2)), tf.shape(at)
+        )
         fit = tf.reduce_sum(model.likelihood.variational_expectations(X, at, var, Y))
         full = tf.broadcast_to(root, [mean.shape[1], *root.shape[1:]])
         return share * fit - divergence(mean, full)
@@ -204,7 +212,13 @@ def _variance(model: Any, X: Any) -> float:
 def _start_sites(model: SiteModel) -> LabelStart:
     """Start the sites of a model from its data. O(NM²), or O(N³) without inducing points."""
     if latent.mixing(model.kernel) is not None:
-        raise NotImplementedError("Mixed latent functions cannot start from labels: each needs labels of its own.")
+        raise NotImplementedError(
+            "Mixed latent functions cannot start from labels: each needs labels of its own."
+        )
+    if model.nat1.shape.rank != 2:
+        raise NotImplementedError(
+            "Several factors of a datum cannot start from labels: give RobustMax an epsilon > 0."
+        )
     X, Y = model.data
     T = tf.constant(targets(model.likelihood, Y, model.num_latent_gps), X.dtype)
     prior, variance = model.prior(), _variance(model, X[:_LOOKED_AT])
@@ -222,14 +236,5 @@ def _start_sites(model: SiteModel) -> LabelStart:
                 best = LabelStart(float(scale), float(noise), bound), sites
     if best is None:
         raise ValueError("No start from the labels has a finite bound: start from other hyperparameters.")
-    model.assign_sites(_shared_out(model, best[1]))
+    model.assign_sites(best[1])
     return best[0]
-
-
-def _shared_out(model: Any, sites: Sites) -> Sites:
-    """Return sites [N, L] in the layout of the model's: where a datum has several factors, equal parts of them."""
-    if model.nat1.shape.rank == 2:
-        return sites
-    layout = model.layout()
-    count = layout.combine(Sites(*2 * (tf.ones_like(layout.select(sites.prec)),))).prec
-    return Sites(*(layout.select(part / count) for part in sites))
