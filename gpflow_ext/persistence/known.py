@@ -18,6 +18,7 @@ _ROOMS = {
         "features",
         "sites",
         "likelihoods",
+        "prediction",
         "kmm",
         "ep",
         "laplace",
