@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {
@@ -25,12 +25,13 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
-        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior model"
+        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior vecchia.ordering vecchia.dissection "
+        "vecchia.fronts vecchia.prior vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia structured model"
     },
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities batches metrics predictor plotting"},
+    {"prediction": "classes densities average batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
@@ -59,7 +60,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates averaging auto ."
     },
     {"sklearn": ""},
     {

@@ -132,8 +132,8 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             stationarity=stationarity,
             steps_per_call=options.steps_per_call,
         )
-    if model.is_markov:
-        return _markov_plan(model, run, options)
+    if model.is_structured:
+        return _structured_plan(model, run, options)
     jit_compile, shards, factors = run.jit_compile, None, None
     if run.strategy is not None:
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
@@ -175,14 +175,14 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     )
 
 
-def _markov_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
+def _structured_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     """Return the plan of a model whose prior is conditioned on all sites at once, without whitening."""
     given = {"optimizer": options.optimizer, "damping": options.damping, "strategy": run.strategy}
     unused = [name for name, value in given.items() if value not in (None, "lbfgs")]
     if unused:
         raise NotImplementedError(
-            f'prior="markov" takes no `{unused[0]}`: its expectation propagation is by adaptive sweeps, with '
-            "L-BFGS for the hyperparameters, on one device."
+            f'prior="{model.prior_name}" takes no `{unused[0]}`: its expectation propagation is by adaptive '
+            "sweeps, with L-BFGS for the hyperparameters, on one device."
         )
     names = "site_updates", "hyper_updates", "stationarity", "starts"
     chosen = SiteOptions(**{name: getattr(options, name) for name in names})
