@@ -89,7 +89,7 @@ def export(
         Names of the classes in order; by default those of ``data``.
     data
         What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
-        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
+        into the manifest and the graph, except for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
