@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
     from gpflow_ext.sampling.sample import sample
     from gpflow_ext.sampling.tuning import Setting
+    from gpflow_ext.sites.vecchia.structure import VecchiaOptions
     from gpflow_ext.training import distribute
     from gpflow_ext.training.ends import FitWarning
     from gpflow_ext.training.loop import FitResult, Status
@@ -53,6 +54,7 @@ __all__ = [
     "Run",
     "Setting",
     "Status",
+    "VecchiaOptions",
     "__version__",
     "allow_tf32",
     "auto",
@@ -99,6 +101,7 @@ __getattr__, __dir__ = attach(
         "Run": "training.recipe:Run",
         "Setting": "sampling.tuning:Setting",
         "Status": "training.loop:Status",
+        "VecchiaOptions": "sites.vecchia.structure:VecchiaOptions",
         "allow_tf32": "compiled:allow_tf32",
         "auto": "estimators.auto:auto",
         "cite": "citations:cite",

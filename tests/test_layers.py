@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {
@@ -26,12 +26,13 @@ TOWER: list[dict[str, str]] = [
     {"functions": "randomness frequencies features paths draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
-        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior model"
+        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior vecchia.ordering vecchia.dissection "
+        "vecchia.fronts vecchia.prior vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia structured model"
     },
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities functions batches metrics predictor plotting"},
+    {"prediction": "classes densities functions average batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
@@ -50,7 +51,7 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
-        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient dual model whitened vi_means whole_data recipe svi dual_recipe gpflow_models",
+        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal conditional profiled sampled tensor collapsed members renewal posterior draws "
         "model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
@@ -60,7 +61,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates averaging auto ."
     },
     {"sklearn": ""},
     {

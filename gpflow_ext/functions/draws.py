@@ -82,7 +82,7 @@ class FunctionDraws(tf.Module):
         return self._paths.rows(self._drawn(), X)
 
     def _drawn(self) -> State:
-        return tf.nest.map_structure(tf.convert_to_tensor, self._state)  # type: ignore[no-any-return]
+        return tf.nest.map_structure(tf.convert_to_tensor, self._state)
 
     def _inputs(self, X: Any) -> tf.Tensor:
         X = batched.numbers(X, self._paths.dtype)

@@ -93,7 +93,7 @@ class Linear:
 
     def at(self, drawn: Drawn, X: tf.Tensor) -> tf.Tensor:
         """See `Features`."""
-        return self.kernel.slice(X)[0] * drawn[0]
+        return seen(self.kernel, X) * drawn[0]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Polynomial:
 
     def at(self, drawn: Drawn, X: tf.Tensor) -> tf.Tensor:
         """See `Features`."""
-        X = self.kernel.slice(X)[0] * drawn[0]
+        X = seen(self.kernel, X) * drawn[0]
         one = tf.concat([X, drawn[1] * tf.ones_like(X[:, :1])], axis=1)
         return functools.reduce(outer, [one] * round(float(self.kernel.degree)))
 
@@ -134,7 +134,7 @@ class Coregion:
 
     def at(self, drawn: Drawn, X: tf.Tensor) -> tf.Tensor:
         """See `Features`."""
-        return tf.gather(drawn[0], tf.cast(self.kernel.slice(X)[0][:, 0], tf.int32))
+        return tf.gather(drawn[0], tf.cast(seen(self.kernel, X)[:, 0], tf.int32))
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class HalfSpaces:
 
     def at(self, drawn: Drawn, X: tf.Tensor) -> tf.Tensor:
         """See `Features`."""
-        X = self.kernel.slice(X)[0]
+        X = seen(self.kernel, X)
         projected = tf.matmul(X, drawn[0][:-1]) + drawn[0][-1]
         above = tf.cast(projected > 0.0, X.dtype)
         return drawn[1] * above * projected**self.kernel.order
@@ -175,7 +175,7 @@ class Gated:
     def at(self, drawn: Drawn, X: tf.Tensor) -> tf.Tensor:
         """See `Features`."""
         locations, steepness, own = drawn
-        rise = tf.sigmoid(steepness * (self.kernel.slice(X)[0] - locations))  # [N, changes]
+        rise = tf.sigmoid(steepness * (seen(self.kernel, X) - locations))  # [N, changes]
         edge = tf.ones_like(rise[:, :1])
         gates = tf.concat([edge, rise], axis=1) * tf.concat([1.0 - rise, edge], axis=1)
         parts = [regime.at(each, X) for regime, each in zip(self.regimes, own, strict=True)]
@@ -277,6 +277,11 @@ def _random(kernel: Any) -> Features:
 def active(kernel: Kernel, width: int) -> np.ndarray[Any, Any]:
     """Return the columns of inputs [N, width] that a kernel sees."""
     return np.arange(width)[kernel.active_dims]
+
+
+def seen(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    """Return the active columns of inputs [N, D]."""
+    return kernel.slice(X, None)[0]
 
 
 def outer(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

@@ -17,6 +17,7 @@ _ROOMS = {
         "numerics",
         "sites",
         "likelihoods",
+        "prediction",
         "kmm",
         "ep",
         "laplace",

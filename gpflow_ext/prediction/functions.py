@@ -53,15 +53,11 @@ def given_of(model: Any, posterior: Any) -> Given:
         return posterior.functions()
     if type(model) in _GIVEN:
         return _GIVEN[type(model)](model)
+    own = "" if posterior is None else f", whose posterior is a {type(posterior).__name__}"
     raise NotImplementedError(
-        f"sample_functions has no rule for {_name(model)}: draw at given inputs instead, by "
-        "predict_f_samples(X)."
+        f"sample_functions has no rule for {type(model).__name__}{own}: draw at given inputs instead, by "
+        "predict_f_samples(X), where the model has it."
     )
-
-
-def _name(model: Any) -> str:
-    markov = ' with prior="markov"' if getattr(model, "is_markov", False) else ""
-    return f"{type(model).__name__}{markov}"
 
 
 def _regression(model: GPR) -> Given:
@@ -80,8 +76,8 @@ def _regression(model: GPR) -> Given:
 
 
 def _sparse_regression(model: SGPR) -> Given:
-    posterior = model.posterior()
-    chol, factor, c = posterior.cache
+    cache: Any = model.posterior().cache
+    chol, factor, c = cache
     mean = tf.linalg.triangular_solve(factor, c, adjoint=True)
 
     def draw(numbers: Numbers, shape: tf.Tensor) -> tf.Tensor:

@@ -19,11 +19,12 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import CHUNK
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.early_stopping import EarlyStopping
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.model import SVGPRobustMax
-from gpflow_ext.svgp.natural_gradient import Minibatch, MinibatchAscent
+from gpflow_ext.svgp.natural_gradient import Minibatch
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.distribute import Shards
-from gpflow_ext.training.gradient import next_minibatch
+from gpflow_ext.training.gradient import Minibatches, check_per_call, next_minibatch
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
@@ -68,6 +69,10 @@ class RobustMaxOptions:
         Evaluations without improvement after which training stops; ``None`` trains to the last step.
     starts
         Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
+    steps_per_call
+        Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
+        `training.gradient_descent.GradientOptions`. ``decay_steps``, ``hold`` and ``validate_every`` count
+        minibatches, and the last two are multiples of it.
     """
 
     minibatch_size: int | None = None
@@ -80,10 +85,13 @@ class RobustMaxOptions:
     validate_every: int = 200
     patience: int | None = 10
     starts: int | None = None
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_starts(self.starts)
+        watched = {} if self.validation is None else {"validate_every": self.validate_every}
+        check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold, **watched)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1], or None; got {self.gamma}.")
         if self.hold < 0 or self.validate_every < 1 or not (self.patience is None or self.patience >= 1):
@@ -141,6 +149,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
         concave=iterator is not None,
         shards=shards,
         jit_compile=False if shards is not None else run.jit_compile,
+        several=several(iterator, options.steps_per_call, run.strategy),
     )
     trackables = {"engine": engine, "optimizer": optimizer} | (
         {} if iterator is None else {"batches": iterator}
@@ -155,7 +164,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     return Plan(
         engine if watch is None else Watched(engine, watch, options.validate_every),
         engine.state,
-        steps=1000,
+        steps=-(-1000 // options.steps_per_call),
         tolerance=None if watch is None else math.inf,
         stationarity=0.0,
         trackables=trackables,
@@ -163,6 +172,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
             "recipe": "robust_max",
             "optimizer": optimizer.get_config(),
             "seed": None if size is None else run.seed,
+            **per_call(options.steps_per_call),
             **settings,
         },
         data=arrays,
@@ -275,6 +285,20 @@ def decaying(rate: float, decay_steps: int | None, hold: int) -> Any:
     if decay_steps is None:
         return rate
     return tf_keras.optimizers.schedules.CosineDecay(rate, max(1, decay_steps - hold), alpha=_LAST_SHARE)
+
+
+def several(
+    batches: Minibatches | None, steps_per_call: int, strategy: tf.distribute.Strategy | None
+) -> tuple[Minibatches, int] | None:
+    """Return minibatches and the steps in a call; ``None`` where a call does one."""
+    if steps_per_call > 1 and strategy is not None:
+        raise ValueError("`steps_per_call` is for one device: leave it out with `strategy`.")
+    return None if batches is None or steps_per_call == 1 else (batches, steps_per_call)
+
+
+def per_call(steps_per_call: int) -> dict[str, int]:
+    """Return what a resumed run must share where a call does several steps."""
+    return {} if steps_per_call == 1 else {"steps_per_call": steps_per_call}
 
 
 def batch_shards(
