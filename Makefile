@@ -14,7 +14,7 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test check slow lint audit bench docs pictures reproduce reproduce-quick zoo clean
+.PHONY: demo test check slow lint audit bench docs pictures reproduce reproduce-quick zoo packages clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
@@ -57,6 +57,10 @@ audit: $(SETUP)
 	$(BIN)/python -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+# The sdist and the wheel in clean environments of 3.10, 3.11 and 3.12; needs a package index.
+packages: $(SETUP)
+	$(BIN)/python -m scripts.tools.packages
 
 $(SETUP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "No Python 3.10, 3.11 or 3.12 was found. Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }

@@ -1,3 +1,3 @@
 """The version, alone in a file so that every floor and the build can read it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

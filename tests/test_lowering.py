@@ -21,7 +21,7 @@ MODELS = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in lowered_models.RUNS
 ]
 # XLA's own names, which each of its devices expands.
-CUSTOM_CALLS = {"Qr", "ProductOfElementaryHouseholderReflectors"}
+CUSTOM_CALLS = {"Qr", "ProductOfElementaryHouseholderReflectors", "Eigh"}
 
 
 @pytest.fixture(autouse=True)

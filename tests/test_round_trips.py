@@ -11,6 +11,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import tensorflow_probability as tfp
 from tensorflow.python.framework import ops
 
 import gpflow_ext as gpx
@@ -63,12 +64,28 @@ def _robust_max() -> gpflow.models.BayesianModel:
 
 # The model, its data and options, and the reads of a step: one of what the call returns, the others of variables for
 # the loop's own bookkeeping, which lie on the host.
+def _svgp_whitened() -> gpflow.models.SVGP:
+    model = _svgp()
+    gpflow.set_trainable(model.inducing_variable, False)
+    return model
+
+
+def _sparse_ep() -> gpflow.models.BayesianModel:
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpx.likelihoods.BernoulliProbit()
+    return gpx.models.SparseEP((X, Y), kernel, likelihood, inducing_variable=Z)
+
+
 EIGHT = {"recipe": "gradient_descent", "minibatch_size": 8, "steps_per_call": 8}
+SEVERAL = {"minibatch_size": 8, "steps_per_call": 4}
 FITS = {
     "gradient descent": (_svgp, (X, Y), {**EIGHT, "steps_per_call": 1}, 3),
     "eight steps in a call": (_svgp, (X, Y), EIGHT, 3),
     "tensor network": (_network, None, {"minibatch_size": 2}, 3),
     "natural gradients": (_robust_max, (X, Y), {"minibatch_size": 8}, 4),
+    "four natural gradients in a call": (_robust_max, (X, Y), SEVERAL, 4),
+    "four dual steps in a call": (_svgp, (X, Y), {"recipe": "dual", **SEVERAL}, 4),
+    # An epoch of ten calls: its end, which sums the sites of all data, is not among those that are counted.
+    "four minibatches of sites in a call": (_sparse_ep, None, {"minibatch_size": 1, "steps_per_call": 4}, 6),
 }
 
 
@@ -87,13 +104,81 @@ def test_a_step_is_one_call_whose_result_is_read_once(name: str) -> None:
     assert many["reads"] - few["reads"] <= 5 * FITS[name][3]
 
 
-def test_steps_in_one_call_are_those_of_several() -> None:
-    def trained(steps: int, **options: Any) -> tuple[gpflow.models.SVGP, gpx.FitResult]:
-        model = _svgp()
-        options |= {"recipe": "gradient_descent", "minibatch_size": 8, "seed": 3, "progress": False}
-        return model, gpx.fit(model, (X, Y), steps=steps, **options)
+@pytest.mark.parametrize("tuner", ["dual_averaging", "bayesopt"])
+def test_iterations_of_chains_are_read_once_in_a_call(tuner: str) -> None:
+    """Ten times as many iterations in tuning, warm-up and thinning have no further call and no further read."""
+
+    def cost(iterations: int) -> Counter[str]:
+        model = gpflow.models.GPMC(
+            (X, Y), gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli()
+        )
+        for parameter in model.kernel.trainable_parameters:
+            parameter.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(1.0))
+        few = {"trials": 2, "samples": iterations, "max_leapfrogs": (1, 2)}
+        options = few if tuner == "bayesopt" else {"iterations": iterations, "max_leapfrogs": 2}
+        with counted() as found:
+            shared = {"warm_up": iterations, "progress": False, "check": False}
+            gpx.sample(model, 4, 2, thin=iterations // 4, tuner=tuner, tuning=options, **shared)
+        return found
+
+    cost(4)  # to trace reads too
+    assert cost(4) == cost(40)
+
+
+STEPS: dict[str, tuple[Callable[[], Any], Any, dict[str, Any]]] = {
+    "gradient descent": (_svgp, (X, Y), {"recipe": "gradient_descent"}),
+    "robust max": (_robust_max, (X, Y), {"hold": 4}),
+    "optimiser alone": (_robust_max, (X, Y), {"gamma": None}),
+    "natural gradients": (_svgp_whitened, (X, Y), {"recipe": "svi_natural"}),
+    "dual sites": (_svgp, (X, Y), {"recipe": "dual"}),
+}
+
+
+QUICK = ("gradient descent", "dual sites")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEPS]
+)
+def test_steps_in_one_call_are_those_of_several(name: str) -> None:
+    build, data, options = STEPS[name]
+
+    def trained(steps: int, **more: Any) -> tuple[gpflow.models.BayesianModel, gpx.FitResult]:
+        model = build()
+        given = {"minibatch_size": 8, "seed": 3, "progress": False, **options, **more}
+        return model, gpx.fit(model, data, steps=steps, **given)
 
     (one, singly), (other, together) = trained(12), trained(3, steps_per_call=4)
-    for first, second in zip(one.trainable_variables, other.trainable_variables, strict=True):
-        np.testing.assert_allclose(first, second, rtol=0.0, atol=1e-12)
+    for first, second in zip(one.variables, other.variables, strict=True):
+        np.testing.assert_allclose(first, second, rtol=0.0, atol=1e-10)
     np.testing.assert_allclose(together.objective, singly.objective.reshape(3, 4).mean(axis=1), rtol=1e-12)
+
+
+def test_minibatches_of_sites_in_one_call_are_those_of_several() -> None:
+    """Two epochs of five minibatches of seven data and one of five."""
+
+    def trained(steps: int, **options: Any) -> gpflow.models.BayesianModel:
+        model = _sparse_ep()
+        result = gpx.fit(model, minibatch_size=7, steps=steps, progress=False, seed=3, **options)
+        assert result.steps == steps
+        return model
+
+    one, other = trained(12), trained(6, steps_per_call=3)
+    for first, second in zip(one.variables, other.variables, strict=True):
+        np.testing.assert_allclose(first, second, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "words"),
+    [
+        (_robust_max, {"steps_per_call": 4}, "give `minibatch_size`"),
+        (_robust_max, {**SEVERAL, "hold": 6}, "`hold` must be a multiple"),
+        (_robust_max, {**SEVERAL, "validation": (X, Y), "validate_every": 6}, "`validate_every` must be"),
+        (_sparse_ep, {"minibatch_size": 8, "steps_per_call": 0}, "at least 1"),
+    ],
+)
+def test_steps_that_no_call_can_hold_are_refused(
+    build: Callable[[], Any], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        gpx.fit(build(), None if build is _sparse_ep else (X, Y), steps=1, progress=False, **options)

@@ -50,9 +50,18 @@ class ArrayRows:
         """N; not inside a graph that leaves it open."""
         return int(self._X.shape[0])
 
+    @property
+    def arrays(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """X and Y."""
+        return self._X, self._Y
+
+    def order(self, seed: int, epoch: int) -> checks.Array:
+        """Return the rows of an epoch in its order, [N]."""
+        return np.random.default_rng([seed, epoch]).permutation(self.num_data)
+
     def batches(self, size: int, seed: int, epoch: int, first: int = 0) -> Iterator[Batch]:
         """See `Rows`."""
-        order = np.random.default_rng([seed, epoch]).permutation(self.num_data)
+        order = self.order(seed, epoch)
         for begin in range(first * size, self.num_data, size):
             rows = tf.constant(order[begin : begin + size])
             yield rows, tf.gather(self._X, rows), tf.gather(self._Y, rows)

@@ -113,7 +113,7 @@ class EP(SiteMethod):
 
     def _legal(self, model: Any, sites: Sites) -> tf.Tensor:
         """Whether the model's own prior can be conditioned on the sites, []."""
-        if model.inducing_variable is not None or model.is_markov:
+        if model.inducing_variable is not None or model.is_structured:
             return tf.constant(True)
         return tf.reduce_all(sites.prec >= 0.0)
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep.engine import ATTEMPTS
 from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.removal import remove
 from gpflow_ext.numerics import linalg
@@ -204,6 +205,44 @@ class MinibatchUpdates:
             variable.assign(tf.where(sound, variable, before))
         self.violation.assign(tf.where(sound, tf.maximum(self.violation, visit.violation), self.violation))
         return tf.stack([visit.objective, tf.cast(sound, visit.objective.dtype)])
+
+    def take_several(
+        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, count: tf.Tensor, length: tf.Tensor, N: tf.Tensor
+    ) -> tf.Tensor:
+        """Do steps on minibatches, each repeated at half the length while it is not sound; see `take`.
+
+        Parameters
+        ----------
+        rows
+            Those of each minibatch, [S, B].
+        X, Y
+            All data.
+        count
+            How many of the minibatches are taken, [].
+        length, N
+            As for `take`.
+
+        Returns
+        -------
+        The mean of the objectives before the steps, and how many were done before one that could not be; [2].
+        """
+
+        def turn(k: tf.Tensor, attempt: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            share = tf.pow(tf.constant(0.5, length.dtype), tf.cast(attempt, length.dtype))
+            batch = tf.gather(X, rows[k]), tf.gather(Y, rows[k])
+            value, sound = tf.unstack(self.take(rows[k], *batch, share * length, share, N))
+            done = sound > 0.0
+            value = tf.where(done, value, tf.zeros_like(value))
+            return k + tf.cast(done, tf.int32), tf.where(done, 0, attempt + 1), values + value
+
+        done, _, values = tf.while_loop(
+            lambda k, attempt, _: (k < count) & (attempt < ATTEMPTS),
+            turn,
+            (tf.constant(0), tf.constant(0), tf.zeros([], length.dtype)),
+            parallel_iterations=1,
+        )
+        done = tf.cast(done, values.dtype)
+        return tf.stack([values / tf.maximum(done, 1.0), done])
 
     def _assign(self, new: State, sound: tf.Tensor) -> None:
         for variable, value in zip(self.sums, new, strict=True):

@@ -18,6 +18,7 @@ def minibatch_plan(
     optimizer: Any | None,
     damping: float | None,
     stationarity: float,
+    steps_per_call: int = 1,
 ) -> Plan:
     """Return the plan of the paper's stochastic method; see `ep.stochastic`.
 
@@ -35,6 +36,8 @@ def minibatch_plan(
         Share of the way that a step moves the sites, at most 1; ``None``, like the paper, is all of it.
     stationarity
         Largest change of a site within an epoch, relative to 1 + |prec|, that counts as converged.
+    steps_per_call
+        Minibatches in a step.
     """
     num_data = model.rows.num_data
     if not 1 <= minibatch_size <= num_data:
@@ -49,11 +52,14 @@ def minibatch_plan(
         damping=1.0 if damping is None else damping,
         seed=run.seed,
         jit_compile=run.jit_compile,
+        per_call=steps_per_call,
     )
+    whole, rest = divmod(num_data, minibatch_size)
+    calls = math.ceil(whole / steps_per_call) + (rest > 0)  # in an epoch
     return Plan(
         matcher,
         [],  # a step undoes itself; copies of all sites would make its cost grow with N
-        steps=10 * math.ceil(num_data / minibatch_size),
+        steps=10 * calls,
         tolerance=math.inf if optimizer is None else None,
         stationarity=stationarity,
         trackables={"solver": matcher} | ({} if optimizer is None else {"optimizer": optimizer}),
@@ -62,6 +68,7 @@ def minibatch_plan(
             "minibatch_size": minibatch_size,
             "seed": run.seed,
             "damping": damping,
+            **({} if steps_per_call == 1 else {"steps_per_call": steps_per_call}),
             "optimizer": None if optimizer is None else optimizer.get_config(),
         },
     )

@@ -19,6 +19,7 @@ from gpflow_ext.sites.method import adopt
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.distribute import Shards
+from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -56,6 +57,9 @@ class EPOptions:
         Iterations of L-BFGS in a step.
     starts
         Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
+    steps_per_call
+        Minibatches of arrays in one call of the compiled function, a single step of `fit` whose objective is
+        their mean. A call ends with the epoch, and before its last minibatch where that is smaller.
     """
 
     optimizer: Any = None
@@ -65,9 +69,11 @@ class EPOptions:
     site_updates: int = 200
     hyper_updates: int = 20
     starts: int | None = None
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check what does not depend on the model."""
+        check_per_call(self.steps_per_call, self.minibatch_size)
         if isinstance(self.optimizer, str) and self.optimizer not in _NAMED:
             raise ValueError(f"`optimizer` must be a tf_keras optimiser{_OR}; got {self.optimizer!r}.")
         if self.outer and self.minibatch_size is not None:
@@ -124,9 +130,10 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             optimizer=inner,
             damping=options.damping,
             stationarity=stationarity,
+            steps_per_call=options.steps_per_call,
         )
-    if model.is_markov:
-        return _markov_plan(model, run, options)
+    if model.is_structured:
+        return _structured_plan(model, run, options)
     jit_compile, shards, factors = run.jit_compile, None, None
     if run.strategy is not None:
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
@@ -168,14 +175,14 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     )
 
 
-def _markov_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
+def _structured_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     """Return the plan of a model whose prior is conditioned on all sites at once, without whitening."""
     given = {"optimizer": options.optimizer, "damping": options.damping, "strategy": run.strategy}
     unused = [name for name, value in given.items() if value not in (None, "lbfgs")]
     if unused:
         raise NotImplementedError(
-            f'prior="markov" takes no `{unused[0]}`: its expectation propagation is by adaptive sweeps, with '
-            "L-BFGS for the hyperparameters, on one device."
+            f'prior="{model.prior_name}" takes no `{unused[0]}`: its expectation propagation is by adaptive '
+            "sweeps, with L-BFGS for the hyperparameters, on one device."
         )
     names = "site_updates", "hyper_updates", "stationarity", "starts"
     chosen = SiteOptions(**{name: getattr(options, name) for name in names})

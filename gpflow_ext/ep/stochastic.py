@@ -46,7 +46,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.data.rows import PIECE, Batch
+from gpflow_ext.data.rows import PIECE, ArrayRows, Batch
 from gpflow_ext.ep.engine import ATTEMPTS, check_damping
 from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.minibatch_updates import MinibatchUpdates
@@ -79,6 +79,14 @@ class StochasticMatcher(tf.Module):
         Seed of the minibatches.
     jit_compile
         XLA; ``None`` means on GPU and TPU only. The sums over all data are never compiled by it.
+    per_call
+        Minibatches in one call of the compiled function, a step of the solver, at most: a call ends with the
+        epoch, and where the last minibatch is smaller before it.
+
+    Raises
+    ------
+    ValueError
+        For several minibatches of a dataset in one call.
     """
 
     def __init__(
@@ -91,9 +99,13 @@ class StochasticMatcher(tf.Module):
         damping: float = 1.0,
         seed: int = 0,
         jit_compile: bool | None = None,
+        per_call: int = 1,
     ) -> None:
         super().__init__()
         check_damping(damping)
+        if per_call > 1 and not isinstance(target.rows, ArrayRows):
+            raise ValueError("`steps_per_call` is for arrays: leave it out where the data are a dataset.")
+        self._per_call = per_call
         self._target, self._optimizer = target, optimizer
         self._size, self._seed = minibatch_size, seed
         self._batches: Iterator[Batch] | None = None
@@ -106,9 +118,10 @@ class StochasticMatcher(tf.Module):
         self.violation, self.seen = updates.violation, updates.seen
         self._whole = tf.constant(damping, self.violation.dtype)
         self._num_data = tf.constant(N, self.violation.dtype)
-        self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.position = tf.Variable(0, dtype=tf.int64, trainable=False)  # minibatches done in the epoch
-        self.started = tf.Variable(False, trainable=False)
+        with tf.device("CPU"):  # the host reads and moves them
+            self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.position = tf.Variable(0, dtype=tf.int64, trainable=False)  # minibatches done in the epoch
+            self.started = tf.Variable(False, trainable=False)
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -138,21 +151,19 @@ class StochasticMatcher(tf.Module):
         The objective is an estimate of log Z, N/B times the terms of the minibatch plus what the sums give,
         exact for B = N; before all data have had a visit the former alone. A step is undone and repeated at
         half the length where afterwards K_uu or I + WᵀSW cannot be factorised or something is not finite;
-        NaN, and nothing changed, if that does not help.
+        NaN, and nothing changed, if that does not help. Of several minibatches in a call the objective is the
+        mean, and those before the one that failed are done.
         """
         if not self.started and np.isnan(self.start().objective):
             return Progress(np.nan, np.inf)
-        batch = self._next()
-        for attempt in range(ATTEMPTS):
-            share = tf.constant(0.5**attempt, self.violation.dtype)
-            given = *batch, share * self._whole, share, self._num_data
-            objective, sound = self._compiled(self._updates.take, *given).numpy().tolist()
-            if sound:
-                break
-        else:
+        before, number = int(self.position), self._target.rows.num_data
+        wanted = min(self._per_call, number // self._size - before) if self._per_call > 1 else 1
+        objective, taken = self._take() if wanted <= 1 else self._take_several(before, wanted)
+        self.position.assign(before + taken)
+        if taken < max(wanted, 1):
             self._batches = None
             return Progress(np.nan, np.inf)
-        done = int(self.position.assign_add(1)) * self._size >= self._target.rows.num_data
+        done = (before + taken) * self._size >= number
         if done:
             self._batches = None
             self.position.assign(0)
@@ -163,6 +174,30 @@ class StochasticMatcher(tf.Module):
         if done:
             self.violation.assign(tf.zeros_like(self.violation))
         return Progress(objective, violation)
+
+    def _take(self) -> tuple[float, int]:
+        """Do one minibatch; return the objective before it, and how many were done, 1 or 0."""
+        batch = self._next()
+        for attempt in range(ATTEMPTS):
+            share = tf.constant(0.5**attempt, self.violation.dtype)
+            given = *batch, share * self._whole, share, self._num_data
+            objective, sound = self._compiled(self._updates.take, *given).numpy().tolist()
+            if sound:
+                return objective, 1
+        return np.nan, 0
+
+    def _take_several(self, first: int, count: int) -> tuple[float, int]:
+        """Do some of the epoch's minibatches in one call; return the mean objective and how many it did."""
+        rows = self._target.rows
+        assert isinstance(rows, ArrayRows)
+        self._batches = None
+        order = rows.order(self._seed, int(self.epoch))[first * self._size :][: count * self._size]
+        given = np.zeros([self._per_call, self._size], np.int64)  # of one shape, whatever the count
+        given[:count] = order.reshape(count, self._size)
+        numbers = tf.constant(count), self._whole, self._num_data
+        outcome = self._compiled(self._updates.take_several, given, *rows.arrays, *numbers)
+        objective, done = outcome.numpy().tolist()
+        return objective, int(done)
 
     def _next(self) -> Batch:
         if self._batches is None:

@@ -14,7 +14,8 @@ from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
 from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
-from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
+from gpflow_ext.prediction.average import ModelAverage
+from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
 
 from . import raw_rows
 from .folding import Store, fold
@@ -212,6 +213,10 @@ def _predictor(
     GPflow's own posteriors cache ``Qinv``, which differs from the live model by about cond(Kuu) times the
     rounding unit (2e-10 is typical): they cache nothing here, and folding finds the factors.
     """
+    if isinstance(model, ModelAverage):
+        each = [_predictor(member, profile)[0] for member in model.members]
+        weights = tf.Variable(model.weights, trainable=False)
+        return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None

@@ -14,7 +14,6 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
-from gpflow_ext.data.held import HoldsData
 from gpflow_ext.numerics import batched, stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sites import (
@@ -34,7 +33,11 @@ from gpflow_ext.sites.markov_posterior import MarkovPosterior
 from gpflow_ext.sites.method import SiteMethod, SiteState, site_method
 from gpflow_ext.sites.mixed_posterior import MixedDensePosterior, MixedSparsePosterior
 from gpflow_ext.sites.posterior import DenseSitePosterior
+from gpflow_ext.sites.structured import HasStructure
 from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
+from gpflow_ext.sites.vecchia import conditionals
+from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
+from gpflow_ext.sites.vecchia.structure import VecchiaOptions
 
 KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions independent
     (True, True): DenseSitePosterior,
@@ -44,7 +47,7 @@ KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions
 }
 
 
-class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
+class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent.
 
     The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: the model's site method proposes
@@ -74,7 +77,9 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         filter and a smoother over d states in place of matrices. Inputs may be irregular, unsorted and equal;
         missing data are left out. The kernel is made of ``Matern12``, ``Matern32``, ``Matern52``,
         ``Exponential``, ``Cosine``, ``Periodic(SquaredExponential())``, ``Constant``, ``Linear`` and
-        ``White`` by sums and products, of at most 16 states. See docs/models/state_space.md.
+        ``White`` by sums and products, of at most 16 states. See docs/models/state_space.md. Or
+        ``"vecchia"``, or `VecchiaOptions`, for functions of places: each value depends on its nearest
+        neighbours among those before it; about O(N^1.5) in the plane. See docs/models/vecchia.md.
     inducing_variable
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and
@@ -91,7 +96,6 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
     """
 
     site_method: SiteMethod | str = "kmm"
-    is_markov: bool = False  # whether the prior is that of a state space, at O(N)
 
     def __init__(
         self,
@@ -102,7 +106,7 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         num_latent_gps: int | None = None,
         *,
         inducing_variable: InducingVariablesLike | str | None = None,
-        prior: str | None = None,
+        prior: str | VecchiaOptions | None = None,
     ) -> None:
         (X, Y), num_data = self._hold(data, likelihood)
         if isinstance(inducing_variable, str):
@@ -114,10 +118,10 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
                 latent.kernels(kernel)[0], likelihood, Y.shape[1]
             )
         latent.check_numbers(kernel, points, num_latent_gps)
-        self._check_prior(prior, points, kernel, X.shape[1])
+        self._check_prior(prior, points, kernel, X)
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
-        self.is_markov = prior is not None
+        self._take_prior(prior)
         for each in () if points is None else latent.sets(points):
             checks.check_inducing(each, X)
         none = tf.zeros([num_data, num_latent_gps], X.dtype)
@@ -125,21 +129,6 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         self.nat1 = gpflow.Parameter(none, trainable=False, shape=open_rows)
         self.prec = gpflow.Parameter(none, trainable=False, shape=open_rows)
         site_method(self.site_method).check(self)
-
-    def _check_prior(
-        self, prior: str | None, points: Any, kernel: gpflow.kernels.Kernel, columns: int
-    ) -> None:
-        """Raise for an unknown prior, or one that is not for the kernel and the inputs."""
-        if prior not in (None, "markov"):
-            raise ValueError(f'`prior` must be None or "markov"; got {prior!r}.')
-        if prior is None:
-            return
-        if points is not None:
-            raise ValueError(
-                'prior="markov" is exact and has no inducing points: give `prior` or `inducing_variable`, '
-                "not both."
-            )
-        markov_prior.check(kernel, columns, type(self).__name__)
 
     def _hold(
         self, data: Any, likelihood: gpflow.likelihoods.Likelihood
@@ -176,6 +165,8 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         X = self.data[0] if X is None else X
         if self.is_markov:
             return markov_prior.at(self, X)
+        if self.structure is not None:
+            return conditionals.at(self, self.structure, X)
         if self.inducing_variable is not None:
             return sparse_prior.project(self, X)
         return dense_prior.at(self, X)
@@ -286,10 +277,10 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         return self.prior().whiten().message(self.latent_sites)
 
     def _check_whitened(self) -> None:
-        if self.is_markov:
+        if self.is_structured:
             raise NotImplementedError(
-                'prior="markov" forms no matrix of N rows, and so no whitened q(v): use `posterior` to '
-                "predict, or the dense model."
+                f'prior="{self.prior_name}" forms no matrix of N rows, and so no '
+                "whitened q(v): use `posterior` to predict, or the dense model."
             )
 
     def posterior(
@@ -298,6 +289,8 @@ class SiteModel(HoldsData, GPModel, InternalDataTrainingLossMixin):
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
         if self.is_markov:
             return MarkovPosterior(self, precompute_cache)
+        if self.structure is not None:
+            return VecchiaPosterior(self, precompute_cache)
         kind = KINDS[self.inducing_variable is None, latent.mixing(self.kernel) is None]
         return kind(self, precompute_cache)
 

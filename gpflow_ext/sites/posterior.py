@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import gpflow
 import tensorflow as tf
@@ -14,9 +14,11 @@ from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
 
+P = TypeVar("P", covariant=True)
 
-class SiteConditioned(Protocol):
-    """What the posterior reads from its model."""
+
+class SiteConditioned(Protocol[P]):
+    """What a posterior reads from its model, whose prior is a ``P``."""
 
     kernel: gpflow.kernels.Kernel
     mean_function: gpflow.functions.MeanFunction
@@ -26,7 +28,7 @@ class SiteConditioned(Protocol):
     def latent_sites(self) -> Sites:
         """One site to a datum and latent function, [N, L]."""
 
-    def prior(self) -> Prior:
+    def prior(self) -> P:
         """Return the prior at the training inputs."""
 
 
@@ -38,7 +40,9 @@ class DenseSitePosterior(TakesNumbers, AbstractPosterior):
     model again, so the object follows a model that is trained further or has got other data.
     """
 
-    def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
+    def __init__(
+        self, model: SiteConditioned[Prior], precompute_cache: PrecomputeCacheType | str | None
+    ) -> None:
         super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))

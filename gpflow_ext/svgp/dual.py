@@ -64,6 +64,11 @@ class DualUpdates(AscentUpdates):
         super().__init__(target, hypers, optimizer, natural, shards)
         self.chol = tf.Variable(tf.zeros_like(target.gram()), trainable=False)  # L where (s, S) are
 
+    @property
+    def of_q(self) -> list[tf.Variable]:
+        """See `AscentUpdates.of_q`."""
+        return [*super().of_q, self.chol]
+
     def start(self) -> tf.Tensor:
         """See `AscentUpdates.start`."""
         self.chol.assign(linalg.cholesky(self._target.gram())[0])

@@ -15,10 +15,12 @@ from gpflow.models import SVGP
 from gpflow_ext.data import checks
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.dual import DualUpdates
-from gpflow_ext.svgp.natural_gradient import AscentUpdates, MinibatchAscent
-from gpflow_ext.svgp.recipe import batch_shards, reader
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
+from gpflow_ext.svgp.natural_gradient import AscentUpdates
+from gpflow_ext.svgp.recipe import batch_shards, per_call, reader, several
 from gpflow_ext.svgp.svi import check_size
 from gpflow_ext.svgp.whitened import WhitenedSVGP
+from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import LogSpaceAdam, built
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -55,6 +57,10 @@ class DualOptions:
     follow
         Whether q follows the hyperparameters as the posterior of the same sites does, see `svgp.dual`; else
         it is held in whitened coordinates.
+    steps_per_call
+        Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
+        `training.gradient_descent.GradientOptions`. ``decay_steps`` and ``hold`` count minibatches, and the
+        latter is a multiple of it.
     """
 
     minibatch_size: int | None = None
@@ -65,9 +71,11 @@ class DualOptions:
     optimizer: Any = None
     hold: int = 0
     follow: bool = True
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1]; got {self.gamma}.")
         if not self.rate > 0.0 or not 0.0 < self.inducing_share <= 1.0:
@@ -108,16 +116,18 @@ def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
         shards=shards,
         jit_compile=False if shards is not None else run.jit_compile,
         updates=DualUpdates if options.follow else AscentUpdates,
+        several=several(iterator, options.steps_per_call, run.strategy),
     )
     trackables = {"engine": engine} | ({} if iterator is None else {"batches": iterator})
     return Plan(
         engine,
         engine.state,
-        steps=1000,
+        steps=-(-1000 // options.steps_per_call),
         tolerance=None,
         trackables=trackables | ({} if optimizer is None else {"optimizer": optimizer}),
         settings={
             "recipe": "dual",
+            **per_call(options.steps_per_call),
             "seed": None if size is None else run.seed,
             "optimizer": None if optimizer is None else optimizer.get_config(),
             **{

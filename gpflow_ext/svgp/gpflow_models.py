@@ -8,10 +8,12 @@ from typing import Any
 
 from gpflow.models import SVGP, BayesianModel
 
-from gpflow_ext.svgp.natural_gradient import MinibatchAscent
-from gpflow_ext.svgp.recipe import decaying, reader, step_lengths
+from gpflow_ext.svgp.labels import start_as_asked
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
+from gpflow_ext.svgp.recipe import decaying, per_call, reader, several, step_lengths
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
+from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import GradientOptions, gradient_descent, training_data
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import built
@@ -37,15 +39,23 @@ class GPflowOptions:
         A tf_keras optimiser that moves everything, as in the recipe "adam".
     starts
         Starting points of L-BFGS on all data; see `training.site_recipe.SiteOptions`.
+    start
+        ``"labels"``: q of a whitened ``SVGP`` starts from regression on the labels, see `svgp.labels`.
+    steps_per_call
+        Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
+        `training.gradient_descent.GradientOptions`. ``decay_steps`` counts minibatches.
     """
 
     minibatch_size: int | None = None
     decay_steps: int | None = 1000
     optimizer: Any = None
     starts: int | None = None
+    start: str | None = None
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_per_call(self.steps_per_call, self.minibatch_size)
         check_starts(self.starts)
         if self.decay_steps is not None and self.decay_steps < 1:
             raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
@@ -62,17 +72,19 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     all else by Adam.
     """
     if options.optimizer is not None:
-        return _adam(model, run, options.minibatch_size, options.optimizer)
+        return _adam(model, run, options, options.optimizer)
     arrays, batches = training_data(model, run.data, options.minibatch_size, run.seed)
+    started = start_as_asked(model, arrays, options.start, run.seed)
     if batches is not None:
-        return _on_minibatches(model, run, options, arrays, batches)
+        plan = _on_minibatches(model, run, options, arrays, batches)
+        return dataclasses.replace(plan, settings={**plan.settings, **started})
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
     if arrays is not None and _is_whitened(model, num_data):
         return whole_data_plan(WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts)
     if has_sites(model, num_data):
         return twin_plan(model, arrays, run, options.starts)
     if is_an_estimate(model, constants(arrays), run):
-        return _adam(model, run, None, None)
+        return _adam(model, run, options, None)
     return lbfgs_plan(model, arrays, run, starts=options.starts)
 
 
@@ -84,8 +96,9 @@ def _is_whitened(model: BayesianModel, num_data: int) -> bool:
     return model.num_data in (None, num_data) and all(parameter.prior is None for parameter in q)
 
 
-def _adam(model: BayesianModel, run: Run, minibatch_size: int | None, optimizer: Any) -> Plan:
-    return gradient_descent.plan(model, run, GradientOptions(optimizer, minibatch_size))
+def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any) -> Plan:
+    chosen = GradientOptions(optimizer, options.minibatch_size, options.steps_per_call)
+    return gradient_descent.plan(model, run, chosen)
 
 
 def _built(model: Any, variables: Any, rate: Any) -> Any:
@@ -97,7 +110,7 @@ def _on_minibatches(
 ) -> Plan:
     rate = decaying(_RATE, options.decay_steps, 0)
     if not isinstance(model, SVGP) or refusal(model) is not None:
-        plan = _adam(model, run, options.minibatch_size, _built(model, model.trainable_variables, rate))
+        plan = _adam(model, run, options, _built(model, model.trainable_variables, rate))
         return dataclasses.replace(plan, settings={**plan.settings, "decay_steps": options.decay_steps})
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
@@ -109,11 +122,12 @@ def _on_minibatches(
         reader(model, arrays, batches),
         gamma=step_lengths(_GAMMA, options.decay_steps),
         jit_compile=run.jit_compile,
+        several=several(batches, options.steps_per_call, None),
     )
     return Plan(
         engine,
         engine.state,
-        steps=1000,
+        steps=-(-1000 // options.steps_per_call),
         tolerance=None,
         trackables={"engine": engine, "batches": batches}
         | ({} if optimizer is None else {"optimizer": optimizer}),
@@ -121,6 +135,7 @@ def _on_minibatches(
             "recipe": "gpflow",
             "minibatch_size": options.minibatch_size,
             "decay_steps": options.decay_steps,
+            **per_call(options.steps_per_call),
             "seed": None if options.minibatch_size is None else run.seed,
         },
         data=arrays,

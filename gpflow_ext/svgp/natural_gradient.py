@@ -19,20 +19,16 @@ whitened, so that it follows the prior. Without γ the optimiser moves q too.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp.whitened_normal import natural_step, precision
 from gpflow_ext.training.distribute import Shards, total
-from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.solver import Progress
 
 Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 """Inputs X [B, D] and targets Y [B, 1]."""
@@ -82,7 +78,7 @@ class AscentUpdates(tf.Module):
     Parameters
     ----------
     target, hypers, optimizer, shards
-        As for `MinibatchAscent`.
+        As for `minibatch_ascent.MinibatchAscent`.
     natural
         Whether q moves by natural gradients.
     """
@@ -105,6 +101,14 @@ class AscentUpdates(tf.Module):
             (M, K), dtype = target.q_mu.shape, target.q_mu.dtype
             self.nat1 = tf.Variable(tf.zeros([M, K], dtype), trainable=False)
             self.prec = tf.Variable(tf.zeros([K, M, M], dtype), trainable=False)
+
+    @property
+    def of_q(self) -> list[tf.Variable]:
+        """The variables of q that the optimiser does not move, and what follows them."""
+        if not self._natural:
+            return []
+        parts = (self._target.q_mu, self._target.q_sqrt)
+        return [*(part.unconstrained_variable for part in parts), self.nat1, self.prec]
 
     def start(self) -> tf.Tensor:
         """Take the natural parameters from q; return nothing, []. O(KM³)."""
@@ -135,6 +139,61 @@ class AscentUpdates(tf.Module):
     def step_held(self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """Do a step that leaves the hyperparameters; see `step`."""
         return self._step(X, Y, least, length, self._q)
+
+    def steps(
+        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, lengths: tf.Tensor
+    ) -> tf.Tensor:
+        """Do steps on minibatches until one is not sound.
+
+        Parameters
+        ----------
+        rows
+            Those of each minibatch, [S, B].
+        X, Y
+            The data, [N, D] and [N, 1].
+        least
+            See `step`.
+        lengths
+            γ of each step, [S].
+
+        Returns
+        -------
+            The mean of the bounds before the steps, whether all were done, and how many rows of each
+            minibatch were classified as their labels say, [2 + S].
+        """
+        return self._steps(rows, X, Y, least, lengths, self.moved)
+
+    def steps_held(
+        self, rows: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, lengths: tf.Tensor
+    ) -> tf.Tensor:
+        """Do steps that leave the hyperparameters; see `steps`."""
+        return self._steps(rows, X, Y, least, lengths, self._q)
+
+    def _steps(
+        self,
+        rows: tf.Tensor,
+        X: tf.Tensor,
+        Y: tf.Tensor,
+        least: tf.Tensor,
+        lengths: tf.Tensor,
+        moving: Sequence[tf.Variable],
+    ) -> tf.Tensor:
+        number = lengths.shape[0]
+
+        def turn(k: tf.Tensor, _: tf.Tensor, values: tf.Tensor, correct: tf.Tensor) -> Any:
+            batch = tf.gather(X, rows[k]), tf.gather(Y, rows[k])
+            value, *flags, right = tf.unstack(self._step(*batch, least, lengths[k], moving))
+            at = tf.one_hot(k, number, dtype=value.dtype)
+            return k + 1, tf.reduce_all([flag > 0.0 for flag in flags]), values + value, correct + right * at
+
+        none = tf.zeros([], lengths.dtype)
+        _, sound, values, correct = tf.while_loop(
+            lambda k, sound, *_: sound & (k < number),
+            turn,
+            (0, tf.constant(True), none, tf.zeros_like(lengths)),
+            parallel_iterations=1,
+        )
+        return tf.concat([[values / number, tf.cast(sound, none.dtype)], correct], axis=0)
 
     def _step(
         self, X: tf.Tensor, Y: tf.Tensor, least: tf.Tensor, length: tf.Tensor, moving: Sequence[tf.Variable]
@@ -223,92 +282,3 @@ class AscentUpdates(tf.Module):
             (-part, variable) for part, variable in zip(gradient, moving, strict=True)
         )
         return True
-
-
-class MinibatchAscent(tf.Module):
-    """Minibatch steps, compiled once, their state in variables that a checkpoint can hold.
-
-    Parameters
-    ----------
-    target
-        The model.
-    hypers
-        Its trainable variables other than q's.
-    optimizer
-        A tf_keras optimiser built on all that it moves.
-    read
-        Returns the next minibatch (X [B, D], Y [B, 1]).
-    gamma
-        γ of step number t = 0, 1, …, in (0, 1]; ``None`` leaves q to the optimiser.
-    hold
-        For so many steps the hyperparameters stay, and q alone moves.
-    concave
-        Whether γ-steps leave out negative weights wₙ at once.
-    shards
-        The rows of a minibatch sharded over the replicas of a ``tf.distribute`` strategy.
-    jit_compile
-        XLA; ``None`` means on GPU and TPU only.
-    updates
-        What is compiled.
-    """
-
-    def __init__(
-        self,
-        target: WhitenedVariational,
-        hypers: Sequence[tf.Variable],
-        optimizer: Any,
-        read: Callable[[], Minibatch],
-        *,
-        gamma: Callable[[int], float] | None,
-        hold: int = 0,
-        concave: bool = True,
-        shards: Shards | None = None,
-        jit_compile: bool | None = None,
-        updates: type[AscentUpdates] = AscentUpdates,
-    ) -> None:
-        super().__init__()
-        self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
-        self._concave, self._dtype = concave, target.q_mu.dtype
-        self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
-        self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
-        with tf.device("CPU"):  # the host reads and moves them
-            self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps unsafe at first
-            self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self.accuracy = tf.Variable(
-                0.0, dtype=tf.float64, trainable=False
-            )  # running mean over minibatches
-
-    @property
-    def state(self) -> list[tf.Variable]:
-        """See `Solver`: what the optimiser moves and keeps; q moves only where it is sound."""
-        moved = self._updates.moved
-        return [*moved, *([] if self._optimizer is None else self._optimizer.variables)]
-
-    def start(self) -> Progress:
-        """See `Solver`: the natural parameters are taken from q anew."""
-        if self._gamma is not None:
-            self._compiled(self._updates.start)
-        return Progress(math.nan)
-
-    def step(self) -> Progress:
-        """Do one step; the objective is the bound's estimate before it, NaN where it is not finite."""
-        step = int(self.steps)
-        if self._gamma is not None and step == 0:
-            self.start()
-        method = self._updates.step_held if step < self._hold else self._updates.step
-        X, Y = self._read()
-        length = tf.constant(0.0 if self._gamma is None else self._gamma(step), self._dtype)
-        for least in (0.0,) if self._concave else (-math.inf, 0.0):
-            outcome = self._compiled(method, X, Y, tf.constant(least, self._dtype), length)
-            value, finite, sound, correct = outcome.numpy().tolist()
-            if not finite:
-                return Progress(math.nan)
-            if sound:
-                break
-            self.fallbacks.assign_add(1)
-        else:
-            return Progress(math.nan)
-        weight = 1.0 / min(step + 1, 50)
-        self.accuracy.assign_add(weight * (correct / int(X.shape[0]) - self.accuracy))
-        self.steps.assign_add(1)
-        return Progress(value)

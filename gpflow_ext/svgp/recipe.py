@@ -19,11 +19,13 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import CHUNK
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.early_stopping import EarlyStopping
+from gpflow_ext.svgp.labels import start_as_asked
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.model import SVGPRobustMax
-from gpflow_ext.svgp.natural_gradient import Minibatch, MinibatchAscent
+from gpflow_ext.svgp.natural_gradient import Minibatch
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.distribute import Shards
-from gpflow_ext.training.gradient import next_minibatch
+from gpflow_ext.training.gradient import Minibatches, check_per_call, next_minibatch
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
@@ -41,7 +43,7 @@ class RobustMaxOptions:
     """Options of the recipe "robust_max".
 
     On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
-    a ``strategy`` and all options but ``starts`` ask for first-order steps.
+    a ``strategy`` and all options but ``starts`` and ``start`` ask for first-order steps.
 
     Attributes
     ----------
@@ -68,6 +70,13 @@ class RobustMaxOptions:
         Evaluations without improvement after which training stops; ``None`` trains to the last step.
     starts
         Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
+    start
+        ``"labels"`` starts q from one pass of regression on the labels, see `svgp.labels`; ``None`` from the
+        model's own.
+    steps_per_call
+        Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
+        `training.gradient_descent.GradientOptions`. ``decay_steps``, ``hold`` and ``validate_every`` count
+        minibatches, and the last two are multiples of it.
     """
 
     minibatch_size: int | None = None
@@ -80,10 +89,14 @@ class RobustMaxOptions:
     validate_every: int = 200
     patience: int | None = 10
     starts: int | None = None
+    start: str | None = None
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_starts(self.starts)
+        watched = {} if self.validation is None else {"validate_every": self.validate_every}
+        check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold, **watched)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1], or None; got {self.gamma}.")
         if self.hold < 0 or self.validate_every < 1 or not (self.patience is None or self.patience >= 1):
@@ -97,7 +110,7 @@ class RobustMaxOptions:
     @property
     def by_first_order(self) -> bool:
         """Whether an option asks for first-order steps."""
-        return dataclasses.replace(self, starts=None) != RobustMaxOptions()
+        return dataclasses.replace(self, starts=None, start=None) != RobustMaxOptions()
 
 
 @recipe("robust_max", RobustMaxOptions, distributes=True)
@@ -123,11 +136,12 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     if gamma is not None and not all(variable.trainable for variable in q):
         raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
     named = {variable.ref() for variable in q}
+    started = start_as_asked(model, arrays, options.start, run.seed)
     if arrays is not None and run.strategy is None and not options.by_first_order:
         return whole_data_plan(model, model, arrays, run, "robust_max", options.starts)
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
-    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
+    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size, **started}
     rate = decaying(_RATE if options.rate is None else options.rate, decay_steps, hold)
     optimizer = built(options.optimizer, moved, rate, parameters=model.trainable_parameters)
     shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
@@ -141,6 +155,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
         concave=iterator is not None,
         shards=shards,
         jit_compile=False if shards is not None else run.jit_compile,
+        several=several(iterator, options.steps_per_call, run.strategy),
     )
     trackables = {"engine": engine, "optimizer": optimizer} | (
         {} if iterator is None else {"batches": iterator}
@@ -155,7 +170,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     return Plan(
         engine if watch is None else Watched(engine, watch, options.validate_every),
         engine.state,
-        steps=1000,
+        steps=-(-1000 // options.steps_per_call),
         tolerance=None if watch is None else math.inf,
         stationarity=0.0,
         trackables=trackables,
@@ -163,6 +178,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
             "recipe": "robust_max",
             "optimizer": optimizer.get_config(),
             "seed": None if size is None else run.seed,
+            **per_call(options.steps_per_call),
             **settings,
         },
         data=arrays,
@@ -275,6 +291,20 @@ def decaying(rate: float, decay_steps: int | None, hold: int) -> Any:
     if decay_steps is None:
         return rate
     return tf_keras.optimizers.schedules.CosineDecay(rate, max(1, decay_steps - hold), alpha=_LAST_SHARE)
+
+
+def several(
+    batches: Minibatches | None, steps_per_call: int, strategy: tf.distribute.Strategy | None
+) -> tuple[Minibatches, int] | None:
+    """Return minibatches and the steps in a call; ``None`` where a call does one."""
+    if steps_per_call > 1 and strategy is not None:
+        raise ValueError("`steps_per_call` is for one device: leave it out with `strategy`.")
+    return None if batches is None or steps_per_call == 1 else (batches, steps_per_call)
+
+
+def per_call(steps_per_call: int) -> dict[str, int]:
+    """Return what a resumed run must share where a call does several steps."""
+    return {} if steps_per_call == 1 else {"steps_per_call": steps_per_call}
 
 
 def batch_shards(

@@ -15,8 +15,8 @@ from gpflow.keras import tf_keras
 from gpflow.models import SVGP
 
 from gpflow_ext.data import checks
-from gpflow_ext.svgp.natural_gradient import MinibatchAscent
-from gpflow_ext.svgp.recipe import reader
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
+from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.sag import StochasticAverageGradient
 from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved
 from gpflow_ext.svgp.whitened import WhitenedSVGP
@@ -108,14 +108,19 @@ class NaturalOptions:
         Gaussian likelihood and all data one step of length 1 reaches the optimal q(u).
     optimizer
         A tf_keras optimiser of the hyperparameters; by default Adam at the rate 0.01.
+    steps_per_call
+        Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
+        `training.gradient_descent.GradientOptions`.
     """
 
     minibatch_size: int | None = None
     gamma: float | None = None
     optimizer: Any = None
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check the range."""
+        gradient.check_per_call(self.steps_per_call, self.minibatch_size)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1]; got {self.gamma}.")
 
@@ -143,12 +148,13 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
         gamma=lambda step: length,
         concave=iterator is not None,
         jit_compile=run.jit_compile,
+        several=several(iterator, options.steps_per_call, None),
     )
     trackables = {"engine": engine} | ({} if iterator is None else {"batches": iterator})
     return Plan(
         engine,
         engine.state,
-        steps=1000,
+        steps=-(-1000 // options.steps_per_call),
         tolerance=None,
         trackables=trackables | ({} if optimizer is None else {"optimizer": optimizer}),
         settings={
@@ -156,6 +162,7 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
             "minibatch_size": size,
             "seed": None if size is None else run.seed,
             "gamma": length,
+            **per_call(options.steps_per_call),
             "optimizer": None if optimizer is None else optimizer.get_config(),
         },
         data=arrays,

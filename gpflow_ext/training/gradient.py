@@ -48,6 +48,27 @@ class Minibatches(tf.Module):
         return tf.stack([next(self.order) for _ in range(number)])
 
 
+def check_per_call(steps_per_call: int, minibatch_size: int | None, **multiples: int) -> None:
+    """Raise ``ValueError`` for a number of steps in a call that is not one, or not for the other options.
+
+    Parameters
+    ----------
+    steps_per_call, minibatch_size
+        Of a recipe's options.
+    multiples
+        Numbers of steps that end with a call, by the names of their options.
+    """
+    if steps_per_call < 1:
+        raise ValueError(f"`steps_per_call` must be at least 1; got {steps_per_call}.")
+    if steps_per_call > 1 and minibatch_size is None:
+        raise ValueError("`steps_per_call` is for minibatches of arrays: give `minibatch_size`.")
+    for name, number in multiples.items():
+        if number % steps_per_call:
+            raise ValueError(
+                f"`{name}` must be a multiple of `steps_per_call`, {steps_per_call}; got {number}."
+            )
+
+
 def next_minibatch(batches: Any) -> Any:
     """Return what an iterator over minibatches gives next.
 

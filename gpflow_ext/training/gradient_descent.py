@@ -36,10 +36,8 @@ class GradientOptions:
     steps_per_call: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps_per_call < 1:
-            raise ValueError(f"`steps_per_call` must be at least 1; got {self.steps_per_call}.")
-        if self.steps_per_call > 1 and self.minibatch_size is None:
-            raise ValueError("`steps_per_call` is for minibatches of arrays: give `minibatch_size`.")
+        """Check the range."""
+        gradient.check_per_call(self.steps_per_call, self.minibatch_size)
 
 
 @recipe("gradient_descent", GradientOptions)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.svgp.natural_gradient import MinibatchAscent
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 
 from ..shared import report
 from . import timing

@@ -72,10 +72,17 @@ def _network(posterior: Literal["collapsed", "tensor"] = "collapsed", **options:
     return _fit(models.GPRNTensor(_data("outputs"), _kernel(), _kernel(), 2, posterior=posterior), **options)
 
 
-def _svgp(recipe: str) -> Any:
+def _svgp(recipe: str | None, **options: Any) -> Any:
     likelihood = likelihoods.PoissonLog()
     model = gpflow.models.SVGP(_kernel(), likelihood, _points(), num_data=N, whiten=True)
-    return _fit(model, _data("counts"), recipe=recipe, minibatch_size=16)
+    return _fit(model, _data("counts"), recipe=recipe, **options)
+
+
+def _in_time() -> Any:
+    X, Y = _data("counts")
+    kernel = gpflow.kernels.Matern32(lengthscales=1.5)
+    model = models.VGPKMM((X[:, :1], Y), kernel, likelihoods.PoissonLog(), prior="markov")
+    return _fit(model, hyper_updates=2, site_updates=3)
 
 
 def _sampled(precondition: str | None, tuner: Any = None, **options: Any) -> Any:
@@ -102,7 +109,9 @@ RUNS: dict[str, Run] = {
     "VGPKMM, inducing points": lambda: _kmm(inducing=True),
     "SparseEP": _ep,
     "SparseEP, minibatches": lambda: _ep(minibatch_size=16),
+    "SparseEP, steps in a call": lambda: _ep(minibatch_size=16, steps_per_call=3),
     "SparseEP, classes": lambda: _ep("classes"),
+    "VGPKMM, Markov": _in_time,
     "GPLaplace": lambda: _sites(models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit())),
     "GPTaylor": lambda: _sites(
         models.GPTaylor(_data("binary"), _kernel(), likelihoods.BernoulliLogit(), inducing_variable=_points())
@@ -112,9 +121,13 @@ RUNS: dict[str, Run] = {
     ),
     "SVGPRobustMax": _robust_max,
     "SVGPRobustMax, minibatches": lambda: _robust_max(minibatch_size=16),
+    "SVGPRobustMax, steps in a call": lambda: _robust_max(minibatch_size=16, steps_per_call=3),
     "GPRNTensor": _network,
     "GPRNTensor, tensor": lambda: _network("tensor", minibatch_size=3),  # by Adam
-    "SVGP, natural gradients": lambda: _svgp("svi_natural"),
+    "GPRNTensor, profiled": lambda: _network("tensor", hyper_updates=2),
+    "SVGP, whole data": lambda: _svgp(None),
+    "SVGP, natural gradients": lambda: _svgp("svi_natural", minibatch_size=16),
+    "SVGP, dual sites": lambda: _svgp("dual", minibatch_size=16),
     "SGPMCFreeForm, vb": lambda: _sampled("vb"),
     "SGPMCFreeForm, conditional": lambda: _sampled("conditional"),
     "SGPMCFreeForm, ChEES": lambda: _sampled("vb", "chees", tuning={"iterations": 4}),
@@ -126,6 +139,6 @@ PREDICTIONS = ("predict_f", "predict_y")
 ROWS = 16  # of a prediction
 
 
-def new_rows() -> tf.Tensor:
-    """Return inputs to predict at, [ROWS, D]."""
-    return tf.constant(_data("real")[0][:ROWS] + 0.1)
+def new_rows(name: str) -> tf.Tensor:
+    """Return inputs to predict at by a model of `RUNS`, [ROWS, D], or [ROWS, 1] times."""
+    return tf.constant(_data("real")[0][:ROWS, : 1 if "Markov" in name else D] + 0.1)

@@ -1,0 +1,45 @@
+"""The conditionals of a Vecchia approximation: of each datum given its neighbours, and of new places."""
+
+from __future__ import annotations
+
+import gpflow
+import tensorflow as tf
+
+from gpflow_ext.numerics.batched import sizes
+from gpflow_ext.sites import latent
+from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia, assemble
+from gpflow_ext.sites.vecchia.structure import Structure
+
+
+def at(model: latent.Functions, structure: Structure, X: tf.Tensor) -> Vecchia:
+    """Return the prior at the data X [N, D], with GPflow's default jitter on K. O(Nm³)."""
+    tree = structure.tree()
+    a, D = coefficients(model.kernel, X, tree.cliques)
+    omega = assemble(tree, a, D, structure.num_entries)
+    own = latent.variances(model.kernel, X)
+    return Vecchia(latent.mean(model, X), a, D, omega, own, tree)
+
+
+def coefficients(
+    kernel: gpflow.kernels.Kernel, X: tf.Tensor, cliques: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return aₙ = K_c⁻¹k_n, [N, m, S], and Dₙ = k_nn − aₙᵀk_n, [N, S], of each clique [N, m + 1] of X."""
+    N = sizes(X)[0]
+    there = tf.cast(cliques < N, DTYPE)
+    K = gram(kernel, tf.gather(X, tf.minimum(cliques, N - 1)), there)
+    eye = tf.eye(sizes(cliques)[1], dtype=DTYPE)
+    # The neighbours first: the last row of the factor is R⁻¹k and √D.
+    R = tf.linalg.cholesky(tf.reverse(K + gpflow.default_jitter() * eye, [-2, -1]))
+    a = tf.linalg.triangular_solve(R[..., :-1, :-1], R[..., -1, :-1, None], adjoint=True)[..., 0]
+    return tf.transpose(tf.reverse(a, [-1]), [1, 2, 0]), tf.transpose(R[..., -1, -1] ** 2)
+
+
+def gram(kernel: gpflow.kernels.Kernel, X: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
+    """Return the covariances within sets of places X [N, k, D], [S, N, k, k], in double precision.
+
+    Where ``there`` [N, k] is zero there is no place: covariance zero, variance one. Only differences of
+    inputs count, so that those from the first are taken, which loses no digits.
+    """
+    K = tf.cast(latent.gram(kernel, X - X[:, :1]), DTYPE)
+    both = there[:, :, None] * there[:, None, :]
+    return K * both + tf.linalg.diag(1.0 - there)

@@ -1,0 +1,175 @@
+"""The Vecchia prior at the data, and its factor for given sites.
+
+Each value depends on its neighbours among those before it in an order (Vecchia 1988):
+
+    f_n = μ_n + aₙᵀ(f − μ)_c + ε_n,  ε_n ~ N(0, D_n)        Ω = Σ⁻¹ = BᵀD⁻¹B
+    α = (I + ΛΣ)⁻¹ρ = ρ − Λh    h = Σα = (Ω + Λ)⁻¹ρ    ½ log|I + ΛΣ| = ½ log|Ω + Λ| + ½ Σ log D
+
+Row n of B has 1 at n and −aₙ at the neighbours c. Ω + Λ is factorised by nested dissection; see `fronts`.
+Precisions may be negative while it is positive definite. All of it is in double precision, whatever the model
+is in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.numerics.batched import sizes
+from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
+from gpflow_ext.sites.vecchia import dissection, fronts
+
+DTYPE = tf.float64
+
+
+class TreeAt(NamedTuple):
+    """`dissection.Tree` as tensors, with the cliques."""
+
+    cliques: tf.Tensor  # each datum and its neighbours, N for none, [N, m + 1]
+    levels: tuple[fronts.LevelAt, ...]
+    entries: tf.Tensor  # [N, pairs]
+    diagonal: tf.Tensor  # [padded]
+
+
+class Vecchia(NamedTuple):
+    """A Vecchia prior at the data; S is 1, where all latent functions share a kernel, or L."""
+
+    mean: tf.Tensor  # μ, [N, L]
+    a: tf.Tensor  # coefficients of the neighbours, zero for none, [N, m, S]
+    D: tf.Tensor  # conditional variances, [N, S]
+    omega: tf.Tensor  # Ω in the panels of the tree, [entries, S]
+    own: tf.Tensor  # prior variances, [N, S]
+    tree: TreeAt
+
+    @property
+    def residual(self) -> tf.Tensor:
+        """Variance that the sites do not see: none, [1, 1]."""
+        return tf.zeros([1, 1], self.mean.dtype)
+
+    def variance(self) -> tf.Tensor:
+        """Return the prior variances of the kernel, [N, 1 or L]."""
+        return self.own
+
+    def product(self, alpha: tf.Tensor) -> tf.Tensor:
+        """Return Σα, [N, L], by a factorisation of Ω.
+
+        Differentiable once, in a, D and α: of gᵀΣα = (Bh_g)ᵀD⁻¹(Bh_α) for h = Σα the adjoints are those of
+        −h_gᵀΩh_α with both h held.
+        """
+
+        @tf.custom_gradient
+        def value(alpha: tf.Tensor, a: tf.Tensor, D: tf.Tensor) -> Any:
+            prior = self._replace(a=a, D=D, omega=tf.stop_gradient(self.omega))
+            blocks = fronts.factorise(prior.tree.levels, prior._at(tf.zeros_like(alpha)))
+            h = fronts.solve(prior.tree.levels, blocks, tf.cast(alpha, DTYPE))
+
+            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                back = fronts.solve(prior.tree.levels, blocks, tf.cast(upstream, DTYPE))
+                (mine, near), (its, its_near) = map(prior._innovations, (h, back))
+                by_a = (its_near * mine[:, None] + near * its[:, None]) / D[:, None]
+                by_D = mine * its / D**2
+                return tf.cast(back, alpha.dtype), _like(by_a, a), _like(by_D, D)
+
+            return tf.cast(h, alpha.dtype), gradient
+
+        return value(alpha, self.a, self.D)
+
+    def _innovations(self, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return Bh [N, L], and h at the neighbours, [N, m, L]."""
+        near = tf.gather(tf.pad(h, [[0, 1], [0, 0]]), self.tree.cliques[:, 1:])
+        return h - tf.reduce_sum(self.a * near, axis=1), near
+
+    def _at(self, prec: tf.Tensor) -> tf.Tensor:
+        """Return Ω + Λ in the panels, [entries, L]."""
+        omega = self.omega
+        if omega.shape[-1] != prec.shape[-1]:
+            omega = tf.repeat(omega, sizes(prec)[1], axis=1)
+        return tf.tensor_scatter_nd_add(omega, self.tree.entries[:, :1], tf.cast(prec, DTYPE))
+
+    def factorise(self, prec: tf.Tensor) -> VecchiaFactor:
+        """Factorise Ω + Λ for prec [N, L]."""
+        return VecchiaFactor(self, prec, fronts.factorise(self.tree.levels, self._at(prec)))
+
+    def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
+        """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites).
+
+        Its gradient is that of E_q[log p(f)] with q held (Fisher's identity), which needs the covariances
+        within cliques alone; α for μ (docs/derivations.md, section 3).
+        """
+        held = tf.nest.map_structure(tf.stop_gradient, self)
+        known = held.factorise(sites.prec) if factor is None else factor
+        alpha, shift = known.solve(sites.nat1 - sites.prec * held.mean)
+        value = log_normaliser(held, sites, known, shift)
+        moments = tf.stop_gradient(known.moments(shift))  # [N, pairs, L]
+        weighted = quadratic(self.a) * moments
+        spread = tf.reduce_sum(weighted, axis=1) / self.D + tf.math.log(self.D)
+        moving = tf.cast(-0.5 * tf.reduce_sum(spread), self.mean.dtype)
+        moving += tf.reduce_sum(tf.stop_gradient(alpha) * self.mean)
+        return tf.stop_gradient(value - moving) + moving
+
+
+class VecchiaFactor(NamedTuple):
+    """The factorised Ω + Λ."""
+
+    prior: Vecchia
+    prec: tf.Tensor  # [N, L]
+    blocks: tuple[fronts.Block, ...]
+
+    @property
+    def finite(self) -> tf.Tensor:
+        """Whether Ω + Λ is positive definite, []."""
+        return tf.math.is_finite(self.half_log_det())
+
+    def solve(self, b: tf.Tensor) -> Pair:
+        """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L]."""
+        h = fronts.solve(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE))
+        alpha = tf.cast(b, DTYPE) - tf.cast(self.prec, DTYPE) * h
+        return Pair(tf.cast(alpha, b.dtype), tf.cast(h, b.dtype))
+
+    def half_log_det(self) -> tf.Tensor:
+        """Return ½ log|I + ΛΣ|, summed over the latent functions, []."""
+        log_D = tf.math.log(self.prior.D) + tf.zeros(sizes(self.prec), DTYPE)
+        return tf.cast(fronts.half_log_det(self.blocks) + 0.5 * tf.reduce_sum(log_D), self.prec.dtype)
+
+    def variance(self) -> tf.Tensor:
+        """Return diag[(Ω + Λ)⁻¹], [N, L]."""
+        found = tf.gather(self._inverse(), self.prior.tree.entries[:, 0])
+        return tf.ensure_shape(tf.cast(found, self.prec.dtype), self.prec.shape)
+
+    def moments(self, shift: tf.Tensor) -> tf.Tensor:
+        """Return E_q[hᵢhⱼ] for the pairs of each clique, [N, pairs, L]."""
+        tree = self.prior.tree
+        cov = tf.gather(tf.pad(self._inverse(), [[0, 1], [0, 0]]), tree.entries)
+        near = tf.gather(tf.pad(tf.cast(shift, DTYPE), [[0, 1], [0, 0]]), tree.cliques)
+        first, second = dissection.pairs(sizes(tree.cliques)[1])
+        return cov + tf.gather(near, first, axis=1) * tf.gather(near, second, axis=1)
+
+    def _inverse(self) -> tf.Tensor:
+        return fronts.inverse(self.prior.tree.levels, self.blocks)
+
+
+def quadratic(a: tf.Tensor) -> tf.Tensor:
+    """Return uᵢuⱼ for u = (1, −a) and the pairs of a clique, twice those of two members, [N, pairs, S]."""
+    first, second = dissection.pairs(a.shape[1] + 1)
+    u = tf.concat([tf.ones_like(a[:, :1]), -a], axis=1)
+    count = tf.constant(np.where(first == second, 1.0, 2.0)[:, None], a.dtype)
+    return count * tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1)
+
+
+def assemble(tree: TreeAt, a: tf.Tensor, D: tf.Tensor, entries: int | tf.Tensor) -> tf.Tensor:
+    """Return Ω = BᵀD⁻¹B in the panels, [entries, S]."""
+    first, second = dissection.pairs(a.shape[1] + 1)
+    u = tf.concat([tf.ones_like(a[:, :1]), -a], axis=1)
+    values = tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1) / D[:, None]  # [N, pairs, S]
+    S = sizes(D)[1]
+    at, flat = tf.reshape(tree.entries, [-1]), tf.reshape(values, [-1, S])
+    omega = tf.math.unsorted_segment_sum(flat, at, entries + 1)[:-1]
+    ones = tf.ones([tf.shape(tree.diagonal)[0], S], D.dtype)
+    return tf.tensor_scatter_nd_add(omega, tree.diagonal[:, None], ones)
+
+
+def _like(by: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Return an adjoint [..., L] of what may be shared by the latent functions, in its shape."""
+    return tf.reduce_sum(by, axis=-1, keepdims=True) if part.shape[-1] == 1 else by

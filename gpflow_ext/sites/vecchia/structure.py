@@ -1,0 +1,128 @@
+"""What of a Vecchia prior no hyperparameter moves: the order, the neighbours, the tree of the elimination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from gpflow_ext.sites.vecchia import dissection, fronts, ordering
+from gpflow_ext.sites.vecchia.prior import TreeAt
+
+Array = npt.NDArray[Any]
+LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
+
+
+@dataclass
+class VecchiaOptions:
+    """How a Vecchia prior approximates the process; ``prior="vecchia"`` has the defaults.
+
+    Attributes
+    ----------
+    neighbours
+        The most data before it that a datum is conditioned on. With as many as there are data nothing is
+        approximated.
+    ordering
+        ``"random"``; ``"maximin"``, each datum as far as can be from all before it, O(N²); ``"coordinate"``,
+        by the sum of the coordinates.
+    seed
+        Of the order.
+    """
+
+    neighbours: int = 20
+    ordering: str = "random"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.neighbours < 1:
+            raise ValueError(f"`neighbours` must be at least 1; got {self.neighbours}.")
+        if self.ordering not in ordering.ORDERINGS:
+            raise ValueError(f"`ordering` must be one of {ordering.ORDERINGS}; got {self.ordering!r}.")
+
+
+class Structure(tf.Module):
+    """Neighbours and tree of some data, as variables that are not trained, so that checkpoints keep them.
+
+    Parameters
+    ----------
+    X
+        Inputs [N, D].
+    scales
+        The length of a unit of each column, [D], by which distances are measured; infinite for columns that
+        no kernel reads.
+    options
+        See `VecchiaOptions`.
+
+    Raises
+    ------
+    ValueError
+        Where the factor would take more than `LARGEST` bytes.
+    """
+
+    def __init__(self, X: Array, scales: Array, options: VecchiaOptions) -> None:
+        super().__init__()
+        points = X / scales
+        N = len(points)
+        order = ordering.order(points, options.ordering, options.seed)
+        near = ordering.nearest_before(points[order], min(options.neighbours, N - 1))
+        cliques = np.empty((N, near.shape[1] + 1), int)
+        cliques[order, 0] = order
+        cliques[order, 1:] = np.where(near < 0, -1, order[near])
+        _check_pairs(*cliques.shape)
+        tree = dissection.dissect(points, cliques, _check_memory)
+        self.scales = _kept(scales, tf.float64)
+        self.cliques = _kept(np.where(cliques < 0, N, cliques))
+        self.entries, self.diagonal = _kept(tree.entries), _kept(tree.diagonal)
+        self.levels = [[_kept(part) for part in level] for level in tree.levels]
+
+    def tree(self) -> TreeAt:
+        """Return the tree as tensors."""
+        levels = tuple(fronts.LevelAt(*map(tf.convert_to_tensor, level)) for level in self.levels)
+        cliques, entries, diagonal = map(tf.convert_to_tensor, (self.cliques, self.entries, self.diagonal))
+        return TreeAt(cliques, levels, entries, diagonal)
+
+    @property
+    def num_neighbours(self) -> int:
+        """The most neighbours of a datum."""
+        return int(self.cliques.shape[1]) - 1
+
+    @property
+    def num_data(self) -> int:
+        """The number of data."""
+        return int(self.cliques.shape[0])
+
+    @property
+    def num_entries(self) -> int:
+        """The number of entries in the panels of the tree."""
+        shapes = [(*own.shape, boundary.shape[1]) for own, boundary, *_ in self.levels]
+        return int(sum(nodes * (o + b) * o for nodes, o, b in shapes))
+
+
+def _kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
+    return tf.Variable(values, trainable=False, dtype=dtype)
+
+
+def _check_pairs(N: int, clique: int) -> None:
+    """Raise where the covariances within all cliques take too much memory."""
+    _refuse(8 * 6 * N * clique**2, f"the covariances among {clique - 1} neighbours of each of {N:,} data")
+
+
+def _check_memory(shapes: list[tuple[int, int, int]]) -> None:
+    """Raise where panels of (nodes, o, b), their inverse and the largest fronts take too much memory."""
+    panels = sum(nodes * (o + b) * o for nodes, o, b in shapes)
+    front = max(nodes * (o + b) ** 2 for nodes, o, b in shapes)
+    _refuse(8 * (5 * panels + 3 * front), "the factor of their precision")
+
+
+def _refuse(size: int, what: str) -> None:
+    if size > LARGEST:
+        raise ValueError(
+            f'prior="vecchia" would take some {size / 2**30:.0f} GiB for {what}, of at most '
+            f"{LARGEST / 2**30:.0f}: give it fewer neighbours, VecchiaOptions(neighbours=...), or use "
+            "`inducing_variable`. Inputs of many columns need inducing points in any case: no separator "
+            "between their halves is small."
+        )
