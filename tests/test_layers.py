@@ -52,8 +52,8 @@ TOWER: list[dict[str, str]] = [
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
-        "gprn": "factors blocks network outputs scales tensor_normal conditional profiled sampled tensor collapsed members renewal posterior draws "
-        "model updates block_ascent coregionalised starts profiled_ascent recipe",
+        "gprn": "factors blocks network outputs scales tensor_normal node_kernels conditional priors profiled sampled tensor collapsed members renewal "
+        "posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
     {"models": "", "kernels": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},
