@@ -15,10 +15,12 @@ ROOT = Path(__file__).parent.parent
 
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-EXECUTED = [  # the blocks of serving.md, which need the zoo beside them, run in test_readme.py
+EXECUTED = [  # test_readme.py runs serving.md, which needs the zoo beside it, and test_tutorials.py the tutorials
     page
     for page in PAGES
-    if page.name != "serving.md" and examples.BLOCK.search(page.read_text(encoding="utf-8"))
+    if page.name != "serving.md"
+    and page.parent.name != "tutorials"
+    and examples.BLOCK.search(page.read_text(encoding="utf-8"))
 ]
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
+from gpflow_ext.features.kernel import input_widths
 from gpflow_ext.prediction.classes import class_probabilities
 
 from . import raw_rows, stablehlo
@@ -243,10 +244,9 @@ def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) ->
     dtypes = [p.dtype.as_numpy_dtype for p in parameters.values() if p.dtype.is_floating]
     dtype = dtypes[0] if dtypes else gpflow.default_float()
     held = _training_inputs(model, None, dtype)
-    arrays = [held] if held is not None else [each.Z for each in model.submodules if checks.are_inputs(each)]
-    if not arrays and example is not None:
-        arrays = [np.asarray(example)]
-    width = arrays[0].shape[-1] if arrays else None
+    widths = [each.Z.shape[-1] for each in model.submodules if checks.are_inputs(each)] or input_widths(model)
+    widths = widths or [np.shape(part)[-1] for part in [example] if part is not None] or [None]
+    width = widths[0] if held is None else held.shape[-1]
     if scaler is None:
         if width is None:
             raise ValueError("the width of the inputs is not known: pass example= with rows of shape [n, D]")

@@ -247,7 +247,7 @@ class Run(tf.Module):
 
 
 class _Guarded:
-    """A loss for L-BFGS whose line search comes back by steps from where the loss is not finite, or too far.
+    """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
 
     Too far is where a coordinate has moved by more than ``leap`` from the present iterate. There the loss is
     as far above the present iterate as the tangent is below, with the opposite gradient: cubic interpolation
