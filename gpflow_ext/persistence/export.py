@@ -61,9 +61,10 @@ def export(
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
     ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
     and ``targets`` [None, P]; where the posterior can, ``predict_outputs`` gives ``mean`` and ``variance`` of
-    y for the ``outputs`` [None] asked for; with ``num_samples``, ``sample`` gives ``samples`` [None, S, P] of
-    what `sample_functions` draws of a ``seed`` [1]; where ``data`` was a table, ``predict_raw`` takes its
-    columns as they are, one tensor [None] each, and gives what ``serving_default`` gives.
+    y for the ``outputs`` [None] asked for; ``predict_counts`` of counts with exposures, whose other means are
+    rates, takes an ``exposure`` [None, 1]; with ``num_samples``, ``sample`` gives ``samples`` [None, S, P] of
+    what `sample_functions` draws of a ``seed`` [1]; where ``data`` was a table, ``predict_raw`` takes columns
+    as they are, one tensor [None] each, and gives what ``serving_default`` gives.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def export(
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
-        The model's name on its card.
+        On its card.
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
         model is of who holds it. It needs the extra ``sign``.

@@ -16,6 +16,7 @@ from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.paths import Paths
+from gpflow_ext.likelihoods.counts import at_exposures
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
 from gpflow_ext.prediction.functions import given_of
@@ -26,6 +27,7 @@ from .folding import Store, fold
 from .row_blocks import in_blocks
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
+COUNTS = "predict_counts"  # the signature of counts at exposures
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -85,6 +87,9 @@ def build(
         "predict_f": predict_f,
         "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
     }
+    if getattr(frozen.likelihood, "exposure", False):
+        exposure = tf.TensorSpec([None, 1], dtype, "exposure")
+        signatures[COUNTS] = _trace(graph.predict_counts, inputs, exposure)
     if per_output is not None:
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
         some = functools.partial(graph.predict_outputs, per_output)
@@ -181,6 +186,12 @@ class _Graph:
         predictions, ok = self._at(inputs)
         log_density = predictions.log_density(targets)  # [N]
         return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
+
+    def predict_counts(self, inputs: tf.Tensor, exposure: tf.Tensor) -> dict[str, tf.Tensor]:
+        predictions, ok = self._at(inputs)
+        mean, variance = at_exposures(*predictions.mean_and_var(), exposure)
+        ok &= _finite_rows(mean, variance) & (exposure[:, 0] > 0.0)
+        return {"mean": _keep(mean, ok), "variance": _keep(variance, ok), "is_finite": ok}
 
     def predict_outputs(
         self, per_output: PerOutput, inputs: tf.Tensor, outputs: tf.Tensor

@@ -20,6 +20,9 @@ POST /v1/models/{name}:predict                  many rows; also /v1/models/{name
 POST /predict                                   one row by the names of its inputs or columns
 GET  /metrics                                   for Prometheus; also /monitoring/prometheus/metrics"""
 
+_COUNTS = """mean is the rate, the count at exposure one; at other exposures:
+{"signature_name": "predict_counts", "instances": [{"inputs": [...], "exposure": [2.5]}, ...]}"""
+
 
 def curl(model: ServedModel, address: str) -> str:
     """Return a command that asks the server at an address for a row, a raw one where there is one."""
@@ -53,6 +56,7 @@ def page(model: ServedModel, limits: Limits) -> str:
             'several   {"signature_name": "predict_log_density", "inputs": {"inputs": ..., "targets": ...}}\n'
             'refusals  {"error": "..."}; null stands for a number that is not finite',
         ),
+        *([("Counts", _COUNTS)] if "predict_counts" in model.signatures else []),
         ("At most", bounds),
     )
     text = "".join(f"<h2>{html.escape(title)}</h2><pre>{html.escape(part)}</pre>" for title, part in parts)
