@@ -87,8 +87,8 @@ def build(
         "predict_f": predict_f,
         "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
     }
+    exposure = tf.TensorSpec([None, 1], dtype, "exposure")
     if getattr(frozen.likelihood, "exposure", False):
-        exposure = tf.TensorSpec([None, 1], dtype, "exposure")
         signatures[COUNTS] = _trace(graph.predict_counts, inputs, exposure)
     if per_output is not None:
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
@@ -117,6 +117,9 @@ def build(
     if treatment is not None:
         function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
         signatures[raw_rows.NAME] = _trace(function, *specs)
+        if COUNTS in signatures:
+            function, specs = raw_rows.raw_signature(treatment, signatures[COUNTS], dtype, [exposure])
+            signatures[raw_rows.COUNTS] = _trace(function, *specs)
     return Served(module, signatures, whole, sources)
 
 

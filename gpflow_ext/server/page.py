@@ -10,7 +10,7 @@ from typing import Any
 
 from .limits import Limits
 from .model import ServedModel
-from .raw_rows import RAW
+from .raw_rows import RAW, RAW_COUNTS
 
 _ENDPOINTS = """\
 GET  /healthz                                   200 once the model is loaded, verified and warmed up
@@ -21,7 +21,9 @@ POST /predict                                   one row by the names of its inpu
 GET  /metrics                                   for Prometheus; also /monitoring/prometheus/metrics"""
 
 _COUNTS = """mean is the rate, the count at exposure one; at other exposures:
-{"signature_name": "predict_counts", "instances": [{"inputs": [...], "exposure": [2.5]}, ...]}"""
+{"signature_name": "predict_counts", "instances": [{"inputs": [...], "exposure": [2.5]}, ...]}
+{"signature_name": "predict_raw_counts", "instances": [{"COLUMN": ..., "exposure": 2.5}, ...]} of raw rows
+POST /predict takes "exposure" beside the names"""
 
 
 def curl(model: ServedModel, address: str) -> str:
@@ -70,6 +72,8 @@ def page(model: ServedModel, limits: Limits) -> str:
 
 
 def _arguments(signature: str, inputs: Mapping[str, Any]) -> str:
+    if signature == RAW_COUNTS:
+        return "columns, exposure"
     return "columns" if signature == RAW else ", ".join(inputs)
 
 
