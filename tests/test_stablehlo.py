@@ -89,7 +89,7 @@ def test_jax_alone_predicts_what_the_saved_model_does(
                 ours, theirs = ours.astype(float), theirs.astype(float)
                 worst = max(worst, float(np.nanmax(np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs)))))
         assert found["0/mean"].shape == (0, wanted["mean"].shape[1])
-        sample = served._signatures["sample"]
+        sample = served._signatures["sample_joint"]
         for n in (n for n in SIZES if 0 < n <= 65):
             theirs = found[f"draws/{n}"]
             normals = np.random.default_rng(4).standard_normal(theirs.shape)
@@ -105,7 +105,7 @@ def test_the_export_is_whole_and_says_so(exported: Path, tmp_path: Path) -> None
     manifest = gpx.load_exported(exported).manifest  # verifies
     assert manifest["profile"] == "stablehlo"
     assert manifest["difference_of_stablehlo"] <= 1e-12
-    assert {"model.stablehlo", "sample.stablehlo", "weights.npz"} <= manifest["sha256"].keys()
+    assert {"model.stablehlo", "sample_joint.stablehlo", "weights.npz"} <= manifest["sha256"].keys()
     assert "predict_jax" in (exported / "MODEL_CARD.md").read_text()
     with np.load(exported / "weights.npz") as arrays:
         about = json.loads(str(arrays["about"]))["model.stablehlo"]
@@ -153,7 +153,9 @@ def test_a_runtime_that_differs_is_refused(exported: Path) -> None:
     with np.load(exported / "weights.npz") as arrays:
         weights = {name: arrays[name] for name in arrays.files}
     weights["weight_1"] = weights["weight_1"] * 1.001
-    programs = {name: (exported / name).read_bytes() for name in ("model.stablehlo", "sample.stablehlo")}
+    programs = {
+        name: (exported / name).read_bytes() for name in ("model.stablehlo", "sample_joint.stablehlo")
+    }
     artefact = stablehlo.Artefact(programs, weights)
     with pytest.raises(ValueError, match="JAX differs by"):
         stablehlo.compare(artefact, signatures, np.ones([3, 2]), np.eye(2))
@@ -163,9 +165,11 @@ def test_draws_are_joint_draws_of_the_model(exported: Path) -> None:
     """Their mean and covariance are those that the model has; a row that is not finite leaves the others."""
     signatures = gpx.load_exported(exported)._signatures
     inputs = np.random.default_rng(1).normal(size=(4, 2))
-    unit = np.eye(4)[:, :, None] * np.ones(signatures["sample"].inputs[1].shape[-1])  # one number at a time
+    unit = np.eye(4)[:, :, None] * np.ones(
+        signatures["sample_joint"].inputs[1].shape[-1]
+    )  # one number at a time
     given = {"inputs": tf.constant(inputs), "normals": tf.constant(np.concatenate([0.0 * unit[:1], unit]))}
-    mean, *columns = signatures["sample"](**given)["f"].numpy()
+    mean, *columns = signatures["sample_joint"](**given)["f"].numpy()
     predicted = signatures["predict_f"](inputs=given["inputs"])
     np.testing.assert_allclose(mean, predicted["mean"], rtol=0.0, atol=1e-12)
     variance = sum((column - mean) ** 2 for column in columns)
@@ -174,7 +178,7 @@ def test_draws_are_joint_draws_of_the_model(exported: Path) -> None:
     )
     assert abs(sum((column[0] - mean[0]) * (column[1] - mean[1]) for column in columns)).max() > 1e-3
     inputs[2] = np.nan
-    spoilt = signatures["sample"](inputs=tf.constant(inputs), normals=given["normals"])["f"].numpy()
+    spoilt = signatures["sample_joint"](inputs=tf.constant(inputs), normals=given["normals"])["f"].numpy()
     assert np.isnan(spoilt[:, 2]).all()
     np.testing.assert_allclose(spoilt[1, [0, 1, 3]], columns[0][[0, 1, 3]], rtol=0.0, atol=1e-12)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import gpflow
 import tensorflow as tf
 
-NAME = "sample"
+NAME = "sample_joint"
 Joint = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Map X [N, D] to the mean [N, P] and the covariance of each function, [P, N, N]."""
 

@@ -15,6 +15,7 @@ _ROOMS = {
     "gpflow": ("functions", "inducing_variables", "kernels", "likelihoods", "models", "quadrature"),
     "gpflow_ext": (
         "numerics",
+        "features",
         "sites",
         "likelihoods",
         "prediction",

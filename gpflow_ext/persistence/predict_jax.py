@@ -85,7 +85,7 @@ def load(folder: str | pathlib.Path) -> Callable[[Any], dict[str, Any]]:
 
 def load_sampler(folder: str | pathlib.Path) -> Callable[..., Any]:
     """Return a function of inputs [n, D], a number S and a seed: S joint draws of f, [S, n, P]."""
-    call, weights, about = read(folder, "sample.stablehlo")
+    call, weights, about = read(folder, "sample_joint.stablehlo")
     (dtype, (most, width)), (_, (block, _, outputs)) = about["inputs"][:2]
 
     def sample(inputs: Any, number: int = 1, seed: int = 0) -> Any:

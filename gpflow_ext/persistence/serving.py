@@ -14,8 +14,12 @@ from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
 from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
+from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
+from gpflow_ext.functions.paths import Paths
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
+from gpflow_ext.prediction.functions import given_of
+from gpflow_ext.prediction.rescaled import RescaledTargets
 
 from . import joint_draws, raw_rows
 from .folding import Store, fold
@@ -23,8 +27,13 @@ from .joint_draws import Joint
 from .row_blocks import in_blocks
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
+_WHOLE = (
+    "sample",
+    joint_draws.NAME,
+)  # signatures that are not called in blocks: they have their own, or none
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -44,6 +53,7 @@ def build(
     labels: Sequence[str] | None,
     profile: Profile,
     treatment: Treatment | None = None,
+    num_samples: int = 0,
 ) -> Served:
     """Trace the signatures of a trained model, which is left untouched.
 
@@ -60,6 +70,8 @@ def build(
         the inputs.
     treatment
         How raw columns become inputs: there is a signature that takes them, then.
+    num_samples
+        Functions that the signature ``sample`` draws; without any there is none.
     """
     if mean.dtype == np.float32:
         make_exact()
@@ -83,11 +95,14 @@ def build(
         some = functools.partial(graph.predict_outputs, per_output)
         signatures["predict_outputs"] = _trace(some, inputs, numbers)
     if profile == "stablehlo" and joint is not None:
-        normals = tf.TensorSpec(
-            [None, None, predict_f.structured_outputs["mean"].shape[-1]], dtype, "normals"
-        )
-        drawn = _trace_if_can(functools.partial(graph.sample, joint), inputs, normals)
+        num_outputs = predict_f.structured_outputs["mean"].shape[-1]
+        normals = tf.TensorSpec([None, None, num_outputs], dtype, "normals")
+        drawn = _trace_if_can(functools.partial(graph.sample_joint, joint), inputs, normals)
         signatures |= {} if drawn is None else {joint_draws.NAME: drawn}
+    if num_samples:
+        seed = tf.TensorSpec([1], tf.int32, "seed")
+        draw = functools.partial(graph.sample, _functions(frozen, num_samples))
+        signatures["sample"] = _trace(draw, inputs, seed)
     sources = list(_arrays(signatures.values()))
     if profile != "exact":
         store = Store()
@@ -98,11 +113,12 @@ def build(
     # nothing.
     read = {id(v): v for signature in signatures.values() for v in signature.graph.variables}
     module.variables_read = list(read.values())
-    whole, drawn = signatures["serving_default"], signatures.pop(joint_draws.NAME, None)
+    whole = signatures["serving_default"]
     if profile != "portable":  # the runtimes of ONNX have loops of their own
-        signatures = {key: _trace_blocks(signature) for key, signature in signatures.items()}
-    if drawn is not None:
-        signatures[joint_draws.NAME] = drawn
+        signatures = {
+            key: signature if key in _WHOLE else _trace_blocks(signature)
+            for key, signature in signatures.items()
+        }
     if treatment is not None:
         function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
         signatures[raw_rows.NAME] = _trace(function, *specs)
@@ -192,7 +208,11 @@ class _Graph:
         ok &= _finite_rows(mean, variance)
         return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
 
-    def sample(self, joint: Joint, inputs: tf.Tensor, normals: tf.Tensor) -> dict[str, tf.Tensor]:
+    def sample(self, draw: Draw, inputs: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        X, ok = self._standardised(inputs)
+        return {"samples": _keep(draw(X, tf.ensure_shape(seed, [1])[0]), ok)}
+
+    def sample_joint(self, joint: Joint, inputs: tf.Tensor, normals: tf.Tensor) -> dict[str, tf.Tensor]:
         X, ok = self._standardised(inputs)
         return joint_draws.sample(joint, X, ok, normals)
 
@@ -219,7 +239,7 @@ def _finite_rows(*parts: tf.Tensor) -> tf.Tensor:
 
 def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
     """Set the rows of ``x`` that are not ``ok`` to NaN."""
-    rows = ok[:, None] if x.shape.rank == 2 else ok
+    rows = tf.reshape(ok, [-1] + [1] * (x.shape.rank - 1))
     return tf.where(rows, x, tf.constant(np.nan, x.dtype))
 
 
@@ -238,6 +258,10 @@ def _predictor(
         each = [_predictor(member, profile)[0] for member in model.members]
         weights = tf.Variable(model.weights, trainable=False)
         return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None, None
+    if isinstance(model, RescaledTargets):
+        of_member = _predictor(model.member, profile)[0]
+        _to_variables(model, {})
+        return (lambda X: model.rescaled(of_member(X))), None, None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None, None
@@ -252,6 +276,21 @@ def _predictor(
     latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
     joint: Joint = functools.partial(latent, full_cov=True)
     return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output, joint
+
+
+def _functions(model: gpflow.models.GPModel, num_samples: int) -> Draw:
+    """Return what draws functions of the model for a seed and gives their values at X, [N, S, P]."""
+    posterior = model.posterior() if hasattr(model, "posterior") else None
+    for module in (posterior, model):
+        if module is not None:
+            _to_variables(module, {})
+    paths = Paths(given_of(model, posterior), num_samples, NUM_FEATURES, 1)
+
+    def draw(X: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        state = paths.state(seed, given_of(model, posterior))
+        return by_blocks(paths, state, X)
+
+    return draw
 
 
 def _to_variables(module: tf.Module, done: dict[Any, tf.Variable]) -> None:

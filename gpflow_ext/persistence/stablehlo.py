@@ -188,7 +188,9 @@ def compare(artefact: Artefact, signatures: Mapping[str, Any], inputs: Array, ap
         if DRAWS in artefact.programs:
             np.savetxt(rows, apart, "%.17g", delimiter=",")
             found = _run([name, str(rows), str(_TRIED)])
-            worst = max(worst, _difference(found, _drawn(signatures["sample"], apart), inputs.dtype, 100.0))
+            worst = max(
+                worst, _difference(found, _drawn(signatures["sample_joint"], apart), inputs.dtype, 100.0)
+            )
     return worst
 
 

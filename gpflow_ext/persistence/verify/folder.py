@@ -14,7 +14,7 @@ _MIB = 1 << 20
 MANIFEST, GRAPH, INDEX = "manifest.json", "saved_model.pb", "variables/variables.index"
 VALUES, EXAMPLE, FINGERPRINT = "variables/variables.data-00000-of-00001", "example.npz", "fingerprint.pb"
 CARD, ONNX = "MODEL_CARD.md", "model.onnx"
-STABLEHLO, DRAWS, WEIGHTS = "model.stablehlo", "sample.stablehlo", "weights.npz"
+STABLEHLO, DRAWS, WEIGHTS = "model.stablehlo", "sample_joint.stablehlo", "weights.npz"
 LARGEST = {  # bytes; nothing larger is read
     MANIFEST: 4 * _MIB,
     GRAPH: 32 * _MIB,

@@ -257,7 +257,7 @@ def _check_sense(manifest: Mapping[str, Any]) -> None:
     lowered = manifest["profile"] == "stablehlo"
     if {STABLEHLO in names, WEIGHTS in names, "difference_of_stablehlo" in manifest} != {lowered}:
         raise ValueError(f"profile in {MANIFEST} is {manifest['profile']}, which {STABLEHLO} contradicts")
-    if (DRAWS in names) != (lowered and "sample" in manifest["signatures"]):
+    if (DRAWS in names) != (lowered and "sample_joint" in manifest["signatures"]):
         raise ValueError(f"signatures in {MANIFEST} are others than {DRAWS} tells")
     if not manifest["intervals"].keys() <= manifest["metrics"].keys():
         raise ValueError(f"intervals in {MANIFEST} has scores that metrics has not")
