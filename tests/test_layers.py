@@ -33,7 +33,7 @@ TOWER: list[dict[str, str]] = [
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities functions average batches metrics predictor plotting"},
+    {"prediction": "classes densities functions average rescaled batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
@@ -62,7 +62,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates averaging auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging auto ."
     },
     {"sklearn": ""},
     {

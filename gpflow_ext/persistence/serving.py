@@ -19,6 +19,7 @@ from gpflow_ext.functions.paths import Paths
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
 from gpflow_ext.prediction.functions import given_of
+from gpflow_ext.prediction.rescaled import RescaledTargets
 
 from . import raw_rows
 from .folding import Store, fold
@@ -235,6 +236,10 @@ def _predictor(
         each = [_predictor(member, profile)[0] for member in model.members]
         weights = tf.Variable(model.weights, trainable=False)
         return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None
+    if isinstance(model, RescaledTargets):
+        of_member = _predictor(model.member, profile)[0]
+        _to_variables(model, {})
+        return (lambda X: model.rescaled(of_member(X))), None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None
