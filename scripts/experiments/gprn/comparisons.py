@@ -113,7 +113,7 @@ TASKS: dict[str, tuple[Callable[[int], Task], Sequence[int]]] = {  # task, numbe
     "stationary": (independent_data, (1, 2)),
     "arabidopsis": (arabidopsis, (1, 2, 4)),
     "germany": (germany, (1, 2)),
-    "jura": (jura, (1, 2)),
+    "jura": (jura, (1, 2, 3)),
     "sarcos": (sarcos, (1, 2)),
     "field": (images.field, (2,)),
 }
@@ -151,7 +151,11 @@ def compare(
             task = Task(task.X, task.Y[:, keep], task.X_test, task.Y_test[:, keep], task.floor, 2, seed)
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1]), (methods.OTHERS, 0)]
         impossible = methods.PARTLY_OBSERVED_ONLY if task.complete else methods.COMPLETE_ONLY
-        jobs += [(method, K) for method in (methods.COLLAPSED, methods.TENSOR) for K in numbers]
+        jobs += [
+            (method, K)
+            for method in (methods.COLLAPSED, methods.TENSOR, methods.ROWS, methods.KERNELS)
+            for K in numbers
+        ]
         jobs += [(m, numbers[-1]) for m in (methods.JOINT, methods.ADAM, methods.MEAN_FIELD, methods.MIXTURE)]
         for method, K in jobs:
             if method not in wanted or method in impossible or (name == "field" and method not in MILLION):
