@@ -41,8 +41,8 @@ READING = {
         "measured before outputs had scales of their own."
     ),
     "field": (
-        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what "
-        "they do for a thousand outputs (see below); most of the seconds of the others go into passes over all pixels. The "
+        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what they do for a thousand outputs (see below). Most of the seconds of "
+        "the others go into passes over all pixels. The "
         "evidence counts neighbouring pixels as independent."
     ),
     "stationary": (
