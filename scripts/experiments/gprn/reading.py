@@ -47,8 +47,8 @@ READING = {
     ),
     "stationary": (
         "Nothing to gain, and nothing lost by the collapsed posterior: further nodes fade away. The tensor posterior of the paper "
-        "has one covariance over the inputs for all nodes, and one for all weights, which cannot let one node fade and hold the other: "
-        "its bound is a thousand below the mean field's here, and its NLPD a little above that of independent GPs. The mean field is not "
+        "has one covariance over the inputs for all nodes, and one for all weights, which cannot let one node fade and hold the other. "
+        "Its bound is a thousand below the mean field's here, and its NLPD a little above that of independent GPs. The mean field is not "
         "within that family. With a covariance for each node it is, and the bound is above the mean field's on every draw, with the "
         "predictions of independent GPs."
     ),
