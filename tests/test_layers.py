@@ -60,7 +60,7 @@ TOWER: list[dict[str, str]] = [
     {"server": ". limits raw_rows calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
-    {"cross_validation": "", "reporting": ""},
+    {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
         "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging auto ."
     },
