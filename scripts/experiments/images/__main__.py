@@ -14,9 +14,10 @@ examples
   GPFLOW_EXT_DATA=data python -m scripts.experiments.images --validate --threads 1 --order 1 2  choices, on training images
 
 settings
-  start  1,000 inducing features, q from one pass of regression on the labels
-  short  500 inducing features, from there 300 steps on minibatches
-  long   2,000 inducing features, from there 1,500 steps: about half an hour of CPU time
+  quick   order 1, 1,000 inducing features, q from one pass of regression on the labels and no steps
+  medium  order 2, 2,000 inducing features, likewise
+  large   order 2, 3,000 inducing features, likewise
+  steps   order 2, 500 inducing features, from there 300 steps on minibatches
 
 With --validate the last 10,000 training images stand in for the test set, which is not read. Results are added to
 images.jsonl; images.md and figures are written anew from all that is in it.
@@ -31,7 +32,9 @@ def arguments() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    new.add_argument("--setting", nargs="+", choices=("start", "short", "long"), default=("start", "short"))
+    new.add_argument(
+        "--setting", nargs="+", choices=("quick", "medium", "large", "steps"), default=("quick", "medium")
+    )
     new.add_argument("--seeds", nargs="+", type=int, default=(0,), metavar="S")
     new.add_argument("--validate", action="store_true", help="hold out training images; read no test image")
     new.add_argument(

@@ -35,9 +35,10 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "start": Setting(2, 200, 1000, 1.5),
-    "short": Setting(2, 200, 500, 1.5, steps=300),
-    "long": Setting(2, 300, 2000, 1.5, steps=1500, batch=1000),
+    "quick": Setting(1, 200, 1000, 1.5),
+    "medium": Setting(2, 200, 2000, 1.5),
+    "large": Setting(2, 200, 3000, 1.5),
+    "steps": Setting(2, 200, 500, 1.5, steps=300),
 }
 
 
@@ -79,19 +80,22 @@ def train(images: Images, setting: Setting, seed: int) -> Trained:
         num_data=len(X),
         learn_epsilon=True,
     )
-    gpx.fit(
-        model,
-        (X, Y),
-        start="labels",
-        steps=setting.steps,
-        minibatch_size=setting.batch,
-        gamma=setting.gamma,
-        rate=setting.rate,
-        decay_steps=max(setting.steps, 1),
-        hold=min(10, setting.steps),
-        seed=seed,
-        progress=False,
-    )
+    if not setting.steps:
+        gpx.start_from_labels(model, (X, Y), seed=seed)
+    else:
+        gpx.fit(
+            model,
+            (X, Y),
+            start="labels",
+            steps=setting.steps,
+            minibatch_size=setting.batch,
+            gamma=setting.gamma,
+            rate=setting.rate,
+            decay_steps=setting.steps,
+            hold=10,
+            seed=seed,
+            progress=False,
+        )
     return Trained(model, features, time.process_time() - begin)
 
 
