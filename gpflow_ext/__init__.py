@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpflow_ext.persistence.exported import load_exported
     from gpflow_ext.persistence.verify import verify
     from gpflow_ext.prediction import metrics, plotting
+    from gpflow_ext.prediction.functions import sample_functions
     from gpflow_ext.prediction.predictor import ClassPredictor
     from gpflow_ext.reporting import report
     from gpflow_ext.sampling import coordinates
@@ -83,6 +84,7 @@ __all__ = [
     "register",
     "report",
     "sample",
+    "sample_functions",
     "start_from_labels",
     "trace_count",
     "verify",
@@ -132,6 +134,7 @@ __getattr__, __dir__ = attach(
         "register": "fitting:register",  # where the package's own are registered before it
         "report": "reporting:report",
         "sample": "sampling.sample:sample",
+        "sample_functions": "prediction.functions:sample_functions",
         "start_from_labels": "svgp.labels:start_from_labels",
         "trace_count": "compiled:trace_count",
         "verify": "persistence.verify:verify",

@@ -24,6 +24,7 @@ TOWER: list[dict[str, str]] = [
         "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {"features": "wavelets scattering kernel twin ."},
+    {"functions": "randomness frequencies features paths draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior vecchia.ordering vecchia.dissection "
@@ -32,7 +33,7 @@ TOWER: list[dict[str, str]] = [
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities average batches metrics predictor plotting"},
+    {"prediction": "classes densities functions average rescaled batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
@@ -52,8 +53,8 @@ TOWER: list[dict[str, str]] = [
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
-        "gprn": "factors blocks network outputs scales tensor_normal conditional profiled sampled tensor collapsed members renewal posterior draws "
-        "model updates block_ascent coregionalised starts profiled_ascent recipe",
+        "gprn": "factors blocks network outputs scales tensor_normal node_kernels conditional priors profiled sampled tensor collapsed members renewal "
+        "posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
     {"models": "", "kernels": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},
@@ -61,7 +62,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates averaging auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging auto ."
     },
     {"sklearn": ""},
     {

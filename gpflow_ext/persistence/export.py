@@ -49,27 +49,26 @@ def export(
     notes: str | Sequence[str] = (),
     name: str | None = None,
     sign: bytes | None = None,
+    num_samples: int = 0,
 ) -> Path:
     """Export a model to ``path/<version>/`` and return that folder.
 
     The version is one above the highest there; none is ever overwritten. All is written into a partial folder
     beside the versions and renamed at the end, so a version is whole or absent whenever the process is
-    killed. What a killed export has left is removed by the next one; of several exports to one path at a time
-    each waits for the others and takes the next version. The model itself is not changed.
+    killed, and the next export removes what is left. Several exports to one path wait for each other.
 
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
     ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
-    and ``targets`` [None, P]; where the posterior of the model can, ``predict_outputs`` gives ``mean`` and
-    ``variance`` of y for the ``outputs`` [None] that are asked for; where ``data`` was a table,
-    ``predict_raw`` takes its columns as they are, one tensor [None] each, and gives what ``serving_default``
-    gives.
+    and ``targets`` [None, P]; where the posterior can, ``predict_outputs`` gives ``mean`` and ``variance`` of
+    y for the ``outputs`` [None] asked for; with ``num_samples``, ``sample`` gives ``samples`` [None, S, P] of
+    what `sample_functions` draws of a ``seed`` [1]; where ``data`` was a table, ``predict_raw`` takes its
+    columns as they are, one tensor [None] each, and gives what ``serving_default`` gives.
 
     Parameters
     ----------
     model
-        Any trained GPflow model, or a fitted estimator of `gpflow_ext.estimators`, which knows its
-        scaling, its labels and the names of its inputs.
+        Any trained GPflow model, or a fitted estimator, which knows its scaling, labels and inputs' names.
     path
         The folder of this model; its last part is the default name.
     profile
@@ -89,7 +88,7 @@ def export(
         Names of the classes in order; by default those of ``data``.
     data
         What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
-        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
+        into the manifest and the graph, except for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
@@ -97,6 +96,8 @@ def export(
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
         model is of who holds it. It needs the extra ``sign``.
+    num_samples
+        S of the signature ``sample``; none by default.
 
     Raises
     ------
@@ -109,8 +110,7 @@ def export(
     if profile not in get_args(Profile):
         raise ValueError(f"profile must be one of {', '.join(get_args(Profile))}; got {profile!r}")
     needed = {"portable": libraries, "stablehlo": stablehlo.library}
-    if profile in needed:
-        needed[profile]()
+    needed.get(profile, lambda: None)()
     if sign is not None:
         try_key(b"", sign)
     model, scaler, labels, data = _parts(model, scaler, labels, data)
@@ -126,7 +126,7 @@ def export(
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
     treatment = raw_rows.treatment_of(data, len(mean))
-    served = build(model, mean, scale, labels, profile, treatment)
+    served = build(model, mean, scale, labels, profile, treatment, num_samples)
     outputs, difference = _try(served, inputs, f)
     if treatment is not None:
         raw_rows.check_alike(treatment, served.signatures)
@@ -206,9 +206,9 @@ def _write(
 ) -> Path:
     version = max(versions(path), default=0) + 1
     manifest["version"] = version
+    partial, final = path / f"{_PARTIAL}{uuid.uuid4().hex}", path / str(version)
     for litter in path.glob(f"{_PARTIAL}*"):
         shutil.rmtree(litter)
-    partial, final = path / f"{_PARTIAL}{uuid.uuid4().hex}", path / str(version)
     try:
         # Nobody trains the served graph, so the gradients of its custom-gradient functions are left out.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -296,7 +296,7 @@ def _try(served: Served, inputs: Array, f: Sequence[tf.Tensor]) -> tuple[dict[st
 
 
 def _labels(labels: Sequence[str] | None, data: Any, classes: int | None) -> list[str] | None:
-    """Return the names of the classes as strings, or ``None`` where the likelihood has no classes."""
+    """Return the names of the classes, or ``None`` where the likelihood has none."""
     given = getattr(data, "labels", None) if labels is None else labels
     if classes is None and labels is not None:
         raise ValueError("labels were given, but the likelihood of this model has no classes: leave them out")

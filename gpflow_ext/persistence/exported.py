@@ -134,6 +134,22 @@ class Exported:
         inputs = self._cast("X", X, self.manifest["data"]["D"])
         return self._call("predict_outputs", inputs=inputs, outputs=numbers.astype(np.int32))
 
+    def sample(self, X: Any, seed: int) -> Array:
+        """Return functions drawn from the posterior at inputs [N, D], [S, N, P].
+
+        One seed is one set of functions, whatever the inputs; S was chosen at the export.
+
+        Raises
+        ------
+        ValueError
+            If the model was exported without ``num_samples``.
+        """
+        if "sample" not in self.manifest["signatures"]:
+            raise ValueError("this model was exported without functions: export it with num_samples=")
+        inputs = self._cast("X", X, self.manifest["data"]["D"])
+        found = self._call("sample", inputs=inputs, seed=np.array([seed], np.int32))
+        return found["samples"].transpose(1, 0, 2)
+
     def predict_log_density(self, X: Any, Y: Any) -> Array:
         """Return the log predictive density [N] of targets [N, P] at inputs [N, D]; classes are indices.
 

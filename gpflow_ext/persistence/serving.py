@@ -14,8 +14,12 @@ from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
 from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
+from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
+from gpflow_ext.functions.paths import Paths
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
+from gpflow_ext.prediction.functions import given_of
+from gpflow_ext.prediction.rescaled import RescaledTargets
 
 from . import raw_rows
 from .folding import Store, fold
@@ -24,6 +28,7 @@ from .row_blocks import in_blocks
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -43,6 +48,7 @@ def build(
     labels: Sequence[str] | None,
     profile: Profile,
     treatment: Treatment | None = None,
+    num_samples: int = 0,
 ) -> Served:
     """Trace the signatures of a trained model, which is left untouched.
 
@@ -59,6 +65,8 @@ def build(
         the inputs.
     treatment
         How raw columns become inputs: there is a signature that takes them, then.
+    num_samples
+        Functions that the signature ``sample`` draws; without any there is none.
     """
     if mean.dtype == np.float32:
         make_exact()
@@ -81,6 +89,10 @@ def build(
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
         some = functools.partial(graph.predict_outputs, per_output)
         signatures["predict_outputs"] = _trace(some, inputs, numbers)
+    if num_samples:
+        seed = tf.TensorSpec([1], tf.int32, "seed")
+        draw = functools.partial(graph.sample, _functions(frozen, num_samples))
+        signatures["sample"] = _trace(draw, inputs, seed)
     sources = list(_arrays(signatures.values()))
     if profile != "exact":
         store = Store()
@@ -93,7 +105,10 @@ def build(
     module.variables_read = list(read.values())
     whole = signatures["serving_default"]
     if profile != "portable":  # the runtimes of ONNX have loops of their own
-        signatures = {key: _trace_blocks(signature) for key, signature in signatures.items()}
+        signatures = {
+            key: signature if key == "sample" else _trace_blocks(signature)  # which has blocks of its own
+            for key, signature in signatures.items()
+        }
     if treatment is not None:
         function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
         signatures[raw_rows.NAME] = _trace(function, *specs)
@@ -175,6 +190,10 @@ class _Graph:
         ok &= _finite_rows(mean, variance)
         return {"mean": _keep(mean, ok), "variance": _keep(variance, ok)}
 
+    def sample(self, draw: Draw, inputs: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        X, ok = self._standardised(inputs)
+        return {"samples": _keep(draw(X, tf.ensure_shape(seed, [1])[0]), ok)}
+
     def _at(self, inputs: tf.Tensor) -> tuple[Predictions, tf.Tensor]:
         """Predict at standardised inputs, and tell for which rows f is finite."""
         X, ok = self._standardised(inputs)
@@ -198,7 +217,7 @@ def _finite_rows(*parts: tf.Tensor) -> tf.Tensor:
 
 def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
     """Set the rows of ``x`` that are not ``ok`` to NaN."""
-    rows = ok[:, None] if x.shape.rank == 2 else ok
+    rows = tf.reshape(ok, [-1] + [1] * (x.shape.rank - 1))
     return tf.where(rows, x, tf.constant(np.nan, x.dtype))
 
 
@@ -217,6 +236,10 @@ def _predictor(
         each = [_predictor(member, profile)[0] for member in model.members]
         weights = tf.Variable(model.weights, trainable=False)
         return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None
+    if isinstance(model, RescaledTargets):
+        of_member = _predictor(model.member, profile)[0]
+        _to_variables(model, {})
+        return (lambda X: model.rescaled(of_member(X))), None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None
@@ -230,6 +253,21 @@ def _predictor(
         return posterior.predictions, per_output
     latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
     return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output
+
+
+def _functions(model: gpflow.models.GPModel, num_samples: int) -> Draw:
+    """Return what draws functions of the model for a seed and gives their values at X, [N, S, P]."""
+    posterior = model.posterior() if hasattr(model, "posterior") else None
+    for module in (posterior, model):
+        if module is not None:
+            _to_variables(module, {})
+    paths = Paths(given_of(model, posterior), num_samples, NUM_FEATURES, 1)
+
+    def draw(X: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        state = paths.state(seed, given_of(model, posterior))
+        return by_blocks(paths, state, X)
+
+    return draw
 
 
 def _to_variables(module: tf.Module, done: dict[Any, tf.Variable]) -> None:

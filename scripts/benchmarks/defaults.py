@@ -18,6 +18,7 @@ EPILOG = """\
 examples
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --threads 1 --splits 10    everything, hours
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --tables sonar iris --rows 300 --out runs/defaults.md
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --models SparseEP --again  one model, after a change
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --page                     the page alone, from the journal
 
 One line for each table, split and model goes to the .jsonl beside the page as it is measured, and a rerun skips what is
@@ -49,6 +50,11 @@ def arguments() -> argparse.ArgumentParser:
         help="seconds after which no further random start begins, and GPflow's optimiser ends (default: 120)",
     )
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--again",
+        action="store_true",
+        help="measure anew what another commit has measured; the new records replace the old",
+    )
     new.add_argument("--page", action="store_true", help="measure nothing, write the page")
     new.add_argument(
         "--out",
@@ -117,6 +123,7 @@ def main() -> None:
     begin = time.perf_counter()
     journal = Journal(options.out.with_suffix(".jsonl"))
     journal.heading = {"environment": report.environment(options.threads)}
+    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         run(options, journal)
     report.write(options.out, defaults_page.text(journal.records))

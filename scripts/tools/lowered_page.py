@@ -11,10 +11,9 @@ from ..shared.journal import Record
 
 HEADER = """# Without TensorFlow
 
-No GPU and no TPU was used for this page, nor for any other figure of this guide. What it shows is that whatever the fits,
-samples and predictions of small models compile (48 data, 12 inducing points, three inputs) is a program of StableHLO, the
-portable language of XLA, and that another runtime, JAX's PJRT client on the CPU, returns for it what TensorFlow's own graph
-returns. The same files run on a GPU or a TPU where JAX has one, without TensorFlow and without this package:
+No GPU and no TPU was used for this page, nor for any other figure of this guide. It shows two things about what the fits,
+samples and predictions of small models compile (48 data, 12 inducing points, three inputs). It is a program of StableHLO, the
+portable language of XLA. And another runtime, JAX's PJRT client on the CPU, returns for it what TensorFlow's own graph returns. The same files run on a GPU or a TPU where JAX has one, without TensorFlow and without this package:
 
     python -m scripts.tools.lower FOLDER                    # with TensorFlow: programs, inputs, TensorFlow's results
     python scripts/tools/run_pjrt.py FOLDER --repeats 10    # with JAX alone, on its default device

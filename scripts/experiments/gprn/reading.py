@@ -39,13 +39,13 @@ READING = {
         "measured before outputs had scales of their own."
     ),
     "field": (
-        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what "
-        "they do for a thousand outputs (see below); most of the seconds of the others go into passes over all pixels. The "
+        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what they do for a thousand outputs (see below). Most of the seconds of "
+        "the others go into passes over all pixels. The "
         "evidence counts neighbouring pixels as independent."
     ),
     "stationary": (
         "Nothing to gain, and nothing lost by the collapsed posterior: further nodes fade away. The tensor posterior has one "
-        "covariance over the inputs for all nodes, and one for all weights, which cannot let one node fade and hold the other: its "
-        "bound is below the mean field's here, and its NLPD a little above that of independent GPs."
+        "covariance over the inputs for all nodes, and one for all weights, which cannot let one node fade and hold the other. Its bound is "
+        "below the mean field's here, and its NLPD a little above that of independent GPs."
     ),
 }

@@ -1,0 +1,95 @@
+"""The pictures of single pages, drawn from their records alone: ``python -m scripts.benchmarks.pictures``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+RESULTS = Path(__file__).resolve().parents[2] / "docs/results"
+
+
+def write(folder: Path, name: str) -> None:
+    """Draw ``benchmark_<name>.png`` from the records of the same name, if it has a picture."""
+    path = folder / f"benchmark_{name}.jsonl"
+    if name not in PAINTERS or not path.is_file():
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    figure = PAINTERS[name]([record for record in records if "environment" not in record])
+    figure.savefig(path.with_suffix(".png"), dpi=110)
+    plt.close(figure)
+
+
+def dual(records: Sequence[Record]) -> Any:
+    """Draw test scores against seconds: ours, and the best loop of GPflow of each kind."""
+    import matplotlib.pyplot as plt
+
+    titles = {"mnist_odd_even": "MNIST, odd against even", "airline_2008": "Airline delays, 2008"}
+    sets = list(dict.fromkeys(record["set"] for record in records))
+    figure, axes = plt.subplots(
+        1, len(sets), figsize=(5.0 * len(sets), 3.9), squeeze=False, layout="constrained"
+    )
+    for ax, name in zip(axes[0], sets, strict=True):
+        runs: dict[str, list[Record]] = {}
+        for record in records:
+            if record["set"] == name:
+                runs.setdefault(record["method"], []).append(record)
+        ends = {method: np.mean([run["nll"][-1] for run in found]) for method, found in runs.items()}
+        loops = [method for method in runs if method.startswith("GPflow")]
+        kinds = ("natural gradients", "Adam")
+        best = [min((m for m in loops if kind in m), key=ends.__getitem__) for kind in kinds]
+        for number, method in enumerate(["dual", "SparseEP", *best]):
+            seconds, scores = (
+                np.mean([run[key] for run in runs[method]], axis=0) for key in ("seconds", "nll")
+            )
+            ax.plot(
+                seconds, scores, color=f"C{number}", label=method.replace("GPflow SVGP, ", "GPflow, best ")
+            )
+        ax.set(
+            xscale="log", yscale="log", title=titles.get(name, name), xlabel="CPU seconds", ylabel="test NLL"
+        )
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False, fontsize=8)
+    return figure
+
+
+def state_space(records: Sequence[Record]) -> Any:
+    """Draw the CPU seconds of a fit against the number of data."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(6.6, 3.8), layout="constrained")
+    kinds = dict.fromkeys((record["method"], record["by"]) for record in records)
+    for method, by in kinds:
+        found = [record for record in records if (record["method"], record["by"]) == (method, by)]
+        style = "-" if by == "gpflow_ext" else "--"
+        colour = f"C{list(dict.fromkeys(kind for kind, _ in kinds)).index(method)}"
+        sizes, seconds = ([record[key] for record in found] for key in ("size", "cpu"))
+        ax.plot(sizes, seconds, f"o{style}", color=colour, markersize=4, label=f"{method}, {by}")
+    ax.set(xscale="log", yscale="log", xlabel="data", ylabel="CPU seconds of a second fit")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return figure
+
+
+PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {"dual": dual, "state_space": state_space}
+
+
+def main() -> None:
+    """Draw all pictures again."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.benchmarks.pictures", description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: docs/results")
+    folder = parser.parse_args().out
+    for name in PAINTERS:
+        write(folder, name)
+
+
+if __name__ == "__main__":
+    main()
