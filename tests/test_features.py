@@ -380,3 +380,15 @@ def test_starts_that_cannot_be_are_refused(images: tuple[Array, Array]) -> None:
         gpx.fit(model, (phi, Y), start="prior", steps=1, minibatch_size=9, progress=False)
     with pytest.raises(ValueError, match="give `data`"):
         gpx.start_from_labels(model)
+
+
+def test_inducing_features_of_another_width_are_refused(
+    images: tuple[Array, Array], features: gpx.features.Scattering
+) -> None:
+    model = classifier(kernel(features), gpx.InducingFeatures(np.eye(64)[:5]))
+    with pytest.raises(ValueError, match="64 columns and the features of the kernel 12"):
+        gpx.start_from_labels(model, images)
+    with pytest.raises(ValueError, match="64 columns"):
+        model.predict_f(images[0][:2])
+    with pytest.raises(ValueError, match="looks at the inputs themselves"):
+        Kuu(gpx.InducingFeatures(np.eye(64)[:5]), base())
