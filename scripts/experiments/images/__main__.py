@@ -15,8 +15,8 @@ examples
 
 settings
   quick   order 1, 1,000 inducing features, q from one pass of regression on the labels and no steps
-  medium  order 2, 2,000 inducing features, likewise
-  large   order 2, 3,000 inducing features, likewise
+  medium  order 2, 3,000 inducing features, likewise
+  large   order 2, 5,000 inducing features, likewise
   steps   order 2, 500 inducing features, from there 300 steps on minibatches
 
 With --validate the last 10,000 training images stand in for the test set, which is not read. Results are added to
