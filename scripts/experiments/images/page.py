@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gpflow
+import numpy as np
 
 from ...shared import report
 from ...shared.journal import Journal, Record
@@ -48,7 +49,7 @@ def _measure(images: runs.Images, setting: runs.Setting, seed: int, out: Path | 
     found: Record = {
         "seconds": trained.seconds,
         **runs.scores(runs.probabilities(trained.model, images.test[0]), images.test[1]),
-        "epsilon": float(trained.model.likelihood.epsilon.numpy()),
+        "epsilon": float(np.asarray(trained.model.likelihood.epsilon)),
         "final_lengthscale": float(trained.model.kernel.kernels[0].kernel.lengthscales.numpy()),
     }
     if out is not None and seed == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gpflow
@@ -117,9 +116,7 @@ def scores(p: Array, Y: Array) -> dict[str, float]:
     }
 
 
-def turned(
-    model: gpx.models.SVGPRobustMax, test: tuple[Array, Array], number: int
-) -> list[Mapping[str, float]]:
+def turned(model: gpx.models.SVGPRobustMax, test: tuple[Array, Array], number: int) -> list[dict[str, float]]:
     """Return scores and mean entropy on the first test images, turned by growing angles."""
     from scipy.ndimage import rotate
 
