@@ -51,10 +51,9 @@ class Images(NamedTuple):
 def load(validation: bool) -> Images:
     """Return MNIST; for validation its training part alone, the last 10,000 images in place of the test set."""
     train, test = gpx.datasets.load("mnist", standardise=False)
-    parts = [tuple(np.asarray(part, np.float32) for part in pair) for pair in (train, test)]
+    X, Y = (np.asarray(part, np.float32) for part in train)
     if not validation:
-        return Images(*parts)
-    X, Y = parts[0]
+        return Images((X, Y), (np.asarray(test[0], np.float32), np.asarray(test[1], np.float32)))
     return Images((X[:-VALIDATION], Y[:-VALIDATION]), (X[-VALIDATION:], Y[-VALIDATION:]))
 
 
