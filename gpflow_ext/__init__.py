@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpflow_ext.features.kernel import InducingFeatures
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
+    from gpflow_ext.node_choice import NodesFit, fit_nodes
     from gpflow_ext.persistence.export import export
     from gpflow_ext.persistence.exported import load_exported
     from gpflow_ext.persistence.verify import verify
@@ -52,6 +53,7 @@ __all__ = [
     "FitResult",
     "FitWarning",
     "InducingFeatures",
+    "NodesFit",
     "Plan",
     "Recipe",
     "Run",
@@ -71,6 +73,7 @@ __all__ = [
     "export",
     "features",
     "fit",
+    "fit_nodes",
     "gaussian_approximation",
     "inducing",
     "kernels",
@@ -103,6 +106,7 @@ __getattr__, __dir__ = attach(
         "FitResult": "training.loop:FitResult",
         "FitWarning": "training.ends:FitWarning",
         "InducingFeatures": "features.kernel:InducingFeatures",
+        "NodesFit": "node_choice:NodesFit",
         "Plan": "training.recipe:Plan",
         "Recipe": "training.recipe:Recipe",
         "Run": "training.recipe:Run",
@@ -121,6 +125,7 @@ __getattr__, __dir__ = attach(
         "export": "persistence.export:export",
         "features": "features",
         "fit": "fitting:fit",
+        "fit_nodes": "node_choice:fit_nodes",
         "gaussian_approximation": "sampling.approximation:gaussian_approximation",
         "inducing": "data.inducing",
         "kernels": "kernels",
