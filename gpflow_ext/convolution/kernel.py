@@ -24,8 +24,8 @@ class Convolutional(gpflow.kernels.Convolutional):
 
         K_ff = (1/P²) Σ_pq w_p w_q k_patch(x^[p], x'^[q])    K_uf = (1/P) Σ_p w_p k_patch(z, x^[p])
 
-    for inducing patches u = g(z) (van der Wilk, Rasmussen & Hensman 2017). The numbers are GPflow's, memory is
-    that of a block of images, 2²⁵ pairs of patches, and the derivatives of first order.
+    for inducing patches u = g(z) (van der Wilk, Rasmussen & Hensman 2017). The numbers are GPflow's, the
+    memory is that of a block of images, 2²⁵ pairs of patches, and the derivatives are of first order.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class TranslationInsensitive(Convolutional):
 
     def relation(self) -> tf.Tensor | None:
         """See `Convolutional`."""
-        return self.location_kernel(self.locations)  # type: ignore[no-any-return]
+        return self.location_kernel(self.locations)
 
     def patch_weights(self, points: InducingPatches) -> tf.Tensor:
         """See `Convolutional`."""
