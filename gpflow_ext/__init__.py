@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpflow_ext.features.kernel import InducingFeatures
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
+    from gpflow_ext.node_choice import NodesFit, fit_nodes
     from gpflow_ext.persistence.export import export
     from gpflow_ext.persistence.exported import load_exported
     from gpflow_ext.persistence.verify import verify
@@ -54,6 +55,7 @@ __all__ = [
     "FitWarning",
     "InducingFeatures",
     "LocatedPatches",
+    "NodesFit",
     "Plan",
     "Recipe",
     "Run",
@@ -73,6 +75,7 @@ __all__ = [
     "export",
     "features",
     "fit",
+    "fit_nodes",
     "gaussian_approximation",
     "inducing",
     "kernels",
@@ -106,6 +109,7 @@ __getattr__, __dir__ = attach(
         "FitWarning": "training.ends:FitWarning",
         "InducingFeatures": "features.kernel:InducingFeatures",
         "LocatedPatches": "convolution.kernel:LocatedPatches",
+        "NodesFit": "node_choice:NodesFit",
         "Plan": "training.recipe:Plan",
         "Recipe": "training.recipe:Recipe",
         "Run": "training.recipe:Run",
@@ -124,6 +128,7 @@ __getattr__, __dir__ = attach(
         "export": "persistence.export:export",
         "features": "features",
         "fit": "fitting:fit",
+        "fit_nodes": "node_choice:fit_nodes",
         "gaussian_approximation": "sampling.approximation:gaussian_approximation",
         "inducing": "data.inducing",
         "kernels": "kernels",

@@ -33,10 +33,10 @@ TOWER: list[dict[str, str]] = [
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities functions average batches metrics predictor plotting"},
+    {"prediction": "classes densities functions average rescaled batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card portable predict_jax stablehlo serving exported export ."
     },
     {
         "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
@@ -60,9 +60,9 @@ TOWER: list[dict[str, str]] = [
     {"server": ". limits raw_rows calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
-    {"cross_validation": "", "reporting": ""},
+    {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates averaging auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging auto ."
     },
     {"sklearn": ""},
     {

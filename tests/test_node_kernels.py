@@ -10,6 +10,7 @@ import scipy.stats
 import tensorflow as tf
 
 import gpflow_ext as gpx
+from gpflow_ext import node_choice
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.models import GPRNTensor
@@ -152,3 +153,23 @@ def test_kernels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="tensor"):
         model(alike(), separate_rows=True)
     assert isinstance(model(gpflow.kernels.SharedIndependent(alike()[0], K)).kernel, gpflow.kernels.RBF)
+
+
+def test_the_number_of_nodes_is_that_of_the_highest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds 1, 3, 2, 5 end at the third; the second is returned with its own result."""
+    bounds = {1: 1.0, 2: 3.0, 3: 2.0, 4: 5.0}
+    monkeypatch.setattr(node_choice, "fit", lambda model, **options: (model.num_latent, options))
+    monkeypatch.setattr(GPRNTensor, "elbo", lambda self: bounds[self.num_latent])
+
+    def build(number: int) -> GPRNTensor:
+        return GPRNTensor((X, targets()), problems.kernel(), problems.kernel(), number)
+
+    found = gpx.fit_nodes(build, most=4, steps=7)
+    assert found.bounds == {1: 1.0, 2: 3.0, 3: 2.0}
+    assert found.model.num_latent == 2
+    assert found.result == (2, {"steps": 7})
+    assert gpx.fit_nodes(build, most=1).bounds == {1: 1.0}
+    with pytest.raises(ValueError, match="most"):
+        gpx.fit_nodes(build, most=0)
+    with pytest.raises(ValueError, match="build"):
+        gpx.fit_nodes(lambda number: build(2))

@@ -159,7 +159,7 @@ class GPRNTensor(
         seed: int,
         strategy: tf.distribute.Strategy | None,
     ) -> None:
-        """Hold data and make q anew, of tensors where there is an output shape."""
+        """Hold data and make q again, of tensors where there is an output shape."""
         if shape is not None and isinstance(Y, outputs.StreamOutputs):
             raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
         self.num_rows = Y.num_data

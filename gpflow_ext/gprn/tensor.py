@@ -30,7 +30,7 @@ class TensorPosterior(tf.Module):
     Parameters
     ----------
     Y
-        The targets [N, D], NaN where one is missing; a variable is read anew at each use.
+        The targets [N, D], NaN where one is missing; a variable is read again at each use.
     shape
         d₁, …, d_M with a product of at least D: the grid that the outputs fill in row-major order. Weights
         of cells beyond D have mean zero and no targets.

@@ -77,7 +77,7 @@ def export(
         ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tried in ONNX
         Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``. "stablehlo" adds
         ``model.stablehlo`` and ``weights.npz``, the same for runtimes of XLA, without names of classes, tried
-        in JAX (1e-9); it needs the extra ``stablehlo``.
+        in JAX (1e-9), and of a Gaussian posterior joint draws of f; it needs the extra ``stablehlo``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
         synthetic rows are drawn around the mean: no training row is stored unless it is given here.
@@ -88,7 +88,7 @@ def export(
         Names of the classes in order; by default those of ``data``.
     data
         What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
-        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
+        into the manifest and the graph, except for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
@@ -176,10 +176,7 @@ def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.mode
 def _translate(
     served: Served, profile: Profile, mean: Array, scale: Array
 ) -> tuple[Callable[[Path], object], dict[str, float]]:
-    """Return what writes the model for another runtime, and how far that is from the graph.
-
-    It is tried on rows near and far, one not finite.
-    """
+    """Return what writes the model for another runtime, tried on rows near and far, and how far it is off."""
     rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(mean)))
     rows *= np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None]
     inputs = mean + scale * rows.astype(mean.dtype)
@@ -190,9 +187,10 @@ def _translate(
         difference = max(compare(model, served.whole, part) for part in parts)
         return lambda folder: (folder / ONNX).write_bytes(model), {"difference_of_onnx": difference}
     if profile == "stablehlo":
-        artefact = stablehlo.to_stablehlo(served.whole)
-        difference = stablehlo.compare(artefact, served.signatures["serving_default"], inputs)
-        return artefact.write, {"difference_of_stablehlo": difference}
+        artefact = stablehlo.to_stablehlo(served.whole, served.signatures.get("sample_joint"))
+        apart = mean + scale * np.arange(-8.0, 8.0, 2.0, mean.dtype)[:, None]
+        worst = stablehlo.compare(artefact, served.signatures, inputs, apart)
+        return artefact.write, {"difference_of_stablehlo": worst}
     return lambda _: None, {}
 
 

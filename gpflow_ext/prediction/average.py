@@ -65,7 +65,7 @@ class ModelAverage(GPModel):
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Return mean and variance of the mixture of f at Xnew [N, D], each [N, L]."""
-        _refuse(full_cov, full_output_cov)
+        densities.refuse_covariances(full_cov, full_output_cov)
         return self.predictions(Xnew).f()
 
     @inherit_check_shapes
@@ -73,7 +73,7 @@ class ModelAverage(GPModel):
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Return mean and variance of y at Xnew [N, D], each [N, P]."""
-        _refuse(full_cov, full_output_cov)
+        densities.refuse_covariances(full_cov, full_output_cov)
         return self.predictions(Xnew).mean_and_var()
 
     @inherit_check_shapes
@@ -81,14 +81,9 @@ class ModelAverage(GPModel):
         self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
         """Return log p(yₙ | xₙ) for X [N, D] and Y [N, P], [N]."""
-        _refuse(full_cov, full_output_cov)
+        densities.refuse_covariances(full_cov, full_output_cov)
         X, Y = data
         return self.predictions(X).log_density(tf.convert_to_tensor(Y))
-
-
-def _refuse(full_cov: bool, full_output_cov: bool) -> None:
-    if full_cov or full_output_cov:
-        raise NotImplementedError("a mixture has no covariance of f here: ask one of its members")
 
 
 def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -156,6 +156,39 @@ class WeightedPredictions:
         return mean, tf.tensordot(self._weights, spread, 1)
 
 
+class RescaledPredictions:
+    """Of shift + scale · z, [P] each, where other predictions are of z."""
+
+    def __init__(self, of_z: Predictions, shift: tf.Tensor, scale: tf.Tensor) -> None:
+        self._of_z, self._shift, self._scale = of_z, shift, scale
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._moments(*self._of_z.f())
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._moments(*self._of_z.mean_and_var())
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        return None
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        units = tf.reduce_sum(tf.math.log(self._scale))
+        return self._of_z.log_density((Y - self._shift) / self._scale) - units
+
+    def _moments(self, mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
+        return self._shift + self._scale * mean, tf.square(self._scale) * var
+
+
+def refuse_covariances(full_cov: bool, full_output_cov: bool) -> None:
+    """Raise a ``NotImplementedError`` for either, of a model whose predictions are marginal."""
+    if full_cov or full_output_cov:
+        raise NotImplementedError("predictions are marginal here: ask the model inside for covariances")
+
+
 def _joined(parts: list[Any], axis: int) -> Any:
     return tf.nest.map_structure(lambda *each: tf.concat(each, axis), *parts)
 

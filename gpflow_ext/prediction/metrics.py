@@ -1,4 +1,4 @@
-"""How good predictions are: error, log density, calibration. Pure NumPy, but for ``evaluate``."""
+"""How good predictions are: error, log density, calibration. Pure NumPy, except for ``evaluate``."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def sample(
         Seed of all random numbers.
     jit_compile
         XLA, in one compilation whatever the number of draws; ``None`` means on GPU and TPU only. The random
-        numbers are the same, but for the no-U-turn sampler; rounding parts the chains in time.
+        numbers are the same, except for the no-U-turn sampler; rounding parts the chains in time.
     strategy
         A ``tf.distribute.MirroredStrategy``: each of its devices has its share of the chains, which draw what
         they draw on one device, up to rounding. The model may be built in its scope or outside. For

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import _cli
 from ..shared import report
-from . import summary
+from . import pictures, summary
 
 EPILOG = """\
 examples
@@ -168,6 +168,7 @@ def main() -> None:
         report.write(options.out, text)
         report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
         summary.write(options.out.parent)
+        pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
         print(text)
         print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 

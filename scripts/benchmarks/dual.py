@@ -224,7 +224,8 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
     head = (
         report.describe(where, "float32") + " Written by `python -m scripts.benchmarks dual --threads 1`.\n"
     )
-    parts = ["# Dual sites: test scores over time\n", head, text]
+    picture = "![Test scores against CPU seconds: dual sites, SparseEP and the best loops of GPflow](benchmark_dual.png)\n"
+    parts = ["# Dual sites: test scores over time\n", picture, head, text]
     for name in BUDGETS:
         found = [record for record in records if record["set"] == name]
         title = "MNIST, odd against even" if name == "mnist_odd_even" else "Airline delays, 2008"

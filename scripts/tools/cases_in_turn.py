@@ -5,7 +5,7 @@
 
 Of each test with several cases the quickest one stays in every run. The longest of the others are taken into
 tests/in_turn.txt until what is left takes no more seconds, summed over all workers, or cases of half a second are left.
-Where that is not enough, tests of two seconds and longer are taken whole, the longest first, but for those of the
+Where that is not enough, tests of two seconds and longer are taken whole, the longest first, except for those of the
 README's journeys and for the quickest test of a file. What is taken runs with the long tests, an eighth at a time.
 Cases that are there already stay there while they exist.
 """
@@ -72,7 +72,7 @@ def chosen(seconds: Mapping[str, float], most: float, before: Iterable[str] = ()
 
 
 def _longest(seconds: Mapping[str, float], group: Callable[[str], str], shortest: float) -> list[str]:
-    """Return the names of ``shortest`` seconds and longer, the longest first, but for the quickest of each group."""
+    """Return the names of ``shortest`` seconds and longer, the longest first, except for the quickest of each group."""
     quickest: dict[str, str] = {}
     for name in sorted(seconds, key=seconds.__getitem__):
         quickest.setdefault(group(name), name)

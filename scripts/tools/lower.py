@@ -53,12 +53,12 @@ LOOSER: dict[tuple[str, str, str], float] = {
     # TensorFlow Probability's random numbers are others under XLA.
     **{("SGPMCFreeForm, ChEES", "Adapted.run", dtype): math.inf for dtype in ("float64", "float32")},
     **{("SGPMCFreeForm, NUTS", "Iterations.run", dtype): math.inf for dtype in ("float64", "float32")},
-    # Adam divides gradients that are zero but for rounding by 1e-7.
+    # Adam divides gradients that are zero up to rounding by 1e-7.
     ("SVGPRobustMax, minibatches", "AscentUpdates.step", "float64"): 1e-9,
     ("SVGPRobustMax, minibatches", "AscentUpdates.step", "float32"): 0.1,
     ("GPRNTensor, tensor", "NetworkUpdates.descend", "float64"): 1e-10,
     ("GPRNTensor, tensor", "NetworkUpdates.descend", "float32"): 0.1,
-    # Eigenvectors are what they are but for their signs.
+    # Eigenvectors are what they are except for their signs.
     **{
         ("GPRNTensor, profiled", "ProfiledObjective.locate", each): math.inf
         for each in ("float64", "float32")
@@ -243,7 +243,7 @@ def measured(name: str, dtype: str, folder: Path) -> list[dict[str, Any]]:
 def bound(model: str, function: str, dtype: str) -> float:
     """Return what the results of a program may differ by, relative to those of size above one.
 
-    Rounding allows 1e-12, in float32 1e-5, but for what `LOOSER` names.
+    Rounding allows 1e-12, in float32 1e-5, except for what `LOOSER` names.
     """
     return LOOSER.get((model, function, dtype), 1e-12 if dtype == "float64" else 1e-5)
 

@@ -34,6 +34,11 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Fill in the fences, and name files beside the site in place of links; MkDocs calls it for each page."""
     text = BESIDE.sub(r"\1 (`\2`)", filled(markdown))
+    if page is not None and page.file.src_uri.startswith("results/"):
+        page.meta["search"] = {"boost": 0.2}  # a search finds the how-tos and models first
+        records = ROOT / "docs" / Path(page.file.src_uri).with_suffix(".jsonl")
+        if records.is_file():
+            text += f"\n\nRaw records: [{records.name}]({records.name}).\n"
     if page is not None and page.file.src_uri in {
         f"tutorials/{tutorial.name}" for tutorial in tutorials.pages()
     }:

@@ -48,7 +48,7 @@ def verify(path: str | os.PathLike[str], *, key: bytes | None = None) -> Verifie
         An exported model (its newest version is taken) or one version of it.
     key
         A public Ed25519 key, PEM or 32 bytes: the model must be signed by its private half. Without it
-        nothing shows who exported the model, because all hashes could have been written anew.
+        nothing shows who exported the model, because all hashes could have been rewritten.
 
     Raises
     ------
