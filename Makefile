@@ -14,7 +14,7 @@ endif
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test check slow lint audit bench docs pictures reproduce reproduce-quick zoo packages clean
+.PHONY: demo test check slow lint audit bench docs pictures tutorials notebooks reproduce reproduce-quick zoo packages clean
 
 demo: $(SETUP)
 	$(BIN)/python scripts/demo.py
@@ -39,6 +39,13 @@ docs: $(SETUP)
 pictures: $(SETUP)
 	$(BIN)/python -m scripts.tools.pictures
 
+# The outputs and pictures that the tutorials show, some minutes; and the tutorials as notebooks.
+tutorials: $(SETUP)
+	$(BIN)/python -m scripts.tools.tutorials
+
+notebooks: $(SETUP)
+	$(BIN)/python -m scripts.tools.tutorials --notebooks notebooks
+
 # The papers' experiments: hours, into docs/results, what is recorded there is not measured again; or minutes, into runs.
 reproduce reproduce-quick: $(SETUP)
 	set -e; for method in $(EXPERIMENTS); do \
@@ -50,6 +57,7 @@ zoo: $(SETUP)
 lint: $(SETUP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 # Known vulnerabilities of the exact versions that the tests run with; needs the network.
@@ -69,4 +77,4 @@ $(SETUP): pyproject.toml constraints.txt
 	touch $(SETUP)
 
 clean:
-	rm -rf $(VENV) runs site build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs notebooks site build dist .pytest_cache .mypy_cache .ruff_cache

@@ -15,18 +15,22 @@ from gpflow_ext._lazy import attach
 from gpflow_ext._version import __version__
 
 if TYPE_CHECKING:
-    from gpflow_ext import estimators, likelihoods, models, zoo
+    from gpflow_ext import estimators, features, kernels, likelihoods, models, zoo
     from gpflow_ext.citations import cite
     from gpflow_ext.compiled import allow_tf32, clear_compiled, trace_count
+    from gpflow_ext.convolution.kernel import LocatedPatches
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
     from gpflow_ext.estimators.auto import Auto, auto
+    from gpflow_ext.features.kernel import InducingFeatures
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
+    from gpflow_ext.node_choice import NodesFit, fit_nodes
     from gpflow_ext.persistence.export import export
     from gpflow_ext.persistence.exported import load_exported
     from gpflow_ext.persistence.verify import verify
     from gpflow_ext.prediction import metrics, plotting
+    from gpflow_ext.prediction.functions import sample_functions
     from gpflow_ext.prediction.predictor import ClassPredictor
     from gpflow_ext.reporting import report
     from gpflow_ext.sampling import coordinates
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from gpflow_ext.sampling.sample import sample
     from gpflow_ext.sampling.tuning import Setting
     from gpflow_ext.sites.vecchia.structure import VecchiaOptions
+    from gpflow_ext.svgp.labels import start_from_labels
     from gpflow_ext.training import distribute
     from gpflow_ext.training.ends import FitWarning
     from gpflow_ext.training.loop import FitResult, Status
@@ -48,6 +53,9 @@ __all__ = [
     "Draws",
     "FitResult",
     "FitWarning",
+    "InducingFeatures",
+    "LocatedPatches",
+    "NodesFit",
     "Plan",
     "Recipe",
     "Run",
@@ -65,9 +73,12 @@ __all__ = [
     "distribute",
     "estimators",
     "export",
+    "features",
     "fit",
+    "fit_nodes",
     "gaussian_approximation",
     "inducing",
+    "kernels",
     "likelihoods",
     "load_checkpoint",
     "load_exported",
@@ -78,6 +89,8 @@ __all__ = [
     "register",
     "report",
     "sample",
+    "sample_functions",
+    "start_from_labels",
     "trace_count",
     "verify",
     "zoo",
@@ -94,6 +107,9 @@ __getattr__, __dir__ = attach(
         "Draws": "sampling.draws:Draws",
         "FitResult": "training.loop:FitResult",
         "FitWarning": "training.ends:FitWarning",
+        "InducingFeatures": "features.kernel:InducingFeatures",
+        "LocatedPatches": "convolution.kernel:LocatedPatches",
+        "NodesFit": "node_choice:NodesFit",
         "Plan": "training.recipe:Plan",
         "Recipe": "training.recipe:Recipe",
         "Run": "training.recipe:Run",
@@ -110,9 +126,12 @@ __getattr__, __dir__ = attach(
         "distribute": "training.distribute",
         "estimators": "estimators",
         "export": "persistence.export:export",
+        "features": "features",
         "fit": "fitting:fit",
+        "fit_nodes": "node_choice:fit_nodes",
         "gaussian_approximation": "sampling.approximation:gaussian_approximation",
         "inducing": "data.inducing",
+        "kernels": "kernels",
         "likelihoods": "likelihoods",
         "load_checkpoint": "loading:load_checkpoint",
         "load_exported": "persistence.exported:load_exported",
@@ -123,6 +142,8 @@ __getattr__, __dir__ = attach(
         "register": "fitting:register",  # where the package's own are registered before it
         "report": "reporting:report",
         "sample": "sampling.sample:sample",
+        "sample_functions": "prediction.functions:sample_functions",
+        "start_from_labels": "svgp.labels:start_from_labels",
         "trace_count": "compiled:trace_count",
         "verify": "persistence.verify:verify",
         "zoo": "zoo",

@@ -123,7 +123,7 @@ def cross_validate(
     progress
         Show a progress bar; ``None`` does where standard error is a terminal.
     **fit_options
-        Those of `gpflow_ext.fit`, but for what belongs to a single run. Each fold has an optimiser of its
+        Those of `gpflow_ext.fit`, except for what belongs to a single run. Each fold has an optimiser of its
         own, of the same settings.
 
     Raises

@@ -15,6 +15,7 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.data import held
 from gpflow_ext.ep.recipe import ep
+from gpflow_ext.features.twin import Twin
 from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.kmm.recipe import kmm
 from gpflow_ext.laplace.recipe import jaakkola, laplace, taylor
@@ -201,9 +202,13 @@ def fit(
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)
     check_parameters(model)
+    twin = Twin(model, data)
+    if "validation" in options:
+        options["validation"] = twin.rows(options["validation"])
     plan = _chosen(model, recipe)(
-        model, data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
+        twin.model, twin.data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
     )
+    twin.carry_back()
     chosen, steps = steps, plan.steps if steps is None else steps
     shards = plan.shards
     chief = shards is None or shards.is_chief
@@ -257,20 +262,20 @@ def fit(
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:
-        check_first_step(model, data)
+        check_first_step(twin.model, twin.data)
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
     interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
     plan.finish()
     slope = last.slope(result)
     result = dataclasses.replace(
-        result, starts=plan.tried(), notes=(*([slope] if slope else []), *findings(model, data))
+        result, starts=plan.tried(), notes=(*([slope] if slope else []), *findings(twin.model, twin.data))
     )
     if chief and slope and chosen is None:
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED):
         warnings.warn(bad_end(result), FitWarning, stacklevel=2)
-    elif chief and (failure := scale_failure(model, data)) is not None:
+    elif chief and (failure := scale_failure(twin.model, twin.data)) is not None:
         warnings.warn(failure, stacklevel=2)
     return result
 

@@ -49,7 +49,7 @@ def load_checkpoint(
 
     Returns
     -------
-    The model; the folder stays as it is, but for what an interrupted run left half written.
+    The model; the folder stays as it is, except for what an interrupted run left half written.
 
     Raises
     ------

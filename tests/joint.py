@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 
 from gpflow_ext.likelihoods import BernoulliProbit, PoissonLog, RobustMax
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling import iterations
 from gpflow_ext.sampling.target import Target
 from gpflow_ext.sampling.tuning import Setting
 
@@ -103,7 +103,7 @@ class Joint:
         for coordinate in self.target.coordinates[1:]:
             self.columns[coordinate.name] = offset
             offset += coordinate.size
-        self._run = hmc.runner(
+        self._run = iterations.runner(
             lambda z: power * (self.target(z) + (jacobian - 1.0) * tf.reduce_sum(z[:, self._size :], axis=1))
         )
 
@@ -140,7 +140,7 @@ class Joint:
     def advance(self, x: np.ndarray, seed: int, kept: int, thin: int) -> np.ndarray:
         """Run a chain for each copy given its data; return its positions, [S, C, d]."""
         setting = Setting(0.3, 6)
-        return hmc.call(self._run, tf.constant(x), setting, [5, seed], kept, thin)[1].position.numpy()
+        return iterations.call(self._run, tf.constant(x), setting, [5, seed], kept, thin)[1].position.numpy()
 
     def _latent_of(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         values = self.target.values(x)

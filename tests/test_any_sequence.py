@@ -34,7 +34,7 @@ import gpflow_ext as gpx
 from gpflow_ext import likelihoods, models
 from gpflow_ext.sampling.tuning import Setting
 
-QUICK, LONG = (10, 5), (60, 10)  # sequences, and steps of each
+QUICK, LONG = (4, 5), (60, 10)  # sequences, and steps of each
 RTOL = 1e-6  # served against live
 
 

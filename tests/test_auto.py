@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,20 @@ import pytest
 pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
-from gpflow_ext.estimators import GPCountRegressor, GPMultiOutputRegressor, GPRegressor, auto, base, kernels
+from gpflow_ext.estimators import (
+    GPCountRegressor,
+    GPMultiOutputRegressor,
+    GPRegressor,
+    auto,
+    averaging,
+    base,
+    kernels,
+)
 from gpflow_ext.estimators.candidates import SURE, candidates
+from gpflow_ext.prediction.average import ModelAverage
+from gpflow_ext.server.app import Server
+from gpflow_ext.server.limits import Limits
+from gpflow_ext.server.model import ServedModel
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 2))
@@ -87,6 +100,17 @@ def test_a_candidate_that_fails_in_a_fold_is_left_out(monkeypatch: pytest.Monkey
     assert "no use in, 1 more" in best.why
 
 
+def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
+    """Where GPflow's is not: the angle of a row with itself."""
+    rows = np.random.default_rng(0).normal(3.0, 3.0, (100, 1000))
+    kernel = kernels.network(1000)
+    assert np.isfinite(kernel(rows)).all()
+    np.testing.assert_allclose(np.diag(kernel(rows)), kernel(rows, full_cov=False), rtol=1e-12)
+    of_gpflow = gpflow.kernels.ArcCosine(order=1, weight_variances=1.0 / 1000)
+    assert not np.isfinite(of_gpflow(rows)).all()
+    np.testing.assert_allclose(kernel(rows[:9], rows[9:]), of_gpflow(rows[:9], rows[9:]), rtol=1e-12)
+
+
 def test_a_model_with_the_kernel_of_a_network_is_exported(tmp_path: Path) -> None:
     model = GPRegressor(kernels.network(2), steps=1).fit(X, LINE)
     served = gpx.load_exported(gpx.export(model, tmp_path / "network"))
@@ -100,6 +124,59 @@ def test_labels_are_those_of_the_table() -> None:
     assert best.split.labels == ("short", "tall")
     np.testing.assert_array_equal(best.predict(X), np.array(best.split.labels)[p.argmax(axis=1)])
     assert (best.predict(X) == np.where(LINE > 100.0, "tall", "short")).mean() > 0.9
+
+
+def test_candidates_that_know_different_things_are_averaged() -> None:
+    """What adds nothing is left out: of two alike one stays."""
+    rng = np.random.default_rng(1)
+    first, second = np.where(rng.random((2, 400)) < 0.5, np.log(0.9), np.log(0.1))
+    found = averaging.weights({"a": first, "again": first, "b": second, "bad": first - 3.0})
+    assert len(found) == 2
+    assert {"b"} < set(found) < {"a", "again", "b"}
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    steps = np.linspace(0.0, 1.0, 10_001)[:, None]
+    totals = np.log(steps * np.exp(first) + (1.0 - steps) * np.exp(second)).sum(axis=1)
+    assert found["b"] == pytest.approx(1.0 - steps[totals.argmax(), 0], abs=2e-4)
+    assert averaging.weights({"a": first, "worse": first - 1e-3}) == {"a": 1.0}
+    assert averaging.weights({"a": np.zeros(0)}) == {}
+
+
+def test_an_average_predicts_and_is_served_as_the_mixture(tmp_path: Path) -> None:
+    X = RNG.normal(size=(40, 2))
+    counts = RNG.poisson(np.exp(X[:, 0])).astype(float)
+    members = [
+        GPCountRegressor(kernel, steps=2).fit(X, counts).model_ for kernel in (None, kernels.linear(2))
+    ]
+    model = ModelAverage(members, [3.0, 1.0])
+    Y = counts[:, None]
+    each = [np.exp(member.predict_log_density((X, Y))) for member in members]
+    expected = np.log(0.75 * each[0] + 0.25 * each[1])
+    np.testing.assert_allclose(model.predict_log_density((X, Y)), expected, rtol=1e-12)
+    means, variances = zip(*(member.predict_y(X) for member in members), strict=True)
+    mean = 0.75 * means[0] + 0.25 * means[1]
+    np.testing.assert_allclose(model.predict_y(X)[0], mean, rtol=1e-12)
+    second = 0.75 * (variances[0] + means[0] ** 2) + 0.25 * (variances[1] + means[1] ** 2)
+    np.testing.assert_allclose(model.predict_y(X)[1], second - mean**2, rtol=1e-9)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "average", scaler=(np.zeros(2), np.ones(2))))
+    np.testing.assert_allclose(served.predict(X)["mean"], mean, rtol=1e-9)
+    np.testing.assert_allclose(served.predict(X)["variance"], model.predict_y(X)[1], rtol=1e-8)
+    np.testing.assert_allclose(served.predict_log_density(X, Y), expected, rtol=1e-8)
+    with pytest.raises(ValueError, match="one for each of 2 models"):
+        ModelAverage(members, [1.0])
+
+
+def test_auto_averages_where_it_is_better() -> None:
+    """A step and a line: neither of the first two kernels knows both."""
+    x = np.linspace(-3.0, 3.0, 60)[:, None]
+    y = (RNG.random(60) < np.where(np.abs(x[:, 0]) < 1.0, 0.95, 0.5)).astype(int)
+    best = gpx.auto((x, y), budget=1e-3, progress=False)
+    shares = dict(zip(best.table["candidate"], best.table["weight"], strict=True))
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert isinstance(best.model, ModelAverage) == (max(shares.values()) < 1.0)
+    assert ("averaged" in best.why) == isinstance(best.model, ModelAverage)
+    alone = gpx.auto((x, y), budget=1e-3, progress=False, average=False)
+    assert list(alone.table["weight"]) == [1.0, 0.0]
+    assert not isinstance(alone.model, ModelAverage)
 
 
 def test_the_task_decides_the_candidates() -> None:
@@ -121,3 +198,23 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto((X, LINE), "weight")
     with pytest.raises(ValueError, match="a Split has been read already"):
         gpx.auto(gpx.datasets.load("breast_cancer"), "ill")
+
+
+def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
+    """By the SavedModel, and by the server for many rows and for one."""
+    days = RNG.uniform(0.5, 20.0, 50)
+    table = pandas.DataFrame(X, columns=["age", "height"]).assign(days=days, falls=RNG.poisson(days))
+    best = gpx.auto(table, "falls", exposure="days", budget=1e-3, progress=False)
+    folder = gpx.export(best, tmp_path / "falls")
+    served = gpx.load_exported(folder)
+    mean = best.predict(table, exposure=days)
+    np.testing.assert_allclose(served.predict_raw(table, days)["mean"][:, 0], mean, rtol=1e-9)
+    app = Server(ServedModel(folder), Limits())
+    rows = [
+        {"age": a, "height": h, "exposure": e} for (a, h), e in zip(X.tolist(), days.tolist(), strict=True)
+    ]
+    answer = app._predicted(json.dumps({"signature_name": "predict_raw_counts", "instances": rows}).encode())
+    found = [each["mean"][0] for each in json.loads(answer)["predictions"]]
+    np.testing.assert_allclose(found, mean, rtol=1e-9)
+    one = json.loads(app._predicted_by_names(json.dumps(rows[0]).encode()))
+    assert one["mean"][0] == pytest.approx(mean[0], rel=1e-9)

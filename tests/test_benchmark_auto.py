@@ -67,7 +67,7 @@ def test_auto_and_the_estimator_are_given_exposures() -> None:
 
 def test_auto_is_measured_beside_the_others_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults_peers, "peers", lambda part: {"linear": defaults_peers._bayesian_ridge})
-    options = argparse.Namespace(splits=1, rows=25, tables=["diabetes", "linnerud"], budget=1e-3)
+    options = argparse.Namespace(splits=1, rows=25, tables=["diabetes", "linnerud"], budget=1e-3, models=None)
     path = tmp_path / "page.jsonl"
     auto.run(options, Journal(path))
     first = path.read_text(encoding="utf-8")

@@ -115,8 +115,16 @@ def test_the_longest_cases_run_in_turn_and_the_quickest_of_each_test_always() ->
     seconds = {"a::one": 9.0, "a::two[x]": 5.0, "a::two[y]": 4.0, "a::two[z]": 6.0, "b::three[x]": 3.0}
     assert cases_in_turn.chosen(seconds, 30.0) == []
     assert cases_in_turn.chosen(seconds, 25.0) == ["a::two[z]"]
-    assert cases_in_turn.chosen(seconds, 0.0) == ["a::two[x]", "a::two[z]"]
+    assert cases_in_turn.chosen(seconds, 16.0) == ["a::two[x]", "a::two[z]"]
     assert cases_in_turn.chosen(seconds, 30.0, ["a::two[y]", "a::gone"]) == ["a::two[y]"]
+
+
+def test_long_tests_run_in_turn_where_cases_are_not_enough() -> None:
+    readme = "tests/test_readme.py::one"
+    seconds = {"a::one": 9.0, "a::two[x]": 5.0, "a::two[y]": 4.0, "a::three": 1.0, "b::one": 8.0, readme: 7.0}
+    seconds |= {"tests/test_readme.py::two": 6.0}
+    assert cases_in_turn.chosen(seconds, 27.0) == ["a::one", "a::two[x]"]
+    assert cases_in_turn.chosen(seconds, 0.0) == ["a::one", "a::two[x]", "a::two[y]"]
 
 
 def test_cases_are_named_as_pytest_names_them(tmp_path: Path) -> None:

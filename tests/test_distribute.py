@@ -20,6 +20,7 @@ import tensorflow as tf
 import worker
 
 import gpflow_ext as gpx
+from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.distribute import Shards, WorkerLostError, strategy_from_name
 
 TESTS = Path(__file__).parent
@@ -233,6 +234,30 @@ def test_one_process_goes_on_from_the_checkpoint_of_two(whole: Path, single, tmp
     saved = read(whole / "whole0")
     np.testing.assert_allclose(result.objective, saved["objective"][4:], rtol=1e-10)
     assert_same_run(saved, alone, single[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*worker.CHAINS, "in scope"])
+def test_chains_on_two_devices_draw_what_they_draw_on_one(mirrored: Path, name: str) -> None:
+    """Four draws: leapfrog steps amplify rounding. A model is built outside of the scope, or inside."""
+    tuner, options = worker.CHAINS.get(name, worker.CHAINS["hmc"])
+    own = name in worker.CHAINS
+    one = worker.sampled(tuner, **options) if own else worker.drawn(worker.gpmc(), tuner)
+    saved = np.load(mirrored / f"chains, {name}.npz")
+    for key, values in one.values.items():
+        np.testing.assert_allclose(saved[key], values, rtol=0.0, atol=1e-10)
+
+
+def test_what_chains_on_several_devices_cannot_have_is_refused() -> None:
+    """Before any work is done."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"], tf.distribute.ReductionToOneDevice())
+    for tuner in ("nuts", "dual_averaging", "chees"):
+        with pytest.raises(NotImplementedError, match="adapts to all chains"):
+            worker.sampled(tuner, strategy=strategy)
+    with pytest.raises(NotImplementedError, match="does not go with `strategy`"):
+        worker.sampled(Setting(0.1, 4), strategy=strategy, jit_compile=True)
+    with strategy.scope(), pytest.raises(ValueError, match="outside of"):
+        worker.sampled(Setting(0.1, 4), strategy=strategy)
 
 
 def test_two_workers_do_what_one_does(whole: Path, single) -> None:

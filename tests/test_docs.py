@@ -9,24 +9,34 @@ from pathlib import Path
 import examples
 import pytest
 
-from scripts.tools import mkdocs_hook
+from scripts.tools import links, mkdocs_hook
 
 ROOT = Path(__file__).parent.parent
 
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-EXECUTED = [  # the blocks of serving.md, which need the zoo beside them, run in test_readme.py
+EXECUTED = [  # test_readme.py runs serving.md, which needs the zoo beside it, and test_tutorials.py the tutorials
     page
     for page in PAGES
-    if page.name != "serving.md" and examples.BLOCK.search(page.read_text(encoding="utf-8"))
+    if page.name != "serving.md"
+    and page.parent.name != "tutorials"
+    and examples.BLOCK.search(page.read_text(encoding="utf-8"))
 ]
+
+
+OFTEN = {"gpflow", "extend", "resume", "priors"}  # how-tos that take a second or two; the others take turns
 
 
 def _id(page: Path) -> str:
     return str(page.relative_to(ROOT / "docs"))
 
 
-@pytest.mark.parametrize("page", EXECUTED, ids=_id)
+def _marked(page: Path) -> object:
+    slow = page.parent.name == "howto" and page.stem not in OFTEN
+    return pytest.param(page, id=_id(page), marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("page", map(_marked, EXECUTED))
 def test_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("sklearn", reason="the guide loads sets that scikit-learn bundles")
     examples.run(page, tmp_path, monkeypatch, capsys)
@@ -41,6 +51,7 @@ def test_every_model_has_an_executed_page() -> None:
         "gprn_tensor",
         "review",
         "state_space",
+        "images",
     }
 
 
@@ -76,6 +87,16 @@ def test_the_code_points_to_the_derivations_that_there_are() -> None:
     pointers = set(re.findall(r"docs/derivations\.md,\s+section\s+(\d+)", code))
     assert pointers == set(re.findall(r"^## (\d+)\. ", page, re.MULTILINE))
     assert len(pointers) > 5
+
+
+def test_links_of_a_site_that_lead_nowhere_are_found(tmp_path) -> None:
+    (tmp_path / "there.html").write_text('<h1 id="top"></h1>', encoding="utf-8")
+    targets = ("there.html", "there.html#top", "gone.html", "there.html#gone", "https://example.org/gone")
+    page = "".join(f'<a href="{target}"></a>' for target in targets) + '<img src="gone.png">'
+    (tmp_path / "index.html").write_text(page, encoding="utf-8")
+    assert links.broken(tmp_path) == [
+        f"index.html: {link}" for link in ("gone.html", "there.html#gone", "gone.png")
+    ]
 
 
 def test_missing_names_are_refused() -> None:

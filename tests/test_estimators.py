@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+import gpflow_ext as gpx
 from gpflow_ext.estimators import (
     GPClassifier,
     GPCountRegressor,
@@ -19,6 +21,7 @@ from gpflow_ext.estimators import (
     GPRegressor,
     outputs,
 )
+from gpflow_ext.models import GPRNTensor
 
 WEIGHTS = np.array([1.0, 3.0])
 
@@ -72,3 +75,33 @@ def test_inputs_are_standardised_as_those_of_weighted_rows() -> None:
     X = np.array([[0.0], [4.0]])
     scaler = GPRegressor(steps=0).fit(X, X[:, 0], sample_weight=WEIGHTS).scaler_
     np.testing.assert_allclose([scaler.mean_[0], scaler.scale_[0]], [3.0, np.sqrt(3.0)], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_network_fills_in_targets_and_is_served_in_their_units(tmp_path: Path) -> None:
+    """A third of the first targets is hidden: they are the product of the input with the others."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (30, 1))
+    f = np.sin(2.0 * X[:, 0])
+    Y = np.stack([500.0 + 100.0 * f * X[:, 0], 2.0 * f], axis=1) + 0.1 * rng.normal(size=(30, 2))
+    seen = Y.copy()
+    seen[::3, 0] = np.nan
+    model = GPMultiOutputRegressor(kind="network", steps=15).fit(X, seen)
+    assert isinstance(model.model_.member, GPRNTensor)
+    mean, deviation = model.predict(X, return_std=True)
+    assert np.sqrt(np.mean((mean - Y)[::3, 0] ** 2)) < 20.0  # of a standard deviation of some 60
+    units = np.log(np.nanstd(seen, axis=0))
+    Z = (Y - np.nanmean(seen, axis=0)) / np.nanstd(seen, axis=0)
+    of_z = model.model_.member.predict_log_density((model.scaler_.transform(X), Z))
+    np.testing.assert_allclose(model.score_samples(X, Y), of_z - units.sum(), rtol=1e-9)
+    half = model.score_samples(X[:3], np.where(np.isnan(seen), np.nan, Y)[:3])
+    np.testing.assert_allclose(half[1:], model.score_samples(X[1:3], Y[1:3]), rtol=1e-2)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "network"))
+    np.testing.assert_allclose(served.predict(X)["mean"], mean, rtol=1e-8)
+    np.testing.assert_allclose(np.sqrt(served.predict(X)["variance"]), deviation, rtol=1e-6)
+    with pytest.raises(ValueError, match='take kind="network"'):
+        GPMultiOutputRegressor().fit(X, seen)
+    with pytest.raises(ValueError, match="takes no sample_weight"):
+        GPMultiOutputRegressor(kind="network").fit(X, seen, np.ones(30))
+    with pytest.raises(ValueError, match="no value in column 0"):
+        GPMultiOutputRegressor(kind="network").fit(X, np.full((30, 2), np.nan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -12,9 +13,10 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.models import GPRNTensor
-from scripts.experiments.gprn import comparisons, methods
+from scripts.experiments.gprn import comparisons, methods, verdicts
 from scripts.experiments.gprn.mixture import Mixture
 from scripts.experiments.gprn.others import OtherOutputs
+from scripts.shared.journal import Journal
 
 ROOT = Path(__file__).parent.parent
 
@@ -157,6 +159,34 @@ def test_a_network_predicts_its_own_draws_better_than_independent_regression() -
 def test_a_network_loses_little_where_there_is_nothing_to_gain(sizes) -> None:
     """Acceptance check C10, independent draws of one kernel: at most 5 % worse."""
     assert _ratio(*sizes, stationary=True) < 1.05
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    page = ROOT / "docs/results/gprn.md"
+    assert comparisons.text(Journal(page.with_suffix(".jsonl"))).strip() == page.read_text("utf-8").strip()
+
+
+def test_differences_are_of_the_network_with_the_highest_bound() -> None:
+    """Two splits, on which different networks are picked."""
+
+    def record(method: str, seed: int, bound: float, nrmse: float) -> dict[str, Any]:
+        return {
+            "method": method,
+            "nodes": 2,
+            "seed": seed,
+            "bound": bound,
+            "nrmse": nrmse,
+            "nlpd": 2.0 * nrmse,
+        }
+
+    records = [record(methods.JOINT, 0, 5.0, 0.5), record(methods.ROWS, 0, 4.0, 0.1)]
+    records += [record(methods.JOINT, 1, 5.0, 0.1), record(methods.ROWS, 1, 6.0, 0.6)]
+    records += [record(methods.INDEPENDENT, seed, 9.0, 0.45) for seed in (0, 1)]
+    picked, table = verdicts.by_the_bound(records)
+    assert methods.JOINT in picked
+    assert methods.ROWS in picked
+    assert "| independent GPs | +0.100 ± 0.050 | +0.200 ± 0.100 |" in table
+    assert verdicts.by_the_bound(records[-2:]) == []
 
 
 def test_results_of_networks_stand_beside_baselines() -> None:

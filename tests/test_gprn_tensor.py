@@ -39,16 +39,20 @@ def targets(missing: bool = False, outputs: int = D) -> np.ndarray:
     return Y
 
 
-def model(posterior: str = "collapsed", missing: bool = False, Y: object = None, **options) -> GPRNTensor:
+def model(
+    posterior: str = "collapsed", missing: bool = False, Y: object = None, separate: bool = False, **options
+) -> GPRNTensor:
+    """A network, ``separate`` with a kernel for each node."""
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=1.2)
     new = GPRNTensor(
         (X, targets(missing) if Y is None else Y),
-        gpflow.kernels.SquaredExponential(lengthscales=1.2),
+        [kernel, gpflow.kernels.Matern32(lengthscales=0.6)] if separate else kernel,
         gpflow.kernels.SquaredExponential(variance=1.1, lengthscales=1.4),
         K,
         posterior=posterior,
         **{"nugget": 1e-3, "noise_variance": 0.2} | options,
     )
-    gpflow.set_trainable(new.kernel.variance, False)
+    gpflow.set_trainable(kernel.variance, False)
     return new
 
 
@@ -72,14 +76,16 @@ def trained(missing: bool = False) -> tuple[GPRNTensor, gpx.FitResult]:
 
 
 @pytest.mark.parametrize(
-    ("posterior", "missing"),
+    ("posterior", "missing", "separate"),
     others_slow(
-        itertools.product(["collapsed", "tensor"], [False, True]), ("collapsed", True), ("tensor", False)
+        itertools.product(["collapsed", "tensor"], [False, True], [False, True]),
+        ("collapsed", True, True),
+        ("tensor", False, True),
     ),
 )
-def test_moments_and_density_are_those_of_draws(posterior, missing) -> None:
+def test_moments_and_density_are_those_of_draws(posterior, missing, separate) -> None:
     """Acceptance check C3: within five standard errors of 40,000 draws, with a fixed seed."""
-    new = scatter(model(posterior, missing))
+    new = scatter(model(posterior, missing, separate=separate))
     mean, cov = new.predict_f(XNEW, full_cov=True)
     draws = new.predict_f_samples(XNEW, 40_000).numpy()
     error = np.sqrt(draws.var(axis=0) / len(draws))
@@ -104,7 +110,7 @@ def test_moments_and_density_are_those_of_draws(posterior, missing) -> None:
 
 def test_outputs_of_the_tensor_posterior_are_correlated_as_dense_algebra_says() -> None:
     """Acceptance check C3, between outputs."""
-    new = scatter(model("tensor", output_shape=(3, 2)))
+    new = scatter(model("tensor", output_shape=(3, 2), separate_rows=False))
     prior, (x, *_) = new.prior(), XNEW
     mean, cov = new.predict_f(XNEW[:1], full_output_cov=True)
     aw, af = (
@@ -386,7 +392,7 @@ def test_wrong_calls_say_what_to_do(call, message: str) -> None:
 
 def test_unsupported_flags_are_refused() -> None:
     new = model()
-    kernel = gpflow.kernels.SharedIndependent(problems.kernel(), 2)
+    kernel = gpflow.kernels.LinearCoregionalization([problems.kernel()] * 2, np.ones((2, 2)))
     for call in (
         lambda: new.predict_f(XNEW, full_cov=True, full_output_cov=True),
         lambda: new.predict_f_samples(XNEW, 2, full_cov=False),

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {
@@ -23,6 +23,8 @@ TOWER: list[dict[str, str]] = [
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
+    {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
+    {"functions": "randomness frequencies features paths draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior vecchia.ordering vecchia.dissection "
@@ -31,17 +33,17 @@ TOWER: list[dict[str, str]] = [
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities batches metrics predictor plotting"},
+    {"prediction": "classes densities functions average rescaled batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card portable predict_jax stablehlo serving exported export ."
     },
     {
         "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
-        "sampling": "tuning options diagnostics summary draws holds_draws philox hmc affine target gibbs adaptation chains sampleable tuners latents density "
+        "sampling": "tuning options diagnostics summary draws holds_draws philox averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
@@ -50,17 +52,17 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates method model recipe",
-        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data recipe svi dual_recipe gpflow_models",
-        "gprn": "factors blocks network outputs scales tensor_normal conditional profiled sampled tensor collapsed members renewal posterior draws "
-        "model updates block_ascent coregionalised starts profiled_ascent recipe",
+        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
+        "gprn": "factors blocks network outputs scales tensor_normal node_kernels conditional priors profiled sampled tensor collapsed members renewal "
+        "posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
-    {"models": "", "zoo": ""},
+    {"models": "", "kernels": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},
     {"fitting": ""},
     {"loading": ""},
-    {"cross_validation": "", "reporting": ""},
+    {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts outputs candidates auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging auto ."
     },
     {"sklearn": ""},
     {

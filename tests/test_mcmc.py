@@ -21,7 +21,7 @@ from tensorflow_probability.python.mcmc.internal.leapfrog_integrator import Simp
 
 import gpflow_ext as gpx
 from gpflow_ext.numerics import stacked
-from gpflow_ext.sampling import adaptation, diagnostics, hmc
+from gpflow_ext.sampling import adaptation, diagnostics, iterations
 from gpflow_ext.sampling.adaptation import Start
 from gpflow_ext.sampling.affine import Affine
 from gpflow_ext.sampling.options import BayesOptOptions, DualAveragingOptions
@@ -36,11 +36,11 @@ def gaussian(z: tf.Tensor) -> tf.Tensor:
     return -0.5 * tf.reduce_sum((z / SCALES) ** 2, axis=-1)
 
 
-RUN = hmc.runner(gaussian)
+RUN = iterations.runner(gaussian)
 
 
 def go(z, setting: Setting, number: int, seed: int = 0, run=RUN, thin: int = 1):
-    return hmc.call(run, tf.constant(z), setting, [seed, 0], number, thin)
+    return iterations.call(run, tf.constant(z), setting, [seed, 0], number, thin)
 
 
 def regression() -> gpflow.models.GPR:
@@ -208,7 +208,7 @@ def test_a_region_without_density_is_never_entered_and_counts_as_divergence() ->
     def half(z: tf.Tensor) -> tf.Tensor:
         return tf.where(z[:, 0] > 0.0, gaussian(z), tf.constant(np.nan, tf.float64))
 
-    _, trace = go(np.ones((4, 3)), Setting(0.3, 4), 300, run=hmc.runner(half))
+    _, trace = go(np.ones((4, 3)), Setting(0.3, 4), 300, run=iterations.runner(half))
     assert np.isfinite(trace.position).all()
     assert (trace.position.numpy()[..., 0] > 0.0).all()
     assert trace.divergent.numpy().sum() > 0
@@ -285,6 +285,24 @@ def test_tuners_find_good_settings_of_a_gaussian() -> None:
     average = adaptation.dual_averaging(start, averaging, lambda *_: None)
     accepted = go(average.positions.numpy(), average.setting, 3000)[1].accepted.numpy().mean()
     assert accepted == pytest.approx(0.75, abs=0.12)
+
+
+def test_dual_averaging_in_the_graph_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hoffman & Gelman (2014), section 3.2, an iteration at a time; two calls, of 8 iterations and of 4."""
+    monkeypatch.setattr(adaptation, "_AT_ONCE", 8)
+    z = tf.constant(np.random.default_rng(0).standard_normal((6, 3)) * SCALES)
+    options, seen = DualAveragingOptions(iterations=12, max_leapfrogs=4, step_size=0.2), []
+    found = adaptation.dual_averaging(Start(RUN, z, 5, gaussian), options, lambda *step: seen.append(step))
+    assert [number for number, _ in seen] == [8, 12]
+    shortfall, log_average, step = 0.0, 0.0, options.step_size
+    for t in range(1, options.iterations + 1):
+        z, trace = iterations.call(RUN, z, Setting(step, 4), [5, -1], 1, first=t - 1)
+        shortfall += (options.acceptance - trace.accepted.numpy().mean() - shortfall) / (t + 10.0)
+        log_step = math.log(10.0 * options.step_size) - math.sqrt(t) / 0.05 * shortfall
+        log_average += t**-0.75 * (log_step - log_average)
+        step = math.exp(log_step)
+    np.testing.assert_allclose(found.setting.step_size, math.exp(log_average), rtol=1e-9)
+    np.testing.assert_allclose(found.positions, z, rtol=0.0, atol=1e-9)
 
 
 def fake(rhat: float = 1.0) -> gpx.Draws:

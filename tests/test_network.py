@@ -73,10 +73,15 @@ def sites(seed: int = 2) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(rng.normal(size=(N, K))), tf.constant(half @ half.transpose(0, 2, 1))
 
 
-def test_the_nodes_have_the_moments_of_the_dense_gaussian() -> None:
-    _, _, chol = problem()
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_nodes_have_the_moments_of_the_dense_gaussian(separate) -> None:
+    """With one kernel for all, or one for each."""
+    _, other, chol = problem()
     nat1, prec = sites()
     P = np.kron(chol @ chol.T, np.eye(K))
+    if separate:
+        chol = np.stack([chol, other])
+        P = np.einsum("knm,kl->nkml", chol @ chol.transpose(0, 2, 1), np.eye(K)).reshape(N * K, N * K)
     blocks = np.zeros((N * K, N * K))
     for n in range(N):
         blocks[n * K : (n + 1) * K, n * K : (n + 1) * K] = prec[n]

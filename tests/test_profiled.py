@@ -30,15 +30,18 @@ def targets(missing: bool) -> np.ndarray:
     return Y
 
 
-def model(missing: bool, shape: tuple[int, ...] | None = None) -> GPRNTensor:
-    kernels = problems.kernel(1.0, 1.5), problems.kernel(1.2, 0.9)
-    return GPRNTensor((X, targets(missing)), *kernels, K, shape, "tensor", noise_variance=0.2)
+def model(missing: bool, shape: tuple[int, ...] | None = None, rows: str = "own") -> GPRNTensor:
+    """With rows of each node's own, of one for all, or with kernels of each node's own as well."""
+    kernel, weight_kernel = problems.kernel(1.0, 1.5), problems.kernel(1.2, 0.9)
+    options = {"noise_variance": 0.2, "separate_rows": rows != "shared"}
+    nodes = [kernel, problems.kernel(1.0, 0.4)] if rows == "kernels" else kernel
+    return GPRNTensor((X, targets(missing)), nodes, weight_kernel, K, shape, "tensor", **options)
 
 
 def profile_of(new: GPRNTensor) -> tuple[GPRNTensor, Profile]:
     """A profile anywhere, and the network with the collapsed posterior beside it."""
     companion = profiled_ascent.collapsed(new, 0)
-    found = Profile(companion.q.patterns, K, int(np.prod(new.q.output_shape)))
+    found = Profile(companion.q.patterns, K, int(np.prod(new.q.output_shape)), new.q.has_separate_rows)
     rng = np.random.default_rng(1)
     found.locate(new.prior(), tf.constant(rng.normal(size=(N, K))))
     for part in found.trained:
@@ -47,9 +50,11 @@ def profile_of(new: GPRNTensor) -> tuple[GPRNTensor, Profile]:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_it_is_the_bound_of_the_posterior_that_it_stands_for(missing, shape) -> None:
-    new = model(missing, shape)
+@pytest.mark.parametrize(
+    ("shape", "rows"), [(SHAPES[0], "shared"), (SHAPES[1], "own"), (SHAPES[1], "kernels")]
+)
+def test_it_is_the_bound_of_the_posterior_that_it_stands_for(missing, shape, rows) -> None:
+    new = model(missing, shape, rows)
     companion, found = profile_of(new)
     value, _ = found.bound(new.prior())
     profiled_ascent.assign(new.q, companion, found)
@@ -61,7 +66,7 @@ def test_it_is_the_bound_of_the_posterior_that_it_stands_for(missing, shape) -> 
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_is_left_out_is_at_its_optimum(missing) -> None:
     """The gradient of the whole bound vanishes in Ũ and in the scale of Γ₁; without padding in Γ_N as well."""
-    new = model(missing, (7,))
+    new = model(missing, (7,), "shared")
     companion, found = profile_of(new)
     profiled_ascent.assign(new.q, companion, found)
     left_out = [new.q.weight_mean, new.q.weight_factors[0], new.q.weight_factors[1]]
@@ -77,12 +82,55 @@ def test_what_is_left_out_is_at_its_optimum(missing) -> None:
 
 def test_the_spread_is_that_of_the_dense_covariance() -> None:
     rng = np.random.default_rng(0)
-    rows, alpha = rng.normal(size=(N, N)), rng.normal(size=N)
-    dense = np.linalg.inv(np.eye(N) + rows.T @ np.diag(np.exp(alpha)) @ rows)
+    rows, alpha = rng.normal(size=(K, N, N)), rng.normal(size=(N, K))
+    weighted = np.exp(alpha.T)[:, :, None] * rows
+    dense = np.linalg.inv(np.eye(N) + rows.transpose(0, 2, 1) @ weighted)
     found = profiled.spread(tf.constant(rows), tf.constant(alpha))
-    np.testing.assert_allclose(found.variances, np.einsum("ni,ij,nj->n", rows, dense, rows), rtol=1e-9)
-    np.testing.assert_allclose(found.trace, np.trace(dense), rtol=1e-9)
+    variances = np.sum(found.half.numpy() ** 2, axis=1)
+    np.testing.assert_allclose(variances, np.einsum("kni,kij,knj->kn", rows, dense, rows), rtol=1e-9)
+    np.testing.assert_allclose(found.trace, np.trace(dense, axis1=1, axis2=2), rtol=1e-9)
     np.testing.assert_allclose(found.log_det, np.linalg.slogdet(dense)[1], rtol=1e-9)
+    factor = profiled.row_factor(tf.constant(rows), tf.constant(alpha)).numpy()
+    np.testing.assert_array_equal(factor, np.tril(factor))
+    np.testing.assert_allclose(factor @ factor.transpose(0, 2, 1), dense, rtol=1e-8, atol=1e-10)
+    across = np.einsum("ni,ij,nj->n", rows[0], factor[0] @ factor[1].T, rows[1])
+    halves = found.half.numpy()
+    np.testing.assert_allclose(np.sum(halves[0] * halves[1], axis=0), across, rtol=1e-8, atol=1e-10)
+
+
+def test_one_covariance_for_all_nodes_is_within_those_of_each() -> None:
+    """Where both begin at one factor for all: the bounds are equal, so that the wider family begins no lower."""
+    new = model(False)
+    companion, _ = profile_of(new)
+    prior, patterns = new.prior(), companion.q.patterns
+    M, prec = (
+        tf.constant(np.random.default_rng(3).normal(size=(N, K))),
+        tf.convert_to_tensor(companion.q.prec),
+    )
+    shared = profiled.begin(patterns, prior, prec, M, float(D), False)
+    own = profiled._for_each(patterns, prior, M, shared, float(D))
+    values = [float(profiled.bound(patterns, prior, M, factors, float(D))[0]) for factors in (shared, own)]
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-10)
+    best = profiled.begin(patterns, prior, prec, M, float(D), True)
+    assert profiled.bound(patterns, prior, M, best, float(D))[0] >= values[0] - 1e-9
+
+
+def test_independent_nodes_have_the_covariances_of_the_factorised_posterior() -> None:
+    """Γ_N of each node, with Γ_K = I, is (I + σ⁻² Σₙ E[f_nk²] lₙlₙᵀ)⁻¹, the optimum; and t is one."""
+    new = model(False, (D,), "kernels")
+    _, found = profile_of(new)
+    prior = new.prior()
+    M, eye, zero = found.mean(prior), tf.eye(K, dtype=tf.float64), tf.zeros([N, K], tf.float64)
+    factors = profiled.Factors(tf.convert_to_tensor(found.alpha), eye, eye, zero)
+    q = profiled.nodes(prior, M, factors)
+    beta = profiled.beta(found.patterns, prior, q, factors, float(D)).numpy()
+    expected = (q.mean.numpy() ** 2 + np.diagonal(q.cov.numpy(), axis1=1, axis2=2)) / float(prior.noise)
+    np.testing.assert_allclose(np.exp(beta), expected, rtol=1e-10)
+    np.testing.assert_allclose(profiled.bound(found.patterns, prior, M, factors, float(D))[1], 1.0, rtol=1e-9)
+    with tf.GradientTape() as tape:
+        tape.watch(zero)
+        value = profiled.bound(found.patterns, prior, M, factors._replace(delta=zero), float(D))[0]
+    np.testing.assert_allclose(tape.gradient(value, zero), np.zeros([N, K]), atol=1e-8)
 
 
 def test_new_coordinates_leave_the_means() -> None:

@@ -11,6 +11,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import tensorflow_probability as tfp
 from tensorflow.python.framework import ops
 
 import gpflow_ext as gpx
@@ -101,6 +102,27 @@ def test_a_step_is_one_call_whose_result_is_read_once(name: str) -> None:
     few, many = _cost(name, 2), _cost(name, 7)
     assert many["calls"] - few["calls"] == 5
     assert many["reads"] - few["reads"] <= 5 * FITS[name][3]
+
+
+@pytest.mark.parametrize("tuner", ["dual_averaging", "bayesopt"])
+def test_iterations_of_chains_are_read_once_in_a_call(tuner: str) -> None:
+    """Ten times as many iterations in tuning, warm-up and thinning have no further call and no further read."""
+
+    def cost(iterations: int) -> Counter[str]:
+        model = gpflow.models.GPMC(
+            (X, Y), gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli()
+        )
+        for parameter in model.kernel.trainable_parameters:
+            parameter.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(1.0))
+        few = {"trials": 2, "samples": iterations, "max_leapfrogs": (1, 2)}
+        options = few if tuner == "bayesopt" else {"iterations": iterations, "max_leapfrogs": 2}
+        with counted() as found:
+            shared = {"warm_up": iterations, "progress": False, "check": False}
+            gpx.sample(model, 4, 2, thin=iterations // 4, tuner=tuner, tuning=options, **shared)
+        return found
+
+    cost(4)  # to trace reads too
+    assert cost(4) == cost(40)
 
 
 STEPS: dict[str, tuple[Callable[[], Any], Any, dict[str, Any]]] = {

@@ -12,7 +12,7 @@ import tensorflow_probability as tfp
 import gpflow_ext as gpx
 from gpflow_ext.compiled.functions import Compiled, Entry
 from gpflow_ext.persistence import stablehlo
-from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling import iterations
 from gpflow_ext.sampling.tuning import Setting
 
 SAMPLED = ("SGPMCFreeForm", "GPLaplace", "GPflow's GPMC")
@@ -62,12 +62,12 @@ def test_calls_are_no_part_of_the_chain(jit_compile: bool, thin: int) -> None:
     def gaussian(z: tf.Tensor) -> tf.Tensor:
         return -0.5 * tf.reduce_sum(z**2, axis=-1)
 
-    run = hmc.runner(gaussian, jit_compile=jit_compile)
+    run = iterations.runner(gaussian, jit_compile=jit_compile)
     z, setting = tf.ones([3, 2], tf.float64), Setting(0.3, 4)
-    _, whole = hmc.call(run, z, setting, [1, 2], 70, thin)
+    _, whole = iterations.call(run, z, setting, [1, 2], 70, thin)
     parts, done = [], 0
     for number in (7, 60, 3):
-        z, trace = hmc.call(run, z, setting, [1, 2], number, thin, done)
+        z, trace = iterations.call(run, z, setting, [1, 2], number, thin, done)
         parts.append(trace)
         done += number
     for together, *apart in zip(whole, *parts, strict=True):
@@ -95,7 +95,7 @@ def test_a_whole_sampling_is_one_program_of_xla(tuner: str, monkeypatch) -> None
     monkeypatch.setattr(Compiled, "_copied", copy)
     monkeypatch.setattr(Entry, "__call__", kept)
     few = {"trials": 6, "samples": 9} if tuner == "bayesopt" else {"iterations": 7}
-    for number, thin in ((hmc.BLOCK + 11, 2), (3, 1)):
+    for number, thin in ((iterations.BLOCK + 11, 2), (3, 1)):
         model = _model("SGPMCFreeForm")
         gpx.gaussian_approximation(model, steps=2, free_inducing=False)
         options = {"num_chains": 2, "warm_up": 4, "chunk": 30, "thin": thin, "approximate": False}
@@ -127,9 +127,9 @@ def test_under_xla_one_compilation_serves_every_number_of_draws() -> None:
     def gaussian(z: tf.Tensor) -> tf.Tensor:
         return -0.5 * tf.reduce_sum(z**2, axis=-1)
 
-    run, before = hmc.runner(gaussian, jit_compile=True), gpx.trace_count()
+    run, before = iterations.runner(gaussian, jit_compile=True), gpx.trace_count()
     kept = [
-        hmc.call(run, tf.ones([2, 2]), Setting(0.3, 4), [1, 2], number)[1].position.numpy()
+        iterations.call(run, tf.ones([2, 2]), Setting(0.3, 4), [1, 2], number)[1].position.numpy()
         for number in (64, 100, 1000)
     ]
     assert gpx.trace_count() == before + 1

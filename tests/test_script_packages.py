@@ -1,4 +1,4 @@
-"""How the packages of scripts/ hang together: by ordinary imports, from what stands below."""
+"""The packages of scripts/ use each other by ordinary imports, and only from floors below."""
 
 from __future__ import annotations
 

@@ -251,11 +251,11 @@ def test_without_data_the_prior_comes_back() -> None:
     """KS of thinned draws: false failures 1e-4 each."""
     model = MODELS["poisson"]()
     target = Target(model, lambda stack: tf.zeros([stack[model.V].shape[0] or 1], tf.float64))
-    from gpflow_ext.sampling import hmc
+    from gpflow_ext.sampling import iterations
 
-    run = hmc.runner(target)
+    run = iterations.runner(target)
     x = tf.constant(np.random.default_rng(0).standard_normal((4, target.num_dimensions)))
-    _, trace = hmc.call(run, x, Setting(0.3, 8), [0, 0], 2000, 5)
+    _, trace = iterations.call(run, x, Setting(0.3, 8), [0, 0], 2000, 5)
     stack = target.values(tf.reshape(trace.position[200::4], [-1, target.num_dimensions]))
     assert stats.kstest(stack[model.kernel.lengthscales], stats.gamma(3.0, scale=0.5).cdf).pvalue > 1e-4
     assert stats.kstest(stack[model.kernel.variance], stats.gamma(2.0).cdf).pvalue > 1e-4

@@ -33,6 +33,23 @@ def test_a_journal_resumes_and_drops_a_line_that_was_cut_off(tmp_path) -> None:
     assert Journal(path).records == [*expected, {"set": "a", "split": 1, "nll": 0.75}]
 
 
+def test_a_journal_renews_what_another_commit_has_measured(tmp_path) -> None:
+    path = tmp_path / "runs.jsonl"
+    journal = Journal(path)
+    journal.heading = {"environment": {"commit": "old"}}
+    journal.once({"set": "a"}, lambda: {"nll": 1.0})
+    journal.once({"set": "b"}, lambda: {"nll": 2.0})
+    for _ in range(2):  # the second finds all of its own commit
+        journal = Journal(path)
+        journal.heading, journal.renewing = {"environment": {"commit": "new"}}, "new"
+        journal.once({"set": "a"}, lambda: {"nll": 3.0})
+    assert [record.get("nll") for record in Journal(path).records] == [None, 2.0, None, 3.0]
+    journal.once({"set": "b"}, lambda: {"nll": 4.0})
+    commits = [each["environment"]["commit"] for each in Journal(path).records if "environment" in each]
+    assert commits == ["new", "new"]
+    assert [each["nll"] for each in Journal(path).find(set="b")] == [4.0]
+
+
 def test_step_sizes_follow_the_signs_of_the_gradient() -> None:
     """Matrix: element by element. Vector: one size, a quarter, by the sign of the sum. After the rule by hand."""
     matrix, vector = (tf.Variable(np.zeros(shape)) for shape in ([1, 2], [2]))

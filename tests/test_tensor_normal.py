@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.linalg
 import tensorflow as tf
 
 from gpflow_ext.gprn import tensor_normal
@@ -76,12 +77,10 @@ def test_the_closed_form_of_the_squares_is_what_samples_say(missing) -> None:
     found = tensor_normal.expected_squares(
         tf.constant(Y),
         U.reshape(4, 6, 2),
-        tensor_normal.diagonal(factors[:1]),
+        covariances(factors[0], factors[-1]),
         tensor_normal.diagonal(factors[1:-1]),
-        factors[-1],
         tf.constant(M),
-        tensor_normal.diagonal(node_factors[:1]),
-        node_factors[1],
+        covariances(*node_factors),
         tf.constant(observed) if missing else None,
     )
     W = tensor_normal.sample(U, factors, tf.constant(rng.normal(size=(100_000, *U.shape)))).numpy()
@@ -92,6 +91,28 @@ def test_the_closed_form_of_the_squares_is_what_samples_say(missing) -> None:
     error = squares.std(axis=0) / np.sqrt(len(squares))
     assert (np.abs(squares.mean(axis=0) - found) < 4.0 * error).all()
     assert (4.0 * error < 0.03 * found).all()
+
+
+def covariances(rows: np.ndarray, column: np.ndarray) -> tf.Tensor:
+    return tensor_normal.moments(tf.linalg.matrix_transpose(tf.constant(rows))[None], tf.constant(column))
+
+
+def test_rows_of_their_own_have_the_moments_and_the_divergence_of_dense_algebra() -> None:
+    """The covariance blkdiag(G_k)(Γ ⊗ I)blkdiag(G_k)ᵀ of one output, in the order (k, n)."""
+    rng = np.random.default_rng(0)
+    rows = np.tril(0.3 * rng.normal(size=(2, 4, 4))) + 0.6 * np.eye(4)
+    column, mean = np.tril(rng.normal(size=(2, 2))) + 2.0 * np.eye(2), rng.normal(size=(4, 3, 2))
+    outputs = np.diag([0.7, 1.2, 0.9])
+    dense = scipy.linalg.block_diag(*rows)
+    dense = dense @ np.kron(column @ column.T, np.eye(4)) @ dense.T
+    found = tensor_normal.moments(tf.linalg.matrix_transpose(tf.constant(rows)), tf.constant(column))
+    expected = np.einsum("knln->nkl", dense.reshape(2, 4, 2, 4))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    value = 0.5 * np.sum(mean**2)
+    for scale in np.diag(outputs) ** 2:
+        value += 0.5 * (scale * np.trace(dense) - 8 - np.linalg.slogdet(scale * dense)[1])
+    factors = [tf.constant(part) for part in (rows, outputs, column)]
+    np.testing.assert_allclose(tensor_normal.kl(tf.constant(mean), factors), value, rtol=1e-10)
 
 
 @pytest.mark.parametrize(

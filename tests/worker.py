@@ -13,11 +13,13 @@ import gpflow
 import numpy as np
 import problems
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliProbit, RobustMax
 from gpflow_ext.models import GPRNTensor, SparseEP, SVGPRobustMax
+from gpflow_ext.sampling.tuning import Setting
 
 STEPS = 8
 
@@ -46,6 +48,37 @@ def classifier() -> SparseEP:
 def robust_max() -> SVGPRobustMax:
     """Three classes by minibatches."""
     return SVGPRobustMax(problems.kernel(), 3, problems.inputs(8, seed=5), num_data=31)
+
+
+def sampled(tuner: Any, **options: Any) -> gpx.Draws:
+    """Draws of three chains of a free-form model; not a multiple of 2 replicas."""
+    freeform = gpx.models.SGPMCFreeForm(
+        problems.binary(13),
+        problems.kernel(),
+        BernoulliProbit(),
+        inducing_variable=problems.inputs(4, seed=5),
+    )
+    return drawn(freeform, tuner, precondition=None, approximate=False, **options)
+
+
+def gpmc() -> gpflow.models.GPMC:
+    """A model all of whose parameters are sampled: `set_trainable` does nothing in the scope of a strategy."""
+    return gpflow.models.GPMC(problems.binary(13), problems.kernel(), gpflow.likelihoods.Bernoulli())
+
+
+def drawn(sampled: gpflow.models.BayesianModel, tuner: Any, **options: Any) -> gpx.Draws:
+    """Draws of three chains, with priors on the kernel."""
+    for parameter in sampled.kernel.trainable_parameters:
+        parameter.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(1.0))
+    shared = {"tuner": tuner, "seed": 3, "warm_up": 2, "check": False, "progress": False}
+    return gpx.sample(sampled, 4, 3, **shared, **options)
+
+
+CHAINS = {
+    "hmc": (Setting(0.1, 4), {}),
+    "gibbs": (Setting(0.1, 4, 0.2), {}),
+    "bayesopt": ("bayesopt", {"tuning": {"trials": 2, "samples": 3}}),
+}
 
 
 def network(strategy: tf.distribute.Strategy | None) -> GPRNTensor:
@@ -79,6 +112,11 @@ def mirrored(folder: Path) -> None:
         save(folder / f"dual, {follow}", trained, result)
     trained = classifier()
     save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4, optimizer=adam()))
+    for name, (tuner, given) in CHAINS.items():
+        np.savez(folder / f"chains, {name}", **sampled(tuner, strategy=two, **given).values)
+    with two.scope():
+        within = gpmc()
+    np.savez(folder / "chains, in scope", **drawn(within, CHAINS["hmc"][0], strategy=two).values)
     trained, three = model(), gpx.distribute.strategy_from_name("mirrored")
     options = {"steps": STEPS, "optimizer": adam(), "checkpoint_dir": folder / "run", "checkpoint_every": 3}
     save(folder / "adam", trained, gpx.fit(trained, strategy=three, **options))

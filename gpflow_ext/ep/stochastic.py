@@ -10,7 +10,7 @@ gradient step of the hyperparameters, both from the state before it. Each datum 
 
 so that a site is a function of u that stays what it is while the hyperparameters move. An epoch visits each
 datum once: it takes the datum's site out of the sums with the projection of the anchor, b, and puts the new
-one in with the present one, W⁻ᵀa for a = L⁻¹k_u. At its end the sums are made anew from the stored numbers at
+one in with the present one, W⁻ᵀa for a = L⁻¹k_u. At its end the sums are recomputed from stored numbers at
 the present hyperparameters, which become the anchor. So no site is older than an epoch, rounding does not
 build up, and nothing of size NM is ever stored (Hernández-Lobato & Hernández-Lobato 2016 keep the projection
 of each datum's last visit). With the hyperparameters fixed W = I, a = b and q is exact all the time.
@@ -129,7 +129,7 @@ class StochasticMatcher(tf.Module):
         return []
 
     def start(self) -> Progress:
-        """Make the sums anew at the present hyperparameters; the objective is NaN if they give no posterior.
+        """Recompute the sums at the present hyperparameters; the objective is NaN if they give no posterior.
 
         Where they do not, all sites are set to zero first. O(NM²).
         """
@@ -207,7 +207,7 @@ class StochasticMatcher(tf.Module):
         return next(self._batches)
 
     def _sum_all(self, all_seen: bool) -> bool:
-        """Make the sums anew, the anchor where the hyperparameters are; tell whether they are sound.
+        """Recompute the sums, the anchor where the hyperparameters are; tell whether they are sound.
 
         They are not where the weighted ones of some data leave no posterior; then their weight is 1.
         """

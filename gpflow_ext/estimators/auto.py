@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy.typing as npt
 
 from gpflow_ext.cross_validation import Build, CrossValidation, cross_validate
 from gpflow_ext.data import datasets
+from gpflow_ext.estimators import averaging
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import SURE, candidates
+from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.loop import Status
@@ -36,10 +39,11 @@ class Auto:
     split
         The data: inputs, their scaling, labels, and how a table was read.
     table
-        The candidates in the order of their NLPD, with its standard error, error rate or RMSE, and seconds; a
-        pandas ``DataFrame``.
+        The candidates in the order of their NLPD, with its standard error, error rate or RMSE, seconds, and
+        their weight in the model; a pandas ``DataFrame``.
     why
-        Two sentences: what was built for these data, and what it was preferred to.
+        Two sentences: what was built for these data, and what it was preferred to; a third one where several
+        candidates are averaged.
     """
 
     estimator: GPEstimator
@@ -49,7 +53,7 @@ class Auto:
 
     @property
     def model(self) -> Any:
-        """The trained model."""
+        """The trained model: a `prediction.average.ModelAverage` where several candidates are averaged."""
         return self.estimator.model_
 
     def predict(self, rows: Any, exposure: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
@@ -94,14 +98,15 @@ def auto(
     task: str | None = None,
     budget: float = 60.0,
     seed: int = 0,
+    average: bool = True,
     progress: bool | None = None,
     **options: Any,
 ) -> Auto:
     """Choose a model for a table, and train it.
 
     Task and number of rows decide likelihood and inference, see `estimators.ladder`; kernels, a linear
-    one among them, and noise are compared by 5-fold cross-validation, on at most 1,000 rows, and that with
-    the lowest negative log predictive density is trained on all.
+    one among them, and noise are compared by 5-fold cross-validation, on at most 1,000 rows. Trained on all
+    are the one with the lowest negative log predictive density, or those whose average has a lower one.
 
     Parameters
     ----------
@@ -118,6 +123,10 @@ def auto(
         was cut short. Data are read, and what is compiled is compiled, on top.
     seed
         Of the folds, and of the choice of inducing points and minibatches.
+    average
+        Train more than the best candidate where a weighted mean of the predictive densities of several does
+        better on the rows of the folds; the weights are those of stacking, see
+        `prediction.average.stacking_weights`.
     progress
         Show a progress bar; ``None`` does where standard error is a terminal.
     **options
@@ -141,16 +150,28 @@ def auto(
     X, Y = split.train
     some = np.random.default_rng(seed).permutation(len(X))[:_COMPARED]
     found = candidates(split.task, len(X), X.shape[1], Y.shape[1])
-    scores = _compared(found, split, some, budget, seed, progress)
+    scores, densities = _compared(found, split, some, budget, seed, progress)
     order = sorted(scores, key=lambda name: scores[name].mean["nlpd"])
-    best = found[order[0]].set_params(random_state=seed)
+    weights = averaging.weights(densities) if average else {}
+    members = list(weights) or order[:1]
+    left = max(budget - (time.perf_counter() - begin), _LEAST * budget)
+    for name in members:
+        found[name]._seconds = left / len(members)
+        _train(found[name].set_params(random_state=seed), split)
+    best = found[members[0]]
+    why = _reasons(best, split, order, scores, len(found))
+    if len(members) > 1:
+        best.model_ = ModelAverage([found[name].model_ for name in members], list(weights.values()))
+        why += f" Predictions are averaged: {averaging.shares(weights)}."
+    return Auto(best, split, _table(order, scores, weights), why)
+
+
+def _train(estimator: GPEstimator, split: datasets.Split) -> None:
+    X, Y = split.train
     exposed = {} if split.exposure is None else {"exposure": split.exposure[0][:, 0]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        best._seconds = max(budget - (time.perf_counter() - begin), _LEAST * budget)
-        best.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)
-    why = _reasons(best, split, order, scores, len(found))
-    return Auto(best, split, _table(order, scores), why)
+        estimator.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)
 
 
 def _read(table: Any, target: str | None, task: str | None, options: dict[str, Any]) -> datasets.Split:
@@ -190,13 +211,14 @@ def _compared(
     budget: float,
     seed: int,
     progress: bool | None,
-) -> dict[str, CrossValidation]:
-    """Return the scores of the candidates for which there is time."""
+) -> tuple[dict[str, CrossValidation], dict[str, Array]]:
+    """Return the scores of the candidates for which there is time, and log densities of all rows by each."""
     X, Y = split.train
     if split.exposure is not None:
         Y = np.column_stack([Y, split.exposure[0]])
     data, begin = (X[rows], Y[rows]), time.perf_counter()
     scores: dict[str, CrossValidation] = {}
+    densities: dict[str, Array] = {}
     with warnings.catch_warnings(), progress_bar.bar("candidates", len(found), 0, progress) as show:
         warnings.simplefilter("ignore", UserWarning)  # of a candidate: its score tells what comes of it
         for number, (name, estimator) in enumerate(found.items()):
@@ -204,12 +226,14 @@ def _compared(
                 break
             if split.task in _CLASSES:
                 estimator.classes_ = np.unique(Y)  # of all rows: a fold may miss one
+            kept = averaging.KeptRows()
             try:
                 score = cross_validate(
                     _builder(estimator),
                     data,
                     folds=min(_FOLDS, len(rows)),
                     seed=seed,
+                    metrics=kept,
                     workers=1,
                     seconds=max(_COMPARING * budget / (2.0 * _FOLDS), 1.0),
                     progress=False,
@@ -220,16 +244,16 @@ def _compared(
                 continue
             if number and None in score.results:  # a mean over fewer folds would be that of others
                 continue
-            scores[name] = score
+            scores[name], densities[name] = score, kept.log_densities()
             show(number + 1, -scores[name].mean["nlpd"])
-    return scores
+    return scores, densities
 
 
 def _builder(estimator: GPEstimator) -> Build:
     return lambda part: estimator.model_of(*part)[0]
 
 
-def _table(order: list[str], scores: dict[str, CrossValidation]) -> Any:
+def _table(order: list[str], scores: dict[str, CrossValidation], weights: Mapping[str, float]) -> Any:
     import pandas
 
     rows = []
@@ -243,6 +267,7 @@ def _table(order: list[str], scores: dict[str, CrossValidation]) -> Any:
                 "standard error": error["nlpd"],
                 second: mean[second],
                 "seconds": scores[name].seconds.sum(),
+                "weight": weights.get(name, 0.0) if weights else float(name == order[0]),
             }
         )
     return pandas.DataFrame(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +75,10 @@ class GPEstimator(BaseEstimator):
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
         self.model_, options = self.model_of(X, Y, weight)
+        return self._fitted(options)
+
+    def _fitted(self, options: Mapping[str, Any]) -> Any:
+        """Train ``model_`` with options of `fit`; return the estimator."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place
             self.result_ = fit(
@@ -86,7 +90,7 @@ class GPEstimator(BaseEstimator):
                 **options,
             )
         if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
-            warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=3)
+            warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=4)
         return self
 
     def model_of(self, X: Array, Y: Array, weight: Array | None = None) -> tuple[GPModel, dict[str, Any]]:

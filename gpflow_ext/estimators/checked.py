@@ -21,6 +21,11 @@ except ImportError:  # before scikit-learn 1.6
 Array = npt.NDArray[Any]
 
 
+def training_inputs(estimator: Any, X: Any) -> Array:
+    """Return the inputs [N, D] of a training in GPflow's float type."""
+    return validate_data(estimator, X, dtype=gpflow.default_float())
+
+
 def training(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, Array]:
     """Return inputs [N, D] in GPflow's float type and targets as they are."""
     return validate_data(estimator, X, y, dtype=gpflow.default_float(), **options)

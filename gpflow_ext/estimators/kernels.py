@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow_probability as tfp
-from gpflow.kernels import ArcCosine, Constant, Kernel, Linear, Matern52, SquaredExponential
+from gpflow.kernels import Constant, Kernel, Linear, Matern52, SquaredExponential
 from gpflow.utilities import set_trainable, to_default_float
 
 from gpflow_ext.data import length_scales
+from gpflow_ext.numerics.arc_cosine import RoundedArcCosine
 
 _WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
 _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
@@ -34,7 +35,7 @@ def network(num_inputs: int) -> Kernel:
     Its functions grow as linear ones do. Only the products of its variance with those of weights and bias
     matter: it is held, and these have the prior of the variance in `matern`, for the same reason.
     """
-    kernel = ArcCosine(order=1, weight_variances=1.0 / num_inputs)
+    kernel = RoundedArcCosine(order=1, weight_variances=1.0 / num_inputs)
     set_trainable(kernel.variance, False)
     kernel.weight_variances.prior = _of_variance(1.0 / num_inputs)
     kernel.bias_variance.prior = _of_variance()
@@ -53,15 +54,12 @@ def _of_variance(median: float = 1.0) -> tfp.distributions.Distribution:
 
 
 def compared(num_inputs: int) -> dict[str, Kernel]:
-    """Return the kernels that `auto` compares for D inputs, the plain one and the linear one first."""
+    """Return the kernels that `auto` compares for D inputs, the most different ones first."""
     D = num_inputs
-    found: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D)}
-    several = 1 < D <= _MOST_SCALES
-    if several:
-        found["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
-    found["network"] = network(D)
-    found["Matérn 5/2 + linear"] = matern(D) + linear(D)
-    if several:
+    found: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D), "network": network(D)}
+    if 1 < D <= _MOST_SCALES:
         found["Matérn 5/2 with a length scale for each input + linear"] = matern(D, ard=True) + linear(D)
+        found["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
+    found["Matérn 5/2 + linear"] = matern(D) + linear(D)
     found["squared exponential"] = held(SquaredExponential(lengthscales=float(np.sqrt(D))))
     return found

@@ -8,20 +8,23 @@ import numpy as np
 import numpy.typing as npt
 from gpflow.kernels import Kernel, LinearCoregionalization, SeparateIndependent
 from gpflow.likelihoods import Likelihood
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
 
 from gpflow_ext.cross_validation import cross_validate
-from gpflow_ext.estimators import checked
+from gpflow_ext.estimators import checked, networks
 from gpflow_ext.estimators.base import Array
 from gpflow_ext.estimators.real import RealEstimator, gaussian, standardised
+from gpflow_ext.prediction.rescaled import RescaledTargets
 
-Outputs = Literal["best", "independent", "coregionalised"]
+Outputs = Literal["best", "independent", "coregionalised", "network"]
 _COMPARED = 300  # rows on which the kinds are compared
 _FOLDS = 3
 _MIXED = 0.3  # weight of the other functions in an output where training starts
 
 
 class GPMultiOutputRegressor(RealEstimator):
-    """Gaussian-process regression of P targets, each with noise of its own: `VGPKMM`.
+    """Gaussian-process regression of P targets, each with noise of its own: `VGPKMM`, or `GPRNTensor`.
 
     Parameters
     ----------
@@ -29,8 +32,11 @@ class GPMultiOutputRegressor(RealEstimator):
         Of each latent function; see `estimators.base.GPEstimator`.
     kind
         ``"independent"`` functions for each target, ``"coregionalised"`` for mixtures of P functions, which
-        share what targets have in common, or ``"best"`` for the one that predicts better in a
-        cross-validation over at most 300 rows.
+        share what targets have in common, or ``"best"`` for the one of these two that predicts better in a
+        cross-validation over at most 300 rows. ``"network"`` is `GPRNTensor`: mixtures whose weights depend
+        on the input, and targets of which some are missing (NaN). It takes far longer, O((NK)³) a step.
+    num_nodes
+        K of the network.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
 
@@ -48,6 +54,7 @@ class GPMultiOutputRegressor(RealEstimator):
         kernel: Kernel | None = None,
         *,
         kind: Outputs = "best",
+        num_nodes: int = 2,
         num_inducing: int | None = None,
         minibatch_size: int | None = None,
         steps: int | None = None,
@@ -63,6 +70,7 @@ class GPMultiOutputRegressor(RealEstimator):
             random_state=random_state,
         )
         self.kind = kind
+        self.num_nodes = num_nodes
 
     def __sklearn_tags__(self) -> Any:
         """Tell that targets may have several columns."""
@@ -75,15 +83,20 @@ class GPMultiOutputRegressor(RealEstimator):
     ) -> GPMultiOutputRegressor:
         """Train on inputs [N, D], targets [N, P] or [N] and weights [N]; return the estimator.
 
-        A row of weight w counts as w copies of it.
+        A row of weight w counts as w copies of it. Of a network y may hold NaN for what is missing.
 
         Raises
         ------
         ValueError
-            For data that are not such arrays, or parameters out of range.
+            For data that are not such arrays, parameters out of range, or a network with weights or
+            minibatches.
         """
         if self.kind not in get_args(Outputs):
             raise ValueError(f"kind must be one of {', '.join(get_args(Outputs))}; got {self.kind!r}")
+        if self.kind == "network":
+            return self._train_network(X, y, sample_weight)
+        if y is not None and np.asarray(y).dtype.kind == "f" and np.isnan(np.asarray(y)).any():
+            raise ValueError('Input y contains NaN: fill or drop these targets, or take kind="network"')
         inputs, targets = checked.training(self, X, y, y_numeric=True, multi_output=True)
         weight = checked.weights(sample_weight, inputs)
         Y = np.asarray(targets, inputs.dtype)
@@ -91,6 +104,25 @@ class GPMultiOutputRegressor(RealEstimator):
         Y = Y.reshape(len(Y), -1)
         self.kind_ = self._chosen(inputs, Y)
         return self._train(inputs, Y, weight)
+
+    def _train_network(self, X: Any, y: Any, sample_weight: Any) -> GPMultiOutputRegressor:
+        for name, given in (("sample_weight", sample_weight), ("minibatch_size", self.minibatch_size)):
+            if given is not None:
+                raise ValueError(
+                    f'kind="network" takes no {name}: leave it out, or take kind="coregionalised"'
+                )
+        inputs, Y = networks.training(self, X, y)
+        self.kind_, self._flat = "network", np.ndim(y) == 1
+        self.scaler_ = StandardScaler().fit(inputs) if self.standardise else None
+        self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        mean, deviation = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
+        deviation = np.where(deviation > 0.0, deviation, 1.0)
+        kernel = RealEstimator._kernel(self, inputs.shape[1], 1)
+        rows, Z = self._scaled(inputs), (Y - mean) / deviation
+        self.model_ = networks.network(rows, Z, kernel, self.num_nodes, self.num_inducing, self._seed)
+        self._fitted({})
+        self.model_ = RescaledTargets(self.model_, mean, deviation)
+        return self
 
     def _chosen(self, X: Array, Y: Array) -> str:
         """Return the kind that predicts better, the simpler one where both do alike."""
@@ -135,6 +167,12 @@ class GPMultiOutputRegressor(RealEstimator):
         Without targets it is that of the predicted means.
         """
         return self._score_samples(X, y)
+
+    def _log_densities(self, X: Any, Y: Array) -> Array:
+        if self.kind_ != "network":
+            return super()._log_densities(X, Y)
+        inputs = self._scaled(checked.inputs(self, X))  # that of the network, which is not Gaussian
+        return np.asarray(self.model_.predict_log_density((inputs, Y)))
 
     def _shaped(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values

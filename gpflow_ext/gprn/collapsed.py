@@ -107,6 +107,14 @@ class CollapsedPosterior(tf.Module):
         residual, _ = prior.residuals
         return network.sparse_bound(self.seen(prior.scales), prior.weights, residual, prior.noise, nodes)
 
+    def independent(self, prior: NetworkPrior) -> tf.Tensor:
+        """Return the bound of independent regressions, F₁ = 1, which is exact without inducing inputs."""
+        one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
+        if prior.inducing is not None:
+            return self.bound(prior, network.Nodes(one, 0.0 * one[..., None], 0.0 * prior.noise))
+        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+        return network.log_likelihood(self.seen(prior.scales), gram, one, prior.noise)
+
     def start(self, prior: NetworkPrior) -> tf.Tensor:
         """Return the nodes at the start, [N, K]."""
         return network.start(self.data[-1], prior.weights, prior.noise)
@@ -211,12 +219,16 @@ def _solve(prec: tf.Tensor, nat1: tf.Tensor) -> tf.Tensor:
 
 
 def covariance(half: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-    """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, the pairs of members."""
+    """Return HᵀH + residual ⊗ I for H [..., NK, X, K], at the inputs or, flattened, the pairs of members.
+
+    ``residual`` is as in `Conditional`.
+    """
     K = half.shape[-1]
-    eye = tf.eye(K, dtype=half.dtype)
-    if residual.shape.rank == 1:
-        return tf.einsum("...rxk,...rxl->...xkl", half, half) + residual[:, None, None] * eye
-    B, X, _ = batched.sizes(residual)
+    if residual.shape.rank < 3:
+        cov = tf.einsum("...rxk,...rxl->...xkl", half, half)
+        return cov + conditional.on_diagonal(residual, K, pairs=False)
+    *_, B, X, _ = batched.sizes(residual)
     half = tf.reshape(half, [*half.shape[:-2], B, X, K])
-    cov = tf.einsum("...rbxk,...rbyl->...bxykl", half, half) + residual[..., None, None] * eye
+    cov = tf.einsum("...rbxk,...rbyl->...bxykl", half, half)
+    cov += conditional.on_diagonal(residual, K, pairs=True)
     return tf.reshape(cov, [*half.shape[:-4], B * X * X, K, K])

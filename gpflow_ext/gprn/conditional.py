@@ -8,6 +8,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.gprn import blocks, node_kernels
 from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
@@ -16,7 +17,10 @@ _CELLS = 2**23  # numbers in the largest tensor of a block of outputs
 
 
 class Inducing(NamedTuple):
-    """L_w and L_f [M, M] at the inducing inputs, and the variances at the data that these leave, [N]."""
+    """L_w and L_f [M, M] at the inducing inputs, and the variances at the data that these leave, [N].
+
+    Of nodes with kernels of their own L_f is [K, M, M], and the variances [K, N].
+    """
 
     weight_chol: tf.Tensor
     node_chol: tf.Tensor
@@ -27,7 +31,8 @@ class Inducing(NamedTuple):
 class NetworkPrior(NamedTuple):
     """L_w and L_f [N, N], the Cholesky factors of both kernels at the training inputs, and σ².
 
-    With inducing inputs both are (L⁻¹K_zx)ᵀ [N, M], L of their own. ``scales`` are those of the outputs,
+    Of nodes with kernels of their own L_f is [K, N, N]. With inducing inputs both are (L⁻¹K_zx)ᵀ, M columns
+    in place of N, L of their own. ``scales`` are those of the outputs,
     ``None`` where all share k_w and σ².
     """
 
@@ -54,6 +59,7 @@ class Conditional(NamedTuple):
     """A whitened Gaussian process at X new inputs: g* = Aᵀg̃ + r with A [N, X].
 
     ``residual`` is the variance of r, [X], or its covariances within B members of X' inputs, [B, X', X'].
+    Both have a leading axis K where each node has a kernel of its own.
     """
 
     A: tf.Tensor
@@ -61,10 +67,15 @@ class Conditional(NamedTuple):
 
     def mean(self, whitened: tf.Tensor) -> tf.Tensor:
         """Return the means Aᵀg̃ for g̃ [N, K], [X, K] or [B, X', K]."""
-        found = tf.matmul(self.A, whitened, transpose_a=True)
-        if self.residual.shape.rank == 1:
+        found = blocks.applied(tf.linalg.matrix_transpose(self.A), whitened)
+        if not self.is_of_pairs:
             return found
-        return tf.reshape(found, [*batched.sizes(self.residual)[:2], found.shape[-1]])
+        return tf.reshape(found, [*batched.sizes(self.residual)[-3:-1], found.shape[-1]])
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether the residual is a covariance within members."""
+        return int(self.residual.shape.rank) > 2
 
 
 class View(Protocol):
@@ -103,21 +114,33 @@ def condition(
     pairs: bool,
     nugget: tf.Tensor | float = 0.0,
 ) -> Conditional:
-    """Return the conditional at Xnew of a process with white noise ``nugget``. O(N²X).
+    """Return the conditional at Xnew of a process, or of each node, with white noise [] or [K]. O(N²X).
 
     Xnew is [X, Q], or with ``pairs`` the members [B, X', Q].
     """
     rows = Rows(Xnew)
-    A = tf.linalg.triangular_solve(chol, kernel(X, rows.flat))
+    A = tf.linalg.triangular_solve(chol, node_kernels.gram(kernel, X, rows.flat))
+    nugget = tf.convert_to_tensor(nugget, A.dtype)[..., None]  # [1] or [K, 1]
     if pairs:
         own = rows.columns(A)  # [B, N, X']
-        residual = batched.gram(kernel, Xnew) - tf.matmul(own, own, transpose_a=True)
-        return Conditional(
-            A, tf.linalg.set_diag(residual, tf.nn.relu(tf.linalg.diag_part(residual)) + nugget)
-        )
-    return Conditional(
-        A, tf.nn.relu(kernel(rows.flat, full_cov=False) - tf.reduce_sum(A**2, axis=0)) + nugget
-    )
+        residual = node_kernels.of_members(kernel, Xnew) - tf.matmul(own, own, transpose_a=True)
+        diagonal = tf.nn.relu(tf.linalg.diag_part(residual)) + nugget[..., None]
+        return Conditional(A, tf.linalg.set_diag(residual, diagonal))
+    left = node_kernels.variances(kernel, rows.flat) - tf.reduce_sum(A**2, axis=-2)
+    return Conditional(A, tf.nn.relu(left) + nugget)
+
+
+def at_data(chol: tf.Tensor, residual: float = 0.0) -> Conditional:
+    """Return the conditional at the training inputs themselves, white noise included: g = Lg̃."""
+    return Conditional(tf.linalg.matrix_transpose(chol), residual + tf.zeros(chol.shape[:-1], chol.dtype))
+
+
+def on_diagonal(residual: tf.Tensor, num_nodes: int, pairs: bool) -> tf.Tensor:
+    """Return a `Conditional`'s residual of independent nodes, [X, K, K] or for pairs [B, X', X', K, K]."""
+    if residual.shape.rank == (3 if pairs else 1):
+        return residual[..., None, None] * tf.eye(num_nodes, dtype=residual.dtype)
+    last = [*range(1, residual.shape.rank), 0]
+    return tf.linalg.diag(tf.transpose(residual, last))
 
 
 def block_size(rows: int | None, num_latent: int, draws: int = 1) -> int:

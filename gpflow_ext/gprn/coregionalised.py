@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.gprn import network
+from gpflow_ext.gprn import blocks, network
 from gpflow_ext.gprn.outputs import known
 from gpflow_ext.gprn.updates import Climb, trained
 
@@ -21,7 +21,7 @@ class Sites(NamedTuple):
 
 
 class Coregionalised(tf.Module):
-    """y_n = Λf_n + ε, with the nodes and the noise of a network (linear coregionalisation of one kernel).
+    """y_n = Λf_n + ε, with the nodes and the noise of a network (linear coregionalisation).
 
     Given the nodes' prior the targets are sites on them, precₙ = Σ_d o_nd λ_dλ_dᵀ/σ_d² and nat1ₙ = Σ_d o_nd
     y_nd λ_d/σ_d², and with R the factor of I + Σₙ lₙlₙᵀ ⊗ precₙ, lₙ rows of L_f, and h = Σₙ lₙ ⊗ nat1ₙ
@@ -63,7 +63,7 @@ class Coregionalised(tf.Module):
         """Return log p(Y) for L_f, []. O((NK)³)."""
         (Y, there), (nat1, prec) = self.data, self.sites()
         q, noise = network.node_factor(chol, nat1, prec), self.model.noise()
-        explained = tf.reduce_sum(tf.matmul(chol, nat1, transpose_a=True) * q.mean)
+        explained = tf.reduce_sum(blocks.pulled(chol, nat1) * q.mean)
         log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(q.chol)))
         squares = tf.reduce_sum(there * (tf.math.log(2.0 * np.pi * noise) + tf.square(Y) / noise))
         return 0.5 * (explained - squares) - log_det

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gpflow
 import tensorflow as tf
 from gpflow.base import MeanAndVariance
 
@@ -12,7 +13,7 @@ from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.posterior import Network, NetworkPosterior, Parts, Seen
-from gpflow_ext.gprn.sampled import node_chol, weight_gram
+from gpflow_ext.gprn.sampled import drawn_nodes, node_chol, weight_gram
 from gpflow_ext.numerics import batched, stacked
 from gpflow_ext.numerics.batched import Rows
 
@@ -39,7 +40,7 @@ class DrawsPosterior(NetworkPosterior):
         """Return V, F, L_f and the factors of the targets' covariances, and the hyperparameters. O(SPN³)."""
         V, stack = self._model.held()
         chol = node_chol(self._model, stack)
-        F = tf.matmul(chol, V)
+        F = drawn_nodes(chol, V)
         cov = weight_gram(self._model, stack) * tf.matmul(F, F, transpose_b=True)
         seen = self._model.q.seen(self._model.scales())
         cov = tf.square(seen.gain())[:, None, None] * cov[:, None]
@@ -55,12 +56,12 @@ class DrawsPosterior(NetworkPosterior):
         rows = tf.random.stateless_uniform([number], [seed, 1], 0, self._size(parts), tf.int32)
         return [tf.gather(part, rows) for part in parts], 1
 
-    def _seen(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> Seen:
+    def _seen(self, parts: Parts, Xnew: tf.Tensor | None, pairs: bool = False) -> Seen:
         """See `NetworkPosterior`. One draw at a time, O(SPN²XK)."""
-        Xnew = tf.cast(Xnew, parts[0].dtype)
+        at_data, Xnew = Xnew is None, tf.cast(self._model.data[0] if Xnew is None else Xnew, parts[0].dtype)
 
         def ask(question: Question, *tensors: tf.Tensor) -> Any:
-            asking = Asking(self._model, question, pairs)
+            asking = Asking(self._model, question, pairs, at_data)
             return Compiled(asking, rows=None)(asking.all, tuple(parts), Xnew, *tensors)
 
         return ask
@@ -77,11 +78,13 @@ class Asking(tf.Module):
         The question.
     pairs
         Whether the draws are seen from pairs of inputs.
+    at_data
+        Whether they are seen from the rows of the data, whose nodes are known.
     """
 
-    def __init__(self, model: Network, question: Question, pairs: bool) -> None:
+    def __init__(self, model: Network, question: Question, pairs: bool, at_data: bool = False) -> None:
         super().__init__()
-        self._model, self._question, self._pairs = model, question, pairs
+        self._model, self._question, self._pairs, self._at_data = model, question, pairs, at_data
 
     def all(self, parts: Parts, Xnew: tf.Tensor, *tensors: tf.Tensor) -> Any:
         """Return the results for all draws, each [S, ...]; see `DrawsPosterior._parts` for ``parts``."""
@@ -101,10 +104,11 @@ class Asking(tf.Module):
         """Return the posterior given one draw. O(PN²XK)."""
         (V, F, chol, factor), pairs = draw, self._pairs
         model, K = self._model, V.shape[1]
-        eye = tf.eye(K, dtype=V.dtype)
-        f = conditional.condition(
-            model.kernel, model.data[0], chol, Xnew, pairs, tf.convert_to_tensor(model.nugget)
-        )
+        if self._at_data:  # known but for rounding
+            f = conditional.at_data(chol, gpflow.default_jitter())
+        else:
+            nugget = tf.convert_to_tensor(model.nugget)
+            f = conditional.condition(model.kernel, model.data[0], chol, Xnew, pairs, nugget)
         cross = model.weight_kernel(model.data[0], Rows(Xnew).flat)[:, :, None] * F[:, None, :]  # [N, X, K]
         seen = model.q.seen(model.scales())
         gain = seen.gain()[:, None, None]
@@ -116,7 +120,7 @@ class Asking(tf.Module):
         prior = batched.gram(own, Xnew) if pairs else own(Xnew, full_cov=False)
         return CollapsedView(
             f.mean(V),
-            tf.reshape(f.residual, [-1, 1, 1]) * eye,
+            tf.reshape(conditional.on_diagonal(f.residual, K, pairs), [-1, K, K]),
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
             -tf.square(gain)[..., None] * covariance(tf.reshape(half, shape), -prior),
         )

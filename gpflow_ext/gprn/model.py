@@ -13,22 +13,27 @@ from gpflow.models import GPModel, InternalDataTrainingLossMixin
 from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.gprn import conditional, network, outputs, renewal
+from gpflow_ext.gprn import conditional, node_kernels, outputs, priors, renewal
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
-from gpflow_ext.gprn.conditional import Inducing, NetworkPrior, View
+from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.draws import DrawsPosterior
+from gpflow_ext.gprn.missing import PredictsMissing
 from gpflow_ext.gprn.posterior import ApproximatePosterior, NetworkPosterior
 from gpflow_ext.gprn.sampled import SampleableNetwork, SampledNetwork
 from gpflow_ext.gprn.scales import HasOutputScales
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.tensor_normal import output_shape as chosen_shape
-from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.holds_draws import HoldsDraws
 
 
 class GPRNTensor(
-    HasOutputScales, HoldsDraws, renewal.FollowsVariables, GPModel, InternalDataTrainingLossMixin
+    PredictsMissing,
+    HasOutputScales,
+    HoldsDraws,
+    renewal.FollowsVariables,
+    GPModel,
+    InternalDataTrainingLossMixin,
 ):
     """Regression on D outputs whose correlations depend on the input: y = W(x)f(x) + ε, ε ~ N(0, σ²I).
 
@@ -38,13 +43,13 @@ class GPRNTensor(
 
     is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has
     full covariance, so that the targets enter through YYᵀ [N, N] alone: one pass over them, then O((NK)³)
-    for a step whatever D is. ``"tensor"``: the family of Li, Xing, Kirby & Zhe (2020), a matrix normal q(F)
-    and a tensor normal q(W) over the axes (N, d₁, …, d_M, K), at O(N²DK + NDK²); its bound is never above the
-    collapsed one at the same q(F). Only the product of both kernels' variances is identified: hold one.
+    for a step whatever D is. ``"tensor"``: after Li, Xing, Kirby & Zhe (2020), a matrix normal q(F) and a
+    tensor normal q(W) over the axes (N, d₁, …, d_M, K), here with a covariance over N for each node, at
+    O(N²DK + NDK²); its bound is never above the collapsed one at the same q(F). Only the product of both
+    kernels' variances is identified: hold one.
 
     Model outputs around zero. They share k_w and σ², or have scales of their own, see `HasOutputScales`. The
-    model starts as independent regression of each output: F₁ = 1, the other nodes are small draws of the
-    prior. `fit` also tries nodes that explain second moments of the targets, or are factors of them.
+    start is independent regressions: F₁ = 1, other nodes are small draws of the prior; `fit` tries others.
 
     ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the node's nugget included; ``predict_y``
     adds the noise. Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.
@@ -57,7 +62,8 @@ class GPRNTensor(
         at the cost of one factorisation for each distinct set of missing rows. Variables are followed, see
         `renewal.FollowsVariables`; targets in them are complete.
     kernel
-        k_f, of one output.
+        k_f, of one output; or a list of K kernels, one for each node, each with a nugget of its own. GPflow's
+        ``SeparateIndependent`` is the same, ``SharedIndependent`` one kernel.
     weight_kernel
         k_w, of one output.
     num_latent
@@ -83,6 +89,10 @@ class GPRNTensor(
         Whether outputs have scales of their own, w_dk ~ GP(0, a_d²k_w) and noise σ²r_d, learnt with all else;
         for the collapsed posterior. Each output then takes factorisations of its own in a step, as one that
         lacks rows of its own does. By default two to eight outputs have, and those that all lack other rows.
+    separate_rows
+        Whether each node, with its weights, has a covariance over the inputs of its own under the tensor
+        posterior, the default. The family of Li et al. has one for all, ``False``, and may be below the fully
+        factorised posterior; this one contains both.
 
     Raises
     ------
@@ -93,11 +103,12 @@ class GPRNTensor(
     """
 
     likelihood: gpflow.likelihoods.Gaussian
+    separate_rows = False  # of what was stored before there were such
 
     def __init__(
         self,
         data: tuple[Any, Any],
-        kernel: gpflow.kernels.Kernel,
+        kernel: gpflow.kernels.Kernel | Sequence[gpflow.kernels.Kernel],
         weight_kernel: gpflow.kernels.Kernel,
         num_latent: int,
         output_shape: Sequence[int] | None = None,
@@ -111,13 +122,9 @@ class GPRNTensor(
         inducing_variable: InducingVariablesLike | None = None,
         strategy: tf.distribute.Strategy | None = None,
         output_scales: bool | None = None,
+        separate_rows: bool | None = None,
     ) -> None:
         X, Y = renewal.hold(data)
-        for part in (kernel, weight_kernel):
-            if isinstance(part, gpflow.kernels.MultioutputKernel):
-                raise NotImplementedError(
-                    f"GPRNTensor takes kernels of one output; got {type(part).__name__}."
-                )
         if posterior not in ("collapsed", "tensor"):
             raise ValueError(f'posterior must be "collapsed" or "tensor"; got {posterior!r}.')
         if num_latent < 1:
@@ -125,11 +132,15 @@ class GPRNTensor(
         noise = renewal.bounded("noise_variance", noise_variance, noise_bounds)
         likelihood = gpflow.likelihoods.Gaussian(noise_variance, variance_lower_bound=noise_bounds[0])
         likelihood.variance = noise
+        kernel = node_kernels.chosen(kernel, num_latent)
         super().__init__(kernel, likelihood, num_latent_gps=Y.num_outputs)
-        self.weight_kernel, self.num_latent = weight_kernel, num_latent
-        self.nugget = renewal.bounded("nugget", nugget, nugget_bounds)
+        self.weight_kernel, self.num_latent = node_kernels.of_one_output(weight_kernel), num_latent
+        own = num_latent if node_kernels.are_separate(kernel) else None
+        self.nugget = renewal.bounded("nugget", nugget, nugget_bounds, own)
         self.inducing_variable = renewal.points(inducing_variable, posterior)
         self.draw_values = []
+        self.separate_rows = posterior == "tensor" and separate_rows is not False
+        renewal.check_rows(separate_rows, posterior, own is not None)
         self.begin_scales(output_scales, posterior, Y)
         if posterior == "collapsed":
             if output_shape is not None:
@@ -148,7 +159,7 @@ class GPRNTensor(
         seed: int,
         strategy: tf.distribute.Strategy | None,
     ) -> None:
-        """Hold data and make q anew, of tensors where there is an output shape."""
+        """Hold data and make q again, of tensors where there is an output shape."""
         if shape is not None and isinstance(Y, outputs.StreamOutputs):
             raise NotImplementedError('posterior="tensor" draws outputs: give an array or a .npy file.')
         self.num_rows = Y.num_data
@@ -163,7 +174,7 @@ class GPRNTensor(
         else:
             targets = Y.variable if isinstance(Y, outputs.VariableOutputs) else Y.gather(range(Y.num_outputs))
             self.data = (X, targets)
-            self.q = TensorPosterior(targets, shape, draws, prior)
+            self.q = TensorPosterior(targets, shape, draws, prior, self.separate_rows)
 
     def update_data(
         self,
@@ -197,16 +208,7 @@ class GPRNTensor(
 
         O(N³), or O(NM²) with inducing inputs, whose residuals hold the nugget then.
         """
-        parts = self.likelihood.variance, self.nugget
-        (noise, nugget), scales = map(tf.convert_to_tensor, parts), self.scales()
-        if self.inducing_variable is None:
-            nodes = _factor(self.kernel(self.data[0]), nugget)
-            return NetworkPrior(_factor(self.weight_kernel(self.data[0])), nodes, noise, None, scales)
-        chols = _factor(self.weight_kernel(self._base)), _factor(self.kernel(self._base))
-        w = conditional.condition(self.weight_kernel, self._base, chols[0], self.data[0], False)
-        f = conditional.condition(self.kernel, self._base, chols[1], self.data[0], False, nugget)
-        inducing = Inducing(*chols, w.residual, f.residual)
-        return NetworkPrior(tf.transpose(w.A), tf.transpose(f.A), noise, inducing, scales)
+        return priors.of(self)
 
     @property
     def outputs(self) -> outputs.Outputs:
@@ -239,15 +241,16 @@ class GPRNTensor(
         """
         if not isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
-        prior = self.prior()
-        one = tf.ones([prior.weights.shape[0], 1], prior.noise.dtype)
-        if prior.inducing is not None:
-            return self.q.bound(prior, network.Nodes(one, 0.0 * one[..., None], 0.0 * prior.noise))
-        gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        return network.log_likelihood(self.q.seen(prior.scales), gram, one, prior.noise)
+        return self.q.independent(self.prior())
 
-    def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor, pairs: bool = False) -> View:
-        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
+    def view(self, parts: tuple[tf.Tensor, ...], Xnew: tf.Tensor | None, pairs: bool = False) -> View:
+        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q].
+
+        ``None`` is the rows of the data, with the white noise that their nodes have.
+        """
+        if Xnew is None and self.inducing_variable is None:
+            return self.q.view(parts, *map(conditional.at_data, parts[:2]))
+        Xnew = self.data[0] if Xnew is None else Xnew
         Xnew = tf.cast(Xnew, self.data[0].dtype)
         w = conditional.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
         f = conditional.condition(
@@ -343,7 +346,3 @@ class GPRNTensor(
             raise NotImplementedError("Draws are joint over inputs: full_cov=True, full_output_cov=False.")
         samples = self.posterior(None).samples(tf.cast(Xnew, self.data[0].dtype), num_samples or 1, seed)
         return tf.squeeze(samples, axis=-3) if num_samples is None else samples
-
-
-def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
-    return tf.linalg.cholesky(linalg.with_jitter(gram, nugget))

@@ -142,25 +142,25 @@ def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_node
 
 
 def node_factor(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:
-    """Return q(F̃) for the rows lₙ of L_f [N, N or M] and sites [N, K], [N, K, K]. O((NK)³)."""
+    """Return q(F̃) for rows lₙ of L_f [..., N, N or M], K or one, and sites [N, K], [N, K, K]. O((NK)³)."""
     H = blocks.gram(rows, prec)
     factor = tf.linalg.cholesky(H + tf.eye(H.shape[-1], dtype=H.dtype))
-    pulled = tf.reshape(tf.matmul(rows, nat1, transpose_a=True), [-1, 1])
+    pulled = tf.reshape(blocks.pulled(rows, nat1), [-1, 1])
     return NodeFactor(tf.reshape(tf.linalg.cholesky_solve(factor, pulled), [-1, nat1.shape[-1]]), factor)
 
 
 def nodes(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor, residual: tf.Tensor | float = 0.0) -> Nodes:
-    """Return q(F) for the rows lₙ of L_f [N, N or M] and sites [N, K], [N, K, K]. O((NK)³).
+    """Return q(F) for rows lₙ of L_f [..., N, N or M], K or one, and sites [N, K], [N, K, K]. O((NK)³).
 
     tr S̃ = MK − Σₙ tr(precₙSₙ) saves the trace of an inverse in the KL divergence. ``residual`` are the
-    variances [N] that inducing inputs leave.
+    variances [N] or [K, N] that inducing inputs leave.
     """
     q = node_factor(rows, nat1, prec)
     cov = blocks.on_diagonal(q.chol, rows)
     trace = -tf.reduce_sum(prec * cov)  # tr S̃ − MK
     log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(q.chol)))
     kl = 0.5 * (trace + tf.reduce_sum(tf.square(q.mean)) + log_det)
-    return Nodes(tf.matmul(rows, q.mean), cov + blocks.diagonal(residual, prec), kl)
+    return Nodes(blocks.applied(rows, q.mean), cov + blocks.diagonal(residual, prec), kl)
 
 
 def bound(patterns: Patterns, chol: tf.Tensor, noise: tf.Tensor, q: Nodes) -> tf.Tensor:

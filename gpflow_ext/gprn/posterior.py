@@ -53,8 +53,8 @@ class Network(Protocol):
     def prior(self) -> NetworkPrior:
         """Return the factors of both kernels and the noise."""
 
-    def view(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> View:
-        """Return the posterior as seen from Xnew [X, Q], or from pairs within members [B, X', Q]."""
+    def view(self, parts: Parts, Xnew: tf.Tensor | None, pairs: bool = False) -> View:
+        """Return the posterior as seen from Xnew [X, Q], the data, or pairs within members [B, X', Q]."""
 
     def scales(self) -> OutputScales | None:
         """Return what the outputs have of their own."""
@@ -83,8 +83,11 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
         """Return what all outputs share."""
 
     @abstractmethod
-    def _seen(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> Seen:
-        """Return the members as seen from Xnew [X, Q], or from pairs within inputs of a batch [B, X', Q]."""
+    def _seen(self, parts: Parts, Xnew: tf.Tensor | None, pairs: bool = False) -> Seen:
+        """Return the members as seen from Xnew [X, Q], or from pairs within inputs of a batch [B, X', Q].
+
+        ``None`` is the rows of the data.
+        """
 
     @abstractmethod
     def _size(self, parts: Parts) -> int:
@@ -119,17 +122,23 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
         (mean, var), noise = self._moments(parts, [block], Rows(Xnew)), self.noise()
         return mean, var + (tf.gather(noise, indices) if noise.shape.rank == 1 else noise)
 
-    def log_density(self, Xnew: tf.Tensor, Y: tf.Tensor, draws: int = 200, seed: int = 0) -> tf.Tensor:
-        """Return Σ_d log p(y_nd | x_n) for targets [batch..., X, D], [batch..., X].
+    def at_data(self) -> MeanAndVariance:
+        """Return mean and variance of W(x)f(x) in the rows of the data, the nodes' white noise included."""
+        rows = Rows(self._model.data[0])
+        blocks = self._model.q.blocks(self._block_size(rows, False))
+        return self._mixed(self._seen(self._parts(), None), _MOMENTS[False, False], blocks)
+
+    def log_density(self, Xnew: tf.Tensor | None, Y: tf.Tensor, draws: int = 200, seed: int = 0) -> tf.Tensor:
+        """Return Σ_d log p(y_nd | x_n) for targets [batch..., X, D], [batch..., X]; ``None`` as for `_seen`.
 
         Densities are averaged over the members. All members of the batch have the same random numbers.
         """
         parts = self._parts() if self.cache is None else self.cache[2:]
         each = -(-draws // self._size(parts))
 
-        inputs, targets = Rows(Xnew), Rows(Y).flat
+        inputs, targets = Rows(self._model.data[0] if Xnew is None else Xnew), Rows(Y).flat
         question = members.LogDensity(each, inputs.count, inputs.length)
-        seen, begin = self._seen(parts, inputs.flat), 0
+        seen, begin = self._seen(parts, None if Xnew is None else inputs.flat), 0
         total = tf.zeros([tf.shape(targets)[0]], targets.dtype)
         size = self._block_size(inputs, False, each)
         for payload, trait in (
@@ -200,9 +209,17 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
         full_output_cov: bool = False,
     ) -> MeanAndVariance:
         """Return mean and (co)variance of the mixture, by the law of total variance."""
-        function, between = _MOMENTS[full_cov, full_output_cov]
         inputs, restored = (rows.members, rows.of_members) if full_cov else (rows.flat, rows.apart)
-        seen, question, found = self._seen(parts, inputs, full_cov), members.Moments(function), []
+        seen = self._seen(parts, inputs, full_cov)
+        mean, cov = self._mixed(seen, _MOMENTS[full_cov, full_output_cov], blocks, full_cov)
+        return restored(mean), restored(cov)
+
+    def _mixed(
+        self, seen: Seen, moments: tuple[Any, str], blocks: Iterable[Block], full_cov: bool = False
+    ) -> MeanAndVariance:
+        """Return the same, as the members see it."""
+        (function, between), found = moments, []
+        question = members.Moments(function)
         for block in blocks:
             means, covs = seen(question, *block)
             mean, cov = tf.reduce_mean(means, axis=0), tf.reduce_mean(covs, axis=0)
@@ -211,7 +228,7 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
                 cov += tf.einsum(between, apart, apart) / float(means.shape[0])
             found.append((mean, cov))
         joined, joint = zip(*found, strict=True)
-        return restored(tf.concat(joined, axis=-1)), restored(tf.concat(joint, axis=-3 if full_cov else -1))
+        return tf.concat(joined, axis=-1), tf.concat(joint, axis=-3 if full_cov else -1)
 
 
 class ApproximatePosterior(NetworkPosterior):
@@ -220,7 +237,7 @@ class ApproximatePosterior(NetworkPosterior):
     def _parts(self) -> tuple[tf.Tensor, ...]:
         return self._model.q.parts(self._model.prior())
 
-    def _seen(self, parts: Parts, Xnew: tf.Tensor, pairs: bool = False) -> Seen:
+    def _seen(self, parts: Parts, Xnew: tf.Tensor | None, pairs: bool = False) -> Seen:
         view = self._model.view(tuple(parts), Xnew, pairs)
         zero = tf.zeros([], tf.int32)
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.gprn import network, profiled, starts
+from gpflow_ext.gprn import blocks, network, profiled, starts
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.model import GPRNTensor
@@ -72,15 +72,21 @@ class Profile(tf.Module):
         K.
     cells
         T, the number of cells of the grid of outputs.
+    separate
+        Whether each node has a covariance over the rows of its own.
     """
 
-    def __init__(self, patterns: network.Patterns, num_latent: int, cells: int) -> None:
+    def __init__(
+        self, patterns: network.Patterns, num_latent: int, cells: int, separate: bool = False
+    ) -> None:
         super().__init__()
         N, dtype = patterns.observed.shape[1], patterns.root.dtype
+        self.separate = separate
         self.data, self.cells = tuple(patterns[:3]), float(cells)
         self.C = tf.Variable(tf.eye(N, dtype=dtype), trainable=False)
         self.xi = tf.Variable(tf.zeros([N, num_latent], dtype))
-        self.alpha = tf.Variable(tf.zeros([N], dtype))
+        none = tf.zeros([N, num_latent if separate else 1], dtype)
+        self.alpha, self.delta = tf.Variable(none), tf.Variable(none, trainable=separate)
         self.omega, self.column = (tf.Variable(tf.zeros([num_latent] * 2, dtype)) for _ in range(2))
 
     @property
@@ -91,18 +97,20 @@ class Profile(tf.Module):
     @property
     def trained(self) -> list[tf.Variable]:
         """The variables that move."""
-        return [self.xi, self.alpha, self.omega, self.column]
+        return [self.xi, self.alpha, self.omega, self.column, *([self.delta] if self.separate else [])]
 
     @property
     def units(self) -> list[float]:
         """Standard deviations that the bound leaves them, about: of factors of N·K and T·N numbers."""
         N, _ = self.xi.shape
-        return [1.0, _UNIT, (N / 2.0) ** -0.5, (self.cells * N / 2.0) ** -0.5]
+        own = [self.cells**-0.5] if self.separate else []
+        return [1.0, _UNIT, (N / 2.0) ** -0.5, (self.cells * N / 2.0) ** -0.5, *own]
 
     def factors(self) -> profiled.Factors:
-        """Return α and the factors of Ω and Γ_K."""
-        lower = (_positive(tf.convert_to_tensor(raw)) for raw in (self.omega, self.column))
-        return profiled.Factors(tf.convert_to_tensor(self.alpha), *lower)
+        """Return α, the factors of Ω and Γ_K, and δ."""
+        omega, column = (_positive(tf.convert_to_tensor(raw)) for raw in (self.omega, self.column))
+        alpha, delta = map(tf.convert_to_tensor, (self.alpha, self.delta))
+        return profiled.Factors(alpha, omega, column, delta)
 
     def mean(self, prior: NetworkPrior) -> tf.Tensor:
         """Return M [N, K]."""
@@ -114,7 +122,7 @@ class Profile(tf.Module):
 
     def locate(self, prior: NetworkPrior, M: tf.Tensor) -> None:
         """Take ξ for M, in the coordinates of the information that the targets hold there."""
-        gram, F = tf.matmul(prior.weights, prior.weights, transpose_b=True), tf.matmul(prior.nodes, M)
+        gram, F = tf.matmul(prior.weights, prior.weights, transpose_b=True), blocks.applied(prior.nodes, M)
         C = profiled.scale_matrix(network.information(self.patterns, gram, F, prior.noise))
         self.C.assign(C)
         self.xi.assign(profiled.located(prior.nodes, C, M))
@@ -122,8 +130,9 @@ class Profile(tf.Module):
     def begin(self, prior: NetworkPrior, prec: tf.Tensor, M: tf.Tensor) -> None:
         """Begin at M [N, K], with all else at its optimum for sites of the nodes [N, K, K]."""
         self.locate(prior, M)
-        alpha, *lower = profiled.begin(self.patterns, prior, prec, M, self.cells)
+        alpha, *lower, delta = profiled.begin(self.patterns, prior, prec, M, self.cells, self.separate)
         self.alpha.assign(alpha)
+        self.delta.assign(delta)
         for raw, value in zip((self.omega, self.column), lower, strict=True):
             raw.assign(tf.linalg.set_diag(value, tf.math.log(tf.linalg.diag_part(value))))
 
@@ -182,7 +191,7 @@ class ProfiledAscent(tf.Module):
         self._companion = collapsed(model, seed)
         own: CollapsedPosterior = self._companion.q
         cells = int(np.prod(model.q.output_shape))
-        self.profile = Profile(own.patterns, model.num_latent, cells)
+        self.profile = Profile(own.patterns, model.num_latent, cells, model.q.has_separate_rows)
         held = {id(variable) for variable in model.q.trainable_variables}
         hypers = [variable for variable in model.trainable_variables if id(variable) not in held]
         variables = [*self.profile.trained, *hypers]
@@ -276,24 +285,18 @@ def assign(q: TensorPosterior, companion: GPRNTensor, profile: Profile) -> None:
         means.append(tf.transpose(tf.reshape(of, [*M.shape, -1]), [0, 2, 1]))
     q.weight_mean.assign(tf.concat(means, axis=1))
     q.node_mean.assign(M)
-    beta = profiled.beta(profile.patterns, prior, nodes, factors.column, profile.cells)
-    _assign(q.weight_factors[0], _covariance(prior.weights, beta))
+    beta = profiled.beta(profile.patterns, prior, nodes, factors, profile.cells)
+    _assign(q.weight_factors[0], profiled.row_factor(prior.weights, beta))
     for i, factor in enumerate(q.weight_factors[1:-1]):
         scale = tf.sqrt(t) if i == 0 else tf.ones([], t.dtype)
         _assign(factor, scale * tf.eye(factor.shape[0], dtype=t.dtype))
     _assign(q.weight_factors[-1], factors.column)
-    _assign(q.node_factors[0], _covariance(prior.nodes, factors.alpha))
+    _assign(q.node_factors[0], profiled.row_factor(prior.nodes, factors.alpha))
     _assign(q.node_factors[1], factors.omega)
 
 
-def _covariance(rows: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
-    """Return the lower factor of (I + Σₙ e^{αₙ} lₙlₙᵀ)⁻¹, [N, N]."""
-    factor = profiled.precision(rows, alpha)
-    inverse = tf.linalg.cholesky_solve(factor, tf.eye(factor.shape[0], dtype=factor.dtype))
-    return tf.linalg.cholesky(0.5 * (inverse + tf.transpose(inverse)))
-
-
 def _assign(parameter: gpflow.Parameter, factor: tf.Tensor) -> None:
+    factor = tf.reshape(factor, parameter.shape)
     diagonal = tf.maximum(tf.linalg.diag_part(factor), _LEAST_DIAGONAL)
     parameter.assign(tf.linalg.set_diag(factor, diagonal))
 

@@ -22,6 +22,7 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
 
 _STARTS = ("joint", "independent_start", "moment_start", "factor_start")
+_SMALLEST_GAIN = 1e-5  # relative, of some iterations on everything
 _LARGEST = 4000**3  # P(NK)³, up to which the tensor posterior is trained by its profiled bound
 
 
@@ -130,7 +131,7 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
         ascent,
         [*model.variables, *ascent.state],
         steps=50 if climbs else 500,
-        tolerance=_gain(blocks[-1]) if climbs else None,
+        tolerance=_gain(blocks[-1], settings["joint"]) if climbs else None,
         monotone=climbs and double,
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
         settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
@@ -161,9 +162,9 @@ def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
     )
 
 
-def _gain(variables: list[tf.Variable]) -> float:
-    """Return the relative gain of a step that is none."""
-    return max(lbfgs.gain_of_a_step(variables, valley=False), 1e-7)
+def _gain(variables: list[tf.Variable], joint: bool) -> float:
+    """Return the relative gain of a step that is none; locations would else creep along flat valleys."""
+    return _SMALLEST_GAIN if joint else max(lbfgs.gain_of_a_step(variables, valley=False), 1e-7)
 
 
 def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:

@@ -14,7 +14,7 @@ from gpflow.models.util import inducingpoint_wrapper
 
 from gpflow_ext.data import checks, held
 from gpflow_ext.data.checks import Array
-from gpflow_ext.gprn import conditional, outputs
+from gpflow_ext.gprn import blocks, conditional, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.tensor import TensorPosterior
@@ -121,21 +121,33 @@ def points(inducing_variable: Any, posterior: str) -> InducingPoints | None:
     return wrapped
 
 
-def bounded(name: str, value: float, bounds: tuple[float, float]) -> gpflow.Parameter:
-    """Return a parameter that stays in an interval."""
+def bounded(
+    name: str, value: float, bounds: tuple[float, float], number: int | None = None
+) -> gpflow.Parameter:
+    """Return a parameter that stays in an interval: a number, or one for each of a number of nodes."""
     low, high = bounds
     if not 0.0 < low < value < high:
         raise ValueError(f"{name} must lie between its bounds {bounds}, both positive; got {value}.")
     dtype = gpflow.default_float()
     return gpflow.Parameter(
-        value, transform=tfp.bijectors.Sigmoid(np.array(low, dtype), np.array(high, dtype))
+        value if number is None else np.full(number, value),
+        transform=tfp.bijectors.Sigmoid(np.array(low, dtype), np.array(high, dtype)),
     )
+
+
+def check_rows(separate_rows: bool | None, posterior: str, own_kernels: bool) -> None:
+    """Check ``separate_rows`` of `GPRNTensor`."""
+    if posterior != "tensor" and separate_rows is not None:
+        raise ValueError('separate_rows is for posterior="tensor".')
+    if separate_rows is False and own_kernels:
+        raise NotImplementedError("Nodes with kernels of their own need separate_rows=True.")
 
 
 def draws(prior: NetworkPrior, num_latent: int, seed: int) -> tf.Tensor:
     """Return draws of the prior of the nodes but the first, [N, K − 1]."""
-    noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[1], num_latent - 1])
-    return tf.matmul(prior.nodes, tf.constant(noise, prior.nodes.dtype))
+    noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[-1], num_latent - 1])
+    own = prior.nodes if prior.nodes.shape.rank == 2 else prior.nodes[1:]
+    return blocks.applied(own, tf.constant(noise, prior.nodes.dtype))
 
 
 def renew(
@@ -201,8 +213,8 @@ def keep_means(
         (new.node_mean, old.node_mean, nodes),
     ):
         flat = tf.reshape(its, [its.shape[0], -1])
-        moved = tf.linalg.triangular_solve(chol, tf.matmul(A, flat, transpose_a=True))
-        mine.assign(tf.reshape(moved, mine.shape))
+        there = blocks.applied(tf.linalg.matrix_transpose(A), flat)
+        mine.assign(tf.reshape(blocks.whitened(chol, there), mine.shape))
     for mine, its in zip(
         (*new.weight_factors[1:], *new.node_factors[1:]),
         (*old.weight_factors[1:], *old.node_factors[1:]),

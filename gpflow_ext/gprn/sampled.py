@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from gpflow_ext.gprn import network
+from gpflow_ext.gprn import network, node_kernels
 from gpflow_ext.gprn.network import Patterns
 from gpflow_ext.numerics import linalg, stacked
 from gpflow_ext.numerics.stacked import Stack
@@ -37,9 +37,20 @@ def weight_gram(network: Parts, stack: Stack) -> tf.Tensor:
 
 
 def node_chol(network: Parts, stack: Stack) -> tf.Tensor:
-    """Return L_f, the factor of K_f with the nugget and GPflow's default jitter, [C or 1, N, N]."""
-    gram = stacked.gram(network.kernel, stack, network.data[0])
+    """Return L_f, the factor of K_f with the nugget and GPflow's default jitter, [C or 1, N, N].
+
+    [C or 1, K, N, N] where each node has a kernel of its own.
+    """
+    grams = [stacked.gram(kernel, stack, network.data[0]) for kernel in node_kernels.each(network.kernel)]
+    gram = stacked.beside(grams, 1) if node_kernels.are_separate(network.kernel) else grams[0]
     return tf.linalg.cholesky(linalg.with_jitter(gram, stack[network.nugget]))
+
+
+def drawn_nodes(chol: tf.Tensor, V: tf.Tensor) -> tf.Tensor:
+    """Return F = L_f V for L_f as of `node_chol` and V [C, N, K], as [C, N, K]."""
+    if chol.shape.rank == 3:
+        return tf.matmul(chol, V)
+    return tf.einsum("...knm,...mk->...nk", chol, V)
 
 
 class SampledNetwork(tf.Module):
@@ -77,29 +88,33 @@ class SampledNetwork(tf.Module):
 
     def nodes(self, stack: Stack) -> tf.Tensor:
         """Return F = L_f V, [C, N, K]."""
-        return tf.matmul(node_chol(self, stack), stack[self.V])
+        return drawn_nodes(node_chol(self, stack), stack[self.V])
 
     def spread(self) -> tf.Tensor:
         """Return a lower factor [N, N] of what the data leave of the prior of a column of V.
 
-        (I + L_fᵀJL_f)⁻¹ at the present V and θ, J the `network.information`. The same for all K columns, as
-        the posterior is the same for all rotations of them.
+        (I + L_fᵀJL_f)⁻¹ at the present V and θ, J the `network.information`. The same for all K columns where
+        they share a kernel, as the posterior is the same for all rotations of them; else [K, N, N].
         """
         now = Stack([])
         chol, gram, F = node_chol(self, now)[0], weight_gram(self, now)[0], self.nodes(now)[0]
         J = network.information(self._patterns, gram, F, tf.convert_to_tensor(self.likelihood.variance))
         A = tf.matmul(chol, tf.matmul(J, chol), transpose_a=True)
-        eye = tf.eye(A.shape[-1], dtype=A.dtype)
-        cov = tf.linalg.cholesky_solve(tf.linalg.cholesky(0.5 * (A + tf.transpose(A)) + eye), eye)
-        return tf.linalg.cholesky(0.5 * (cov + tf.transpose(cov)))
+        eye = tf.eye(A.shape[-1], batch_shape=A.shape[:-2], dtype=A.dtype)
+        cov = tf.linalg.cholesky_solve(tf.linalg.cholesky(_symmetric(A) + eye), eye)
+        return tf.linalg.cholesky(_symmetric(cov))
 
     def aligned(self, stack: Stack) -> Stack:
         """Return the stack with the nodes rotated to the present ones: a rotation changes no prediction.
 
-        Without it the chains, which turn the nodes as they please, could not be compared.
+        Without it the chains, which turn the nodes as they please, could not be compared. Nodes with kernels
+        of their own are reflected only.
         """
-        R = network.rotation(self.nodes(stack), self.nodes(Stack([])))
-        return stack.replaced(self.V, tf.matmul(stack[self.V], R))
+        F, now = self.nodes(stack), self.nodes(Stack([]))
+        if node_kernels.are_separate(self.kernel):
+            sign = tf.where(tf.reduce_sum(F * now, axis=1, keepdims=True) < 0.0, -1.0, tf.ones([], F.dtype))
+            return stack.replaced(self.V, stack[self.V] * sign)
+        return stack.replaced(self.V, tf.matmul(stack[self.V], network.rotation(F, now)))
 
 
 class SampleableNetwork:
@@ -130,7 +145,8 @@ class SampleableNetwork:
 
     def information_factor(self) -> tf.Tensor:
         """See `gpflow_ext.sampling.coordinates.Fisher`; [K, N, N], the same for all columns."""
-        return tf.repeat(self.module.spread()[None], self.module.V.shape[1], axis=0)
+        own = self.module.spread()
+        return own if own.shape.rank == 3 else tf.repeat(own[None], self.module.V.shape[1], axis=0)
 
     def coordinates(self, kind: Kind) -> Coordinates:
         """See `Sampleable`."""
@@ -142,3 +158,7 @@ class SampleableNetwork:
     def in_two_steps(self) -> TwoSteps | None:
         """See `Sampleable`."""
         return None
+
+
+def _symmetric(matrix: tf.Tensor) -> tf.Tensor:
+    return 0.5 * (matrix + tf.linalg.matrix_transpose(matrix))

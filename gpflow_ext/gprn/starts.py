@@ -9,15 +9,17 @@ from typing import Any
 import gpflow
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 import tensorflow as tf
 
 from gpflow_ext.data import length_scales
-from gpflow_ext.gprn import factors, network
+from gpflow_ext.gprn import factors, network, node_kernels
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
+from gpflow_ext.numerics import linalg
 from gpflow_ext.training.starts import OWN, Tried, best
 
 Array = npt.NDArray[np.float64]
@@ -29,6 +31,9 @@ _STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
 _FAR = 5.0  # length scales of k_w over those that the inputs suggest: weights are almost constant
 _LENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # of k_f, in the same units
 _LEAST_AMPLITUDE = 0.05
+_LEAST_NOISE = (
+    0.05  # of the mean square of an output: evidence may rise to where an output is a node without any
+)
 _SHARES = (0.01, 0.1, 0.3, 0.6)  # of the nugget in the variance of a node
 
 
@@ -122,35 +127,58 @@ def _factor_start(model: GPRNTensor) -> None:
     targets = model.outputs.gather(range(model.outputs.num_outputs)).numpy()
     F, loadings, noise = factors.factors(targets, model.num_latent)
     _assign(model.likelihood.variance, noise)
-    variance = float(tf.reduce_mean(model.kernel(model.data[0], full_cov=False)))
+    variance = node_kernels.variance(model.kernel, model.data[0])
     scale = np.sqrt(variance / np.mean(F**2))
     _suit_nodes(model, scale * F)
     near = Coregionalised(model, targets, loadings / scale)
     near.fit(_START_UPDATES)
+    _raise_noise(model, np.nanmean(targets**2, axis=0))
     _stretch(model.weight_kernel, model.data[0], _FAR)
     _weigh(model, near.loadings.numpy())
     prior = model.prior()
     model.q.update(prior, network.nodes(prior.nodes, *near.sites()))
 
 
+def _raise_noise(model: GPRNTensor, squares: Array) -> None:
+    """Give outputs at least a share of their mean squares [D] as noise."""
+    if model.output_noise is None:
+        _assign(model.likelihood.variance, max(float(model.noise()), _LEAST_NOISE * float(np.mean(squares))))
+    elif model.output_noise.trainable:
+        common = float(tf.convert_to_tensor(model.likelihood.variance))
+        model.output_noise.assign(np.maximum(model.output_noise, _LEAST_NOISE * squares / common))
+
+
 def _suit_nodes(model: GPRNTensor, F: Array) -> None:
     """Give k_f the length scales, and nodes the nugget, under which F [N, K] is most probable, of a grid."""
-    X, before = model.data[0], _values(model.kernel)
-    variance = float(np.mean(F**2))
+    if not node_kernels.are_separate(model.kernel):
+        _assign(model.nugget, _suit(model.kernel, model.data[0], F))
+        return
+    kernels, columns = node_kernels.each(model.kernel), np.split(F, F.shape[1], axis=1)
+    shares = [_suit(kernel, model.data[0], f) for kernel, f in zip(kernels, columns, strict=True)]
+    _assign(model.nugget, np.array(shares))
+
+
+def _suit(kernel: gpflow.kernels.Kernel, X: tf.Tensor, F: Array) -> float:
+    """Give a kernel the length scales under which the nodes F [N, K] that have it are most probable.
+
+    Returns
+    -------
+    The nugget that goes with them.
+    """
+    before, variance = _values(kernel), float(np.mean(F**2))
     found = []
     for length, share in itertools.product(_LENGTHS, _SHARES):
-        _restore(model.kernel, before)
-        _stretch(model.kernel, X, length)
-        own = float(tf.reduce_mean(model.kernel(X, full_cov=False)))
-        _scale(model.kernel, (1.0 - share) * variance / own)
-        _assign(model.nugget, share * variance)
-        factor = model.prior().nodes.numpy()
-        solved = np.linalg.solve(factor, F)
+        _restore(kernel, before)
+        _stretch(kernel, X, length)
+        _scale(kernel, (1.0 - share) * variance / node_kernels.variance(kernel, X))
+        nugget = share * variance
+        factor = tf.linalg.cholesky(linalg.with_jitter(kernel(X), nugget)).numpy()
+        solved = scipy.linalg.solve_triangular(factor, F, lower=True)
         density = -0.5 * np.sum(solved**2) - F.shape[1] * np.sum(np.log(np.diag(factor)))
-        found.append((density, _values(model.kernel), float(model.nugget.numpy())))
+        found.append((density, _values(kernel), nugget))
     _, values, nugget = max(found, key=lambda each: each[0])
-    _restore(model.kernel, values)
-    _assign(model.nugget, nugget)
+    _restore(kernel, values)
+    return nugget
 
 
 def _weigh(model: GPRNTensor, loadings: Array) -> None:
@@ -179,8 +207,8 @@ def _scale(kernel: gpflow.kernels.Kernel, factor: float) -> None:
             part.variance.assign(factor * part.variance)
 
 
-def _assign(parameter: Any, value: float) -> None:
-    """Assign a number to a parameter, where it is trainable, well within its bounds if it has any."""
+def _assign(parameter: Any, value: Any) -> None:
+    """Assign a value to a parameter, where it is trainable, well within its bounds if it has any."""
     if not parameter.trainable:
         return
     low, high = (getattr(parameter.transform, end, np.nan) for end in ("low", "high"))

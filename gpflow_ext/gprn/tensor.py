@@ -1,4 +1,7 @@
-"""The tensor-normal posterior of the weights and matrix-normal posterior of the nodes, Li et al. (2020)."""
+"""The tensor-normal posterior of the weights and matrix-normal posterior of the nodes, Li et al. (2020).
+
+Or with a covariance over the rows for each node in place of one for all, see `profiled`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.data import checks
-from gpflow_ext.gprn import conditional, network, tensor_normal
+from gpflow_ext.gprn import blocks, conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.numerics import batched
@@ -27,7 +30,7 @@ class TensorPosterior(tf.Module):
     Parameters
     ----------
     Y
-        The targets [N, D], NaN where one is missing; a variable is read anew at each use.
+        The targets [N, D], NaN where one is missing; a variable is read again at each use.
     shape
         d₁, …, d_M with a product of at least D: the grid that the outputs fill in row-major order. Weights
         of cells beyond D have mean zero and no targets.
@@ -35,18 +38,22 @@ class TensorPosterior(tf.Module):
         Of the nodes but the first, [N, K − 1], see `network.start`.
     prior
         The prior at the start; the means of q(W) start at their optimum given F at the start.
+    separate
+        Whether each node has a Σ and a Γ_N of its own.
 
     Attributes
     ----------
     weight_mean
         Ũ [N, D, K].
     weight_factors
-        Lower factors of Γ_N, Γ₁, …, Γ_M, Γ_K.
+        Lower factors of Γ_N [N, N] or [K, N, N], Γ₁, …, Γ_M, Γ_K.
     node_mean, node_factors
-        M [N, K], and lower factors of Σ and Ω.
+        M [N, K], and lower factors of Σ [N, N] or [K, N, N] and Ω.
     """
 
-    def __init__(self, Y: tf.Tensor, shape: Sequence[int], draws: tf.Tensor, prior: NetworkPrior) -> None:
+    def __init__(
+        self, Y: tf.Tensor, shape: Sequence[int], draws: tf.Tensor, prior: NetworkPrior, separate: bool
+    ) -> None:
         super().__init__()
         self.data, self._num_outputs = (Y,), int(Y.shape[1])
         Y = tf.convert_to_tensor(Y)
@@ -58,7 +65,7 @@ class TensorPosterior(tf.Module):
             )
         start = network.start(draws, prior.weights, prior.noise)
         N, K = start.shape
-        self._complete, blocks = True, []
+        self._complete, means = True, []
         T = _smoother(start, prior)
         for begin in range(0, self._num_outputs, BLOCK):
             block, there = known(Y[:, begin : begin + BLOCK])
@@ -66,12 +73,18 @@ class TensorPosterior(tf.Module):
                 raise ValueError("Y must not be infinite; a missing target is NaN.")
             checks.check_size(block.numpy(), "Y")
             self._complete &= bool(tf.reduce_all(there > 0.0))
-            blocks.append(tf.transpose(tf.reshape(tf.matmul(T, block), [N, K, -1]), [0, 2, 1]))
-        self.weight_mean = gpflow.Parameter(tf.concat(blocks, axis=1))
+            means.append(tf.transpose(tf.reshape(tf.matmul(T, block), [N, K, -1]), [0, 2, 1]))
+        self.weight_mean = gpflow.Parameter(tf.concat(means, axis=1))
         sizes = (N, *self.output_shape, K)
-        self.weight_factors = [_factor(size, _START_SCALE if not i else 1.0) for i, size in enumerate(sizes)]
-        self.node_mean = gpflow.Parameter(tf.linalg.triangular_solve(prior.nodes, start))
-        self.node_factors = [_factor(N, _START_SCALE), _factor(K, 1.0)]
+        each = [K] if separate else []
+        self.weight_factors = [_factor(N, _START_SCALE, each), *(_factor(size, 1.0) for size in sizes[1:])]
+        self.node_mean = gpflow.Parameter(blocks.whitened(prior.nodes, start))
+        self.node_factors = [_factor(N, _START_SCALE, each), _factor(K, 1.0)]
+
+    @property
+    def has_separate_rows(self) -> bool:
+        """Whether each node has a Σ and a Γ_N of its own."""
+        return len(self.node_factors[0].shape) == 3
 
     def elbo(self, prior: NetworkPrior, batch: tuple[tf.Tensor, tf.Tensor] | None = None) -> tf.Tensor:
         """Return the bound of log p(Y | X). O(N²DK + NDK²).
@@ -96,12 +109,10 @@ class TensorPosterior(tf.Module):
         squares = tensor_normal.expected_squares(
             Y,
             tf.reshape(tf.matmul(prior.weights, tf.reshape(mean, [N, -1])), [N, -1, K]),
-            tensor_normal.diagonal([tf.matmul(prior.weights, rows)]),
+            _moments(prior.weights, rows, column),
             output_var,
-            column,
-            tf.matmul(prior.nodes, self.node_mean),
-            tensor_normal.diagonal([tf.matmul(prior.nodes, row)]),
-            omega,
+            blocks.applied(prior.nodes, tf.convert_to_tensor(self.node_mean)),
+            _moments(prior.nodes, row, omega),
             None if self._complete else there,
         )
         constant = tf.reduce_sum(there) * tf.math.log(2.0 * np.pi * prior.noise)
@@ -112,10 +123,9 @@ class TensorPosterior(tf.Module):
     def nodes(self, prior: NetworkPrior) -> network.Nodes:
         """Return the moments of q(F)."""
         row, omega = map(tf.convert_to_tensor, self.node_factors)
-        variances = tensor_normal.diagonal([tf.matmul(prior.nodes, row)])
-        cov = variances[:, None, None] * tf.matmul(omega, omega, transpose_b=True)
-        kl = tensor_normal.kl(tf.convert_to_tensor(self.node_mean), [row, omega])
-        return network.Nodes(tf.matmul(prior.nodes, self.node_mean), cov, kl)
+        M = tf.convert_to_tensor(self.node_mean)
+        cov = _moments(prior.nodes, row, omega)
+        return network.Nodes(blocks.applied(prior.nodes, M), cov, tensor_normal.kl(M, [row, omega]))
 
     def parts(self, prior: NetworkPrior) -> tuple[tf.Tensor, ...]:
         """Return what prediction needs besides the means of the weights."""
@@ -140,17 +150,14 @@ class TensorPosterior(tf.Module):
     def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> TensorView:
         """Return the posterior as seen from new inputs, or pairs of them."""
         _, _, mean, row, omega, weight_row, *output_factors, column = parts
-        seen = _product(tf.matmul(row, f.A, transpose_a=True), f.residual)
         K = mean.shape[1]
-        Omega = tf.matmul(omega, omega, transpose_b=True)
-        own = tf.reshape(f.residual, [-1, 1, 1]) * tf.eye(K, dtype=mean.dtype)
+        own = tf.reshape(conditional.on_diagonal(f.residual, K, f.is_of_pairs), [-1, K, K])
         return TensorView(
             f.mean(mean),
-            own + tf.reshape(seen, [-1, 1, 1]) * Omega,
+            own + _seen_moments(row, f, omega),
             w.A,
             tf.reshape(w.residual, [-1]),
-            tf.reshape(_product(tf.matmul(weight_row, w.A, transpose_a=True), w.residual), [-1]),
-            column,
+            _seen_moments(weight_row, w, column),
             tuple(output_factors),
         )
 
@@ -163,7 +170,7 @@ class TensorPosterior(tf.Module):
 class TensorView:
     """See `conditional.View`: payload are columns of Ũ, the trait is (Γ₁ ⊗ … ⊗ Γ_M)_dd.
 
-    Cov(w_d, w_e) = ``residual``·δ_de·I + ``shared``·(Γ₁ ⊗ … ⊗ Γ_M)_de·Γ_K, the first two [R].
+    Cov(w_d, w_e) = ``residual``·δ_de·I + ``shared``·(Γ₁ ⊗ … ⊗ Γ_M)_de, [R] and [R, K, K].
     """
 
     mean: tf.Tensor
@@ -171,7 +178,6 @@ class TensorView:
     A: tf.Tensor
     residual: tf.Tensor
     shared: tf.Tensor
-    column: tf.Tensor
     output_factors: tuple[tf.Tensor, ...]
 
     def weights(self, payload: tf.Tensor, trait: tf.Tensor) -> tf.Tensor:
@@ -194,18 +200,16 @@ class TensorView:
     def draw_weights(self, mean: tf.Tensor, trait: tf.Tensor, seed: tf.Tensor, number: int) -> tf.Tensor:
         """See `View`; correlations between outputs are left out."""
         B, X, D, K = batched.sizes(mean)
-        own, shared = (
-            conditional.joint_factor(cov[:, None, None], B, X, 1) for cov in (self.residual, self.shared)
-        )  # [B, X, X]
+        own = conditional.joint_factor(self.residual[:, None, None], B, X, 1)  # [B, X, X]
+        shared = conditional.joint_factor(self.shared, B, X, K)  # [B, XK, XK]
         noise = tf.random.stateless_normal([2, number, D, B, X, K], seed, dtype=mean.dtype)
         moved = tf.matmul(own, noise[0])
-        through = tf.matmul(tf.matmul(shared, noise[1]), self.column, transpose_b=True)
-        moved += tf.sqrt(trait)[:, None, None, None] * through
+        through = tf.linalg.matvec(shared, tf.reshape(noise[1], [number, D, B, X * K]))
+        moved += tf.sqrt(trait)[:, None, None, None] * tf.reshape(through, [number, D, B, X, K])
         return mean + tf.transpose(moved, [0, 2, 3, 1, 4])
 
     def _traces(self, M: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        Gamma = tf.matmul(self.column, self.column, transpose_b=True)
-        return self.residual * tf.linalg.trace(M), self.shared * tf.reduce_sum(M * Gamma, axis=[-2, -1])
+        return self.residual * tf.linalg.trace(M), tf.reduce_sum(M * self.shared, axis=[-2, -1])
 
 
 def _smoother(start: tf.Tensor, prior: NetworkPrior) -> tf.Tensor:
@@ -215,19 +219,31 @@ def _smoother(start: tf.Tensor, prior: NetworkPrior) -> tf.Tensor:
     return network.weights(complete, prior.weights, prior.noise, network.known(start)).smoother[0]
 
 
-def _factor(size: int, scale: float) -> gpflow.Parameter:
-    """Return a lower triangular parameter with a positive diagonal."""
+def _factor(size: int, scale: float, lead: Sequence[int] = ()) -> gpflow.Parameter:
+    """Return a lower triangular parameter with a positive diagonal, [..., n, n]."""
     dtype = gpflow.default_float()
     transform = tfp.bijectors.FillScaleTriL(diag_shift=np.array(_LEAST_SCALE, dtype))
-    return gpflow.Parameter(scale * tf.eye(size, dtype=dtype), transform=transform)
+    return gpflow.Parameter(scale * tf.eye(size, batch_shape=lead, dtype=dtype), transform=transform)
 
 
-def _product(half: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Return HᵀH for H [N, X]: its diagonal, or the blocks of members where ``like`` has them."""
-    if like.shape.rank == 1:
-        return tf.reduce_sum(half**2, axis=0)
-    half = tf.reshape(half, [half.shape[0], *batched.sizes(like)[:2]])
-    return tf.einsum("nbx,nby->bxy", half, half)
+def _moments(chol: tf.Tensor, rows: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Return the covariances [N, K, K] at the rows of a factor of the prior, [N, N] or [K, N, N]."""
+    half = tf.linalg.matrix_transpose(tf.matmul(chol, rows))
+    return tensor_normal.moments(half if half.shape.rank == 3 else half[None], column)
+
+
+def _seen_moments(rows: tf.Tensor, seen: Conditional, column: tf.Tensor) -> tf.Tensor:
+    """Return the same at new inputs or, flattened, the pairs of members, [R, K, K]."""
+    half = tf.matmul(rows, seen.A, transpose_a=True)
+    half = half if half.shape.rank == 3 else half[None]
+    if not seen.is_of_pairs:
+        return tensor_normal.moments(half, column)
+    *_, B, X, _ = batched.sizes(seen.residual)
+    K = column.shape[0]
+    half = tf.broadcast_to(half, [K, *batched.sizes(half)[1:]])
+    half = tf.reshape(half, [*batched.sizes(half)[:2], B, X])
+    cov = tf.einsum("krbx,lrby->bxykl", half, half) * tf.matmul(column, column, transpose_b=True)
+    return tf.reshape(cov, [B * X * X, K, K])
 
 
 def _kronecker(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -27,7 +27,8 @@ def kl(mean: tf.Tensor, factors: Sequence[tf.Tensor], chol: tf.Tensor | None = N
     mean
         U with its first axis of length n₁, the others in any shape. Entries that are left out count as zero.
     factors
-        Lower triangular G_r, each [n_r, n_r], with positive diagonals.
+        Lower triangular G_r, each [n_r, n_r], with positive diagonals. The first may be [n_R, n₁, n₁], one
+        for each place k of the last axis, between which covariances are G_kG_lᵀ(Γ_R)_kl instead.
     chol
         L, the lower factor of K [n₁, n₁]; ``None`` for a whitened tensor, K = I.
     """
@@ -38,11 +39,14 @@ def kl(mean: tf.Tensor, factors: Sequence[tf.Tensor], chol: tf.Tensor | None = N
     if chol is not None:
         first, rows = tf.linalg.triangular_solve(chol, first), tf.linalg.triangular_solve(chol, rows)
         log_det = 2.0 * (total // sizes[0]) * _sum_log_diag(chol)
-    trace = tf.reduce_sum(tf.square(first))
-    for factor in factors[1:]:
+    trace = tf.reduce_sum(tf.square(first), axis=[-2, -1])
+    separate = len(first.shape) == 3
+    if separate:
+        trace = tf.reduce_sum(trace * tf.reduce_sum(tf.square(factors[-1]), axis=1))
+    for factor in factors[1 : -1 if separate else None]:
         trace *= tf.reduce_sum(tf.square(factor))
-    for size, factor in zip(sizes, factors, strict=True):
-        log_det -= 2.0 * (total // size) * _sum_log_diag(factor)
+    for factor in factors:
+        log_det -= 2.0 * (total // math.prod(factor.shape[:-1])) * _sum_log_diag(factor)
     return 0.5 * (trace + tf.reduce_sum(tf.square(rows)) - float(total) + log_det)
 
 
@@ -76,22 +80,37 @@ def diagonal(factors: Sequence[tf.Tensor]) -> tf.Tensor:
     return result
 
 
+def moments(half: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Return the covariances hₖₙᵀhₗₙ Γ_kl of K columns in each row, [N, K, K].
+
+    Parameters
+    ----------
+    half
+        Gᵀlₙ for the rows of the factor of the prior, [J, R, N]: J = 1 for all columns or K for each.
+    column
+        Lower factor of Γ, [K, K].
+    """
+    Gamma = tf.matmul(column, column, transpose_b=True)
+    if half.shape[0] == 1:
+        return tf.reduce_sum(tf.square(half[0]), axis=0)[:, None, None] * Gamma
+    return tf.einsum("krn,lrn->nkl", half, half) * Gamma
+
+
 def expected_squares(
     Y: tf.Tensor,
     U: tf.Tensor,
-    weight_var: tf.Tensor,
+    weight_cov: tf.Tensor,
     output_var: tf.Tensor,
-    node_factor: tf.Tensor,
     mean: tf.Tensor,
-    node_var: tf.Tensor,
-    omega_factor: tf.Tensor,
+    node_cov: tf.Tensor,
     observed: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Return E‖yₙ − Wₙfₙ‖² for independent tensor-normal W and matrix-normal F, [N].
 
-    In closed form, with rₙ = yₙ − Uₙmₙ, sₙ = (Γ_N)ₙₙ, vₙ = Σₙₙ and t = tr(Γ₁ ⊗ … ⊗ Γ_M):
+    In closed form, with rₙ = yₙ − Uₙmₙ, the covariances Cₙ = (Γ_N)ₙₙΓ_K of weights and Vₙ = ΣₙₙΩ of nodes, or
+    those of `moments`, and t = tr(Γ₁ ⊗ … ⊗ Γ_M):
 
-        ‖rₙ‖² + vₙ tr(Ω UₙᵀUₙ) + sₙ t (mₙᵀΓ_K mₙ + vₙ tr(Γ_K Ω))
+        ‖rₙ‖² + tr(Vₙ UₙᵀUₙ) + t tr(Cₙ (mₙmₙᵀ + Vₙ))
 
     (derived in docs/derivations.md, section 11). Where outputs are missing all sums over d leave them out.
     O(NDK²).
@@ -102,29 +121,22 @@ def expected_squares(
         Targets [N, D]; zero where they are missing.
     U
         Mean of W, [N, D, K].
-    weight_var
-        s, the diagonal of Γ_N, [N].
+    weight_cov
+        C, [N, K, K].
     output_var
         The diagonal of Γ₁ ⊗ … ⊗ Γ_M at the outputs, [D].
-    node_factor
-        Lower factor of Γ_K, [K, K].
-    mean, node_var, omega_factor
-        Mean [N, K] of F, the diagonal v [N] of Σ, and the lower factor [K, K] of Ω.
+    mean, node_cov
+        Mean [N, K] of F, and V [N, K, K].
     observed
         1 where a target is known and 0 where it is missing, [N, D]; ``None`` when all are known.
     """
     seen = U if observed is None else U * observed[:, :, None]
     residual = Y - tf.linalg.matvec(seen, mean)
     second = tf.matmul(seen, seen, transpose_a=True)  # [N, K, K]
-    spread = tf.reduce_sum(tf.matmul(second, omega_factor) * omega_factor, axis=[1, 2])
+    spread = tf.reduce_sum(second * node_cov, axis=[1, 2])
     trace = tf.reduce_sum(output_var) if observed is None else tf.linalg.matvec(observed, output_var)
-    through = tf.reduce_sum(tf.square(tf.matmul(mean, node_factor)), axis=1)
-    both = tf.reduce_sum(tf.square(tf.matmul(node_factor, omega_factor, transpose_a=True)))
-    return (
-        tf.reduce_sum(tf.square(residual), axis=1)
-        + node_var * spread
-        + weight_var * trace * (through + node_var * both)
-    )
+    through = tf.reduce_sum(weight_cov * (node_cov + mean[:, :, None] * mean[:, None, :]), axis=[1, 2])
+    return tf.reduce_sum(tf.square(residual), axis=1) + spread + trace * through
 
 
 def output_shape(num_outputs: int) -> tuple[int, int]:

@@ -62,7 +62,7 @@ def sweep_step(
 
     Returns
     -------
-    The next state, its bound not below the last one but for rounding, and its covariance. 2N³ multiply-adds
+    The next state, its bound not below the last one, up to rounding, and its covariance. 2N³ multiply-adds
     and O(N²) an iteration of the conjugate gradients that find the mean, preconditioned by V.
     """
     prec, new_V, log_det = covariance_sweep(at_rows, state, V, block)

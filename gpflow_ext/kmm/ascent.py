@@ -254,7 +254,7 @@ def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
 
 
 def _floor(state: State) -> tf.Tensor:
-    """Return the least objective that is no fall but for rounding."""
+    """Return the least objective that counts as no decrease, up to rounding."""
     return state.objective - linalg.rounding_slack(state.objective)
 
 

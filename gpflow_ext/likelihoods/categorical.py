@@ -176,7 +176,7 @@ class MultinomialLogit(CategoricalLikelihood):
         return -expected_lse_bound(Fmu - observed, Fvar, self.bound, self.inner, self.num_pieces)
 
     def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor, Y: TensorType) -> tf.Tensor:
-        """Return E[log p(y | f)]: p is missed·Σ eᶠ'/Σ eᶠ, f' = f but for f'_y = f_y + log(hit/missed)."""
+        """Return E[log p(y | f)]: p is missed·Σ eᶠ'/Σ eᶠ, f' = f except for f'_y = f_y + log(hit/missed)."""
         log_hit, log_missed = map(tf.math.log, levels(self.flip, self.num_classes, Fmu.dtype))
         shifted = Fmu + tf.where(self._indicators(Y), log_hit - log_missed, 0.0)
         return log_missed + expected_lse(shifted, Fvar) - expected_lse(Fmu, Fvar)

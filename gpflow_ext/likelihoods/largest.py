@@ -120,7 +120,7 @@ def with_nodes(
 
 
 def _window(mean: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the ends [...] between which the largest of fₖ ~ N(mₖ, vₖ) lies, but for a chance of 1e-16."""
+    """Return the ends [...] between which the largest of fₖ ~ N(mₖ, vₖ) lies, up to a chance of 1e-16."""
     return tf.reduce_max(mean - _REACH * sd, axis=-1), tf.reduce_max(mean + _REACH * sd, axis=-1)
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
+from gpflow_ext.features.kernel import input_widths
 from gpflow_ext.prediction.classes import class_probabilities
 
 from . import raw_rows, stablehlo
@@ -48,27 +49,26 @@ def export(
     notes: str | Sequence[str] = (),
     name: str | None = None,
     sign: bytes | None = None,
+    num_samples: int = 0,
 ) -> Path:
     """Export a model to ``path/<version>/`` and return that folder.
 
     The version is one above the highest there; none is ever overwritten. All is written into a partial folder
     beside the versions and renamed at the end, so a version is whole or absent whenever the process is
-    killed. What a killed export has left is removed by the next one; of several exports to one path at a time
-    each waits for the others and takes the next version. The model itself is not changed.
+    killed, and the next export removes what is left. Several exports to one path wait for each other.
 
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
-    ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
-    and ``targets`` [None, P]; where the posterior of the model can, ``predict_outputs`` gives ``mean`` and
-    ``variance`` of y for the ``outputs`` [None] that are asked for; where ``data`` was a table,
-    ``predict_raw`` takes its columns as they are, one tensor [None] each, and gives what ``serving_default``
-    gives.
+    ``label``; ``predict_f`` the moments of f; ``predict_log_density`` takes ``inputs`` and ``targets``
+    [None, P]; ``predict_outputs``, where the posterior can, the ``outputs`` [None] asked for;
+    ``predict_counts`` an ``exposure`` [None, 1], other means of such counts being rates; ``sample``, with
+    ``num_samples``, a ``seed`` [1] and gives ``samples`` [None, S, P]; where ``data`` was a table,
+    ``predict_raw`` and ``predict_raw_counts`` take its columns as they are, one tensor [None] each.
 
     Parameters
     ----------
     model
-        Any trained GPflow model, or a fitted estimator of `gpflow_ext.estimators`, which knows its
-        scaling, its labels and the names of its inputs.
+        Any trained GPflow model, or a fitted estimator, which knows its scaling, labels and inputs' names.
     path
         The folder of this model; its last part is the default name.
     profile
@@ -77,7 +77,7 @@ def export(
         ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tried in ONNX
         Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``. "stablehlo" adds
         ``model.stablehlo`` and ``weights.npz``, the same for runtimes of XLA, without names of classes, tried
-        in JAX (1e-9); it needs the extra ``stablehlo``.
+        in JAX (1e-9), and of a Gaussian posterior joint draws of f; it needs the extra ``stablehlo``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
         synthetic rows are drawn around the mean: no training row is stored unless it is given here.
@@ -88,14 +88,16 @@ def export(
         Names of the classes in order; by default those of ``data``.
     data
         What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
-        into the manifest and the graph, but for tables of more than 256 columns that are numbers alone.
+        into the manifest and the graph, except for tables of more than 256 columns that are numbers alone.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
-        The model's name on its card.
+        On its card.
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
         model is of who holds it. It needs the extra ``sign``.
+    num_samples
+        S of the signature ``sample``; none by default.
 
     Raises
     ------
@@ -108,8 +110,7 @@ def export(
     if profile not in get_args(Profile):
         raise ValueError(f"profile must be one of {', '.join(get_args(Profile))}; got {profile!r}")
     needed = {"portable": libraries, "stablehlo": stablehlo.library}
-    if profile in needed:
-        needed[profile]()
+    needed.get(profile, lambda: None)()
     if sign is not None:
         try_key(b"", sign)
     model, scaler, labels, data = _parts(model, scaler, labels, data)
@@ -125,7 +126,7 @@ def export(
     classes = None if probabilities is None else int(probabilities.shape[1])
     labels = _labels(labels, data, classes)
     treatment = raw_rows.treatment_of(data, len(mean))
-    served = build(model, mean, scale, labels, profile, treatment)
+    served = build(model, mean, scale, labels, profile, treatment, num_samples)
     outputs, difference = _try(served, inputs, f)
     if treatment is not None:
         raw_rows.check_alike(treatment, served.signatures)
@@ -175,10 +176,7 @@ def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.mode
 def _translate(
     served: Served, profile: Profile, mean: Array, scale: Array
 ) -> tuple[Callable[[Path], object], dict[str, float]]:
-    """Return what writes the model for another runtime, and how far that is from the graph.
-
-    It is tried on rows near and far, one not finite.
-    """
+    """Return what writes the model for another runtime, tried on rows near and far, and how far it is off."""
     rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(mean)))
     rows *= np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None]
     inputs = mean + scale * rows.astype(mean.dtype)
@@ -189,9 +187,10 @@ def _translate(
         difference = max(compare(model, served.whole, part) for part in parts)
         return lambda folder: (folder / ONNX).write_bytes(model), {"difference_of_onnx": difference}
     if profile == "stablehlo":
-        artefact = stablehlo.to_stablehlo(served.whole)
-        difference = stablehlo.compare(artefact, served.signatures["serving_default"], inputs)
-        return artefact.write, {"difference_of_stablehlo": difference}
+        artefact = stablehlo.to_stablehlo(served.whole, served.signatures.get("sample_joint"))
+        apart = mean + scale * np.arange(-8.0, 8.0, 2.0, mean.dtype)[:, None]
+        worst = stablehlo.compare(artefact, served.signatures, inputs, apart)
+        return artefact.write, {"difference_of_stablehlo": worst}
     return lambda _: None, {}
 
 
@@ -205,9 +204,9 @@ def _write(
 ) -> Path:
     version = max(versions(path), default=0) + 1
     manifest["version"] = version
+    partial, final = path / f"{_PARTIAL}{uuid.uuid4().hex}", path / str(version)
     for litter in path.glob(f"{_PARTIAL}*"):
         shutil.rmtree(litter)
-    partial, final = path / f"{_PARTIAL}{uuid.uuid4().hex}", path / str(version)
     try:
         # Nobody trains the served graph, so the gradients of its custom-gradient functions are left out.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -243,10 +242,9 @@ def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) ->
     dtypes = [p.dtype.as_numpy_dtype for p in parameters.values() if p.dtype.is_floating]
     dtype = dtypes[0] if dtypes else gpflow.default_float()
     held = _training_inputs(model, None, dtype)
-    arrays = [held] if held is not None else [each.Z for each in model.submodules if checks.are_inputs(each)]
-    if not arrays and example is not None:
-        arrays = [np.asarray(example)]
-    width = arrays[0].shape[-1] if arrays else None
+    widths = [each.Z.shape[-1] for each in model.submodules if checks.are_inputs(each)] or input_widths(model)
+    widths = widths or [np.shape(part)[-1] for part in [example] if part is not None] or [None]
+    width = widths[0] if held is None else held.shape[-1]
     if scaler is None:
         if width is None:
             raise ValueError("the width of the inputs is not known: pass example= with rows of shape [n, D]")
@@ -296,7 +294,7 @@ def _try(served: Served, inputs: Array, f: Sequence[tf.Tensor]) -> tuple[dict[st
 
 
 def _labels(labels: Sequence[str] | None, data: Any, classes: int | None) -> list[str] | None:
-    """Return the names of the classes as strings, or ``None`` where the likelihood has no classes."""
+    """Return the names of the classes, or ``None`` where the likelihood has none."""
     given = getattr(data, "labels", None) if labels is None else labels
     if classes is None and labels is not None:
         raise ValueError("labels were given, but the likelihood of this model has no classes: leave them out")

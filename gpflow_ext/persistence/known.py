@@ -15,8 +15,10 @@ _ROOMS = {
     "gpflow": ("functions", "inducing_variables", "kernels", "likelihoods", "models", "quadrature"),
     "gpflow_ext": (
         "numerics",
+        "features",
         "sites",
         "likelihoods",
+        "prediction",
         "kmm",
         "ep",
         "laplace",

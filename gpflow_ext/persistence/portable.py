@@ -19,7 +19,7 @@ TOLERANCE = 1e-7  # of the runtime's results, relative to those of size above on
 _DOMAIN = "gpflow_ext"  # of the functions below, until they are inlined
 _DEGREE = 16
 # Operations that ONNX lacks, or that its runtimes have in single precision alone, by those that they have.
-# Functions of x, but for SelectV2; `_NUMBERS` come before.
+# Functions of x, except for SelectV2; `_NUMBERS` come before.
 _FUNCTIONS = {
     "Log": """
         y = Log (x)""",  # which the converter would compute in single precision

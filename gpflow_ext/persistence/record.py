@@ -26,7 +26,7 @@ RECORD, ARRAYS = "model.json", "model.npz"
 FORMAT = 1
 LARGEST = 2**28  # bytes of arrays that are stored; of a model with more the largest are left out
 
-_NAMES = {"_name", "_name_scope"}  # of tf.Module, made anew by it
+_NAMES = {"_name", "_name_scope"}  # of tf.Module, made again by it
 FORMS = {"tensor": tf.Tensor, "array": np.ndarray, "scalar": np.generic}  # what an array is in the model
 _KINDS = "biufcUS"  # of the arrays that an .npz holds without pickle
 

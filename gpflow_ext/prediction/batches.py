@@ -47,7 +47,10 @@ class Predicting(tf.Module):
 
     def probabilities(self, X: tf.Tensor) -> tf.Tensor:
         """Return the probabilities of the classes at X [B, D], [B, K]."""
-        return class_probabilities(self._model.likelihood, X, *self._model.predict_f(X))
+        found = densities.predictions(self._model, X).probabilities()
+        if found is None:
+            raise ValueError(f"{type(self._model.likelihood).__name__} has no classes")
+        return found
 
     def cache(self) -> tuple[tf.Tensor, ...]:
         """Return what the model's posterior computes before it predicts, each with an axis of one in front.

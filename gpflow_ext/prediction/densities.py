@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gpflow
@@ -121,6 +122,71 @@ class MixturePredictions:
         blocks = stacked.slices(N, rows)
         along = [_joined([block(s, n) for n in blocks], axis=1) for s in stacked.slices(S, draws)]
         return _joined(along, axis=0)
+
+
+class WeightedPredictions:
+    """Of the mixture Σ_k w_k p_k(y | x) of what K models predict; the weights [K] sum to one."""
+
+    def __init__(self, each: Sequence[Predictions], weights: tf.Tensor) -> None:
+        self._each, self._weights = each, weights
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._mixed([one.f() for one in self._each])
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._mixed([one.mean_and_var() for one in self._each])
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        found = [one.probabilities() for one in self._each]
+        return None if found[0] is None else tf.tensordot(self._weights, tf.stack(found), 1)
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        found = tf.stack([one.log_density(Y) for one in self._each], axis=-1)  # [N, K]
+        return tf.reduce_logsumexp(found + tf.math.log(self._weights), axis=-1)
+
+    def _mixed(self, moments: Sequence[MeanAndVariance]) -> MeanAndVariance:
+        """Return the mean, and the mean of the variances plus the variance of the means."""
+        means, variances = (tf.stack(parts) for parts in zip(*moments, strict=True))  # [K, N, P]
+        mean = tf.tensordot(self._weights, means, 1)
+        spread = variances + tf.square(means - mean)
+        return mean, tf.tensordot(self._weights, spread, 1)
+
+
+class RescaledPredictions:
+    """Of shift + scale · z, [P] each, where other predictions are of z."""
+
+    def __init__(self, of_z: Predictions, shift: tf.Tensor, scale: tf.Tensor) -> None:
+        self._of_z, self._shift, self._scale = of_z, shift, scale
+
+    def f(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._moments(*self._of_z.f())
+
+    def mean_and_var(self) -> MeanAndVariance:
+        """See `Predictions`."""
+        return self._moments(*self._of_z.mean_and_var())
+
+    def probabilities(self) -> tf.Tensor | None:
+        """See `Predictions`."""
+        return None
+
+    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
+        """See `Predictions`."""
+        units = tf.reduce_sum(tf.math.log(self._scale))
+        return self._of_z.log_density((Y - self._shift) / self._scale) - units
+
+    def _moments(self, mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
+        return self._shift + self._scale * mean, tf.square(self._scale) * var
+
+
+def refuse_covariances(full_cov: bool, full_output_cov: bool) -> None:
+    """Raise a ``NotImplementedError`` for either, of a model whose predictions are marginal."""
+    if full_cov or full_output_cov:
+        raise NotImplementedError("predictions are marginal here: ask the model inside for covariances")
 
 
 def _joined(parts: list[Any], axis: int) -> Any:

@@ -1,4 +1,4 @@
-"""How good predictions are: error, log density, calibration. Pure NumPy, but for ``evaluate``."""
+"""How good predictions are: error, log density, calibration. Pure NumPy, except for ``evaluate``."""
 
 from __future__ import annotations
 
@@ -141,7 +141,15 @@ def evaluate(
     ValueError
         If there are no rows, the shapes are wrong, or a class label is out of range.
     """
-    return _scores(*_tested(model, data, batch_size))
+    return evaluated_rows(model, data, batch_size=batch_size)[0]
+
+
+def evaluated_rows(
+    model: Predictor, data: tuple[ArrayLike, ArrayLike], *, batch_size: int = 1000
+) -> tuple[dict[str, float], Floats]:
+    """Return what ``evaluate`` does, and the log predictive density of each row, [N]."""
+    tested = _tested(model, data, batch_size)
+    return _scores(*tested), tested[0]
 
 
 def intervals(

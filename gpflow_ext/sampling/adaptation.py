@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.sampling import hmc
-from gpflow_ext.sampling.hmc import LogDensity, Run
+from gpflow_ext.sampling import averaging, iterations
+from gpflow_ext.sampling.hmc import LogDensity, Randomness
+from gpflow_ext.sampling.iterations import Run
 from gpflow_ext.sampling.options import (
     STEPS,
     BayesOptOptions,
@@ -24,6 +24,8 @@ from gpflow_ext.sampling.options import (
 )
 from gpflow_ext.sampling.tuning import BayesianOptimizer, Setting, Trial, reward
 
+_AT_ONCE = 50  # iterations of dual averaging in a call
+
 Report = Callable[[int, float], None]
 """Called with the number of each round and what it reached."""
 
@@ -31,7 +33,7 @@ Report = Callable[[int, float], None]
 class Start(NamedTuple):
     """Chains that a tuner moves."""
 
-    run: Run  # of `hmc.runner`
+    run: Run  # of `iterations.runner`
     positions: tf.Tensor  # z, where they start, [C, d]
     seed: int
     target: LogDensity  # what they sample
@@ -56,8 +58,8 @@ def bayesopt(start: Start, options: BayesOptOptions, report: Report) -> Tuned:
     z = start.positions
     for number in range(options.trials):
         setting = optimizer.ask()
-        last, trace = hmc.call(start.run, z, setting, [start.seed, -1 - number], options.samples)
-        value, jump = reward(trace.position.numpy(), z.numpy(), setting.max_leapfrogs, options.penalty)
+        last, trace = iterations.call(start.run, z, setting, [start.seed, -1 - number], options.samples)
+        value, jump = reward(trace.position, z, setting.max_leapfrogs, options.penalty)
         optimizer.tell(Trial(setting, value, float(tf.reduce_mean(trace.accepted)), jump))
         z = last
         report(number + 1, value)
@@ -67,20 +69,20 @@ def bayesopt(start: Start, options: BayesOptOptions, report: Report) -> Tuned:
 def dual_averaging(start: Start, options: DualAveragingOptions, report: Report) -> Tuned:
     """Tune the step size alone by dual averaging (Hoffman & Gelman 2014, section 3.2) at a given L_max.
 
-    The acceptance is averaged over the chains.
+    The acceptance is averaged over the chains. The step size is adapted where they run, and read by the host
+    once in `_AT_ONCE` iterations.
     """
-    gamma, t0, kappa, mu = 0.05, 10.0, 0.75, math.log(10.0 * options.step_size)
-    error, average, log_step = 0.0, 0.0, math.log(options.step_size)
-    z = start.positions
-    for t in range(1, options.iterations + 1):
-        setting = Setting(math.exp(log_step), options.max_leapfrogs)
-        z, trace = hmc.call(start.run, z, setting, [start.seed, -t], 1)
-        shortfall = options.acceptance - float(np.nan_to_num(trace.accepted).mean())
-        error += (shortfall - error) / (t + t0)
-        log_step = mu - math.sqrt(t) / gamma * error
-        average += t**-kappa * (log_step - average)
-        report(t, math.exp(average))
-    return Tuned(Setting(math.exp(average), options.max_leapfrogs), z)
+    z, longest, found = start.positions, options.max_leapfrogs, options.step_size
+    state = averaging.adapting(options.step_size, options.acceptance, z.dtype)
+    step = tf.constant(options.step_size, z.dtype)
+    for done in range(0, options.iterations, _AT_ONCE):
+        number = min(_AT_ONCE, options.iterations - done)
+        randomness = Randomness(tf.constant([start.seed, -1]), tf.constant(done))
+        steps = tf.stack([step, tf.zeros_like(step)])
+        trace, step, state = start.run(z, steps, longest, randomness, 1, number, state)
+        z, found = trace.position[-1], math.exp(float(state.log_average))
+        report(done + number, found)
+    return Tuned(Setting(found, longest), z)
 
 
 def nuts(start: Start, options: NUTSOptions, report: Report) -> Tuned:
@@ -98,16 +100,22 @@ def gibbs(start: Start, options: GibbsOptions, report: Report) -> Tuned:
     step_size, walk = options.step_size, options.walk
     for number in range(1, rounds + 1):
         setting = Setting(step_size, longest, walk)
-        last, trace = hmc.call(start.run, z, setting, [start.seed, -number], options.iterations)
-        path = np.concatenate([z.numpy()[None], trace.position.numpy()])[:, :, start.own :]
-        moved = float((np.diff(path, axis=0) != 0.0).any(axis=-1).mean())
-        accepted = float(np.nan_to_num(trace.accepted).mean())
+        last, trace = iterations.call(start.run, z, setting, [start.seed, -number], options.iterations)
+        path = tf.concat([z[None], trace.position], axis=0)[:, :, start.own :]
+        moved, accepted = _rates(path, trace.accepted)
         factor = 1.2 + 0.4 * (1.0 - number / rounds)
         step_size *= _towards(accepted, 0.5, 0.9, factor)
         walk *= _towards(moved, 0.1, 0.4, factor)
         z = last
         report(number, accepted)
     return Tuned(Setting(step_size, longest, walk), z)
+
+
+def _rates(path: tf.Tensor, accepted: tf.Tensor) -> list[float]:
+    """Return the share of steps of a path [S + 1, C, D] that have moved, and the mean acceptance."""
+    moved = tf.cast(tf.reduce_any(path[1:] != path[:-1], axis=-1), accepted.dtype)
+    accepted = tf.where(tf.math.is_nan(accepted), tf.zeros_like(accepted), accepted)
+    return tf.stack([tf.reduce_mean(moved), tf.reduce_mean(accepted)]).numpy().tolist()
 
 
 def _towards(rate: float, low: float, high: float, factor: float) -> float:

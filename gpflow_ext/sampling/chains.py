@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.sampling import hmc
+from gpflow_ext.sampling import iterations as chain
 from gpflow_ext.sampling.adaptation import Tuned
 from gpflow_ext.sampling.draws import Draws
-from gpflow_ext.sampling.hmc import Run, Trace
+from gpflow_ext.sampling.iterations import Run, Trace
 from gpflow_ext.sampling.tuning import Setting, trials_from
 
 Array = npt.NDArray[Any]
@@ -95,7 +95,7 @@ class Chains(tf.Module):
         self.seconds.assign_add(time.perf_counter() - begin)
 
     def _run(self, run: Run, seed: list[int], number: int, thin: int, first: int) -> tuple[tf.Tensor, Trace]:
-        return hmc.call(run, tf.convert_to_tensor(self.now), self.setting, seed, number, thin, first)
+        return chain.call(run, tf.convert_to_tensor(self.now), self.setting, seed, number, thin, first)
 
     def log_density(self) -> float:
         """Return the mean over the chains of the log density of the last draw kept."""

@@ -61,7 +61,7 @@ class FreeFormDensity:
     Parameters
     ----------
     model
-        The model, which is read anew at each call.
+        The model, which is read again at each call.
     """
 
     def __init__(self, model: FreeForm) -> None:

@@ -12,12 +12,15 @@ from gpflow.base import MeanAndVariance
 from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.paths import Given, points_of
+from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg, stacked
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.prediction.densities import MixturePredictions
 from gpflow_ext.sampling.density import FreeFormDensity
-from gpflow_ext.sites import coupled
+from gpflow_ext.sites import coupled, latent
 
 BLOCK = 32  # draws treated at once: memory O(BLOCK·M·N)
 
@@ -35,6 +38,9 @@ class DrawnModel(Protocol):
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood
     inducing_variable: InducingVariables
+    mean_function: gpflow.functions.MeanFunction
+    num_latent_gps: int
+    V: gpflow.Parameter
 
     @property
     def density(self) -> FreeFormDensity:
@@ -44,7 +50,7 @@ class DrawnModel(Protocol):
         """Return the draws, [S, *shape] of each sampled parameter."""
 
 
-class DrawsPosterior(TakesNumbers, posteriors.AbstractPosterior):
+class DrawsPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPosterior):
     """The mixture (1/S) Σ_s p(f | draw s); its cache holds the Cholesky factors of K_uu of all draws.
 
     Parameters
@@ -93,6 +99,33 @@ class DrawsPosterior(TakesNumbers, posteriors.AbstractPosterior):
         apart = (root @ tf.einsum("s...l->sl...", noise)[..., None])[..., 0]  # [S, L, batch..., N]
         apart = tf.einsum("sl...->s...l", apart) if W is None else tf.einsum("sl...,spl->s...p", apart, W)
         return batched.behind_batch(mean + apart)
+
+    def functions(self) -> Given:
+        """See `SamplesFunctions`; each function is of a draw taken at random.
+
+        α = L⁻ᵀ(v − L⁻¹f̃) for v of the draw and the prior draw f̃ at the inducing points.
+        """
+        (chol,) = self.cache or self._factors()
+        model, size = self._model, self._size
+        chol = tf.broadcast_to(chol, [size, *chol.shape[1:]])
+        hyper = [(p, value) for p, value in self._stack.values if p is not model.V]
+
+        def condition(prior: tf.Tensor, numbers: Numbers, v: tf.Tensor, L: tf.Tensor) -> tf.Tensor:
+            v = tf.transpose(v)[..., None]  # [L, M, 1]
+            L = tf.broadcast_to(L, [*batched.sizes(v)[:2], batched.sizes(v)[1]])
+            return tf.linalg.triangular_solve(L, v - tf.linalg.triangular_solve(L, prior), adjoint=True)
+
+        V = tf.broadcast_to(self._stack[model.V], [size, *model.V.shape])
+        return Given(
+            kernels=latent.kernels(model.kernel),
+            points=points_of(type(model).__name__, *latent.sets(model.inducing_variable)),
+            mean_function=model.mean_function,
+            num_latent=latent.num_functions(model),
+            condition=condition,
+            mixing=latent.mixing(model.kernel),
+            parameters=tuple(parameter for parameter, _ in hyper),
+            members=(*(tf.convert_to_tensor(value) for _, value in hyper), V, chol),
+        )
 
     @property
     def _size(self) -> int:

@@ -73,8 +73,15 @@ class MetropolisWithinGibbs(Counting):
         ε of a leapfrog step of v and α of the random walk of θ, [2], and L_max.
     """
 
-    def __init__(self, blocks: Blocks, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness) -> None:
-        super().__init__(randomness)
+    def __init__(
+        self,
+        blocks: Blocks,
+        steps: tf.Tensor,
+        longest: tf.Tensor,
+        randomness: Randomness,
+        among: philox.Among | None = None,
+    ) -> None:
+        super().__init__(randomness, among)
         self._blocks, self._steps, self._longest = blocks, steps, longest
 
     def begin(self, z: tf.Tensor) -> Results:
@@ -93,7 +100,7 @@ class MetropolisWithinGibbs(Counting):
             return self._blocks.density(tf.concat([v, theta], axis=1), known.prepared)
 
         state = State(*tfp.math.value_and_gradient(density, v))
-        moved = hamiltonian(density, v, state, self._steps[0], steps, for_v)
+        moved = hamiltonian(density, v, state, self._steps[0], steps, for_v, self._among)
         after = known._replace(log_density=moved.state.log_density)
         return tf.concat([moved.position, theta], axis=1), moved.results(previous, steps, after)
 
@@ -101,11 +108,11 @@ class MetropolisWithinGibbs(Counting):
         """Propose another θ and accept or reject it."""
         for_move, for_choice = philox.split(seed)
         v, theta = tf.split(z, [self._blocks.size, -1], axis=1)
-        move = philox.normal(tf.shape(theta), for_move, z.dtype)
+        move = philox.normal(tf.shape(theta), for_move, z.dtype, self._among)
         proposed = tf.concat([v, theta + self._steps[1] * move], axis=1)
         prepared = self._blocks.prepare(proposed)
         log_density = self._blocks.density(proposed, prepared)
-        level = tf.math.log(philox.uniform(tf.shape(log_density), for_choice, z.dtype))
+        level = tf.math.log(philox.uniform(tf.shape(log_density), for_choice, z.dtype, self._among))
         taken = level < log_density - known.log_density  # never where the density is not a number
 
         def choose(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

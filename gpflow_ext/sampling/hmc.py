@@ -10,36 +10,20 @@ no-U-turn sampler, which is TensorFlow Probability's, are not.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from gpflow_ext.compiled import Compiled
 from gpflow_ext.sampling import philox
-from gpflow_ext.sampling.tuning import Setting
-from gpflow_ext.training.loop import resolve_jit
 
 DIVERGENCE = 1000.0  # error of the energy beyond which a trajectory has left the posterior
 MAX_TREE_DEPTH = 7  # of NUTS: 127 leapfrog steps
-BLOCK = 64  # draws for which one call under XLA has room; it ends after as many as it is asked for
 
 LogDensity = Callable[[tf.Tensor], tf.Tensor]
 """Map positions z [C, d] to log densities [C]."""
-
-
-class Trace(NamedTuple):
-    """What is recorded of each kept iteration; leading axes [S, C], of ``gradients`` [S]."""
-
-    position: tf.Tensor  # z, [S, C, d]
-    log_density: tf.Tensor  # of the position
-    accepted: tf.Tensor  # probability of acceptance of the last proposal
-    energy: tf.Tensor  # at the start of the last trajectory: log density and momentum
-    divergent: tf.Tensor  # trajectories since the last kept one that left the energy's surface
-    gradients: tf.Tensor  # leapfrog steps since the last kept iteration
 
 
 class Results(NamedTuple):
@@ -66,10 +50,17 @@ class Counting:
 
     The random numbers of an iteration depend on the seed and its number alone: in how many calls a chain is
     run, and how far, changes none of its draws.
+
+    Parameters
+    ----------
+    randomness
+        See there.
+    among
+        Which of all chains these are, whose random numbers they then have; by default all.
     """
 
-    def __init__(self, randomness: Randomness) -> None:
-        self._randomness = randomness
+    def __init__(self, randomness: Randomness, among: philox.Among | None = None) -> None:
+        self._randomness, self._among = randomness, among
 
     def begin(self, z: tf.Tensor) -> Results:
         """Return the results of an iteration that has not happened."""
@@ -109,9 +100,14 @@ class RandomLengthHMC(Counting):
     """
 
     def __init__(
-        self, target: LogDensity, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness
+        self,
+        target: LogDensity,
+        steps: tf.Tensor,
+        longest: tf.Tensor,
+        randomness: Randomness,
+        among: philox.Among | None = None,
     ) -> None:
-        super().__init__(randomness)
+        super().__init__(randomness, among)
         self._target, self._step, self._longest = target, steps[0], longest
 
     def begin(self, z: tf.Tensor) -> Results:
@@ -122,7 +118,7 @@ class RandomLengthHMC(Counting):
         """Do one iteration; its random numbers are those of its number."""
         for_length, for_move = philox.split(self.seed(previous))
         steps = draw_length(for_length, self._longest)
-        moved = hamiltonian(self._target, z, previous.inner, self._step, steps, for_move)
+        moved = hamiltonian(self._target, z, previous.inner, self._step, steps, for_move, self._among)
         return moved.position, moved.results(previous, steps, moved.state)
 
 
@@ -154,7 +150,13 @@ class Moved(NamedTuple):
 
 
 def hamiltonian(
-    target: LogDensity, z: tf.Tensor, state: State, step: tf.Tensor, steps: tf.Tensor, seed: tf.Tensor
+    target: LogDensity,
+    z: tf.Tensor,
+    state: State,
+    step: tf.Tensor,
+    steps: tf.Tensor,
+    seed: tf.Tensor,
+    among: philox.Among | None = None,
 ) -> Moved:
     """Move chains along trajectories from random momenta, and accept or reject where they end (Neal 2011).
 
@@ -166,11 +168,11 @@ def hamiltonian(
         Where the chains are.
     step, steps
         ε and the number of leapfrog steps, at least 1.
-    seed
-        Of the momenta and the choices.
+    seed, among
+        Of the momenta and the choices, and of which chains.
     """
     for_momentum, for_choice = philox.split(seed)
-    momentum = philox.normal(tf.shape(z), for_momentum, z.dtype)
+    momentum = philox.normal(tf.shape(z), for_momentum, z.dtype, among)
     # Between positions the momentum is half a step ahead.
     _, position, ahead, end = tf.while_loop(
         lambda k, *_: k < steps,
@@ -181,7 +183,7 @@ def hamiltonian(
     energy = _kinetic(momentum) - state.log_density
     log_ratio = energy - (_kinetic(last) - end.log_density)
     log_ratio = tf.where(tf.math.is_nan(log_ratio), tf.constant(-np.inf, z.dtype), log_ratio)
-    taken = tf.math.log(philox.uniform(tf.shape(log_ratio), for_choice, z.dtype)) < log_ratio
+    taken = tf.math.log(philox.uniform(tf.shape(log_ratio), for_choice, z.dtype, among)) < log_ratio
     chosen = State(
         tf.where(taken, end.log_density, state.log_density),
         tf.where(taken[:, None], end.gradient, state.gradient),
@@ -208,7 +210,8 @@ class CountingNUTS(Counting):
         self, target: LogDensity, steps: tf.Tensor, longest: tf.Tensor, randomness: Randomness
     ) -> None:
         super().__init__(randomness)
-        self._inner = tfp.mcmc.NoUTurnSampler(target, steps[0], max_tree_depth=MAX_TREE_DEPTH)
+        self._step = steps[0]
+        self._inner = tfp.mcmc.NoUTurnSampler(target, self._step, max_tree_depth=MAX_TREE_DEPTH)
 
     def begin(self, z: tf.Tensor) -> Results:
         """Return the results of an iteration that has not happened."""
@@ -216,7 +219,8 @@ class CountingNUTS(Counting):
 
     def one_step(self, z: tf.Tensor, previous: Results) -> tuple[tf.Tensor, Results]:
         """Do one iteration; its random numbers are those of its number."""
-        new, inner = self._inner.one_step(z, previous.inner, seed=self.seed(previous))
+        before = previous.inner._replace(step_size=self._step)  # it may have moved
+        new, inner = self._inner.one_step(z, before, seed=self.seed(previous))
         return new, Results(
             inner,
             inner.target_log_prob,
@@ -226,110 +230,3 @@ class CountingNUTS(Counting):
             previous.gradients + tf.reduce_max(inner.leapfrogs_taken),
             previous.iteration + 1,
         )
-
-
-class Iterations:
-    """Chains of a kernel on a target, as one function to compile."""
-
-    def __init__(self, target: Any, kernel: Callable[..., Counting]) -> None:
-        self._target, self._kernel = target, kernel
-
-    def run(
-        self,
-        z: tf.Tensor,
-        steps: tf.Tensor,
-        longest: tf.Tensor,
-        randomness: Randomness,
-        num_kept: tf.Tensor,
-        thin: tf.Tensor,
-        room: int | None = None,
-    ) -> Trace:
-        """Run chains from z [C, d]; see `call`. The trace has ``room`` rows, by default ``num_kept``."""
-        kernel = self._kernel(self._target, steps, longest, randomness)
-        begin = kernel.begin(z)
-        rows = num_kept if room is None else room
-        kept = tuple(tf.TensorArray(part.dtype, rows, element_shape=part.shape) for part in (z, *begin[1:-1]))
-
-        def iteration(k: tf.Tensor, z: tf.Tensor, results: Results, kept: Any) -> Any:
-            z, results = kernel.one_step(z, results)
-            at = k // thin  # of the iterations for a draw the last one stays
-            kept = tuple(array.write(at, part) for array, part in zip(kept, (z, *results[1:-1]), strict=True))
-            return k + 1, z, results, kept
-
-        *_, kept = tf.while_loop(lambda k, *_: k < num_kept * thin, iteration, (0, z, begin, kept))
-        positions, log_density, accepted, energy, divergent, gradients = (array.stack() for array in kept)
-        per_kept = [tf.concat([part[:1], part[1:] - part[:-1]], axis=0) for part in (divergent, gradients)]
-        return Trace(positions, log_density, accepted, energy, *per_kept)
-
-    def block(
-        self,
-        z: tf.Tensor,
-        steps: tf.Tensor,
-        longest: tf.Tensor,
-        randomness: Randomness,
-        num_kept: tf.Tensor,
-        thin: tf.Tensor,
-    ) -> Trace:
-        """Keep at most `BLOCK` draws; see `run`."""
-        return self.run(z, steps, longest, randomness, num_kept, thin, BLOCK)
-
-
-Run = Callable[..., Trace]
-
-
-def runner(
-    target: Any, kernel: Callable[..., Counting] = RandomLengthHMC, jit_compile: bool | None = None
-) -> Run:
-    """Return what runs chains in compiled functions, for the target that the kernel takes; see `call`."""
-    iterations, jit = Iterations(target, kernel), resolve_jit(jit_compile)
-    compiled = Compiled(iterations, jit)
-    if not jit:
-        return functools.partial(compiled, iterations.run)
-
-    def in_blocks(
-        z: tf.Tensor, steps: Any, longest: Any, randomness: Randomness, num_kept: int, thin: int
-    ) -> Trace:
-        parts = []
-        for done in range(0, num_kept, BLOCK):
-            at = randomness._replace(first=randomness.first + done * thin)
-            number = min(BLOCK, num_kept - done)
-            block = compiled(iterations.block, z, steps, longest, at, number, thin)
-            parts.append(Trace(*(part[:number] for part in block)))
-            z = parts[-1].position[-1]
-        return Trace(*(tf.concat(part, axis=0) for part in zip(*parts, strict=True)))
-
-    return in_blocks
-
-
-def call(
-    run: Run,
-    z: tf.Tensor,
-    setting: Setting,
-    seed: Sequence[int],
-    number: int,
-    thin: int = 1,
-    first: int = 0,
-) -> tuple[tf.Tensor, Trace]:
-    """Run chains by what `runner` returned, and return their last positions and what they kept.
-
-    The same arguments give the same result bit by bit, and so does any division into several calls.
-
-    Parameters
-    ----------
-    run
-        Of `runner`.
-    z
-        Where the chains are, [C, d].
-    setting
-        The sampler's parameters.
-    seed
-        Two integers.
-    number, thin
-        Draws to keep, and iterations for each.
-    first
-        Draws that have been kept before, with this seed.
-    """
-    steps = tf.constant([setting.step_size, setting.walk], z.dtype)
-    randomness = Randomness(tf.constant(seed), tf.constant(first * thin))
-    trace = run(z, steps, setting.max_leapfrogs, randomness, number, thin)
-    return trace.position[-1], trace

@@ -7,11 +7,22 @@ floating-point numbers of the same bits. The integers of Philox agree, so all dr
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 _PHILOX = "philox"  # Salmon et al. (2011)
+
+
+class Among(NamedTuple):
+    """Some rows of more, which all have the draws of the whole."""
+
+    rows: tf.Tensor  # their numbers, [n]
+    number: int  # of all
+
+    def all(self, shape: tf.Tensor) -> tf.Tensor:
+        """Return the shape of all rows."""
+        return tf.concat([[self.number], shape[1:]], axis=0)
 
 
 def split(seed: tf.Tensor, number: int = 2) -> list[tf.Tensor]:
@@ -24,16 +35,18 @@ def fold_in(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     return tf.random.fold_in(seed, number, alg=_PHILOX)
 
 
-def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType, among: Among | None = None) -> tf.Tensor:
     """Return draws that are uniform on [0, 1), of 53 bits, or 24 in single precision."""
+    if among is not None:
+        return tf.gather(uniform(among.all(shape), seed, dtype), among.rows)
     integer, width, kept = (tf.uint64, 64, 53) if dtype == tf.float64 else (tf.uint32, 32, 24)
     bits = tf.random.stateless_uniform(shape, seed, None, None, integer, alg=_PHILOX)
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(width - kept, integer)), dtype) * 0.5**kept
 
 
-def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType, among: Among | None = None) -> tf.Tensor:
     """Return draws from N(0, 1) (Box & Muller 1958); they agree to rounding."""
-    radius, angle = (uniform(shape, part, dtype) for part in split(seed))
+    radius, angle = (uniform(shape, part, dtype, among) for part in split(seed))
     return tf.sqrt(-2.0 * tf.math.log1p(-radius)) * tf.cos(2.0 * math.pi * angle)
 
 

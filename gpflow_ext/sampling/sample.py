@@ -24,7 +24,7 @@ from gpflow_ext._version import __version__
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.data.held import follow
 from gpflow_ext.persistence.checkpoint import Checkpoints
-from gpflow_ext.sampling import hmc, philox
+from gpflow_ext.sampling import iterations, philox
 from gpflow_ext.sampling.adaptation import Start
 from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
@@ -36,8 +36,11 @@ from gpflow_ext.sampling.target import Target, coordinates
 from gpflow_ext.sampling.tuners import KERNELS, Tuner, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.scale import scale_failure
+
+_OF_ALL_CHAINS = ("dual_averaging", "chees", "nuts")  # tuners that adapt in each iteration
 
 
 def sample(
@@ -56,6 +59,7 @@ def sample(
     progress: bool | None = None,
     seed: int = 0,
     jit_compile: bool | None = None,
+    strategy: tf.distribute.Strategy | None = None,
     check: bool = True,
 ) -> Draws:
     """Draw from the posterior of a model's trainable parameters by Hamiltonian Monte Carlo.
@@ -110,7 +114,11 @@ def sample(
         Seed of all random numbers.
     jit_compile
         XLA, in one compilation whatever the number of draws; ``None`` means on GPU and TPU only. The random
-        numbers are the same, but for the no-U-turn sampler; rounding parts the chains in time.
+        numbers are the same, except for the no-U-turn sampler; rounding parts the chains in time.
+    strategy
+        A ``tf.distribute.MirroredStrategy``: each of its devices has its share of the chains, which draw what
+        they draw on one device, up to rounding. The model may be built in its scope or outside. For
+        ``"bayesopt"``, ``"gibbs"`` and a `Setting`, without XLA.
     check
         Diagnose the draws and warn loudly where a gate is failed; see `Draws.check`.
 
@@ -124,7 +132,8 @@ def sample(
         For a trainable parameter without a prior, an unknown tuner, wrong options of it, coordinates that do
         not fit the model or the sampler, all before any work is done; or for a checkpoint of another run.
     NotImplementedError
-        For a `GPRNTensor` with the tensor posterior.
+        For a `GPRNTensor` with the tensor posterior; for a ``strategy`` with XLA, several machines, or
+        another tuner than it is for.
 
     Warns
     -----
@@ -139,6 +148,7 @@ def sample(
         )
     follow(model)
     tuned = tuner_from(tuner, tuning, num_chains)
+    shards = None if strategy is None else _shards(strategy, num_chains, tuned, jit_compile)
     sampled = sampleable(model)
     where = _checked(sampled, precondition, tuned)
     tuned = tuned.within(where.scaled)
@@ -163,7 +173,7 @@ def sample(
     if held and (failure := scale_failure(model)) is not None:
         warnings.warn(failure, stacklevel=2)
     target, start = where.place(sampled)
-    run, own = _runner(sampled, target, tuned, jit_compile)
+    run, own = _runner(sampled, target, tuned, jit_compile, shards)
     if not resumed:
         z = start(philox.normal(chains.now.shape, [seed, 0], chains.now.dtype))
         chains.begin(tuned.tune(Start(run, z, seed, target, own), progress))
@@ -198,13 +208,33 @@ def _checked(sampled: Sampleable, precondition: Coordinates | str | None, tuner:
     return coordinates_from(precondition, sampled, tuner.kind)
 
 
+def _shards(
+    strategy: tf.distribute.Strategy, num_chains: int, tuner: Tuner, jit_compile: bool | None
+) -> Shards:
+    """Return the chains sharded over the devices of a strategy."""
+    if tf.distribute.has_strategy():
+        raise ValueError("Call `sample` outside of `strategy.scope()`: only the model may be built there.")
+    if jit_compile:
+        raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
+    if tuner.name in _OF_ALL_CHAINS:
+        raise NotImplementedError(
+            f"The tuner {tuner.name!r} adapts to all chains in each iteration, which are on several devices "
+            'with `strategy`: tune by "bayesopt", or on one device, and give the `Setting` it finds.'
+        )
+    shards = Shards(strategy, num_chains)
+    if shards.num_processes > 1:
+        raise NotImplementedError("Chains are on the devices of one machine: give a MirroredStrategy.")
+    return shards
+
+
 def _runner(
-    sampled: Sampleable, target: Target, tuner: Tuner, jit_compile: bool | None
-) -> tuple[hmc.Run, int]:
+    sampled: Sampleable, target: Target, tuner: Tuner, jit_compile: bool | None, shards: Shards | None
+) -> tuple[iterations.Run, int]:
     """Return what runs the chains, and of Gibbs sampling the number of coordinates that come first."""
     steps = sampled.in_two_steps() if tuner.kind == "gibbs" else None
     density = target if steps is None else Blocks(target, steps)
-    return hmc.runner(density, KERNELS[tuner.kind], jit_compile), 0 if steps is None else steps.size
+    run = iterations.runner(density, KERNELS[tuner.kind], jit_compile, shards)
+    return run, 0 if steps is None else steps.size
 
 
 class Named:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.stats import norm, qmc
@@ -172,8 +173,10 @@ class BayesianOptimizer:
         return (raw - self._low) / np.maximum(self._high - self._low, 1e-12)
 
 
-def reward(positions: Array, first: Array, max_leapfrogs: int, penalty: float = 0.5) -> tuple[float, float]:
+def reward(positions: Any, first: Any, max_leapfrogs: int, penalty: float = 0.5) -> tuple[float, float]:
     """Return log(1 + ESJD/L_max^penalty) and the ESJD of chains, squared jumps averaged over all of them.
+
+    The positions stay on their device, and one number is read.
 
     Parameters
     ----------
@@ -186,6 +189,6 @@ def reward(positions: Array, first: Array, max_leapfrogs: int, penalty: float = 
     penalty
         Half in the paper; 1 counts a gradient as what it costs, which suits where few coordinates are slow.
     """
-    path = np.concatenate([first[None], positions], axis=0)
-    jump = float((np.diff(path, axis=0) ** 2).sum(-1).mean())
+    path = tf.concat([first[None], positions], axis=0)
+    jump = float(tf.reduce_mean(tf.reduce_sum(tf.square(path[1:] - path[:-1]), axis=-1)))
     return (math.log1p(jump / max_leapfrogs**penalty) if math.isfinite(jump) else 0.0), jump

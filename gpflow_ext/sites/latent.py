@@ -64,6 +64,11 @@ def num_outputs(kernel: Kernel) -> int | None:
     return int(kernel.num_latent_gps if W is None else W.shape[0])
 
 
+def num_functions(prior: Functions) -> int:
+    """Return the number of latent functions, S of those g that outputs f = Wg mix."""
+    return prior.num_latent_gps if mixing(prior.kernel) is None else len(kernels(prior.kernel))
+
+
 def mean(prior: Functions, X: tf.Tensor) -> tf.Tensor:
     """Return the prior mean at X [N, D], as [N, L]."""
     found = tf.broadcast_to(prior.mean_function(X), [tf.shape(X)[0], prior.num_latent_gps])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import gpflow
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
@@ -12,24 +11,9 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, Precompute
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import chunked, markov_prior
-from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.sites.markov import Markov
+from gpflow_ext.sites.posterior import SiteConditioned
 from gpflow_ext.sites.state_space import DTYPE
-
-
-class SiteConditioned(Protocol):
-    """What the posterior reads from its model."""
-
-    kernel: gpflow.kernels.Kernel
-    mean_function: gpflow.functions.MeanFunction
-    data: tuple[tf.Tensor, ...]
-
-    @property
-    def latent_sites(self) -> Sites:
-        """One site to a datum and latent function, [N, L]."""
-
-    def prior(self) -> Markov:
-        """Return the prior at the training inputs."""
 
 
 class MarkovPosterior(TakesNumbers, AbstractPosterior):
@@ -43,7 +27,9 @@ class MarkovPosterior(TakesNumbers, AbstractPosterior):
     O(log N + d³) for a time, whatever the number of data. ``update_cache`` reads the model again.
     """
 
-    def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
+    def __init__(
+        self, model: SiteConditioned[Markov], precompute_cache: PrecomputeCacheType | str | None
+    ) -> None:
         super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))

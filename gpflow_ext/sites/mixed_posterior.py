@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import gpflow
+import numpy as np
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 
+from gpflow_ext.functions.randomness import Numbers
+from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.sites import coupled, latent, sparse_prior
 from gpflow_ext.sites.posterior import DenseSitePosterior
@@ -16,11 +20,26 @@ from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
 class MixedDensePosterior(DenseSitePosterior):
     """See `DenseSitePosterior`; α is [N, P] and Qinv [1, NP, NP]."""
 
+    def _jitter(self) -> float | None:
+        return 0.0  # the outputs have it
+
+    def _values(self, prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+        outputs = tf.einsum("pl,lns->pns", latent.mixing(self.kernel), prior)
+        return outputs + np.sqrt(gpflow.default_jitter()) * numbers.normal(tf.shape(outputs))
+
+    def _apply(self, Qinv: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+        P, N, S = batched.sizes(seen)
+        flat = tf.reshape(tf.transpose(seen, [1, 0, 2]), [-1, S])  # output by output within each datum
+        return tf.transpose(tf.reshape(tf.matmul(Qinv[0], flat), [N, P, S]), [1, 0, 2])
+
+    def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
+        return tf.einsum("pl,pns->lns", latent.mixing(self.kernel), alpha)
+
     @inherit_check_shapes
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv, X = cache
+        alpha, Qinv, X, _ = cache
         rows, W = Rows(Xnew), tf.convert_to_tensor(latent.mixing(self.kernel))
         cross = coupled.mixed_blocks(W, latent.cross(self.kernel, X, rows.flat))[0]  # [NP, RP]
         flags = full_cov, full_output_cov

@@ -2,56 +2,111 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import gpflow
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.paths import Given
+from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
 
+P = TypeVar("P", covariant=True)
 
-class SiteConditioned(Protocol):
-    """What the posterior reads from its model."""
+
+class SiteConditioned(Protocol[P]):
+    """What a posterior reads from its model, whose prior is a ``P``."""
 
     kernel: gpflow.kernels.Kernel
     mean_function: gpflow.functions.MeanFunction
     data: tuple[tf.Tensor, ...]
+    num_latent_gps: int
 
     @property
     def latent_sites(self) -> Sites:
         """One site to a datum and latent function, [N, L]."""
 
-    def prior(self) -> Prior:
+    def prior(self) -> P:
         """Return the prior at the training inputs."""
 
 
-class DenseSitePosterior(TakesNumbers, AbstractPosterior):
-    """GPflow's cached posterior, its cache (α, Qinv, X) computed from the sites without factorising K.
+class DenseSitePosterior(SamplesFunctions, TakesNumbers, AbstractPosterior):
+    """GPflow's cached posterior, its cache (α, Qinv, X, Λ) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
     μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs. ``update_cache`` reads the
     model again, so the object follows a model that is trained further or has got other data.
     """
 
-    def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
+    def __init__(
+        self, model: SiteConditioned[Prior], precompute_cache: PrecomputeCacheType | str | None
+    ) -> None:
         super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
 
-    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
         own = getattr(factor, "reduction", None)
-        return alpha, _reduction(factor, current.prec) if own is None else own(), X
+        Qinv = _reduction(factor, current.prec) if own is None else own()
+        return alpha, Qinv, X, current.prec
+
+    def functions(self) -> Given:
+        """See `SamplesFunctions`.
+
+        α̃ = (I + ΛK)⁻¹(ν − Λf̃ − Λ^½ξ) = α − Qinv(f̃ + Λ^-½ξ) for the prior draw f̃ at the data, where a site
+        of precision zero has no column in Qinv.
+        """
+        alpha, Qinv, X, prec = self.cache or self._parts()
+        prec = tf.transpose(prec)[..., None]  # [L, N, 1]
+        scale = tf.math.divide_no_nan(tf.ones_like(prec), tf.sqrt(prec))
+
+        def condition(prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+            seen = self._values(prior, numbers)
+            seen += scale * numbers.normal(tf.shape(seen))
+            return self._weights(tf.transpose(alpha)[..., None] - self._apply(Qinv, seen))
+
+        return Given(
+            kernels=latent.kernels(self.kernel),
+            points=(tf.convert_to_tensor(X),),
+            mean_function=self._model.mean_function,
+            num_latent=latent.num_functions(self._model),
+            condition=condition,
+            mixing=latent.mixing(self.kernel),
+            jitter=self._jitter(),
+        )
+
+    def _jitter(self) -> float | None:
+        """Return what the latent functions have at the data; ``None`` is GPflow's jitter."""
+        return None
+
+    def _values(self, prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+        """Return what sites see of latent functions [L, N, S]."""
+        return prior
+
+    def _apply(self, Qinv: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+        """Return Qinv times columns [L, N, S]."""
+        return tf.matmul(Qinv, seen)
+
+    def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
+        """Return α of the latent functions for that of what sites see."""
+        return alpha
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        axes = (True, False), (False, True, True), (True, False)  # which are as many as the data
+        axes = (
+            (True, False),
+            (False, True, True),
+            (True, False),
+            (True, False),
+        )  # which are as many as the data
         return tuple(map(PrecomputedValue, linalg.finite(self._parts(), self._model), axes))
 
     @inherit_check_shapes
@@ -65,7 +120,7 @@ class DenseSitePosterior(TakesNumbers, AbstractPosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv, X = cache  # [N, L], [L, N, N], [N, D]
+        alpha, Qinv, X, _ = cache  # [N, L], [L, N, N], [N, D]
         rows = Rows(Xnew)
         cross = latent.cross(self.kernel, X, rows.flat)  # [1 or L, N, R]
         explained = Qinv @ cross  # [L, N, R]

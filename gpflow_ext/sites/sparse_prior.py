@@ -39,8 +39,8 @@ def no_message(prior: SparsePrior, gram: tf.Tensor) -> Message:
 def project(prior: SparsePrior, X: tf.Tensor, chol: tf.Tensor | None = None) -> Projection | Coupled:
     """Return the prior at X [N, D]. O(M³ + NM²); with the Cholesky factor of K_uu at hand O(NM²).
 
-    The gradient is the same with ``chol`` [1 or L, M, M], but for that of ``Projection.chol``, which is then
-    zero.
+    The gradient is the same with ``chol`` [1 or L, M, M], apart from that of ``Projection.chol``, which is
+    then zero.
     """
     if latent.mixing(prior.kernel) is None:
         return project_independent(prior, X, chol)

@@ -13,6 +13,9 @@ from gpflow.base import MeanAndVariance
 from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.paths import Given, points_of
+from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg, triangular
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import Whitened, latent, products, sparse_prior
@@ -41,7 +44,7 @@ class SiteConditioned(Model, Protocol):
         """Return the Cholesky factor L [1 or K, M, M] of K_uu, and q(v)."""
 
 
-class TriangularPosterior(TakesNumbers, posteriors.AbstractPosterior, abc.ABC):
+class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPosterior, abc.ABC):
     """Predictions of u = Lv, q(v_k) = N(m_k, S_k), from the cache (L, m, a triangular factor of each S_k).
 
         mean μ* + Aᵀm_k,    covariance K_** − AᵀA + AᵀS_kA,    A = L⁻¹K_u*
@@ -69,6 +72,35 @@ class TriangularPosterior(TakesNumbers, posteriors.AbstractPosterior, abc.ABC):
     @abc.abstractmethod
     def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
         """Return diag(AᵀS_kA), [N, K]."""
+
+    @abc.abstractmethod
+    def _spread(self, factor: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        """Return columns with the covariances S_k for standard normal ones, [K, M, S]."""
+
+    def functions(self) -> Given:
+        """See `SamplesFunctions`.
+
+        α = L⁻ᵀ(v − L⁻¹f̃) for v ~ q(v) and the prior draw f̃ at the inducing points.
+        """
+        chol, q_mu, factor = self.cache or self._parts()
+        model = self._model
+
+        def condition(prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+            L, M, S = batched.sizes(prior)
+            flat = tf.reshape(prior, [tf.shape(factor)[0], -1, S])  # in a line, where outputs are mixed
+            v = tf.transpose(q_mu)[..., None] + self._spread(factor, numbers.normal(tf.shape(flat)))
+            alpha = tf.linalg.triangular_solve(chol, v - tf.linalg.triangular_solve(chol, flat), adjoint=True)
+            return tf.reshape(alpha, [L, M, S])
+
+        points = points_of(type(model).__name__, *latent.sets(model.inducing_variable))
+        return Given(
+            kernels=latent.kernels(model.kernel),
+            points=points,
+            mean_function=model.mean_function,
+            num_latent=latent.num_functions(model),
+            condition=condition,
+            mixing=latent.mixing(model.kernel),
+        )
 
     def _precompute(self) -> tuple[posteriors.PrecomputedValue, ...]:
         parts = linalg.finite(self._parts(), self._model)
@@ -115,6 +147,9 @@ class WhitenedPosterior(TriangularPosterior):
     def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
         return triangular.squared_norms(factor, A)
 
+    def _spread(self, factor: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(factor, noise)
+
 
 class SparseSitePosterior(TriangularPosterior):
     """With the factors R_k of S_k⁻¹ = R_kR_kᵀ that Gaussian sites give."""
@@ -131,3 +166,6 @@ class SparseSitePosterior(TriangularPosterior):
 
     def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
         return tf.transpose(tf.reduce_sum(self._seen(factor, A) ** 2, axis=1))
+
+    def _spread(self, factor: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        return tf.linalg.triangular_solve(factor, noise, adjoint=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpflow.models import SVGP, BayesianModel
 
+from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import decaying, per_call, reader, several, step_lengths
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
@@ -38,6 +39,8 @@ class GPflowOptions:
         A tf_keras optimiser that moves everything, as in the recipe "adam".
     starts
         Starting points of L-BFGS on all data; see `training.site_recipe.SiteOptions`.
+    start
+        ``"labels"``: q of a whitened ``SVGP`` starts from regression on the labels, see `svgp.labels`.
     steps_per_call
         Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
         `training.gradient_descent.GradientOptions`. ``decay_steps`` counts minibatches.
@@ -47,6 +50,7 @@ class GPflowOptions:
     decay_steps: int | None = 1000
     optimizer: Any = None
     starts: int | None = None
+    start: str | None = None
     steps_per_call: int = 1
 
     def __post_init__(self) -> None:
@@ -70,8 +74,10 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     if options.optimizer is not None:
         return _adam(model, run, options, options.optimizer)
     arrays, batches = training_data(model, run.data, options.minibatch_size, run.seed)
+    started = start_as_asked(model, arrays, options.start, run.seed)
     if batches is not None:
-        return _on_minibatches(model, run, options, arrays, batches)
+        plan = _on_minibatches(model, run, options, arrays, batches)
+        return dataclasses.replace(plan, settings={**plan.settings, **started})
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
     if arrays is not None and _is_whitened(model, num_data):
         return whole_data_plan(WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts)

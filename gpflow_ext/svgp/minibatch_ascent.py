@@ -82,7 +82,7 @@ class MinibatchAscent(tf.Module):
         return moved if self._per_call == 1 else [*moved, *self._updates.of_q]
 
     def start(self) -> Progress:
-        """See `Solver`: the natural parameters are taken from q anew."""
+        """See `Solver`: the natural parameters are taken from q again."""
         if self._gamma is not None:
             self._compiled(self._updates.start)
         return Progress(math.nan)

@@ -19,6 +19,7 @@ from gpflow_ext.data import checks
 from gpflow_ext.data.rows import CHUNK
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.early_stopping import EarlyStopping
+from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.model import SVGPRobustMax
 from gpflow_ext.svgp.natural_gradient import Minibatch
@@ -42,7 +43,7 @@ class RobustMaxOptions:
     """Options of the recipe "robust_max".
 
     On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
-    a ``strategy`` and all options but ``starts`` ask for first-order steps.
+    a ``strategy`` and all options but ``starts`` and ``start`` ask for first-order steps.
 
     Attributes
     ----------
@@ -69,6 +70,9 @@ class RobustMaxOptions:
         Evaluations without improvement after which training stops; ``None`` trains to the last step.
     starts
         Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
+    start
+        ``"labels"`` starts q from one pass of regression on the labels, see `svgp.labels`; ``None`` from the
+        model's own.
     steps_per_call
         Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
         `training.gradient_descent.GradientOptions`. ``decay_steps``, ``hold`` and ``validate_every`` count
@@ -85,6 +89,7 @@ class RobustMaxOptions:
     validate_every: int = 200
     patience: int | None = 10
     starts: int | None = None
+    start: str | None = None
     steps_per_call: int = 1
 
     def __post_init__(self) -> None:
@@ -105,7 +110,7 @@ class RobustMaxOptions:
     @property
     def by_first_order(self) -> bool:
         """Whether an option asks for first-order steps."""
-        return dataclasses.replace(self, starts=None) != RobustMaxOptions()
+        return dataclasses.replace(self, starts=None, start=None) != RobustMaxOptions()
 
 
 @recipe("robust_max", RobustMaxOptions, distributes=True)
@@ -131,11 +136,12 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     if gamma is not None and not all(variable.trainable for variable in q):
         raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
     named = {variable.ref() for variable in q}
+    started = start_as_asked(model, arrays, options.start, run.seed)
     if arrays is not None and run.strategy is None and not options.by_first_order:
         return whole_data_plan(model, model, arrays, run, "robust_max", options.starts)
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
-    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size}
+    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size, **started}
     rate = decaying(_RATE if options.rate is None else options.rate, decay_steps, hold)
     optimizer = built(options.optimizer, moved, rate, parameters=model.trainable_parameters)
     shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)

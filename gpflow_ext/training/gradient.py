@@ -16,7 +16,7 @@ from gpflow_ext.training.solver import Steps
 class Minibatches(tf.Module):
     """An endless iterator over shuffled minibatches (X [B, D], Y [B, P]).
 
-    The data are shuffled anew in each pass, which depends on the seed alone; the last, smaller batch of a
+    The data are shuffled again in each pass, which depends on the seed alone; the last, smaller batch of a
     pass is filled up from the next pass. It can be checkpointed at the cost of N indices.
 
     Parameters

@@ -28,7 +28,7 @@ MEMORY = (
 )  # least and most pairs of steps and changes of the gradient; between them as many as coordinates
 FEW, FLAT = 20, 1e-6  # coordinates, and the relative gain of a step that is none where there are more
 MANY, VALLEY = 100, 3e-5  # the same where the kernel moves with so many inducing inputs
-LONGEST, LARGEST = 10_000, 2**22  # evaluations and numbers in a record, after which a run begins anew
+LONGEST, LARGEST = 10_000, 2**22  # evaluations and numbers in a record, after which a run starts again
 MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their number
 
 _SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
@@ -111,7 +111,7 @@ class Run(tf.Module):
     Between two parts the search waits; see `training.search`. It is a function of the values that it has
     asked for: where none waits, as in a new process, another repeats the run from the record of its
     evaluations and goes on from there. So a checkpoint that holds the record resumes exactly. Where the
-    record is long the run begins anew from its best point, without its memory.
+    record is long the run starts again from its best point, without its memory.
 
     It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
     moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
@@ -247,7 +247,7 @@ class Run(tf.Module):
 
 
 class _Guarded:
-    """A loss for L-BFGS whose line search comes back by steps from where the loss is not finite, or too far.
+    """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
 
     Too far is where a coordinate has moved by more than ``leap`` from the present iterate. There the loss is
     as far above the present iterate as the tangent is below, with the opposite gradient: cubic interpolation

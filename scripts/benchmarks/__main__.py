@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import _cli
 from ..shared import report
-from . import summary
+from . import pictures, summary
 
 EPILOG = """\
 examples
@@ -27,6 +27,8 @@ examples
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
   python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
   python -m scripts.benchmarks vecchia --threads 1       counts and binary data in the plane, needs no data
+  python -m scripts.benchmarks functions                 functions drawn from a posterior, needs no data
+  python -m scripts.benchmarks convolution               convolutional kernels, needs no data
   python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
@@ -68,6 +70,10 @@ peer_gpboost.py.
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches.
 
+convolution: the sums over patches of --sizes images in a step, beside GPflow's convolutional kernel.
+
+functions: --sizes inputs of a hundred functions drawn from a posterior, beside GPflow's joint draw of 3,000.
+
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
 
 server: --sizes rows in one call of an exported VGPKMM, time and memory; clients of scripts/serve.py.
@@ -91,6 +97,8 @@ SIZES = {
     "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
     "vecchia": (300, (5000, 20_000)),
     "dual": (0, ()),
+    "functions": (3000, (10**6,)),
+    "convolution": (2, (100,)),
 }
 
 
@@ -165,6 +173,7 @@ def main() -> None:
         report.write(options.out, text)
         report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
         summary.write(options.out.parent)
+        pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
         print(text)
         print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 

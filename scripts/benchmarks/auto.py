@@ -18,6 +18,7 @@ EPILOG = """\
 examples
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --threads 1                  one split of each table
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --splits 3 --rows 1000 --budget 60
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --models auto estimator --again   these two, after a change
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --page                       the page alone, from the journal
 
 One line for each table, split and contender goes to the .jsonl beside the page as it is measured, and a rerun skips
@@ -35,12 +36,20 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     new.add_argument("--tables", nargs="+", metavar="NAME", help="some of them (default: all of one output)")
+    new.add_argument(
+        "--models", nargs="+", metavar="NAME", help="auto, estimator, linear, ... (default: all)"
+    )
     new.add_argument("--splits", type=int, default=1, metavar="K", help="of each table (default: 1)")
     new.add_argument(
         "--rows", type=int, default=300, metavar="N", help="training rows at most (default: 300)"
     )
-    new.add_argument("--budget", type=float, default=10.0, metavar="S", help="seconds of auto (default: 10)")
+    new.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds of auto (default: 60)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--again",
+        action="store_true",
+        help="measure anew what another commit has measured; the new records replace the old",
+    )
     new.add_argument("--page", action="store_true", help="measure nothing, write the page")
     new.add_argument(
         "--out",
@@ -63,6 +72,8 @@ def run(options: argparse.Namespace, journal: Any) -> None:
                 continue
             where = {"table": table, "split": split, "rows": len(part.X), "task": part.task}
             for name, measure in contenders(part, options.budget).items():
+                if options.models and name not in options.models:
+                    continue
                 journal.once({**where, "model": name}, functools.partial(guarded, measure))
             print(f"{table}, split {split}: done", flush=True)
 
@@ -205,6 +216,7 @@ def main() -> None:
         raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
     journal = Journal(options.out.with_suffix(".jsonl"))
     journal.heading = {"environment": report.environment(options.threads)}
+    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         run(options, journal)
     report.write(options.out, text(journal.records))

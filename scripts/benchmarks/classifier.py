@@ -26,6 +26,11 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument("--splits", type=int, default=2, metavar="K", help="of the noisy tables (default: 2)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--again",
+        action="store_true",
+        help="measure anew what another commit has measured; the new records replace the old",
+    )
     new.add_argument("--page", action="store_true", help="measure nothing, write the page")
     new.add_argument(
         "--out",
@@ -157,6 +162,7 @@ def main() -> None:
 
     journal = Journal(options.out.with_suffix(".jsonl"))
     journal.heading = {"environment": report.environment(options.threads)}
+    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ EPILOG = """\
 examples
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --threads 1 --splits 10    everything, hours
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --tables sonar iris --rows 300 --out runs/defaults.md
+  GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --models SparseEP --again  one model, after a change
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --page                     the page alone, from the journal
 
 One line for each table, split and model goes to the .jsonl beside the page as it is measured, and a rerun skips what is
@@ -49,6 +50,11 @@ def arguments() -> argparse.ArgumentParser:
         help="seconds after which no further random start begins, and GPflow's optimiser ends (default: 120)",
     )
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--again",
+        action="store_true",
+        help="measure anew what another commit has measured; the new records replace the old",
+    )
     new.add_argument("--page", action="store_true", help="measure nothing, write the page")
     new.add_argument(
         "--out",
@@ -110,16 +116,18 @@ def main() -> None:
     options = arguments().parse_args()
     report.set_threads(options.threads)
     from ..shared.journal import Journal
-    from . import defaults_page
+    from . import defaults_page, pictures
 
     if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
         raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
     begin = time.perf_counter()
     journal = Journal(options.out.with_suffix(".jsonl"))
     journal.heading = {"environment": report.environment(options.threads)}
+    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         run(options, journal)
     report.write(options.out, defaults_page.text(journal.records))
+    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
     print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 
 

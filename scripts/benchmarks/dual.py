@@ -36,8 +36,8 @@ Train = Callable[[Any, Data, Any, int, After], None]
 """Train on data from inducing points by minibatches of a seed, and call after each step."""
 
 TEXT = """\
-M = {inducing}, minibatches of {batch}, the same of each seed for all but SparseEP, a squared exponential with a length scale for each input that starts at the
-median distance of the inducing points, noise {noise} in the latent function, probit; float32, jitter {jitter}. Seconds are those of the
+M = {inducing}, minibatches of {batch}, the same of each seed for all but SparseEP. A squared exponential has a length scale
+for each input that starts at the median distance of the inducing points; noise {noise} in the latent function, probit; float32, jitter {jitter}. Seconds are those of the
 CPU, of one process and one thread, after the first step, in which a method compiles; evaluations are not in them. {busy}
 
 `dual` and `SparseEP` are `gpx.fit` with its defaults. GPflow's loops are its `SVGP` with Adam, and with `NaturalGradient(0.1)` for q and Adam for the rest, one
@@ -224,7 +224,8 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
     head = (
         report.describe(where, "float32") + " Written by `python -m scripts.benchmarks dual --threads 1`.\n"
     )
-    parts = ["# Dual sites: test scores over time\n", head, text]
+    picture = "![Test scores against CPU seconds: dual sites, SparseEP and the best loops of GPflow](benchmark_dual.png)\n"
+    parts = ["# Dual sites: test scores over time\n", picture, head, text]
     for name in BUDGETS:
         found = [record for record in records if record["set"] == name]
         title = "MNIST, odd against even" if name == "mnist_odd_even" else "Airline delays, 2008"

@@ -72,7 +72,7 @@ def _kinds() -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
         "VGPKMM, inducing points": ("binary", sparse("VGPKMM"), few),
         "SparseEP": ("binary", sparse("SparseEP"), {"steps": 1, "hyper_updates": 5}),
         "SparseEP, sign agreement": ("binary", sparse("SparseEP"), some | {"optimizer": "sign_agreement"}),
-        "SVGPRobustMax": ("classes", robust_max, some),
+        "SVGPRobustMax": ("classes", robust_max, few),
         "GPRNTensor": ("outputs", gprn, few),
         "GPRNTensor, tensor posterior": (
             "outputs",

@@ -33,8 +33,8 @@ MOST = {TENSOR: 10_000, GPR: 100_000, LMC: 100_000}  # outputs that are measured
 Records = list[dict[str, Any]]
 
 TEXT = """\
-N = {rows}, K = {nodes}, {inputs} inputs, random targets. A step is, for `collapsed`, one closed-form update of the nodes and one
-evaluation of the bound with its gradient; for the others one evaluation with its gradient, by Adam for `tensor normal` and
+N = {rows}, K = {nodes}, {inputs} inputs, random targets. A step is, for `collapsed`, one closed-form update of the nodes and
+one evaluation of the bound with its gradient. For the others it is one evaluation with its gradient, by Adam for `tensor normal` and
 `SVGP` (K latent functions, M = N inducing points). They are models of their own: `GPR` has outputs that are independent given
 one kernel, `SVGP` correlations that do not change with the input. Targets of `collapsed` are a memory-mapped float32 file, read
 once when the model is made: that pass is a column of its own. Medians of {repeats} interleaved steps; the share is that of the

@@ -49,7 +49,7 @@ loaded = tf.saved_model.load(folder)
 call = loaded.signatures["serving_default"]
 inputs = tf.constant(np.random.default_rng(0).standard_normal((rows, width)))
 call(inputs=inputs[:1])
-open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+open("/proc/self/clear_refs", "w").write("5")  # the peak starts again
 peak = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024.0
 before, begin = peak(), time.perf_counter()
 call(inputs=inputs)

@@ -35,7 +35,7 @@ TEXT = """\
 The smallest bulk ESS of all coordinates (ArviZ) over the seconds of sampling, without tuning, warm-up and compilation,
 which stand in their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws of one
 chain or half as many of each of ten, tuned by {trials} trials with at most 20 leapfrog steps, on the grid 50. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
-`HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps, the step size adapted to an acceptance of {target} in a burn-in of
+`HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps. The step size is adapted to an acceptance of {target} in a burn-in of
 {burn} iterations, then {theirs} draws of the one chain that it can run. NumPyro, where installed: the same density in JAX, sampled by its
 NUTS with a diagonal mass matrix, adapted in as many iterations; compilation and a first run are in its `before`.
 
@@ -48,8 +48,8 @@ GRADIENTS = """\
 Medians of {repeats} interleaved rounds of {calls} calls, in milliseconds of a call for all its chains, compiled. `grid`: Poisson
 counts in {side} × {side} cells, inducing points on a grid of {axis} × {axis}: its Kronecker structure is used. Preconditioned
 as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `rescaled`. The share is that of the operations
-per second of a 1,000 × 1,000 matrix product in the same rounds: where one chain reaches a good part of it, ten take ten times
-as long; where it waits for the calls of small operations, ten cost little more.
+per second of a 1,000 × 1,000 matrix product in the same rounds. Where one chain reaches a good part of it, ten take ten times
+as long. Where it waits for the calls of small operations, ten cost little more.
 """
 
 

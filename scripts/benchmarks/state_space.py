@@ -76,7 +76,7 @@ def model_of(method: str, data: Any) -> Any:
 def sweep(data: Any) -> Record:
     """Time α, Σα, the marginal variances and the log determinant for given precisions, under XLA.
 
-    And the gradient of the log normaliser in the hyperparameters, the prior built anew.
+    And the gradient of the log normaliser in the hyperparameters, the prior built again.
     """
     import gpflow
     import tensorflow as tf
@@ -162,6 +162,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     )
     return "\n".join([
         "# State space\n",
+        "![CPU seconds of a second fit against the number of data](benchmark_state_space.png)\n",
         'Counts at N regular times, a hundred to a length scale, with `prior="markov"`, Matern-3/2 and Poisson; hyperparameters '
         "held. A sweep is α, Σα, marginal variances and log determinant at given precisions. Of the others the second and later "
         "fits of new models as a user pays them, the best of three; the first compiles, under XLA from 5,000 data on. "

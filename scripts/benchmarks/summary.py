@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,16 @@ Record = dict[str, Any]
 TEXT = """\
 # Speed against other libraries
 
-Collected by `python -m scripts.benchmarks` from the pages of the single models, which say what is compared, on which machine and when.
-`Times ours`: the seconds of another library over ours, in one run; above 1 ours is faster, "> x" did not arrive within its cap.
-Where another library has no such model it is compared by the nearest one it has, and by the time of a step alone. `First call` is
-the compilation, and of effective draws all that comes before them; it is not in the seconds. `Share`: operations per second of our step over those of a square matrix product.
+![Left: ratios of seconds against other libraries, by model. Right: seconds of whole fits in a fresh process and after it](benchmarks.png)
 
-![Seconds of other libraries over ours](benchmarks.png)
+Left: the seconds of another library over ours, in one run, for the work alone that both do once they are compiled. Right: what a user
+waits for, from the [fits of binary data](benchmark_fits.md): the import, the compilation and the fit in a fresh process, and the next
+fit in the same process. A first fit of a few hundred rows is slower here than in scikit-learn or GPBoost, which compile nothing.
+
+The tables are collected by `python -m scripts.benchmarks` from the pages of the single models, which say what is compared, on which
+machine and when. "> x" did not arrive within its cap. Where another library has no such model it is compared by the nearest one it
+has, and by the time of a step alone. `First call` is the compilation, and of effective draws all that comes before them; it is not in
+the seconds. `Share`: operations per second of our step over those of a square matrix product.
 """
 
 
@@ -50,13 +54,25 @@ def write(folder: Path) -> None:
     if not found:
         return
     rows = {name: list(COLLECTORS[name](records)) for name, records in found.items()}
-    _draw(folder / "benchmarks.png", rows)
-    parts = [TEXT]
+    fits = _read(folder / "benchmark_fits.jsonl")
+    _draw(folder / "benchmarks.png", rows, fits)
+    parts = [TEXT, _verdict(rows)]
     for name, records in found.items():
         where = records[0]["environment"]
         heading = f"## [{TITLES[name]}](benchmark_{name}.md)\n\n{where['date']}, {where['threads']} threads, load {where['load']}.\n"
         parts += [heading, _table(rows[name])]
     report.write(folder / "benchmarks.md", "\n".join(parts))
+
+
+def _verdict(rows: Mapping[str, Sequence[Row]]) -> str:
+    """Return a table of how often each model is faster, and its median ratio."""
+    lines = []
+    for name, found in rows.items():
+        ratios = [row.theirs / row.ours for row in found]
+        faster = sum(ratio > 1.0 for ratio in ratios)
+        numbers = [report.number(value, 2) for value in (min(ratios), report.median(ratios), max(ratios))]
+        lines.append([f"[{TITLES[name]}](benchmark_{name}.md)", f"{faster} of {len(found)}", *numbers])
+    return report.table(("model", "faster in", "least", "median", "most"), lines)
 
 
 def _read(path: Path) -> list[Record]:
@@ -189,36 +205,63 @@ def _gprn(records: list[Record]) -> Iterator[Row]:
 COLLECTORS = {"kmm": _kmm, "sparse_ep": _sparse_ep, "robustmax": _robustmax, "sgpmc": _sgpmc, "gprn": _gprn}
 
 
-def _draw(path: Path, found: dict[str, list[Row]]) -> None:
-    """Draw a bar for each comparison, on a logarithmic axis."""
+def _draw(path: Path, found: dict[str, list[Row]], fits: list[Record]) -> None:
+    """Draw the distribution of the ratios of each model, and beside it the seconds of whole fits."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = [name for name in found if found[name]]
-    heights = [len(found[name]) + 1.5 for name in names]
-    figure, axes = plt.subplots(
-        len(names),
-        1,
-        figsize=(9.0, 0.21 * sum(heights) + 0.6),
-        sharex=True,
-        squeeze=False,
-        height_ratios=heights,
-        layout="constrained",
-    )
-    for ax, name in zip(axes[:, 0], names, strict=True):
-        rows = found[name][::-1]
-        ratios = [row.theirs / row.ours for row in rows]
-        colours = ["tab:blue" if ratio >= 1.0 else "tab:red" for ratio in ratios]
-        ax.barh(range(len(rows)), [ratio - 1.0 for ratio in ratios], left=1.0, color=colours)
-        ax.set_yticks(range(len(rows)), [f"{row.task}: {row.method}" for row in rows], fontsize=7)
-        for place, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
-            text = f"{'> ' if row.capped else ''}{report.number(ratio, 2)}"
-            ax.text(max(ratio, 1.0) * 1.05, place, text, va="center", fontsize=7)
-        ax.set(xscale="log", title=TITLES[name], ylim=(-0.6, len(rows) - 0.4))
-        ax.axvline(1.0, color="k", linewidth=0.8)
-    axes[-1, 0].set_xlabel("seconds of the other over ours")
-    axes[-1, 0].set_xlim(right=3.0 * axes[-1, 0].get_xlim()[1])
+    panels = 2 if fits else 1
+    figure, axes = plt.subplots(1, panels, figsize=(5.5 * panels, 4.2), squeeze=False, layout="constrained")
+    _draw_ratios(axes[0, 0], {name: rows for name, rows in found.items() if rows})
+    if fits:
+        _draw_fits(axes[0, 1], fits)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _draw_ratios(ax: Any, found: dict[str, list[Row]]) -> None:
+    """Draw a point for each comparison, and the median of each model, on a logarithmic axis."""
+    names = list(found)[::-1]
+    for place, name in enumerate(names):
+        rows = sorted(found[name], key=lambda row: row.theirs / row.ours)
+        ratios = [row.theirs / row.ours for row in rows]
+        heights = [place + 0.12 * ((number % 5) - 2) for number in range(len(rows))]
+        for capped, marker in ((False, "o"), (True, ">")):
+            chosen = [number for number, row in enumerate(rows) if row.capped is capped]
+            colours = ["tab:blue" if ratios[number] >= 1.0 else "tab:red" for number in chosen]
+            ax.scatter(
+                [ratios[number] for number in chosen],
+                [heights[number] for number in chosen],
+                c=colours,
+                marker=marker,
+                s=22,
+                alpha=0.75,
+            )
+        middle = report.median(ratios)
+        ax.plot([middle, middle], [place - 0.38, place + 0.38], color="k", linewidth=2.0)
+    ax.axvline(1.0, color="0.5", linewidth=1.0)
+    ax.set_yticks(range(len(names)), [f"{TITLES[name]} ({len(found[name])})" for name in names])
+    ax.set(xscale="log", xlabel="seconds of the other over ours, compiled work alone")
+    ax.set_title("Right of 1: ours is faster; > did not arrive; bar: median", fontsize=10)
+
+
+def _draw_fits(ax: Any, fits: list[Record]) -> None:
+    """Draw seconds of a fit in a fresh process, and of the next one, against the number of rows."""
+    learnt = [record for record in fits if record.get("learn") and not record.get("folds")]
+    for number, method in enumerate(dict.fromkeys(record["method"] for record in learnt)):
+        records = sorted((r for r in learnt if r["method"] == method), key=lambda record: record["size"])
+        sizes = [record["size"] for record in records]
+        fresh = [record["imports"] + record["seconds"][0] for record in records]
+        ax.plot(sizes, fresh, "o-", color=f"C{number}", label=method)
+        ax.plot(sizes, [record["seconds"][1] for record in records], "o:", color=f"C{number}")
+    ax.plot([], [], "-", color="0.4", label="fresh process: import, compile, fit")
+    ax.plot([], [], ":", color="0.4", label="the next fit")
+    ax.set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds")
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.xaxis.set_minor_formatter("")
+    ax.set_xticks(sorted({record["size"] for record in learnt}))
+    ax.tick_params(axis="x", rotation=30)
+    ax.set_title("What a user waits for: binary data, kernel learnt", fontsize=10)
+    ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -26,11 +26,15 @@ class Journal:
     ----------
     heading
         A record to put before the next one, if there is a next one.
+    renewing
+        The commit of which records count: `once` measures anew what another commit has measured, and the new
+        record replaces the old. ``None`` keeps all.
     """
 
     def __init__(self, path: Path, written: Callable[[Journal], None] | None = None) -> None:
         self._path, self._written = path, written
         self.heading: Record | None = None
+        self.renewing: str | None = None
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         self.records: list[Record] = [found for line in lines if (found := _parsed(line)) is not None]
         if len(self.records) < len(lines):
@@ -52,9 +56,29 @@ class Journal:
             self._written(self)
 
     def once(self, key: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> None:
-        """Measure and append, unless a record with this key is there."""
-        if not self.find(**key):
-            self.add({**key, **measure()})
+        """Measure and append, unless a record with this key is there, of the commit that counts."""
+        found = self.find(**key)
+        if any(self.renewing in (None, self._commit(record)) for record in found):
+            return
+        record = {**key, **measure()}
+        if found:
+            self._drop(found)
+        self.add(record)
+
+    def _commit(self, record: Record) -> str | None:
+        """Return the commit that a record is of: that of the last environment before it."""
+        place = next(n for n, each in enumerate(self.records) if each is record)
+        before = [each["environment"] for each in self.records[:place] if "environment" in each]
+        return before[-1].get("commit") if before else None
+
+    def _drop(self, old: list[Record]) -> None:
+        """Leave out records, and environments of which no record is left."""
+        kept = [each for each in self.records if not any(each is one for one in old)]
+        following = [*kept[1:], {}]
+        pairs = list(zip(kept, following, strict=True))
+        alone = [each for each, after in pairs[:-1] if "environment" in each and "environment" in after]
+        self.records = [each for each in kept if not any(each is one for one in alone)]
+        report.write_lines(self._path, self.records)
 
 
 def _plain(record: Record) -> Record:

@@ -4,20 +4,24 @@
     python -m scripts.tools.cases_in_turn runs/tests.xml --seconds 500
 
 Of each test with several cases the quickest one stays in every run. The longest of the others are taken into
-tests/in_turn.txt until what is left takes no more seconds, summed over all workers, or cases of half a second are left;
-they then run with the long tests, an eighth at a time. Cases that are there already stay there while they exist.
+tests/in_turn.txt until what is left takes no more seconds, summed over all workers, or cases of half a second are left.
+Where that is not enough, tests of two seconds and longer are taken whole, the longest first, except for those of the
+README's journeys and for the quickest test of a file. What is taken runs with the long tests, an eighth at a time.
+Cases that are there already stay there while they exist.
 """
 
 from __future__ import annotations
 
 import argparse
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/in_turn.txt"
 SHORT = 0.5  # seconds of a case that is not worth it
+LONG = 2.0  # seconds of a test that may be taken whole
+JOURNEYS = ("tests/test_readme.py", "tests/test_command_line.py", "tests/test_scripts.py")  # in every run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,22 +59,35 @@ def chosen(seconds: Mapping[str, float], most: float, before: Iterable[str] = ()
     """Return the cases that run in turn, those ``before`` among them, so that the others take ``most`` seconds."""
     taken = {name for name in before if name in seconds}
     left = {name: time for name, time in seconds.items() if name not in taken}
-    quickest: dict[str, str] = {}
-    for name in sorted(left, key=left.__getitem__):
-        quickest.setdefault(_test(name), name)
     total = sum(left.values())
-    for name in sorted(left, key=left.__getitem__, reverse=True):
-        if total <= most or left[name] < SHORT:
-            break
-        if quickest[_test(name)] != name:
-            taken.add(name)
-            total -= left[name]
+    whole = {name: time for name, time in left.items() if _file(name) not in JOURNEYS}
+    for candidates, group, shortest in ((left, _test, SHORT), (whole, _file, LONG)):
+        for name in _longest(candidates, group, shortest):
+            if total <= most:
+                return sorted(taken)
+            if name not in taken:
+                taken.add(name)
+                total -= left[name]
     return sorted(taken)
+
+
+def _longest(seconds: Mapping[str, float], group: Callable[[str], str], shortest: float) -> list[str]:
+    """Return the names of ``shortest`` seconds and longer, the longest first, except for the quickest of each group."""
+    quickest: dict[str, str] = {}
+    for name in sorted(seconds, key=seconds.__getitem__):
+        quickest.setdefault(group(name), name)
+    ordered = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return [name for name in ordered if seconds[name] >= shortest and quickest[group(name)] != name]
 
 
 def _test(name: str) -> str:
     """Return the name of a test without its case."""
     return name.partition("[")[0]
+
+
+def _file(name: str) -> str:
+    """Return the file of a test."""
+    return name.partition("::")[0]
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ from ..shared.journal import Record
 
 HEADER = """# Without TensorFlow
 
-No GPU and no TPU was used for this page, nor for any other figure of this guide. What it shows is that whatever the fits,
-samples and predictions of small models compile (48 data, 12 inducing points, three inputs) is a program of StableHLO, the
-portable language of XLA, and that another runtime, JAX's PJRT client on the CPU, returns for it what TensorFlow's own graph
-returns. The same files run on a GPU or a TPU where JAX has one, without TensorFlow and without this package:
+No GPU and no TPU was used for this page, nor for any other figure of this guide. It shows two things about what the fits,
+samples and predictions of small models compile (48 data, 12 inducing points, three inputs). It is a program of StableHLO, the
+portable language of XLA. And another runtime, JAX's PJRT client on the CPU, returns for it what TensorFlow's own graph returns. The same files run on a GPU or a TPU where JAX has one, without TensorFlow and without this package:
 
     python -m scripts.tools.lower FOLDER                    # with TensorFlow: programs, inputs, TensorFlow's results
     python scripts/tools/run_pjrt.py FOLDER --repeats 10    # with JAX alone, on its default device
@@ -25,7 +24,14 @@ names with the reason. *Inexact* counts the products of float32 that a device ma
 `gpx.allow_tf32()` is what would make it more than zero. *Calls* are custom calls, whose names a runtime has to know.
 Seconds to lower, and to compile on the CPU, which unrolls what a GPU hands to its libraries, are those of a busy machine
 with two cores.
+
+*GPU ms* is an estimate, no measurement: models of this size keep no GPU busy, so that a call takes as long as its kernels take to be
+launched. XLA fuses about ten operations to a kernel (a rule of thumb), a launch takes about five microseconds, and what is within a
+loop or a branch is counted once; a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a
+call ("steps in a call") are a loop of that kind: their estimate is that of one minibatch, and the host waits once for all.
 """
+# Seconds of a launch, and operations that XLA fuses to a kernel: rules of thumb for a GPU.
+LAUNCH, FUSED = 5e-6, 10.0
 
 
 def write(records: Sequence[Record], path: Path) -> None:
@@ -39,7 +45,7 @@ def write(records: Sequence[Record], path: Path) -> None:
     report.write(path, "\n".join(parts))
 
 
-COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "difference")  # fmt: skip
+COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "GPU ms", "difference")  # fmt: skip
 
 
 def _row(model: str, found: dict[str, Any]) -> list[str]:
@@ -56,8 +62,14 @@ def _row(model: str, found: dict[str, Any]) -> list[str]:
         ", ".join(found["custom_calls"]) or "none",
         report.number(found["lower_s"], 2),
         report.number(found["compile_s"], 2),
+        report.number(1e3 * estimate(found["ops"]), 2),
         f"{found['difference']:.0e}",
     ]
+
+
+def estimate(operations: int) -> float:
+    """Return about how many seconds a GPU takes to launch a program of so many operations, each done once."""
+    return LAUNCH * operations / FUSED
 
 
 def _where(records: Sequence[Record]) -> str:

@@ -23,7 +23,7 @@ examples
 
 Each model is what one command of `gpflow-ext train` gives; its card names the command. A model replaces the one of the
 same name when it is whole and verified. The data are bundled with scikit-learn or lie in the folder of GPFLOW_EXT_DATA,
-but for those of the regression network, which are drawn from such a network and written to runs/zoo/waves.csv.
+except for those of the regression network, which are drawn from such a network and written to runs/zoo/waves.csv.
 """
 LARGEST = 4_000_000  # bytes of a model, all files together
 SERVING = Path(__file__).resolve().parents[1] / "tf_serving" / "models.config"

@@ -7,6 +7,8 @@ Four fences are filled in when the site is built, so that nothing they show can 
 - ``table``: ``page: heading`` repeats the first table below that heading;
 - ``section``: ``README.md: heading`` repeats what stands below that heading of the README, whose code the tests run.
 
+Tutorials have their notebooks beside them, and a link of the site that leads nowhere ends the build.
+
 Mathematics, $…$ and $$…$$, becomes MathML, which browsers show without scripts, fonts or a network.
 """
 
@@ -19,6 +21,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from scripts.tools import links, tutorials
+
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(source|quote|table|section)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BESIDE = re.compile(
@@ -27,9 +31,29 @@ BESIDE = re.compile(
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Fill in the fences, and name files beside the site in place of links; MkDocs calls it for each page."""
-    return BESIDE.sub(r"\1 (`\2`)", filled(markdown))
+    text = BESIDE.sub(r"\1 (`\2`)", filled(markdown))
+    if page is not None and page.file.src_uri.startswith("results/"):
+        page.meta["search"] = {"boost": 0.2}  # a search finds the how-tos and models first
+        records = ROOT / "docs" / Path(page.file.src_uri).with_suffix(".jsonl")
+        if records.is_file():
+            text += f"\n\nRaw records: [{records.name}]({records.name}).\n"
+    if page is not None and page.file.src_uri in {
+        f"tutorials/{tutorial.name}" for tutorial in tutorials.pages()
+    }:
+        link = f'<a href="{Path(page.file.src_uri).stem}.ipynb" download>This page as a notebook</a>'
+        text = text.replace("\n\n", f"\n\n{link}\n\n", 1)
+    return text
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Write the notebooks of the tutorials beside their pages, and look at all links of the site."""
+    site = Path(config["site_dir"])
+    tutorials.write_notebooks(tutorials.pages(), site / "tutorials")
+    broken = links.broken(site)
+    if broken:
+        raise ValueError("Links lead nowhere:\n" + "\n".join(broken))
 
 
 def on_page_content(content: str, **_: Any) -> str:

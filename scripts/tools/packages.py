@@ -11,6 +11,7 @@ Needs a package index.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,9 @@ def _venv(python: str, folder: Path) -> Path:
 
 
 def _run(*command: str | Path, cwd: Path = ROOT) -> None:
-    subprocess.run([str(part) for part in command], cwd=cwd, check=True, stdout=subprocess.DEVNULL)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = tuple(str(part) for part in command)
+    subprocess.run(command, cwd=cwd, env=clean, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

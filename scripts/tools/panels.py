@@ -27,6 +27,19 @@ def _band(ax: Any, x: Array, ends: Sequence[Array], label: str, colour: str) -> 
     ax.plot(x, np.ravel(middle), color=colour, label=label)
 
 
+def _legend(ax: Any, columns: int) -> None:
+    """Put the legend below the axes, where no data are."""
+    ax.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.16),
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+        columnspacing=1.0,
+        handlelength=1.6,
+    )
+
+
 def _plane(X: Array, number: int = 70) -> tuple[tuple[Array, Array], Array]:
     axes = [np.linspace(column.min() - 0.4, column.max() + 0.4, number) for column in X.T]
     across, up = np.meshgrid(*axes)
@@ -52,7 +65,7 @@ def vgp_kmm() -> Painter:
         ax.plot(x, rate(x), "--", color="0.4", label="their rate")
         _band(ax, x, ends, "posterior of the rate", "tab:blue")
         ax.set(title="VGPKMM: counts", xlabel="input", ylabel="count")
-        ax.legend()
+        _legend(ax, 3)
 
     return draw
 
@@ -80,7 +93,7 @@ def sparse_ep() -> Painter:
         ax.figure.colorbar(filled, ax=ax, label="probability of class 1")
         ax.set(title="SparseEP: two classes", xlabel="input 1", ylabel="input 2")
         ax.set(xlim=(grid[0].min(), grid[0].max()), ylim=(grid[1].min(), grid[1].max()))
-        ax.legend(loc="upper right")
+        _legend(ax, 3)
 
     return draw
 
@@ -107,8 +120,8 @@ def label_noise() -> Painter:
         ax.plot(x, curves[1], "C1", label=f"share learnt: {share:.2f}")
         ax.plot(X, Y + np.where(Y, 0.04, -0.04), "k|", markersize=6, alpha=0.4)
         ax.set(title="15 % of the labels are wrong", xlabel="input", ylabel="probability of label 1")
-        ax.set(ylim=(-0.1, 1.3), yticks=np.linspace(0.0, 1.0, 6))
-        ax.legend(loc="upper center", ncols=3)
+        ax.set(ylim=(-0.1, 1.1), yticks=np.linspace(0.0, 1.0, 6))
+        _legend(ax, 3)
 
     return draw
 
@@ -136,8 +149,8 @@ def state_space() -> Painter:
         ax.plot(x, rate(x), "--", color="0.4", label="their rate")
         _band(ax, x, ends, "posterior of the rate", "tab:blue")
         ax.axvline(100.0, color="0.6", linewidth=0.8)
-        ax.set(title="State space: a gap, and a forecast", xlabel="day", ylabel="count", ylim=(-1.0, 25.0))
-        ax.legend(loc="upper left")
+        ax.set(title="State space: gap and forecast", xlabel="day", ylabel="count", ylim=(-1.0, 21.0))
+        _legend(ax, 3)
 
     return draw
 
@@ -160,9 +173,9 @@ def svgp_robustmax() -> Painter:
             ax.contour(*grid, p[..., k], levels=[0.5, 0.95], colors=colour, linewidths=[2.0, 0.8])
         Z = model.inducing_variable.Z.numpy()
         ax.plot(*Z.T, "k+", markersize=7, label="inducing points")
-        ax.set(title="SVGPRobustMax: probabilities 0.5 and 0.95", xlim=(0, 1), ylim=(0, 1))
+        ax.set(title="SVGPRobustMax: three classes", xlim=(0, 1), ylim=(0, 1))
         ax.set(xlabel="input 1", ylabel="input 2")
-        ax.legend(loc="upper right")
+        _legend(ax, 3)
 
     return draw
 
@@ -194,9 +207,9 @@ def sgpmc_freeform() -> Painter:
         ax.plot(x, curves[:12].T, color="tab:blue", alpha=0.25, linewidth=0.7)
         _band(ax, x, ends, "median and 90 % of the draws", "tab:blue")
         ax.plot(events, np.zeros_like(events), "k|", markersize=14, label="events")
-        ax.set(title="SGPMCFreeForm: intensity, kernel sampled too", xlabel="time", ylabel="events per unit")
+        ax.set(title="SGPMCFreeForm: events", xlabel="time", ylabel="events per unit")
         ax.set_ylim(-1.0, 1.15 * ends.max())
-        ax.legend(loc="upper right")
+        _legend(ax, 3)
 
     return draw
 
@@ -221,8 +234,8 @@ def gprn_tensor() -> Painter:
             _band(ax, x, (mean[:, d] - spread, mean[:, d], mean[:, d] + spread), label, colour)
             seen = known[:, d]
             ax.plot(X[seen, 0], Y[seen, d], ".", color=colour, markersize=5)
-        ax.set(title="GPRNTensor: opposed on the left, alike on the right", xlabel="input", ylabel="output")
-        ax.legend(loc="upper left")
+        ax.set(title="GPRNTensor: two of eight outputs", xlabel="input", ylabel="output")
+        _legend(ax, 3)
 
     return draw
 
@@ -234,7 +247,7 @@ def review() -> Painter:
     Y = (rng.uniform(size=X.shape) < 1.0 / (1.0 + np.exp(-4.0 * np.sin(1.5 * X)))).astype(float)
     chosen = {
         "GPLaplace": (gpx.models.GPLaplace, BernoulliLogit(None), None, "-"),
-        "GPTaylor, 6 inducing points": (gpx.models.GPTaylor, BernoulliLogit(None), 6, "--"),
+        "GPTaylor, M = 6": (gpx.models.GPTaylor, BernoulliLogit(None), 6, "--"),
         "GPJaakkola": (gpx.models.GPJaakkola, BernoulliLogit("jaakkola"), None, "-."),
         "VGPKMM": (gpx.models.VGPKMM, BernoulliLogit(None), None, ":"),
     }
@@ -251,8 +264,8 @@ def review() -> Painter:
         ax.plot(X, Y, "k|", markersize=10)
         for name, (probability, style) in curves.items():
             ax.plot(x, probability, style, label=name)
-        ax.set(title="Binary data, one kernel, four posteriors", xlabel="input")
-        ax.set(ylabel="probability of class 1", ylim=(-0.05, 1.4))
-        ax.legend(loc="upper center", fontsize=8, ncols=2)
+        ax.set(title="The review: four posteriors", xlabel="input")
+        ax.set(ylabel="probability of class 1", ylim=(-0.05, 1.05))
+        _legend(ax, 2)
 
     return draw

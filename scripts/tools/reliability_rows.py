@@ -37,8 +37,8 @@ ROWS = (
             "test_calibration.py::test_ranks_are_uniform",
             "test_calibration.py::test_the_band_holds_uniform_ranks",
         ),
-        "With fewer inducing points than data the free-form density is that of a model from which data can be drawn "
-        "only where the kernel has no higher rank: M = N = 8 under a squared exponential kernel, and M = 8 for N = 20 "
+        "With fewer inducing points than data the free-form density is that of a model from which data can be drawn only where the kernel has no higher rank. "
+        "Hence M = N = 8 under a squared exponential kernel, and M = 8 for N = 20 "
         "under a linear one.",
     ),
     Row(

@@ -16,7 +16,7 @@ examples
 
 methods
   laplace, taylor              classes, levels or counts; dense at O(N^3), or with --inducing M at O(N M^2)
-  jaakkola                     the same, but for counts
+  jaakkola                     the same, except for counts
   exact                        regression at O(N^3) by L-BFGS
   vi-means, vi-means-newton    regression by the collapsed bound, by L-BFGS-B or by projected Newton
   svi-natural, svi-lbfgsb, svi-fg, svi-sag    regression or two classes, q(u) explicit: natural gradients on minibatches,
@@ -25,7 +25,7 @@ methods
   student-t                    regression that outliers do not move: Student's t of 4 degrees of freedom in place of Gaussian
                                noise, by natural gradients and L-BFGS (not of the review)
 
-Inducing points are centres of k-means and stay. The objective is a lower bound of the log evidence, but for exact, which is
+Inducing points are centres of k-means and stay. The objective is a lower bound of the log evidence, except for exact, which is
 the log evidence, for laplace and taylor, which approximate it, and with minibatches, which estimate it.
 """
 DATA = None  # by the method

@@ -1,7 +1,7 @@
 """The graph of an exported model: that it is exactly of the form that an export writes, and only computes.
 
 An export calls `tf.saved_model.save` on one module with a list of variables. What that writes is the same for
-every model but for the functions of the signatures. So the main graph is compared with that form, node by
+every model except for the functions of the signatures. So the main graph is compared with that form, node by
 node; only the functions are free, and hold operations of the list alone.
 """
 

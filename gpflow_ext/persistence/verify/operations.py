@@ -5,7 +5,7 @@ from __future__ import annotations
 _NUMERICAL = """
 Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin Asin Asinh Atan Atan2 Atanh BatchMatMul BatchMatMulV2
 BatchMatMulV3 BesselI0e BesselI1e Betainc BiasAdd Bincount Bitcast BroadcastArgs BroadcastTo Bucketize Cast
-Ceil CheckNumerics Cholesky ClipByValue Complex Concat ConcatV2 Conj Cos Cosh Cross Cumprod Cumsum
+Ceil CheckNumerics Cholesky ClipByValue Complex Concat ConcatV2 Conj Conv2D Cos Cosh Cross Cumprod Cumsum
 CumulativeLogsumexp DepthToSpace Diag DiagPart Digamma Div DivNoNan DynamicPartition DynamicStitch Einsum
 Elu Equal Erf Erfc Erfinv Exp ExpandDims Expm1 ExtractImagePatches Fill Floor FloorDiv FloorMod Gather
 GatherNd GatherV2 Greater GreaterEqual Identity IdentityN Igamma Igammac Imag InTopKV2 InvertPermutation
@@ -27,7 +27,8 @@ Zeta
 _RANDOM = """
 Multinomial RandomGammaGrad RandomStandardNormal RandomUniform RandomUniformInt StatelessMultinomial
 StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg StatelessRandomGetKeyCounter
-StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomUniform
+StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomPoisson
+StatelessRandomUniform
 StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
 StatelessRandomUniformIntV2 StatelessRandomUniformV2
 """

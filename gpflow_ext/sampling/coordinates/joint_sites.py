@@ -1,4 +1,4 @@
-"""Coordinates of v that know how the outputs of a datum hang together."""
+"""Coordinates of v that take account of how the outputs of a datum are correlated."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class _Moved(NamedTuple):
 
     A: grids.Kronecker  # at θ
     V: tf.Tensor  # [C, M, P]
-    log_scale: tf.Tensor  # log |∂v/∂z| but for a constant, [C]
+    log_scale: tf.Tensor  # log |∂v/∂z| except for a constant, [C]
 
 
 class RescaledSites:
@@ -56,7 +56,7 @@ class RescaledSites:
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
         """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log N(z; 0, I) + log |∂v/∂z|, [C].
 
-        The stack has z in the place of V. Times p(θ) N(z; 0, I) it is the density of (z, θ), but for a
+        The stack has z in the place of V. Times p(θ) N(z; 0, I) it is the density of (z, θ), except for a
         constant. O(CPM²) beyond the density of v.
         """
         z, moved = stack[self._model.V], self._move(stack)

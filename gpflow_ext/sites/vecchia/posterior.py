@@ -12,26 +12,16 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, Precompute
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import latent
-from gpflow_ext.sites.algebra import Sites
+from gpflow_ext.sites.posterior import SiteConditioned
 from gpflow_ext.sites.vecchia import conditionals
 from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia
 from gpflow_ext.sites.vecchia.structure import Structure
 
 
-class SiteConditioned(Protocol):
+class HasNeighbours(SiteConditioned[Vecchia], Protocol):
     """What the posterior reads from its model."""
 
-    kernel: gpflow.kernels.Kernel
-    mean_function: gpflow.functions.MeanFunction
-    data: tuple[tf.Tensor, ...]
     structure: Structure
-
-    @property
-    def latent_sites(self) -> Sites:
-        """One site to a datum and latent function, [N, L]."""
-
-    def prior(self) -> Vecchia:
-        """Return the prior at the training inputs."""
 
 
 class VecchiaPosterior(TakesNumbers, AbstractPosterior):
@@ -46,7 +36,7 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
     reads the model again.
     """
 
-    def __init__(self, model: SiteConditioned, precompute_cache: PrecomputeCacheType | str | None) -> None:
+    def __init__(self, model: HasNeighbours, precompute_cache: PrecomputeCacheType | str | None) -> None:
         super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
         self._model = model
         self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))

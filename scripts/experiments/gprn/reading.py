@@ -15,13 +15,15 @@ READING = {
         "The start by moments finds the network that the data were drawn from, its length scales and noise included, and "
         "with its two nodes predicts better than all other methods; from independent regressions alone the ascent stayed "
         "near these. The tensor posterior, trained until it settles, is above the mean field in bound on every draw, and predicts "
-        "better. The mixture of isotropic components had not converged when its seconds were over."
+        "better; with a covariance over the rows for each node its bound is higher by 290 to 740 on each, and its predictions are the "
+        "same to 0.002 in nRMSE and 0.01 in NLPD. The mixture of isotropic components had not converged when its seconds were over."
     ),
     "arabidopsis": (
         "The higher bounds of more nodes do not mean lower errors: with four nodes those of the collapsed posterior are no "
         "lower than those by Adam unless its nodes are climbed too. The tensor posterior errs less than independent GPs and linear "
-        "coregionalisation with two nodes, and more with four, at a higher bound: choose their number on targets that are held out. "
-        "PCA-GP, with a kernel for each component, errs least."
+        "coregionalisation with two nodes, and more with four, at a higher bound. The bound picks four nodes of the collapsed "
+        "posterior: of these the NLPD is below that of independent GPs and of coregionalisation, and the nRMSE above both. Where that "
+        "matters choose the number of nodes on targets that are held out. PCA-GP, with a kernel for each component, errs least."
     ),
     "germany": (
         "What other stations read on the same day says most: a regression on them, one for each station, errs least. The "
@@ -39,13 +41,15 @@ READING = {
         "measured before outputs had scales of their own."
     ),
     "field": (
-        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what "
-        "they do for a thousand outputs (see below); most of the seconds of the others go into passes over all pixels. The "
+        "The fit, whose seconds these are, sees the million outputs through one matrix of inner products, and its steps cost what they do for a thousand outputs (see below). Most of the seconds of "
+        "the others go into passes over all pixels. The "
         "evidence counts neighbouring pixels as independent."
     ),
     "stationary": (
-        "Nothing to gain, and nothing lost by the collapsed posterior: further nodes fade away. The tensor posterior has one "
-        "covariance over the inputs for all nodes, and one for all weights, which cannot let one node fade and hold the other: its "
-        "bound is below the mean field's here, and its NLPD a little above that of independent GPs."
+        "Nothing to gain, and nothing lost by the collapsed posterior: further nodes fade away. The tensor posterior of the paper "
+        "has one covariance over the inputs for all nodes, and one for all weights, which cannot let one node fade and hold the other. "
+        "Its bound is a thousand below the mean field's here, and its NLPD a little above that of independent GPs. The mean field is not "
+        "within that family. With a covariance for each node it is, and the bound is above the mean field's on every draw, with the "
+        "predictions of independent GPs."
     ),
 }

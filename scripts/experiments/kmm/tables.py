@@ -22,16 +22,16 @@ PAPER = {  # operations to convergence as printed, by (log s, log sigma): propos
 }
 
 METHODS = """\
-The inputs of ionosphere (280 training and 71 test rows) and sonar (165 and 43) are raw and split as published; those
-of the sets with several classes are standardised, a fifth of the rows drawn with seed 0 for testing (vehicle: the
+The inputs of ionosphere (280 training and 71 test rows) and sonar (165 and 43) are raw and split as published. Those of the
+sets with several classes are standardised, a fifth of the rows drawn with seed 0 for testing (vehicle: the
 first 200 training rows). The kernel is σ² exp(−r²/2s) and is not learnt. `Algorithm 1` and the `parallel fixed
 point` are `gpflow_ext.fit`'s two methods. Opper & Archambeau (O & A) is GPflow's `VGPOpperArchambeau` on the same
 likelihood, by SciPy's L-BFGS, stopped at {multiple:.0f} times the operations of all sweeps of Algorithm 1:
 "> X" means that X was spent without arriving. The optimum is the best bound that any method reached.
 
-Operations are counted while they are executed, forward and backward, with every rejected trial: a Cholesky factor
-N³/3, a triangular solve of N columns N³, a matrix product 2N³, a linear solve 2N³/3 + 2N² per column, and one
-for each element of any other arithmetic, transcendental functions included. A gradient evaluation of O & A has no
+Operations are counted while they are executed, forward and backward, with every rejected trial. A Cholesky factor counts N³/3,
+a triangular solve of N columns N³, a matrix product 2N³, and a linear solve 2N³/3 + 2N² per column. Any other arithmetic counts
+one for each element, transcendental functions included. A gradient evaluation of O & A has no
 loops, so three are counted and multiplied. On 256 rows or more the parallel fixed point comes near with its matrices in
 float32, counted alike; its first point is where float64 takes over.
 """
@@ -53,18 +53,18 @@ optimum the bound is there. A flat stretch stops a slow method early by this rul
 
 AGREEMENT = """\
 In these {cells} cells O & A needs at least {opper_first:.0f} times the operations of Algorithm 1 and at least
-{opper_second:.0f} times those of the parallel fixed point to come within 1e-3 of the optimum; it does not get there
+{opper_second:.0f} times those of the parallel fixed point to come within 1e-3 of the optimum. It does not get there
 in {missed} of them. Algorithm 1 stops after {fewest} to {most} sweeps.
 
-What agrees with the paper: few sweeps of Algorithm 1 are enough; O & A costs orders of magnitude more and crosses
-flat stretches far from the optimum where σ is large; at log σ = −1, where it arrives soonest, its operations are of
+What agrees with the paper: few sweeps of Algorithm 1 are enough. O & A costs orders of magnitude more and crosses flat
+stretches far from the optimum where σ is large. At log σ = −1, where it arrives soonest, its operations are of
 the order that the paper prints.
 
 What does not: the paper's operations for its own algorithm (6M to 81M). A single sweep makes N rank-one updates of an
 N × N matrix, 2N³ or 44M at N = 280, before any step on the mean, so its figures cannot be for full convergence in
 this unit; they are no target here. "Always converged in 5 iterations" fails where the sweeps above exceed 5. The
-first sweep here takes {sweep}: beside the updates the bound is evaluated, to reject a sweep that lowers it (the paper's
-proof of monotone ascent does not hold), and the mean is found by conjugate gradients, O(N²) an iteration.
+first sweep here takes {sweep}: beside the updates the bound is evaluated, to reject a sweep that lowers it, since the paper's
+proof of monotone ascent does not hold. The mean is found by conjugate gradients, O(N²) an iteration.
 """
 
 ORDINAL = """\

@@ -165,8 +165,7 @@ FINDINGS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "svi-natural",
         ("svi-L-BFGS-B", "svi-FG", "svi-SAG"),
         "svi-natural and svi-SAG draw minibatches of max(m, n/100) rows; the hyperparameters of svi-natural move by "
-        "Adam at the rate 0.01. svi-FG and svi-SAG move q(u) and the hyperparameters by one step length, the inverse "
-        "of the Lipschitz constant that their line search finds; the table of SAG holds a gradient for each batch.",
+        "Adam at the rate 0.01. The methods svi-FG and svi-SAG move q(u) and the hyperparameters by one step length, the inverse of the Lipschitz constant that their line search finds. The table of SAG holds a gradient for each batch.",
     ),
     "review_vi_svi": (
         '"vi-means beats its opponent in all the experiments"',
@@ -193,8 +192,7 @@ FINDINGS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "vi-JJ",
         ("svi-classification", "vi-Taylor"),
         "A step of vi-JJ and vi-Taylor is at most four iterations of L-BFGS on all data, the sites at their fixed "
-        "point in each evaluation (the author's code makes five updates of ξ before each five evaluations); "
-        "svi-classification is AdaDelta at the rate 1 on minibatches of n/100 rows, at least ten.",
+        "point in each evaluation (the author's code makes five updates of ξ before each five evaluations). The method svi-classification is AdaDelta at the rate 1 on minibatches of n/100 rows, at least ten.",
     ),
 }
 
@@ -220,8 +218,8 @@ def text(journal: Journal, notes: str) -> str:
         "variance 0.1 and the same inducing points, centres of k-means that stay; rows with missing values are left out. The objective of minibatch "
         "methods is an estimate from the last minibatch.\n",
         notes + "\n",
-        "The text of the review that is to be had comes without its figures, so where it prints no sentence ours "
-        "stands alone.\n",
+        "The text of the review that is available has no figures, so where it prints no sentence "
+        "ours stands alone.\n",
         _findings(journal),
     ]
     for name, (title, methods, _) in FIGURES.items():

@@ -27,7 +27,7 @@ FACTORS = (((0.8, 0.0), (0.5, 0.6)), ((0.8, 0.0), (-0.5, 0.6)), ((1.1, 0.0), (0.
 TEXT = """\
 ## Three classes
 
-{size} points of three Gaussian distributions on the plane, as many for testing; the robust-max likelihood, a squared
+{size} points of three Gaussian distributions on the plane, as many for testing. The robust-max likelihood, a squared
 exponential kernel with Gamma(3, rate 2) on its length scale and Gamma(3, rate 3) on its variance, and a nugget of {nugget}. {inducing}
 inducing points, by k-means and then freed under the Gaussian approximation. {chains} chains of {draws} draws. `confident` is the
 share of the square below where one class has a probability above {confident}, which the paper finds smaller by the free form;

@@ -51,7 +51,7 @@ TEXT = {
 
 The first {rows:,} training images of MNIST, odd against even (the paper's Image set is not in the data folder; this has
 its size), {test_rows:,} test images, M = {inducing}, {float}. Batch methods and starting point as in the table above,
-but for the length scales, which start at the median distance of the inducing points.
+except for the length scales, which start at the median distance of the inducing points.
 """,
     "mnist": """\
 ## MNIST, odd against even

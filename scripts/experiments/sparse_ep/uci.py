@@ -40,8 +40,8 @@ proportion, inputs standardised on the training rows (16 rows of breast with a m
 points: m % of the training rows, drawn at random with the split's seed, then learnt. All start from variance 1, noise
 variance 1e-3, and ℓ² = the median distance of the inducing points, the start of the authors' own code.
 SEP takes one parallel sweep (damping 0.5) and one gradient step by the authors' rule (step sizes from 1e-2, × 1.02
-while a gradient keeps its sign, else × 0.5) in an iteration; FITC an iteration of L-BFGS with the sites at their fixed
-point in each evaluation; SVI, GPflow's SVGP with the same probit, one of L-BFGS as in the paper, or one of Adam(0.01).
+while a gradient keeps its sign, else × 0.5) in an iteration. FITC takes an iteration of L-BFGS with the sites at their fixed
+point in each evaluation. SVI is GPflow's SVGP with the same probit, one of L-BFGS as in the paper, or one of Adam(0.01).
 ± is the standard error of the mean over the splits. "Within 2 s.e." compares with the paper's mean by the standard
 error found here: the paper prints none, and its splits are others.
 Seconds are those of training, compilation not in them.

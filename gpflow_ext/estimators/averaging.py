@@ -1,0 +1,72 @@
+"""Which candidates of `auto` are averaged, and how much each of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpflow_ext.prediction import metrics
+from gpflow_ext.prediction.average import stacking_weights
+
+Array = npt.NDArray[Any]
+_MOST = 4  # candidates in an average
+_NATS = 0.1  # of all rows together, which a candidate must add
+
+
+class KeptRows:
+    """Metrics of a fold, which keep the log densities of its rows."""
+
+    def __init__(self) -> None:
+        self._folds: list[Array] = []
+
+    def __call__(self, model: Any, data: Any) -> dict[str, float]:
+        """Return the metrics of a trained model on the rows of a fold."""
+        scores, log_densities = metrics.evaluated_rows(model, data)
+        self._folds.append(log_densities)
+        return scores
+
+    def log_densities(self) -> Array:
+        """Return those of all folds, one after the other."""
+        return np.concatenate(self._folds) if self._folds else np.zeros(0)
+
+
+def weights(log_densities: Mapping[str, Array]) -> dict[str, float]:
+    """Return the weights of the candidates that are averaged, the largest one first.
+
+    From the stacking weights of all, the candidate whose absence costs least is left out, one after the
+    other, until each of at most four adds a tenth of a nat on the held-out rows together.
+
+    Parameters
+    ----------
+    log_densities
+        Of the same held-out rows, [N], for each candidate.
+    """
+    names = [name for name, values in log_densities.items() if len(values) and np.isfinite(values).all()]
+    if not names:
+        return {}
+    values = np.stack([log_densities[name] for name in names], axis=1)  # [N, K]
+    kept, found = np.arange(len(names)), stacking_weights(values)
+    best = _total(values, found)
+    while len(kept) > 1:
+        fewer = [np.delete(kept, place) for place in range(len(kept))]
+        shares = [stacking_weights(values[:, some]) for some in fewer]
+        totals = [_total(values[:, some], share) for some, share in zip(fewer, shares, strict=True)]
+        least = int(np.argmax(totals))
+        if best - totals[least] > _NATS and len(kept) <= _MOST:
+            break
+        kept, found = fewer[least], shares[least]
+    order = np.argsort(-found, kind="stable")
+    return {names[kept[place]]: float(found[place]) for place in order}
+
+
+def shares(weights: Mapping[str, float]) -> str:
+    """Return the weights as text."""
+    return ", ".join(f"{name} {weight:.0%}" for name, weight in weights.items())
+
+
+def _total(values: Array, weights: Array) -> float:
+    """Return the log density of all rows [N, K] under the mixture."""
+    return float(np.logaddexp.reduce(values + np.log(np.maximum(weights, 1e-300)), axis=1).sum())

@@ -1,0 +1,150 @@
+"""Functions drawn from a posterior, to be called at any inputs."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.functions.paths import Given, Paths, State
+from gpflow_ext.numerics import batched
+
+BLOCK = 4096  # rows evaluated at once, whose features stay in a cache
+NUM_FEATURES = 1024
+
+
+class FunctionDraws(tf.Module):
+    """S functions drawn from a posterior: the same at every call, whatever becomes of the model.
+
+    ``draws(X)`` is differentiable in X. They are draws of f without the White part of its kernel: their
+    covariance is that of ``predict_f`` less White's variance on the diagonal.
+
+    Parameters
+    ----------
+    given
+        What they are drawn from.
+    seed
+        Which functions.
+    num_samples, num_features, groups, dtype
+        See `SamplesFunctions.sample_functions`.
+
+    Attributes
+    ----------
+    num_samples
+        S.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        num_samples: int,
+        seed: int,
+        num_features: int = NUM_FEATURES,
+        groups: int = 1,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self._paths = paths = Paths(given, num_samples, num_features, groups, dtype)
+        self.num_samples = num_samples
+        draw = tf.function(lambda: paths.state(seed, given), autograph=False) if paths.groups > 1 else None
+        state = paths.state(seed, given) if draw is None else draw()
+        self._state: State = tf.nest.map_structure(lambda part: tf.Variable(part, trainable=False), state)
+        spec = tf.TensorSpec([None, paths.width], paths.dtype)
+        self._block = tf.function(self._rows, input_signature=[spec], autograph=False)
+
+    def __call__(self, X: Any) -> tf.Tensor:
+        """Return the functions at inputs X [N, D], [S, N, P]. O(NS(F + M)), in blocks of rows."""
+        X = self._inputs(X)
+        count = X.shape[0]
+        if not tf.executing_eagerly():
+            return tf.transpose(by_blocks(self._paths, self._drawn(), X), [1, 0, 2])
+        if count <= BLOCK:
+            return tf.transpose(self._block(X), [1, 0, 2])
+        blocks = [self._block(X[begin : begin + BLOCK]) for begin in range(0, count, BLOCK)]
+        return tf.transpose(tf.concat(blocks, axis=0), [1, 0, 2])
+
+    def numpy(self, X: Any) -> np.ndarray[Any, Any]:
+        """Return the same as an array, in the memory of the result and of one block."""
+        X = np.asarray(X)
+        found: np.ndarray[Any, Any] | None = None
+        for begin in range(0, max(len(X), 1), BLOCK):
+            block = self._block(self._inputs(X[begin : begin + BLOCK]))
+            if found is None:
+                shape = (block.shape[1], len(X), block.shape[2])
+                found = np.empty(shape, block.dtype.as_numpy_dtype)
+            found[:, begin : begin + BLOCK] = block.numpy().transpose(1, 0, 2)
+        assert found is not None
+        return found
+
+    def _rows(self, X: tf.Tensor) -> tf.Tensor:
+        return self._paths.rows(self._drawn(), X)
+
+    def _drawn(self) -> State:
+        return tf.nest.map_structure(tf.convert_to_tensor, self._state)
+
+    def _inputs(self, X: Any) -> tf.Tensor:
+        X = batched.numbers(X, self._paths.dtype)
+        if X.shape.rank != 2 or X.shape[1] != self._paths.width:
+            raise ValueError(f"X must be inputs [N, {self._paths.width}]; its shape is {X.shape}.")
+        return X
+
+
+class SamplesFunctions(abc.ABC):
+    """The first base of posteriors whose functions can be drawn."""
+
+    @abc.abstractmethod
+    def functions(self) -> Given:
+        """Return what the functions are drawn from."""
+
+    def sample_functions(
+        self,
+        num_samples: int,
+        seed: int,
+        *,
+        num_features: int = NUM_FEATURES,
+        groups: int = 1,
+        dtype: Any = None,
+    ) -> FunctionDraws:
+        """Draw functions of the posterior, which can then be called at any inputs.
+
+        Parameters
+        ----------
+        num_samples
+            S.
+        seed
+            One seed is one set of functions, in every process and in an export.
+        num_features
+            F. The kernel of the prior's part is wrong by about √(2/F) of its variance, and right near data.
+        groups
+            Groups of functions with random features of their own, at the cost of a query for each. The error
+            of one set of features is shared by all its functions, however many; over groups it averages out.
+        dtype
+            ``tf.float32`` evaluates a model of double precision three times as fast; it is drawn in its own.
+
+        Raises
+        ------
+        NotImplementedError
+            For kernels without random features, and inducing variables other than points.
+        """
+        return FunctionDraws(self.functions(), num_samples, seed, num_features, groups, dtype)
+
+
+def by_blocks(paths: Paths, state: State, X: tf.Tensor) -> tf.Tensor:
+    """Return the functions at X in a graph, [N, S, P], some rows at a time where there are many."""
+    count, shape = tf.shape(X)[0], [None, paths.num_samples, paths.num_outputs]
+
+    def blocks() -> tf.Tensor:
+        number = (count + BLOCK - 1) // BLOCK
+        array = tf.TensorArray(X.dtype, number, element_shape=shape, infer_shape=False)
+
+        def step(k: tf.Tensor, array: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            return k + 1, array.write(k, paths.rows(state, X[k * BLOCK : (k + 1) * BLOCK]))
+
+        _, array = tf.while_loop(
+            lambda k, _: k < number, step, (tf.constant(0), array), parallel_iterations=1
+        )
+        return array.concat()
+
+    return tf.ensure_shape(tf.cond(count <= BLOCK, lambda: paths.rows(state, X), blocks), shape)

@@ -1,0 +1,241 @@
+"""Draws of whole functions by Matheron's rule, Wilson et al. (2020, 2021).
+
+A draw of a posterior is a draw of the prior, corrected at the inputs z on which the posterior depends:
+
+    f(x) = μ(x) + φ(x)ᵀw + k(x, z)α,    w ~ N(0, I)
+
+with random features φ, and α from the prior draw at z and the posterior's own randomness. The correction is
+exact; the features are what is approximate, with an error of about √(2/F) of the variance far from z.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import gpflow
+import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints, InducingVariables
+from gpflow.kernels import Kernel
+
+from gpflow_ext.functions.features import features_of, white_variance
+from gpflow_ext.functions.randomness import Numbers
+from gpflow_ext.numerics import stacked
+
+Condition: TypeAlias = Callable[..., tf.Tensor]
+"""Map prior draws at the points [L, M, S], random numbers and a member's tensors to α, [L, M, S]."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the functions of a posterior are drawn from.
+
+    Attributes
+    ----------
+    kernels
+        Of the latent functions, one that all share or L; White parts are noise at the points.
+    points
+        The inputs z, one set [M, D] that all share or L.
+    mean_function
+        Of the outputs.
+    num_latent
+        L.
+    condition
+        What gives α. ``prior`` holds all that K at the points is the covariance of.
+    mixing
+        W [P, L] of outputs f = Wg of the latent functions g, or ``None``.
+    jitter
+        What K at the points has on its diagonal beside the kernel; by default GPflow's jitter.
+    parameters, members
+        Hyperparameters that differ from draw to draw of a sampler: their values [C, ...], then further
+        tensors [C, ...] that ``condition`` is given. Each function is of a draw taken at random.
+    """
+
+    kernels: tuple[Kernel, ...]
+    points: tuple[tf.Tensor, ...]
+    mean_function: gpflow.functions.MeanFunction
+    num_latent: int
+    condition: Condition
+    mixing: Any = None
+    jitter: float | None = None
+    parameters: tuple[gpflow.Parameter, ...] = ()
+    members: tuple[tf.Tensor, ...] = field(default=())
+
+
+class State(NamedTuple):
+    """What was drawn, a leading axis of groups [G, ...] everywhere."""
+
+    hyperparameters: tuple[tf.Tensor, ...]
+    features: Any
+    weights: tuple[tf.Tensor, ...]  # [G, F, cS] of each kernel, c of the latent functions having it
+    points: tuple[tf.Tensor, ...]  # [G, M, D]
+    update: tuple[tf.Tensor, ...]  # α, [G, M, cS]
+
+
+class Paths:
+    """Draws of the functions of a posterior, as two functions: of a seed, and of inputs.
+
+    Parameters
+    ----------
+    given
+        What they are drawn from.
+    num_samples
+        S.
+    num_features
+        F, of each product of a kernel's sum.
+    groups
+        Groups of functions with frequencies of their own; S is a multiple of it. Draws of a sampler have
+        one for each function.
+    dtype
+        Of the inputs and the values; by default that of the kernels.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        num_samples: int,
+        num_features: int,
+        groups: int,
+        dtype: tf.DType | None = None,
+    ) -> None:
+        _check(num_samples, num_features, groups)
+        self.num_features = num_features
+        self.num_samples, self.groups = num_samples, num_samples if given.members else groups
+        self._each = num_samples // self.groups
+        self._features = [features_of(kernel) for kernel in given.kernels]
+        self._num_latent, self.own_dtype = given.num_latent, given.points[0].dtype
+        self.dtype = self.own_dtype if dtype is None else tf.as_dtype(dtype)
+        self.num_outputs = given.num_latent if given.mixing is None else int(given.mixing.shape[0])
+        self.width = int(given.points[0].shape[-1])
+        self._copied = _copies(given, self.dtype)
+
+    def state(self, seed: int | tf.Tensor, given: Given) -> State:
+        """Draw the functions of a seed, from ``given`` as it was or as a graph has it. O(S(MF + M²))."""
+        if self.groups == 1 and not given.members:
+            found = tf.nest.map_structure(lambda part: part[None], self._group(given, seed, 0, ()))
+        else:
+            numbers = Numbers(seed, self.groups, self.own_dtype)
+            members: tuple[tf.Tensor, ...] = ()
+            if given.members:
+                chosen = numbers.uniform_below([self.groups], tf.shape(given.members[0])[0])
+                members = tuple(tf.gather(part, chosen) for part in given.members)
+
+            def one(group: tuple[tf.Tensor, tuple[tf.Tensor, ...]]) -> Any:
+                return self._group(given, seed, *group)
+
+            first = self._shapes(given, seed, tuple(part[0] for part in members))
+            found = tf.map_fn(one, (tf.range(self.groups), members), fn_output_signature=first)
+        return tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), found)
+
+    def rows(self, state: State, X: tf.Tensor) -> tf.Tensor:
+        """Return the functions at X [N, D], [N, S, P], all rows at once."""
+        if self.groups == 1:
+            values = self._values(tf.nest.map_structure(lambda part: part[0], state), X)
+        else:
+            each = tf.map_fn(lambda own: self._values(own, X), state, fn_output_signature=self.dtype)
+            values = tf.transpose(each, [1, 0, 2, 3])  # [N, G, S/G, P]
+            values = tf.reshape(values, [-1, self.num_samples, self.num_outputs])
+        return values
+
+    def _group(
+        self, given: Given, seed: int | tf.Tensor, group: int | tf.Tensor, members: Sequence[tf.Tensor]
+    ) -> State:
+        """Draw one group, in the dtype of the model."""
+        numbers = Numbers(seed, group, self.own_dtype)
+        values, own = members[: len(given.parameters)], members[len(given.parameters) :]
+        count = max(len(self._features), len(given.points))
+        columns = given.num_latent // count * self._each
+        with stacked.substituted(zip(given.parameters, values, strict=True)):
+            parts, weights, prior = [], [], []
+            for i in range(count):
+                features, kernel = (
+                    self._features[i % len(self._features)],
+                    given.kernels[i % len(given.kernels)],
+                )
+                points = given.points[i % len(given.points)]
+                drawn = features.draw(numbers, self.num_features, self.width)
+                phi = features.at(drawn, points)
+                w = numbers.normal([phi.shape[1], columns])
+                jitter = gpflow.default_jitter() if given.jitter is None else given.jitter
+                nugget = tf.sqrt(tf.cast(white_variance(kernel) + jitter, w.dtype))
+                noise = numbers.normal([tf.shape(points)[0], columns])
+                parts.append(drawn)
+                weights.append(w)
+                prior.append(tf.matmul(phi, w) + nugget * noise)
+            at_points = tf.stack(prior)  # [n, M, cS]
+            laid = tf.reshape(at_points, [count, -1, given.num_latent // count, self._each])
+            laid = tf.reshape(tf.transpose(laid, [0, 2, 1, 3]), [given.num_latent, -1, self._each])
+            update = given.condition(laid, numbers, *own)  # [L, M, S/G]
+        update = tf.reshape(update, [count, given.num_latent // count, -1, self._each])
+        update = tf.reshape(tf.transpose(update, [0, 2, 1, 3]), [count, -1, columns])
+        return State(
+            tuple(values), tuple(parts), tuple(weights), tuple(given.points), tuple(tf.unstack(update))
+        )
+
+    def _shapes(self, given: Given, seed: int | tf.Tensor, members: Sequence[tf.Tensor]) -> Any:
+        """Return the specifications of what one group is."""
+        found: list[Any] = []
+
+        def trace() -> tf.Tensor:
+            found.append(self._group(given, seed, 0, members))
+            return tf.constant(0)
+
+        tf.function(trace, autograph=False).get_concrete_function()
+        return tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), found[0])
+
+    def _values(self, state: State, X: tf.Tensor) -> tf.Tensor:
+        """Return the functions of one group, [N, S/G, P]."""
+        kernels, mean_function, mixing, parameters = self._copied
+        with stacked.substituted(zip(parameters, state.hyperparameters, strict=True)):
+            parts = []
+            for i, (w, update) in enumerate(zip(state.weights, state.update, strict=True)):
+                phi = self._features[i % len(self._features)].at(state.features[i], X)
+                cross = kernels[i % len(kernels)](X, state.points[i % len(state.points)])
+                parts.append(tf.matmul(phi, w) + tf.matmul(cross, update))
+            latents = tf.reshape(tf.concat(parts, axis=1), [-1, self._num_latent, self._each])  # [N, L, S]
+            values = tf.transpose(latents, [0, 2, 1])
+            if mixing is not None:
+                values = tf.einsum("nsl,pl->nsp", values, mixing)
+            return values + mean_function(X)[:, None, :]
+
+
+def points_of(owner: str, *inducing: InducingVariables) -> tuple[tf.Tensor, ...]:
+    """Return the inducing points [M, D] of some sets of inducing variables.
+
+    Raises
+    ------
+    NotImplementedError
+        For inducing variables that are no values of the function at points.
+    """
+    for each in inducing:
+        if type(each) is not InducingPoints:
+            raise NotImplementedError(
+                f"sample_functions of {owner} needs InducingPoints; {type(each).__name__} are no inputs of "
+                "the function: draw at given inputs instead, by predict_f_samples(X)."
+            )
+    return tuple(tf.convert_to_tensor(each.Z) for each in inducing)
+
+
+def _copies(given: Given, dtype: tf.DType) -> tuple[Any, ...]:
+    """Return copies of the kernels, the mean function and W in a dtype, and of what differs by draw."""
+    modules = (*given.kernels, given.mean_function)
+    held = [p for module in modules for p in gpflow.utilities.parameter_dict(module).values()]
+    held += [*given.parameters, *([] if given.mixing is None else [given.mixing])]
+    memo: dict[int, Any] = {}
+    for part in held:
+        value = tf.cast(tf.convert_to_tensor(part), dtype)
+        memo.setdefault(id(part), gpflow.Parameter(value, trainable=False, dtype=dtype))
+    copied = [memo[id(parameter)] for parameter in given.parameters]
+    return *copy.deepcopy((given.kernels, given.mean_function, given.mixing), memo), copied
+
+
+def _check(num_samples: int, num_features: int, groups: int) -> None:
+    for name, value in (("num_samples", num_samples), ("num_features", num_features), ("groups", groups)):
+        if int(value) != value or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+    if num_features % 2:
+        raise ValueError(f"num_features must be even, cosines and sines in pairs; got {num_features}.")
+    if num_samples % groups:
+        raise ValueError(f"num_samples must be a multiple of groups; got {num_samples} and {groups}.")

@@ -1,0 +1,56 @@
+"""The number of nodes of a regression network, by the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpflow_ext.fitting import fit
+from gpflow_ext.models import GPRNTensor
+from gpflow_ext.training.loop import FitResult
+
+
+class NodesFit(NamedTuple):
+    """The network of the highest bound, the result of its fit, and the bounds by the number of nodes."""
+
+    model: GPRNTensor
+    result: FitResult
+    bounds: dict[int, float]
+
+
+def fit_nodes(build: Callable[[int], GPRNTensor], *, most: int = 4, **options: Any) -> NodesFit:
+    """Fit networks of 1, 2, … nodes until one more does not raise the bound, and return the best.
+
+    A further node costs the bound the divergences of itself and its weights, and must explain more than that.
+    The bound is no estimate of errors at new inputs: where these are what matters, compare them by
+    `cross_validate`.
+
+    Parameters
+    ----------
+    build
+        Return an untrained network for a number of nodes K, on the same data and with the same posterior.
+    most
+        The largest K.
+    options
+        For `fit`.
+
+    Raises
+    ------
+    ValueError
+        For ``most`` below one, or a network of another number of nodes than it was asked for.
+    """
+    if most < 1:
+        raise ValueError(f"`most` must be at least 1; got {most}.")
+    bounds: dict[int, float] = {}
+    best: tuple[GPRNTensor, FitResult] | None = None
+    for number in range(1, most + 1):
+        model = build(number)
+        if model.num_latent != number:
+            raise ValueError(f"`build({number})` must return {number} nodes; got {model.num_latent}.")
+        result = fit(model, **options)
+        bounds[number] = float(model.elbo())
+        if best is not None and not bounds[number] > max(list(bounds.values())[:-1]):
+            break
+        best = model, result
+    assert best is not None
+    return NodesFit(*best, bounds)

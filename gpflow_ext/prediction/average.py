@@ -1,0 +1,110 @@
+"""Several trained models as one, whose predictive density is a weighted mean of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.base import InputData, MeanAndVariance, Parameter, RegressionData
+from gpflow.models import GPModel
+
+from gpflow_ext.prediction import densities
+
+_STEPS = 1000  # of expectation maximisation
+_SETTLED = 1e-9  # change of a weight
+
+
+class ModelAverage(GPModel):
+    """The mixture p(y | x) = Σ_k w_k p_k(y | x) of the predictions of K trained models.
+
+    Its kernel, likelihood and mean function are those of the first model, with whose targets all must have
+    been trained. Moments of f are those of the mixture too. It is not trained itself.
+
+    Parameters
+    ----------
+    members
+        The models.
+    weights
+        Not negative; they are scaled to sum to one.
+
+    Raises
+    ------
+    ValueError
+        For other weights, or another number of them.
+    """
+
+    def __init__(self, members: Sequence[GPModel], weights: npt.ArrayLike) -> None:
+        shares: npt.NDArray[Any] = np.asarray(weights, gpflow.default_float())
+        if not members or shares.shape != (len(members),):
+            raise ValueError(
+                f"weights must be one for each of {len(members)} models; its shape is {shares.shape}"
+            )
+        if not (np.isfinite(shares).all() and (shares >= 0.0).all() and shares.sum() > 0.0):
+            raise ValueError(f"weights must not be negative, nor all 0; got {shares}")
+        first = members[0]
+        super().__init__(first.kernel, first.likelihood, first.mean_function, first.num_latent_gps)
+        self.members = list(members)
+        self.weights = Parameter(shares / shares.sum(), trainable=False)
+
+    def predictions(self, X: tf.Tensor) -> densities.WeightedPredictions:
+        """Return what is predicted at X [N, D]."""
+        each = [densities.predictions(member, X) for member in self.members]
+        return densities.WeightedPredictions(each, tf.convert_to_tensor(self.weights))
+
+    def maximum_log_likelihood_objective(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+        """Raise: the models are trained each by itself."""
+        raise NotImplementedError("an average of models is not trained: train its members, then average them")
+
+    @inherit_check_shapes
+    def predict_f(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Return mean and variance of the mixture of f at Xnew [N, D], each [N, L]."""
+        densities.refuse_covariances(full_cov, full_output_cov)
+        return self.predictions(Xnew).f()
+
+    @inherit_check_shapes
+    def predict_y(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Return mean and variance of y at Xnew [N, D], each [N, P]."""
+        densities.refuse_covariances(full_cov, full_output_cov)
+        return self.predictions(Xnew).mean_and_var()
+
+    @inherit_check_shapes
+    def predict_log_density(
+        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """Return log p(yₙ | xₙ) for X [N, D] and Y [N, P], [N]."""
+        densities.refuse_covariances(full_cov, full_output_cov)
+        X, Y = data
+        return self.predictions(X).log_density(tf.convert_to_tensor(Y))
+
+
+def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the weights of K models whose mixture has the largest mean log density on held-out rows, [K].
+
+    Stacking of predictive distributions (Yao, Vehtari, Simpson & Gelman 2018, eq. 4), which is concave; by
+    expectation maximisation, which keeps the weights in the simplex.
+
+    Parameters
+    ----------
+    log_densities
+        log p_k(yₙ | xₙ) of rows that model k was not trained on, [N, K].
+    """
+    values = np.asarray(log_densities, np.float64)
+    relative = np.exp(values - values.max(axis=1, keepdims=True))
+    weights = np.full(values.shape[1], 1.0 / values.shape[1])
+    for _ in range(_STEPS):
+        shares = relative * weights
+        new = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)
+        done = np.abs(new - weights).max() < _SETTLED
+        weights = new
+        if done:
+            break
+    return weights

@@ -1,0 +1,136 @@
+"""The pictures of single pages, drawn from their records alone: ``python -m scripts.benchmarks.pictures``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import defaults_page
+
+Record = dict[str, Any]
+RESULTS = Path(__file__).resolve().parents[2] / "docs/results"
+
+
+def write(folder: Path, name: str) -> None:
+    """Draw ``benchmark_<name>.png`` from the records of the same name, if it has a picture."""
+    path = folder / f"benchmark_{name}.jsonl"
+    if name not in PAINTERS or not path.is_file():
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    figure = PAINTERS[name]([record for record in records if "environment" not in record])
+    figure.savefig(path.with_suffix(".png"), dpi=110)
+    plt.close(figure)
+
+
+def dual(records: Sequence[Record]) -> Any:
+    """Draw test scores against seconds: ours, and the best loop of GPflow of each kind."""
+    import matplotlib.pyplot as plt
+
+    titles = {"mnist_odd_even": "MNIST, odd against even", "airline_2008": "Airline delays, 2008"}
+    sets = list(dict.fromkeys(record["set"] for record in records))
+    figure, axes = plt.subplots(
+        1, len(sets), figsize=(5.0 * len(sets), 3.9), squeeze=False, layout="constrained"
+    )
+    for ax, name in zip(axes[0], sets, strict=True):
+        runs: dict[str, list[Record]] = {}
+        for record in records:
+            if record["set"] == name:
+                runs.setdefault(record["method"], []).append(record)
+        ends = {method: np.mean([run["nll"][-1] for run in found]) for method, found in runs.items()}
+        loops = [method for method in runs if method.startswith("GPflow")]
+        kinds = ("natural gradients", "Adam")
+        best = [min((m for m in loops if kind in m), key=ends.__getitem__) for kind in kinds]
+        for number, method in enumerate(["dual", "SparseEP", *best]):
+            seconds, scores = (
+                np.mean([run[key] for run in runs[method]], axis=0) for key in ("seconds", "nll")
+            )
+            ax.plot(
+                seconds, scores, color=f"C{number}", label=method.replace("GPflow SVGP, ", "GPflow, best ")
+            )
+        ax.set(
+            xscale="log", yscale="log", title=titles.get(name, name), xlabel="CPU seconds", ylabel="test NLL"
+        )
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False, fontsize=8)
+    return figure
+
+
+def state_space(records: Sequence[Record]) -> Any:
+    """Draw the CPU seconds of a fit against the number of data."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(6.6, 3.8), layout="constrained")
+    kinds = dict.fromkeys((record["method"], record["by"]) for record in records)
+    for method, by in kinds:
+        found = [record for record in records if (record["method"], record["by"]) == (method, by)]
+        style = "-" if by == "gpflow_ext" else "--"
+        colour = f"C{list(dict.fromkeys(kind for kind, _ in kinds)).index(method)}"
+        sizes, seconds = ([record[key] for record in found] for key in ("size", "cpu"))
+        ax.plot(sizes, seconds, f"o{style}", color=colour, markersize=4, label=f"{method}, {by}")
+    ax.set(xscale="log", yscale="log", xlabel="data", ylabel="CPU seconds of a second fit")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return figure
+
+
+def defaults(records: Sequence[Record]) -> Any:
+    """Draw for each table the NLPD of the recommended model less that of each other method."""
+    import matplotlib.pyplot as plt
+
+    measured = [record for record in records if "table" in record]
+    tables = [
+        name for name in dict.fromkeys(r["table"] for r in measured) if defaults_page.headline(measured, name)
+    ]
+    compared = {name: defaults_page.comparisons(measured, name) for name in tables}
+    methods = list(dict.fromkeys(each.name for found in compared.values() for each in found))
+    figure, ax = plt.subplots(figsize=(9.0, 0.24 * len(tables) + 1.2), layout="constrained")
+    for number, method in enumerate(methods):
+        points = [
+            (each.mean, row)
+            for row, name in enumerate(tables)
+            for each in compared[name]
+            if each.name == method
+        ]
+        ax.plot(
+            *zip(*points, strict=True),
+            "os^vDP*X<>"[number % 10],
+            color=f"C{number}",
+            markersize=5,
+            label=method,
+        )
+    ax.axvline(0.0, color="k", linewidth=0.8)
+    ax.set_yticks(range(len(tables)), tables, fontsize=8)
+    ax.invert_yaxis()
+    ax.grid(axis="y", linewidth=0.3)
+    ax.set_xscale("symlog", linthresh=0.1)
+    ax.set(xlabel="NLPD of ours less that of the other: left of 0 ours is better")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return figure
+
+
+PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
+    "dual": dual,
+    "state_space": state_space,
+    "defaults": defaults,
+}
+
+
+def main() -> None:
+    """Draw all pictures again."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.benchmarks.pictures", description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: docs/results")
+    folder = parser.parse_args().out
+    for name in PAINTERS:
+        write(folder, name)
+
+
+if __name__ == "__main__":
+    main()
