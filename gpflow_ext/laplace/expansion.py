@@ -86,7 +86,7 @@ def locate(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
 
 
 def start(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
-    """Return where the sites put the mean, as `locate`; without any that is the prior's, and nothing is solved."""
+    """Return where the sites put the mean, as `locate`; where all are zero nothing is solved."""
 
     def at_prior() -> Located:
         mean = prior.mean + tf.zeros_like(current.nat1)
