@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpflow_ext import estimators, features, kernels, likelihoods, models, zoo
     from gpflow_ext.citations import cite
     from gpflow_ext.compiled import allow_tf32, clear_compiled, trace_count
+    from gpflow_ext.convolution.kernel import LocatedPatches
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
     from gpflow_ext.estimators.auto import Auto, auto
@@ -53,6 +54,7 @@ __all__ = [
     "FitResult",
     "FitWarning",
     "InducingFeatures",
+    "LocatedPatches",
     "NodesFit",
     "Plan",
     "Recipe",
@@ -106,6 +108,7 @@ __getattr__, __dir__ = attach(
         "FitResult": "training.loop:FitResult",
         "FitWarning": "training.ends:FitWarning",
         "InducingFeatures": "features.kernel:InducingFeatures",
+        "LocatedPatches": "convolution.kernel:LocatedPatches",
         "NodesFit": "node_choice:NodesFit",
         "Plan": "training.recipe:Plan",
         "Recipe": "training.recipe:Recipe",

@@ -12,7 +12,6 @@ from gpflow.covariances import Kuf, Kuu
 import gpflow_ext as gpx
 from gpflow_ext.features.twin import Twin
 from gpflow_ext.features.wavelets import morlets
-from gpflow_ext.svgp import labels
 
 Array = npt.NDArray[np.float64]
 SIDE, CLASSES = 8, 3
@@ -47,6 +46,10 @@ def base() -> gpflow.kernels.Kernel:
 
 def kernel(features: gpx.features.Scattering) -> gpflow.kernels.Kernel:
     return gpx.kernels.Feature(base(), features) + gpflow.kernels.White(1e-2)
+
+
+def kernel_on_features() -> gpflow.kernels.Kernel:
+    return base() + gpflow.kernels.White(1e-2)
 
 
 def classifier(kernel: gpflow.kernels.Kernel, points: object, num_data: int = 90) -> gpx.models.SVGPRobustMax:
@@ -276,29 +279,31 @@ def test_sites_start_from_labels(
 
 
 def test_q_starts_from_a_regression_on_labels(
-    images: tuple[Array, Array], features: gpx.features.Scattering, monkeypatch: pytest.MonkeyPatch
+    images: tuple[Array, Array], features: gpx.features.Scattering
 ) -> None:
     own, _, phi = pair(images, features)
     prior = own.elbo(tuple(map(tf.constant, images)))
-    start = gpx.start_from_labels(own, images)
-    k = base() + gpflow.kernels.White(1e-2)
-    K = k(phi[:20]).numpy() + gpflow.default_jitter() * np.eye(20)
+    start = gpx.start_from_labels(own, images, seed=1)
+    K = kernel_on_features()(phi[:20]).numpy() + gpflow.default_jitter() * np.eye(20)
     A = np.linalg.solve(np.linalg.cholesky(K), base()(phi[:20], phi).numpy())
-    T = np.eye(CLASSES)[images[1][:, 0].astype(int)] - 1.0 / CLASSES
-    P = np.eye(20) + A @ A.T / start.noise
-    np.testing.assert_allclose(own.q_mu, np.linalg.solve(P, A @ T * start.scale / start.noise), atol=1e-8)
+    T = start.scale * (np.eye(CLASSES)[images[1][:, 0].astype(int)] - 1.0 / CLASSES)
+
+    def moments(rows: Array) -> tuple[Array, Array]:
+        P, Q = (np.eye(20) + A[:, rows] @ A[:, rows].T / noise for noise in (start.noise, start.spread))
+        return np.linalg.solve(P, A[:, rows] @ T[rows] / start.noise), Q
+
+    mean, Q = moments(np.arange(90))
+    np.testing.assert_allclose(own.q_mu, mean, atol=1e-8)
     root = own.q_sqrt.numpy()
     assert np.array_equal(root, np.tril(root))
-    np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2) @ P, np.tile(np.eye(20), [3, 1, 1]), atol=1e-8)
-    bound = own.elbo(tuple(map(tf.constant, images)))
-    assert float(bound) == pytest.approx(start.bound, rel=1e-8)
-    assert bound > prior + 50.0
-    monkeypatch.setattr(labels, "_LOOKED_AT", 30)
-    start = gpx.start_from_labels(own, images, seed=1)
-    rows = np.random.default_rng(1).permutation(90)[:30]
-    assert float(own.elbo(tuple(tf.constant(part[rows]) for part in images))) == pytest.approx(
-        start.bound, rel=1e-8
-    )
+    np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2) @ Q, np.tile(np.eye(20), [3, 1, 1]), atol=1e-8)
+    assert own.elbo(tuple(map(tf.constant, images))) > prior + 50.0
+    held, rest = np.split(np.random.default_rng(1).permutation(90), [18])
+    mean, Q = moments(rest)
+    own.q_mu.assign(mean)
+    own.q_sqrt.assign(np.tile(np.linalg.cholesky(np.linalg.inv(Q)), [3, 1, 1]))
+    density = own.predict_log_density((images[0][held], images[1][held]))
+    assert np.mean(density) == pytest.approx(start.value, rel=1e-8)
 
 
 def test_a_mean_function_is_taken_off_the_labels(images: tuple[Array, Array]) -> None:
@@ -375,3 +380,15 @@ def test_starts_that_cannot_be_are_refused(images: tuple[Array, Array]) -> None:
         gpx.fit(model, (phi, Y), start="prior", steps=1, minibatch_size=9, progress=False)
     with pytest.raises(ValueError, match="give `data`"):
         gpx.start_from_labels(model)
+
+
+def test_inducing_features_of_another_width_are_refused(
+    images: tuple[Array, Array], features: gpx.features.Scattering
+) -> None:
+    model = classifier(kernel(features), gpx.InducingFeatures(np.eye(64)[:5]))
+    with pytest.raises(ValueError, match="64 columns and the features of the kernel 12"):
+        gpx.start_from_labels(model, images)
+    with pytest.raises(ValueError, match="64 columns"):
+        model.predict_f(images[0][:2])
+    with pytest.raises(ValueError, match="looks at the inputs themselves"):
+        Kuu(gpx.InducingFeatures(np.eye(64)[:5]), base())

@@ -22,7 +22,7 @@ F = np.sin(2.0 * X[:, :1]) + X[:, 1:]
 Y = (RNG.uniform(size=F.shape) < 1.0 / (1.0 + np.exp(-2.0 * F))).astype(float)
 COUNTS = RNG.poisson(1.0, [40, 2]).astype(float)
 Z = X[:5].copy()
-AT = RNG.uniform(-5.0, 5.0, [12, 2])
+AT = np.concatenate([Z + 0.1, RNG.uniform(-5.0, 5.0, [7, 2])])  # near the points, where α rules, and far off
 
 KERNELS: dict[str, Callable[[], gk.Kernel]] = {
     "SquaredExponential": lambda: gk.SquaredExponential(2.0, [0.8, 1.5]),
@@ -70,8 +70,8 @@ def test_the_products_of_features_are_the_kernel(name: str) -> None:
     assert float(tf.reduce_max(error / scale)) < bound
 
 
-def _kernel() -> gk.Kernel:
-    return gk.SquaredExponential(2.0, [0.8, 1.5]) + gk.White(0.1)
+def _kernel(white: float = 0.1) -> gk.Kernel:
+    return gk.SquaredExponential(2.0, [0.8, 1.5]) + gk.White(white)
 
 
 def _several() -> gk.Kernel:
@@ -98,7 +98,7 @@ def _q(latents: int) -> dict[str, Any]:
 logit, probit = gpx.likelihoods.BernoulliLogit, gpx.likelihoods.BernoulliProbit
 MODELS: dict[str, Callable[[], Any]] = {
     "dense": lambda: gpx.models.VGPKMM(
-        (X, Y), _kernel(), logit(), gpflow.functions.Linear(0.3 * np.ones([2, 1]))
+        (X, Y), _kernel(1.0), logit(), gpflow.functions.Linear(0.3 * np.ones([2, 1]))
     ),
     "Laplace": lambda: gpx.models.GPLaplace((X, Y), gk.SquaredExponential() + gk.Linear(0.3), logit()),
     "SparseEP": lambda: gpx.models.SparseEP((X, Y), _kernel(), probit(), inducing_variable=Z),
@@ -116,7 +116,13 @@ MODELS: dict[str, Callable[[], Any]] = {
         (X, Y), _kernel(), gpflow.likelihoods.Bernoulli(), inducing_variable=Z
     ),
 }
-WHITE = {"mixed dense": [0.1, 0.009], "mixed sparse": [0.1, 0.009], "Laplace": [0.0], "free form": [0.0]}
+WHITE = {
+    "dense": [1.0],
+    "mixed dense": [0.1, 0.009],
+    "mixed sparse": [0.1, 0.009],
+    "Laplace": [0.0],
+    "free form": [0.0],
+}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -147,6 +153,14 @@ def test_moments_are_those_of_the_posterior(named: tuple[str, Any]) -> None:
         spread = np.sqrt((own**2 + products) / len(found)) * (1.5 if name == "free form" else 1.0)
         features = np.sqrt(2.0 / 256 / 20) * np.sqrt(products) * (name != "free form")
         assert (np.abs(np.cov(found.T) - own) / (5.0 * spread + features)).max() < 1.0
+
+
+def test_draws_of_q_have_its_covariance() -> None:
+    model = MODELS["SparseEP"]()
+    model.settle_sites()
+    posterior, (_, q) = model.posterior(), model.condition()
+    root = posterior._spread(posterior.cache[2], tf.eye(5, dtype=tf.float64)[None])
+    np.testing.assert_allclose(tf.matmul(root, root, transpose_b=True), q.covariance(), atol=1e-12)
 
 
 def test_they_are_functions(named: tuple[str, Any]) -> None:

@@ -23,7 +23,7 @@ TOWER: list[dict[str, str]] = [
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
-    {"features": "wavelets scattering kernel twin ."},
+    {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
     {"functions": "randomness frequencies features paths draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
@@ -36,7 +36,7 @@ TOWER: list[dict[str, str]] = [
     {"prediction": "classes densities functions average rescaled batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks raw_rows card portable predict_jax stablehlo serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card portable predict_jax stablehlo serving exported export ."
     },
     {
         "training": "starts interrupts loop log_space ends loss progress distribute options solver search lbfgs gradient optimizers recipe gradient_descent "

@@ -29,7 +29,10 @@ sys.modules.update(dict.fromkeys(("tensorflow", "gpflow", "gpflow_ext")))
 sys.path.insert(0, sys.argv[1])
 import numpy as np, predict_jax
 predict, batches = predict_jax.load(sys.argv[2]), np.load(sys.argv[3])
-np.savez(sys.argv[4], **{f"{k}/{name}": v for k in batches for name, v in predict(batches[k]).items()})
+found = {f"{k}/{name}": v for k in batches for name, v in predict(batches[k]).items()}
+draw = predict_jax.load_sampler(sys.argv[2])
+drawn = {f"draws/{k}": draw(batches[k], 11, seed=4) for k in batches if 0 < len(batches[k]) <= 65}
+np.savez(sys.argv[4], **found, **drawn)
 """
 
 
@@ -60,6 +63,7 @@ def test_jax_alone_predicts_what_the_saved_model_does(
 ) -> None:
     rng = np.random.default_rng(0)
     batches = {str(n): 3.0 * rng.normal(size=(n, 2)) for n in SIZES}
+    batches["65"][:] = 12.0 * np.stack(np.divmod(np.arange(65), 9), axis=1)  # a grid, no two close together
     batches["300"][[7, 299], 0] = np.nan, np.inf
     np.savez(tmp_path / "in.npz", **batches)
     command = [
@@ -85,6 +89,14 @@ def test_jax_alone_predicts_what_the_saved_model_does(
                 ours, theirs = ours.astype(float), theirs.astype(float)
                 worst = max(worst, float(np.nanmax(np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs)))))
         assert found["0/mean"].shape == (0, wanted["mean"].shape[1])
+        sample = served._signatures["sample_joint"]
+        for n in (n for n in SIZES if 0 < n <= 65):
+            theirs = found[f"draws/{n}"]
+            normals = np.random.default_rng(4).standard_normal(theirs.shape)
+            ours = sample(inputs=tf.constant(batches[str(n)]), normals=tf.constant(normals))["f"].numpy()
+            off = float(np.max(np.abs(ours - theirs) / np.maximum(1.0, np.abs(ours))))
+            # Of rows close together rounding grows as one over the root of the jitter.
+            assert off <= (1e-9 if n in (BLOCK - 1, BLOCK) else 1e-11)
     record_property("largest difference", worst)
     assert worst <= 1e-12
 
@@ -93,10 +105,10 @@ def test_the_export_is_whole_and_says_so(exported: Path, tmp_path: Path) -> None
     manifest = gpx.load_exported(exported).manifest  # verifies
     assert manifest["profile"] == "stablehlo"
     assert manifest["difference_of_stablehlo"] <= 1e-12
-    assert {"model.stablehlo", "weights.npz"} <= manifest["sha256"].keys()
+    assert {"model.stablehlo", "sample_joint.stablehlo", "weights.npz"} <= manifest["sha256"].keys()
     assert "predict_jax" in (exported / "MODEL_CARD.md").read_text()
     with np.load(exported / "weights.npz") as arrays:
-        about = json.loads(str(arrays["about"]))
+        about = json.loads(str(arrays["about"]))["model.stablehlo"]
     assert about["inputs"][0] == ["float64", [BLOCK, 2]]
     assert "label" not in about["names"]
 
@@ -137,13 +149,38 @@ def test_what_xla_cannot_compile_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_differs_is_refused(exported: Path) -> None:
-    function = gpx.load_exported(exported)._signatures["serving_default"]
+    signatures = gpx.load_exported(exported)._signatures
     with np.load(exported / "weights.npz") as arrays:
         weights = {name: arrays[name] for name in arrays.files}
     weights["weight_1"] = weights["weight_1"] * 1.001
-    artefact = stablehlo.Artefact((exported / "model.stablehlo").read_bytes(), weights)
+    programs = {
+        name: (exported / name).read_bytes() for name in ("model.stablehlo", "sample_joint.stablehlo")
+    }
+    artefact = stablehlo.Artefact(programs, weights)
     with pytest.raises(ValueError, match="JAX differs by"):
-        stablehlo.compare(artefact, function, np.ones([3, 2]))
+        stablehlo.compare(artefact, signatures, np.ones([3, 2]), np.eye(2))
+
+
+def test_draws_are_joint_draws_of_the_model(exported: Path) -> None:
+    """Their mean and covariance are those that the model has; a row that is not finite leaves the others."""
+    signatures = gpx.load_exported(exported)._signatures
+    inputs = np.random.default_rng(1).normal(size=(4, 2))
+    unit = np.eye(4)[:, :, None] * np.ones(
+        signatures["sample_joint"].inputs[1].shape[-1]
+    )  # one number at a time
+    given = {"inputs": tf.constant(inputs), "normals": tf.constant(np.concatenate([0.0 * unit[:1], unit]))}
+    mean, *columns = signatures["sample_joint"](**given)["f"].numpy()
+    predicted = signatures["predict_f"](inputs=given["inputs"])
+    np.testing.assert_allclose(mean, predicted["mean"], rtol=0.0, atol=1e-12)
+    variance = sum((column - mean) ** 2 for column in columns)
+    np.testing.assert_allclose(
+        variance, predicted["variance"] + gpflow.default_jitter(), rtol=0.0, atol=1e-12
+    )
+    assert abs(sum((column[0] - mean[0]) * (column[1] - mean[1]) for column in columns)).max() > 1e-3
+    inputs[2] = np.nan
+    spoilt = signatures["sample_joint"](inputs=tf.constant(inputs), normals=given["normals"])["f"].numpy()
+    assert np.isnan(spoilt[:, 2]).all()
+    np.testing.assert_allclose(spoilt[1, [0, 1, 3]], columns[0][[0, 1, 3]], rtol=0.0, atol=1e-12)
 
 
 def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch) -> None:

@@ -137,15 +137,31 @@ def _equal(first: Any, second: Any) -> bool:
     return str(first) == str(second)
 
 
+def check_width(points: InducingFeatures, part: Feature) -> None:
+    """Raise ``ValueError`` where inducing features are not as wide as the features of a kernel."""
+    if points.Z.shape[1] != part.features.num_features:
+        raise ValueError(
+            f"InducingFeatures have {points.Z.shape[1]} columns and the features of the kernel "
+            f"{part.features.num_features}: give features(X) for some inputs X."
+        )
+
+
+def _alone(points: InducingFeatures, kernel: Kernel) -> tuple[Kernel, Feature]:
+    """Return `on_features` of a kernel whose features are as wide as the inducing ones."""
+    alone, part = on_features(kernel)
+    check_width(points, part)
+    return alone, part
+
+
 @Kuu.register(InducingFeatures, Kernel)
 def _gram(points: InducingFeatures, kernel: Kernel, *, jitter: float = 0.0) -> tf.Tensor:
     """Return K_uu, [M, M]."""
-    K = on_features(kernel)[0](points.Z)
+    K = _alone(points, kernel)[0](points.Z)
     return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + tf.cast(jitter, K.dtype))
 
 
 @Kuf.register(InducingFeatures, Kernel, TensorLike)
 def _cross(points: InducingFeatures, kernel: Kernel, X: Any) -> tf.Tensor:
     """Return K_uf at X [N, D], [M, N]."""
-    alone, part = on_features(kernel)
+    alone, part = _alone(points, kernel)
     return alone(points.Z, part.features(part.slice(X, None)[0]))

@@ -15,7 +15,7 @@ from gpflow.inducing_variables import (
 from gpflow.kernels import Kernel
 
 from gpflow_ext.data import checks
-from gpflow_ext.features.kernel import Feature, InducingFeatures, on_features, sharing
+from gpflow_ext.features.kernel import Feature, InducingFeatures, check_width, on_features, sharing
 
 _OURS = ("gpflow.models.", "gpflow_ext.")  # packages whose models look at inputs by kernel and mean alone
 
@@ -93,7 +93,7 @@ def _on_features(model: Any) -> tuple[dict[str, Any], Feature] | None:
         return None
     changed: dict[str, Any] = {"kernel": alone}
     if getattr(model, "inducing_variable", None) is not None:
-        points = _points(model.inducing_variable)
+        points = _points(model.inducing_variable, part)
         if points is None:
             return None
         changed["inducing_variable"] = points
@@ -114,14 +114,15 @@ def _modules(module: tf.Module) -> list[tf.Module]:
     return [module, *module.submodules]
 
 
-def _points(found: Any) -> Any:
+def _points(found: Any, part: Feature) -> Any:
     """Return inducing features as inducing points; ``None`` for other inducing variables."""
     if isinstance(found, InducingFeatures):
+        check_width(found, part)
         return InducingPoints(found.Z)
     if isinstance(found, FallbackSharedIndependentInducingVariables):
-        shared = _points(found.inducing_variable)
+        shared = _points(found.inducing_variable, part)
         return None if shared is None else sharing(found, inducing_variable=shared)
     if isinstance(found, FallbackSeparateIndependentInducingVariables):
-        parts = [_points(part) for part in found.inducing_variable_list]
+        parts = [_points(each, part) for each in found.inducing_variable_list]
         return None if None in parts else sharing(found, inducing_variable_list=parts)
     return None

@@ -59,11 +59,11 @@ def export(
 
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
-    ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
-    and ``targets`` [None, P]; where the posterior can, ``predict_outputs`` gives ``mean`` and ``variance`` of
-    y for the ``outputs`` [None] asked for; with ``num_samples``, ``sample`` gives ``samples`` [None, S, P] of
-    what `sample_functions` draws of a ``seed`` [1]; where ``data`` was a table, ``predict_raw`` takes its
-    columns as they are, one tensor [None] each, and gives what ``serving_default`` gives.
+    ``label``; ``predict_f`` the moments of f; ``predict_log_density`` takes ``inputs`` and ``targets``
+    [None, P]; ``predict_outputs``, where the posterior can, the ``outputs`` [None] asked for;
+    ``predict_counts`` an ``exposure`` [None, 1], other means of such counts being rates; ``sample``, with
+    ``num_samples``, a ``seed`` [1] and gives ``samples`` [None, S, P]; where ``data`` was a table,
+    ``predict_raw`` and ``predict_raw_counts`` take its columns as they are, one tensor [None] each.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def export(
         ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tried in ONNX
         Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``. "stablehlo" adds
         ``model.stablehlo`` and ``weights.npz``, the same for runtimes of XLA, without names of classes, tried
-        in JAX (1e-9); it needs the extra ``stablehlo``.
+        in JAX (1e-9), and of a Gaussian posterior joint draws of f; it needs the extra ``stablehlo``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
         synthetic rows are drawn around the mean: no training row is stored unless it is given here.
@@ -92,7 +92,7 @@ def export(
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
-        The model's name on its card.
+        On its card.
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
         model is of who holds it. It needs the extra ``sign``.
@@ -176,10 +176,7 @@ def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.mode
 def _translate(
     served: Served, profile: Profile, mean: Array, scale: Array
 ) -> tuple[Callable[[Path], object], dict[str, float]]:
-    """Return what writes the model for another runtime, and how far that is from the graph.
-
-    It is tried on rows near and far, one not finite.
-    """
+    """Return what writes the model for another runtime, tried on rows near and far, and how far it is off."""
     rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(mean)))
     rows *= np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None]
     inputs = mean + scale * rows.astype(mean.dtype)
@@ -190,9 +187,10 @@ def _translate(
         difference = max(compare(model, served.whole, part) for part in parts)
         return lambda folder: (folder / ONNX).write_bytes(model), {"difference_of_onnx": difference}
     if profile == "stablehlo":
-        artefact = stablehlo.to_stablehlo(served.whole)
-        difference = stablehlo.compare(artefact, served.signatures["serving_default"], inputs)
-        return artefact.write, {"difference_of_stablehlo": difference}
+        artefact = stablehlo.to_stablehlo(served.whole, served.signatures.get("sample_joint"))
+        apart = mean + scale * np.arange(-8.0, 8.0, 2.0, mean.dtype)[:, None]
+        worst = stablehlo.compare(artefact, served.signatures, inputs, apart)
+        return artefact.write, {"difference_of_stablehlo": worst}
     return lambda _: None, {}
 
 

@@ -1,8 +1,9 @@
 """Predict by a model exported with ``profile="stablehlo"`` where there is JAX alone, on its default device.
 
-    python predict_jax.py MODEL/1 rows.csv
+    python predict_jax.py MODEL/1 rows.csv          # a line of CSV to each row, in the units of the data
+    python predict_jax.py MODEL/1 rows.csv 10       # ten joint draws of f at the rows
 
-prints a line of CSV to each row, columns in the units of the data. Copy this file where it is needed.
+Copy this file where it is needed.
 """
 
 from __future__ import annotations
@@ -51,14 +52,19 @@ def program(artefact: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> C
     return export.Exported(**given).call
 
 
+def read(folder: str | pathlib.Path, file: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """Return the function of a file, its weights on the device, and what is known of it."""
+    jax.config.update("jax_enable_x64", True)  # else what is float64 becomes float32
+    with np.load(pathlib.Path(folder, "weights.npz")) as arrays:
+        about = json.loads(str(arrays["about"]))[file]
+        weights = [jax.device_put(arrays[f"weight_{k}"]) for k in about["weights"]]
+    artefact = pathlib.Path(folder, file).read_bytes()
+    return jax.jit(program(artefact, about["inputs"], about["outputs"])), weights, about
+
+
 def load(folder: str | pathlib.Path) -> Callable[[Any], dict[str, Any]]:
     """Return a function of inputs [n, D] for any n that gives the outputs by name."""
-    folder = pathlib.Path(folder)
-    jax.config.update("jax_enable_x64", True)  # else what is float64 becomes float32
-    with np.load(folder / "weights.npz") as arrays:
-        about = json.loads(str(arrays["about"]))
-        weights = [jax.device_put(arrays[f"weight_{k}"]) for k in range(len(arrays.files) - 1)]
-    call = jax.jit(program((folder / "model.stablehlo").read_bytes(), about["inputs"], about["outputs"]))
+    call, weights, about = read(folder, "model.stablehlo")
     dtype, (block, width) = about["inputs"][0]
 
     def predict(inputs: Any) -> dict[str, Any]:
@@ -77,8 +83,34 @@ def load(folder: str | pathlib.Path) -> Callable[[Any], dict[str, Any]]:
     return predict
 
 
+def load_sampler(folder: str | pathlib.Path) -> Callable[..., Any]:
+    """Return a function of inputs [n, D], a number S and a seed: S joint draws of f, [S, n, P]."""
+    call, weights, about = read(folder, "sample_joint.stablehlo")
+    (dtype, (most, width)), (_, (block, _, outputs)) = about["inputs"][:2]
+
+    def sample(inputs: Any, number: int = 1, seed: int = 0) -> Any:
+        inputs = np.asarray(inputs, dtype).reshape(-1, width)
+        if len(inputs) > most:
+            raise ValueError(f"at most {most} rows can be drawn jointly; found {len(inputs)}")
+        normals = np.random.default_rng(seed).standard_normal((number, len(inputs), outputs)).astype(dtype)
+        rows = [(0, most - len(inputs)), (0, 0)]
+        inputs = np.pad(inputs, rows, constant_values=np.nan)  # rows of NaN leave the others alone
+        normals = np.pad(normals, [(0, -number % block), *rows])
+        parts = [
+            call(inputs, normals[first : first + block], *weights)[0] for first in range(0, number, block)
+        ]
+        return np.concatenate([np.asarray(part) for part in parts])[:number, : most - rows[0][1]]
+
+    return sample
+
+
 if __name__ == "__main__":
-    found = load(sys.argv[1])(np.genfromtxt(sys.argv[2], delimiter=",", ndmin=2))
+    table = np.genfromtxt(sys.argv[2], delimiter=",", ndmin=2)
+    if len(sys.argv) > 3:
+        drawn = load_sampler(sys.argv[1])(table, int(sys.argv[3]))
+        found = {"draw": np.moveaxis(drawn, 0, 1)}
+    else:
+        found = load(sys.argv[1])(table)
     columns = {name: value.reshape(len(value), -1) for name, value in found.items()}
     print(",".join(f"{name}_{k}" for name, value in columns.items() for k in range(value.shape[1])))
     np.savetxt(

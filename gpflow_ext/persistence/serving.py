@@ -16,18 +16,25 @@ from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.paths import Paths
+from gpflow_ext.likelihoods.counts import at_exposures
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
 from gpflow_ext.prediction.functions import given_of
 from gpflow_ext.prediction.rescaled import RescaledTargets
 
-from . import raw_rows
+from . import joint_draws, raw_rows
 from .folding import Store, fold
+from .joint_draws import Joint
 from .row_blocks import in_blocks
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
+COUNTS = "predict_counts"  # the signature of counts at exposures
+_WHOLE = (
+    "sample",
+    joint_draws.NAME,
+)  # signatures that are not called in blocks: they have their own, or none
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
-Latent = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+Latent = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
@@ -71,7 +78,7 @@ def build(
     if mean.dtype == np.float32:
         make_exact()
     frozen = gpflow.utilities.deepcopy(model)
-    predictions, per_output = _predictor(frozen, profile)
+    predictions, per_output, joint = _predictor(frozen, profile)
     graph = _Graph(predictions, mean, scale, labels)
     dtype = tf.as_dtype(mean.dtype)
     inputs = tf.TensorSpec([None, len(mean)], dtype, "inputs")
@@ -85,10 +92,18 @@ def build(
         "predict_f": predict_f,
         "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
     }
+    exposure = tf.TensorSpec([None, 1], dtype, "exposure")
+    if getattr(frozen.likelihood, "exposure", False):
+        signatures[COUNTS] = _trace(graph.predict_counts, inputs, exposure)
     if per_output is not None:
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
         some = functools.partial(graph.predict_outputs, per_output)
         signatures["predict_outputs"] = _trace(some, inputs, numbers)
+    if profile == "stablehlo" and joint is not None:
+        num_outputs = predict_f.structured_outputs["mean"].shape[-1]
+        normals = tf.TensorSpec([None, None, num_outputs], dtype, "normals")
+        drawn = _trace_if_can(functools.partial(graph.sample_joint, joint), inputs, normals)
+        signatures |= {} if drawn is None else {joint_draws.NAME: drawn}
     if num_samples:
         seed = tf.TensorSpec([1], tf.int32, "seed")
         draw = functools.partial(graph.sample, _functions(frozen, num_samples))
@@ -106,13 +121,24 @@ def build(
     whole = signatures["serving_default"]
     if profile != "portable":  # the runtimes of ONNX have loops of their own
         signatures = {
-            key: signature if key == "sample" else _trace_blocks(signature)  # which has blocks of its own
+            key: signature if key in _WHOLE else _trace_blocks(signature)
             for key, signature in signatures.items()
         }
     if treatment is not None:
         function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
         signatures[raw_rows.NAME] = _trace(function, *specs)
+        if COUNTS in signatures:
+            function, specs = raw_rows.raw_signature(treatment, signatures[COUNTS], dtype, [exposure])
+            signatures[raw_rows.COUNTS] = _trace(function, *specs)
     return Served(module, signatures, whole, sources)
+
+
+def _trace_if_can(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:
+    """Trace a function; ``None`` where the posterior has no covariance between rows."""
+    try:
+        return _trace(function, *specs)
+    except NotImplementedError:
+        return None
 
 
 def _fold(signature: Any, store: Store) -> Any:
@@ -182,6 +208,12 @@ class _Graph:
         log_density = predictions.log_density(targets)  # [N]
         return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
 
+    def predict_counts(self, inputs: tf.Tensor, exposure: tf.Tensor) -> dict[str, tf.Tensor]:
+        predictions, ok = self._at(inputs)
+        mean, variance = at_exposures(*predictions.mean_and_var(), exposure)
+        ok &= _finite_rows(mean, variance) & (exposure[:, 0] > 0.0)
+        return {"mean": _keep(mean, ok), "variance": _keep(variance, ok), "is_finite": ok}
+
     def predict_outputs(
         self, per_output: PerOutput, inputs: tf.Tensor, outputs: tf.Tensor
     ) -> dict[str, tf.Tensor]:
@@ -193,6 +225,10 @@ class _Graph:
     def sample(self, draw: Draw, inputs: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         X, ok = self._standardised(inputs)
         return {"samples": _keep(draw(X, tf.ensure_shape(seed, [1])[0]), ok)}
+
+    def sample_joint(self, joint: Joint, inputs: tf.Tensor, normals: tf.Tensor) -> dict[str, tf.Tensor]:
+        X, ok = self._standardised(inputs)
+        return joint_draws.sample(joint, X, ok, normals)
 
     def _at(self, inputs: tf.Tensor) -> tuple[Predictions, tf.Tensor]:
         """Predict at standardised inputs, and tell for which rows f is finite."""
@@ -223,11 +259,11 @@ def _keep(x: tf.Tensor, ok: tf.Tensor) -> tf.Tensor:
 
 def _predictor(
     model: gpflow.models.GPModel, profile: Profile
-) -> tuple[Callable[[tf.Tensor], Predictions], PerOutput | None]:
+) -> tuple[Callable[[tf.Tensor], Predictions], PerOutput | None, Joint | None]:
     """Return what the model predicts at X, by the operations of the live model.
 
     Where the posterior has ``predict_outputs`` the second is ``X, outputs -> mean, variance`` of y for some
-    of many outputs.
+    of many outputs; the third is the joint distribution at all rows, of a Gaussian posterior.
 
     GPflow's own posteriors cache ``Qinv``, which differs from the live model by about cond(Kuu) times the
     rounding unit (2e-10 is typical): they cache nothing here, and folding finds the factors.
@@ -235,14 +271,14 @@ def _predictor(
     if isinstance(model, ModelAverage):
         each = [_predictor(member, profile)[0] for member in model.members]
         weights = tf.Variable(model.weights, trainable=False)
-        return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None
+        return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None, None
     if isinstance(model, RescaledTargets):
         of_member = _predictor(model.member, profile)[0]
         _to_variables(model, {})
-        return (lambda X: model.rescaled(of_member(X))), None
+        return (lambda X: model.rescaled(of_member(X))), None, None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
-        return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None
+        return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None, None
     posterior = model.posterior(precompute_cache=PrecomputeCacheType.NOCACHE)
     fused = profile == "exact" or isinstance(posterior, BasePosterior)
     if not fused:
@@ -250,9 +286,10 @@ def _predictor(
     _to_variables(posterior, {})
     per_output = getattr(posterior, "predict_outputs", None)
     if hasattr(posterior, "predictions"):
-        return posterior.predictions, per_output
+        return posterior.predictions, per_output, None
     latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
-    return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output
+    joint: Joint = functools.partial(latent, full_cov=True)
+    return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output, joint
 
 
 def _functions(model: gpflow.models.GPModel, num_samples: int) -> Draw:

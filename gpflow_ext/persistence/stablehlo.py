@@ -12,18 +12,20 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from .verify import STABLEHLO, WEIGHTS
+from .verify import DRAWS, STABLEHLO, WEIGHTS
 
 Array = np.ndarray[Any, Any]
 BLOCK = 64  # rows of an exported program
+JOINT, AT_ONCE = 256, 8  # rows that are drawn jointly, and draws of one call
 TOLERANCE = 1e-9  # of the runtime's results, relative to those of size above one
+_TRIED = 3  # draws that are compared
 _LOADER = Path(__file__).with_name("predict_jax.py")
 
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{\n", re.DOTALL)
@@ -74,22 +76,30 @@ def library() -> Any:
 
 
 class Artefact(NamedTuple):
-    """A served function as what `predict_jax.py` loads."""
+    """Served functions as what `predict_jax.py` loads."""
 
-    program: bytes
+    programs: dict[str, bytes]  # by the names of their files
     weights: dict[str, Array]
 
     def write(self, folder: Path) -> None:
-        """Write both files."""
-        (folder / STABLEHLO).write_bytes(self.program)
+        """Write all files."""
+        for name, program in self.programs.items():
+            (folder / name).write_bytes(program)
         np.savez(folder / WEIGHTS, **self.weights)
 
 
-def to_stablehlo(function: Any) -> Artefact:
-    """Translate a concrete function of ``inputs`` [None, D], each row of which decides its outputs alone.
+def to_stablehlo(predict: Any, sample: Any = None) -> Artefact:
+    """Translate served functions. Names of classes are left out, and the numbers of classes are of 32 bits.
 
-    The program is for `BLOCK` rows, its weights are its arguments. Names of classes are left out, and the
-    numbers of classes are of 32 bits.
+    The weights are arguments of the programs, each stored once.
+
+    Parameters
+    ----------
+    predict
+        A concrete function of ``inputs`` [None, D], each row of which decides its outputs alone: the program
+        is for `BLOCK` rows.
+    sample
+        That of `joint_draws`, or ``None``: for `AT_ONCE` draws at `JOINT` rows.
 
     Raises
     ------
@@ -98,62 +108,126 @@ def to_stablehlo(function: Any) -> Artefact:
     ValueError
         If XLA cannot compile it, or by names that other runtimes need not know.
     """
+    width = predict.inputs[0].shape[1]
+    wanted = {STABLEHLO: (predict, [[BLOCK, width]])}
+    if sample is not None:
+        wanted[DRAWS] = sample, [[JOINT, width], [AT_ONCE, JOINT, sample.inputs[1].shape[-1]]]
+    programs, weights, about = {}, _Weights(), {}
+    for file, (function, shapes) in wanted.items():
+        names, program = _translated(function, shapes)
+        programs[file] = program.portable()
+        about[file] = {
+            "names": names,
+            "inputs": [(part.dtype.name, part.shape) for part in program.inputs],
+            "outputs": program.results,
+            "weights": [weights.number(part) for part in program.inputs[len(shapes) :]],
+        }
+    return Artefact(programs, {"about": np.array(json.dumps(about)), **weights.held})
+
+
+class _Weights:
+    """Arrays by name, equal ones once."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Array] = {}
+
+    def number(self, array: Array) -> int:
+        for k, each in enumerate(self.held.values()):
+            if each.dtype == array.dtype and np.array_equal(each, array):
+                return k
+        self.held[f"weight_{len(self.held)}"] = array
+        return len(self.held) - 1
+
+
+def _translated(function: Any, shapes: Sequence[Sequence[int]]) -> tuple[list[str], Program]:
+    """Return the names of the results of a served function, and its program for arguments of these shapes."""
     outputs = function.structured_outputs
     names = [name for name in sorted(outputs) if outputs[name].dtype != tf.string]
+    arguments = [spec.name for spec in function.structured_input_signature[0]]
 
-    def numbers(inputs: tf.Tensor) -> list[tf.Tensor]:
-        found = function(inputs=inputs)
+    def numbers(*given: tf.Tensor) -> list[tf.Tensor]:
+        found = function(**dict(zip(arguments, given, strict=True)))
         return [tf.cast(found[k], tf.int32) if found[k].dtype == tf.int64 else found[k] for k in names]
 
-    spec = tf.TensorSpec([BLOCK, function.inputs[0].shape[1]], function.inputs[0].dtype)
-    concrete = tf.function(numbers, autograph=False).get_concrete_function(spec)
+    specs = [tf.TensorSpec(shape, function.inputs[0].dtype) for shape in shapes]
+    concrete = tf.function(numbers, autograph=False).get_concrete_function(*specs)
     try:
-        program = lower(concrete, [tf.zeros(spec.shape, spec.dtype)])
+        program = lower(concrete, [tf.zeros(spec.shape, spec.dtype) for spec in specs])
     except ValueError as error:
         raise ValueError(f"this model has no StableHLO: {error}") from error
     if "stablehlo.custom_call" in program.text:
         raise ValueError("this model has no StableHLO: it has calls that are XLA's own")
-    about = {
-        "names": names,
-        "inputs": [(part.dtype.name, part.shape) for part in program.inputs],
-        "outputs": program.results,
-    }
-    weights = {f"weight_{k}": part for k, part in enumerate(program.inputs[1:])}
-    return Artefact(program.portable(), {"about": np.array(json.dumps(about)), **weights})
+    return names, program
 
 
-def compare(artefact: Artefact, function: Any, inputs: Array) -> float:
+def compare(artefact: Artefact, signatures: Mapping[str, Any], inputs: Array, apart: Array) -> float:
     """Run an artefact by JAX, in a process without TensorFlow; return its largest difference.
 
-    Differences are from the function it stands for, relative to the largest result of size above one.
+    Differences are from the functions it stands for, relative to the largest result of size above one.
+
+    Parameters
+    ----------
+    artefact, signatures
+        What is compared: the served functions by name.
+    inputs
+        Rows to predict at, [n, D].
+    apart
+        Rows to draw at, [m, D], not close together: the factor of a covariance amplifies rounding.
 
     Raises
     ------
     ValueError
         If JAX cannot run it, or a result differs by more than `TOLERANCE` (for single precision 100 units of
-        rounding).
+        rounding, 100 times as many for draws).
     """
     with tempfile.TemporaryDirectory() as name:
         artefact.write(Path(name))
-        np.savetxt(Path(name, "rows.csv"), inputs, "%.17g", delimiter=",")
-        done = subprocess.run(
-            [sys.executable, str(_LOADER), name, str(Path(name, "rows.csv"))],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        rows = Path(name, "rows.csv")
+        np.savetxt(rows, inputs, "%.17g", delimiter=",")
+        worst = _difference(_run([name, str(rows)]), _predicted(artefact, signatures, inputs), inputs.dtype)
+        if DRAWS in artefact.programs:
+            np.savetxt(rows, apart, "%.17g", delimiter=",")
+            found = _run([name, str(rows), str(_TRIED)])
+            worst = max(
+                worst, _difference(found, _drawn(signatures["sample_joint"], apart), inputs.dtype, 100.0)
+            )
+    return worst
+
+
+def _run(arguments: Sequence[str]) -> Array:
+    """Return the numbers that the loader prints, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(_LOADER), *arguments],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise ValueError(f"this model has no StableHLO: JAX cannot run it: {done.stderr.strip()[-500:]}")
-    ours = function(inputs=tf.constant(inputs))
-    names = json.loads(str(artefact.weights["about"]))["names"]
-    columns = [ours[name].numpy().astype(np.float64).reshape(len(inputs), -1) for name in names]
-    wanted, (_, *lines) = np.hstack(columns), done.stdout.splitlines()
-    found = np.array([line.split(",") for line in lines], np.float64)
+    return np.array([line.split(",") for line in done.stdout.splitlines()[1:]], np.float64)
+
+
+def _predicted(artefact: Artefact, signatures: Mapping[str, Any], inputs: Array) -> Array:
+    ours = signatures["serving_default"](inputs=tf.constant(inputs))
+    names = json.loads(str(artefact.weights["about"]))[STABLEHLO]["names"]
+    return np.hstack([ours[name].numpy().astype(np.float64).reshape(len(inputs), -1) for name in names])
+
+
+def _drawn(function: Any, inputs: Array) -> Array:
+    """Return draws as the loader prints them, from the same numbers."""
+    shape = _TRIED, len(inputs), function.inputs[1].shape[-1]
+    normals = np.random.default_rng(0).standard_normal(shape).astype(inputs.dtype)
+    draws = function(inputs=tf.constant(inputs), normals=tf.constant(normals))["f"].numpy()
+    return np.moveaxis(draws, 0, 1).reshape(len(inputs), -1).astype(np.float64)
+
+
+def _difference(found: Array, wanted: Array, dtype: Any, slack: float = 1.0) -> float:
+    """Return the largest difference, relative to the largest result of size above one; refuse a large one."""
     size = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)))
     agree = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
     worst = float(np.where(agree, 0.0, np.abs(found - wanted)).max(initial=0.0) / size)
-    bound = TOLERANCE if inputs.dtype == np.float64 else 100.0 * float(np.finfo(inputs.dtype).eps)
+    bound = TOLERANCE if dtype == np.float64 else slack * 100.0 * float(np.finfo(dtype).eps)
     if not worst <= bound:
         raise ValueError(f"this model has no StableHLO: JAX differs by {worst:.1e}, more than {bound:.0e}")
     return worst

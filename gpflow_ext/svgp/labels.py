@@ -5,14 +5,15 @@ t_nk = [label n is k] − 1/K, and noise of variance s²: for f = μ + Aᵀv + r
 
     Var[v]⁻¹ = I + AAᵀ / s²        E[v] = Var[v] A (c t − μ) / s²
 
-which is q for the sites prec = 1/s², nat1 = c t / s². The noise of the labels is not the likelihood's: of
-some pairs (c, s²), in units of the prior's standard deviation and variance, the one with the highest bound on
-some of the rows is taken. The classes share Var[v] where they share a kernel. O(NM² + M³).
+which is q for the sites prec = 1/s², nat1 = c t / s². The noise of the labels is not the likelihood's, and a
+small one that classifies well leaves too little variance: q of an ``SVGP`` has Var[v] of a noise of its own.
+(c, s², that noise), in units of the prior's standard deviation and variance, are those of a grid that predict
+some rows best from all the others, which are then added. Sites, which decide both moments, have the pair
+(c, s²) of the highest bound. The classes share Var[v] where they share a kernel. O(NM² + M³).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gpflow
@@ -29,19 +30,21 @@ from gpflow_ext.sites import Message, Sites, latent, products, sparse_prior
 from gpflow_ext.sites.algebra import divergence as site_divergence
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.svgp.whitened import refusal
-from gpflow_ext.svgp.whitened_normal import divergence
 
-_SCALES = 1.0, 2.0, 4.0, 8.0  # c, in standard deviations of the prior
-_NOISES = 0.025, 0.1, 0.4, 1.6  # s², in its variances
-_LOOKED_AT = 3000  # rows on which the bounds are compared
+_SCALES = 0.5, 1.0, 2.0, 4.0  # c, in standard deviations of the prior
+_NOISES = 0.001, 0.01, 0.1, 1.0  # s², in its variances
+_SPREADS = 0.1, 0.4, 1.6, 6.4  # the noise that Var[v] is of, likewise
+_SITES = 0.025, 0.1, 0.4, 1.6  # s² of sites
+_HELD_OUT, _SHARE = 2000, 0.2  # rows that are predicted, and the largest share of all
 
 
 class LabelStart(NamedTuple):
     """What q was started from."""
 
     scale: float  # c
-    noise: float  # s²
-    bound: float  # there, estimated from some of the rows
+    noise: float  # s² of the mean
+    spread: float  # s² of the covariance
+    value: float  # mean log density of the rows held out, or of sites the bound
 
 
 def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelStart:
@@ -56,11 +59,11 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
     data
         (X [N, D], Y [N, 1]) for a model that does not hold its data.
     seed
-        Of the rows on which bounds are compared.
+        Of the rows that are held out to choose.
 
     Returns
     -------
-    The pair (c, s²) that was taken, and the bound there.
+    c, s² and the noise of the covariance that were taken, and by what.
 
     Raises
     ------
@@ -88,22 +91,44 @@ def start_q(model: SVGP, data: tuple[Any, Any], seed: int = 0) -> LabelStart:
     reason = refusal(model, "start_from_labels") if isinstance(model, SVGP) else "no SVGP and no SiteModel"
     if reason is not None:
         raise NotImplementedError(f"{type(model).__name__} cannot start from labels: {reason}.")
-    X, T = data[0], targets(model.likelihood, data[1], model.num_latent_gps)
+    X, Y = data
+    T = targets(model.likelihood, Y, model.num_latent_gps).astype(X.dtype)
+    order = np.random.default_rng(seed).permutation(len(X))
+    held, rest = np.split(order, [max(1, min(_HELD_OUT, int(_SHARE * len(X))))])
     regression = LabelRegression(model)
     compiled = Compiled(regression, batches=True)
-    sums = compiled(regression.sums, X, T.astype(X.dtype))
-    chosen = np.random.default_rng(seed).permutation(len(X))[:_LOOKED_AT]
-    some, share = (X[chosen], np.asarray(data[1])[chosen]), (model.num_data or len(X)) / len(chosen)
-    best: tuple[LabelStart, tf.Tensor, tf.Tensor] | None = None
-    for scale, noise, mean, root in _candidates(sums, _variance(model, some[0]), X.dtype):
-        bound = float(compiled(regression.bound, *some, mean, root, tf.constant(share, X.dtype)))
-        if np.isfinite(bound) and (best is None or bound > best[0].bound):
-            best = LabelStart(scale, noise, bound), mean, root
-    if best is None:
-        raise ValueError("No start from the labels has a finite bound: start from other hyperparameters.")
-    model.q_mu.assign(best[1])
-    model.q_sqrt.assign(tf.broadcast_to(best[2], model.q_sqrt.shape))
-    return best[0]
+    sums, own = (Sums(*compiled(regression.sums, X[part], T[part])) for part in (rest, held))
+    variance = _variance(model, X[held])
+    found = _best(compiled, regression, sums, (X[held], Y[held]), variance)
+    if not np.isfinite(found.value):
+        raise ValueError(
+            "No start from the labels predicts a finite density: start from other hyperparameters."
+        )
+    whole = Sums(*(a + b for a, b in zip(sums, own, strict=True)))
+    model.q_mu.assign(tf.cast(whole.mean(found.scale, found.noise, whole.root(found.noise)), X.dtype))
+    model.q_sqrt.assign(tf.broadcast_to(tf.cast(whole.root(found.spread), X.dtype), model.q_sqrt.shape))
+    return found
+
+
+def _best(
+    compiled: Compiled, regression: LabelRegression, sums: Sums, held: tuple[Any, Any], variance: float
+) -> LabelStart:
+    """Return the start of the grid by which held-out rows X [B, D], Y [B, 1] are most probable."""
+    X, Y = held
+    roots = {noise: sums.root(noise) for noise in variance * np.array(sorted({*_NOISES, *_SPREADS}))}
+    prior = compiled(regression.seen, X)
+    variances = {
+        n: compiled(regression.variances, *prior[1:], roots[n]) for n in variance * np.array(_SPREADS)
+    }
+    best = LabelStart(np.nan, np.nan, np.nan, -np.inf)
+    for noise in variance * np.array(_NOISES):
+        for scale in np.sqrt(variance) * np.array(_SCALES):
+            mean = compiled(regression.means, *prior[:2], sums.mean(scale, noise, roots[noise]))
+            for spread, var in variances.items():
+                value = float(compiled(regression.log_density, X, Y, mean, var))
+                if value > best.value:
+                    best = LabelStart(float(scale), float(noise), float(spread), value)
+    return best
 
 
 def start_as_asked(
@@ -151,58 +176,64 @@ def targets(likelihood: Any, Y: Any, num_latent_gps: int) -> checks.Array:
     )
 
 
+class Sums(NamedTuple):
+    """The sums over data that the regression needs, in double precision."""
+
+    gram: tf.Tensor  # AAᵀ, [1 or L, M, M]
+    by_labels: tf.Tensor  # A t, [M, L]
+    by_mean: tf.Tensor  # A μ, [M, L]
+
+    def root(self, noise: float) -> tf.Tensor:
+        """Return a lower factor of Var[v], [1 or L, M, M]. O(M³)."""
+        return Message(self.gram / noise, self.by_labels).moments()[1]
+
+    def mean(self, scale: float, noise: float, root: tf.Tensor) -> tf.Tensor:
+        """Return E[v] for the factor of Var[v] at that noise, [M, L]. O(M²L)."""
+        pull = (scale * self.by_labels - self.by_mean) / noise
+        return products.matvec(root, products.matvec(root, pull, transpose=True))
+
+
 class LabelRegression(tf.Module):
-    """What is compiled: the sums of the regression, and the bound of its q."""
+    """What is compiled: the sums of the regression, and what its q predicts."""
 
     def __init__(self, model: SVGP) -> None:
         super().__init__()
         self._model = model
 
     def sums(self, X: tf.Tensor, T: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return AAᵀ [1 or L, M, M], A t and A μ [M, L] over X [N, D], t [N, L], in double precision."""
+        """Return the fields of `Sums` over X [N, D], t [N, L]."""
         model = self._model
         gram = sparse_prior.gram(model)
         chol = tf.linalg.cholesky(gram)
         none = tf.zeros([gram.shape[-1], model.num_latent_gps], tf.float64)
 
-        def part(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def part(batch: Batch) -> tuple[tf.Tensor, ...]:
             _, X, T = batch
             A = tf.linalg.triangular_solve(chol, sparse_prior.cross(model, X))
-            found = (
-                tf.matmul(A, A, transpose_b=True),
-                products.matvec(A, T),
-                products.matvec(A, latent.mean(model, X)),
-            )
+            by_mean = products.matvec(A, latent.mean(model, X))
+            found = tf.matmul(A, A, transpose_b=True), products.matvec(A, T), by_mean
             return tuple(tf.cast(each, tf.float64) for each in found)
 
         return ArrayRows(X, T).total((tf.zeros_like(gram, tf.float64), none, none), part)
 
-    def bound(
-        self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, root: tf.Tensor, share: tf.Tensor
-    ) -> tf.Tensor:
-        """Return the bound by the rows X [B, D], Y [B, 1] for E[v], a factor of Var[v] and N/B."""
-        model = self._model
-        prior = sparse_prior.project_independent(model, X)
-        seen = tf.matmul(root, prior.A, transpose_a=True)  # [1 or L, M, B]
-        at = prior.mean + products.matvec(prior.A, mean, transpose=True)
-        var = tf.broadcast_to(
-            prior.residual + tf.transpose(tf.reduce_sum(tf.square(seen), axis=-2)), tf.shape(at)
-        )
-        fit = tf.reduce_sum(model.likelihood.variational_expectations(X, at, var, Y))
-        full = tf.broadcast_to(root, [mean.shape[1], *root.shape[1:]])
-        return share * fit - divergence(mean, full)
+    def seen(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the prior mean [B, L], A [1 or L, M, B] and the residual [B, 1 or L] at X [B, D]."""
+        prior = sparse_prior.project_independent(self._model, X)
+        return prior.mean, prior.A, prior.residual
 
+    def means(self, mean: tf.Tensor, A: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
+        """Return the means of q(f) for E[v] [M, L], [B, L]."""
+        return mean + products.matvec(A, tf.cast(moved, A.dtype), transpose=True)
 
-def _candidates(
-    sums: tuple[tf.Tensor, tf.Tensor, tf.Tensor], variance: float, dtype: Any
-) -> Iterator[tuple[float, float, tf.Tensor, tf.Tensor]]:
-    """Yield pairs (c, s²) with E[v] [M, L] and a lower factor of Var[v], [1 or L, M, M]."""
-    gram, by_labels, by_mean = sums
-    for noise in variance * np.array(_NOISES):
-        told, root = Message(gram / noise, by_labels / noise).moments()
-        shift = products.matvec(root, products.matvec(root, by_mean / noise, transpose=True))
-        for scale in np.sqrt(variance) * np.array(_SCALES):
-            yield float(scale), float(noise), tf.cast(scale * told - shift, dtype), tf.cast(root, dtype)
+    def variances(self, A: tf.Tensor, residual: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+        """Return the variances of q(f) for a factor of Var[v] [1 or L, M, M], [B, 1 or L]."""
+        seen = tf.matmul(tf.cast(root, A.dtype), A, transpose_a=True)
+        return residual + tf.transpose(tf.reduce_sum(tf.square(seen), axis=-2))
+
+    def log_density(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        """Return the mean log density of Y [B, 1] at X [B, D] for the moments of q(f), []."""
+        var = tf.broadcast_to(var, tf.shape(mean))
+        return tf.reduce_mean(self._model.likelihood.predict_log_density(X, mean, var, Y))
 
 
 def _variance(model: Any, X: Any) -> float:
@@ -221,9 +252,9 @@ def _start_sites(model: SiteModel) -> LabelStart:
         )
     X, Y = model.data
     T = tf.constant(targets(model.likelihood, Y, model.num_latent_gps), X.dtype)
-    prior, variance = model.prior(), _variance(model, X[:_LOOKED_AT])
+    prior, variance = model.prior(), _variance(model, X[:_HELD_OUT])
     best: tuple[LabelStart, Sites] | None = None
-    for noise in variance * np.array(_NOISES):
+    for noise in variance * np.array(_SITES):
         prec = tf.fill(tf.shape(T), tf.cast(1.0 / noise, T.dtype))
         factor = prior.factorise(prec)
         var = factor.variance()
@@ -232,8 +263,8 @@ def _start_sites(model: SiteModel) -> LabelStart:
             alpha, shift = factor.solve(sites.nat1 - prec * prior.mean)
             kl = site_divergence(prior, prec, var, factor, alpha, shift)
             bound = float(tf.reduce_sum(model.expectation(prior.mean + shift, var)) - kl)
-            if np.isfinite(bound) and (best is None or bound > best[0].bound):
-                best = LabelStart(float(scale), float(noise), bound), sites
+            if np.isfinite(bound) and (best is None or bound > best[0].value):
+                best = LabelStart(float(scale), float(noise), float(noise), bound), sites
     if best is None:
         raise ValueError("No start from the labels has a finite bound: start from other hyperparameters.")
     model.assign_sites(best[1])

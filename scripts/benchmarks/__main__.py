@@ -27,6 +27,7 @@ examples
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
   python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
   python -m scripts.benchmarks functions                 functions drawn from a posterior, needs no data
+  python -m scripts.benchmarks convolution               convolutional kernels, needs no data
   python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
@@ -65,6 +66,8 @@ BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches.
 
+convolution: the sums over patches of --sizes images in a step, beside GPflow's convolutional kernel.
+
 functions: --sizes inputs of a hundred functions drawn from a posterior, beside GPflow's joint draw of 3,000.
 
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
@@ -90,6 +93,7 @@ SIZES = {
     "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
     "dual": (0, ()),
     "functions": (3000, (10**6,)),
+    "convolution": (2, (100,)),
 }
 
 

@@ -116,7 +116,7 @@ def main() -> None:
     options = arguments().parse_args()
     report.set_threads(options.threads)
     from ..shared.journal import Journal
-    from . import defaults_page
+    from . import defaults_page, pictures
 
     if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
         raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
@@ -127,6 +127,7 @@ def main() -> None:
     if not options.page:
         run(options, journal)
     report.write(options.out, defaults_page.text(journal.records))
+    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
     print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 
 

@@ -36,6 +36,11 @@ starts after the first, end when their seconds are over. Seconds of the wall dep
 """
 
 
+PICTURE = (
+    "![NLPD of the recommended models less that of each other method, by table](benchmark_defaults.png)\n"
+)
+
+
 class Compared(NamedTuple):
     """The NLPD of ours less that of another on each split, and what that says."""
 
@@ -54,7 +59,7 @@ def text(records: Sequence[Record]) -> str:
     where = [record["environment"] for record in records if "environment" in record]
     measured = [record for record in records if "table" in record]
     tables = list(dict.fromkeys(record["table"] for record in measured))
-    parts = [TEXT, *(report.describe(each) + "\n" for each in where), "## Targets\n"]
+    parts = [TEXT, PICTURE, "## Targets\n"]
     parts += [
         report.table(("target", "measured", "met"), verdicts(measured)),
         "## Where the fits end\n",
@@ -71,6 +76,7 @@ def text(records: Sequence[Record]) -> str:
             f"{chosen[0]['task']}, {chosen[0]['rows']} training rows.\n",
             _table(chosen),
         ]
+    parts += ["## Measured on\n", *(report.describe(each) + "\n" for each in where)]
     return "\n".join(parts)
 
 

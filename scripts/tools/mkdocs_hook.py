@@ -36,6 +36,9 @@ def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     text = BESIDE.sub(r"\1 (`\2`)", filled(markdown))
     if page is not None and page.file.src_uri.startswith("results/"):
         page.meta["search"] = {"boost": 0.2}  # a search finds the how-tos and models first
+        records = ROOT / "docs" / Path(page.file.src_uri).with_suffix(".jsonl")
+        if records.is_file():
+            text += f"\n\nRaw records: [{records.name}]({records.name}).\n"
     if page is not None and page.file.src_uri in {
         f"tutorials/{tutorial.name}" for tutorial in tutorials.pages()
     }:

@@ -5,10 +5,11 @@ folder can be copied to a machine that has only TensorFlow. docs/trust.md tells 
 """
 
 from .check import Verified, read_manifest, verified_copy, verify
-from .folder import ONNX, STABLEHLO, WEIGHTS, sha256_file, version_folder, versions
+from .folder import DRAWS, ONNX, STABLEHLO, WEIGHTS, sha256_file, version_folder, versions
 from .manifest import FORMAT, sealed
 
 __all__ = [
+    "DRAWS",
     "FORMAT",
     "ONNX",
     "STABLEHLO",

@@ -14,7 +14,7 @@ _MIB = 1 << 20
 MANIFEST, GRAPH, INDEX = "manifest.json", "saved_model.pb", "variables/variables.index"
 VALUES, EXAMPLE, FINGERPRINT = "variables/variables.data-00000-of-00001", "example.npz", "fingerprint.pb"
 CARD, ONNX = "MODEL_CARD.md", "model.onnx"
-STABLEHLO, WEIGHTS = "model.stablehlo", "weights.npz"
+STABLEHLO, DRAWS, WEIGHTS = "model.stablehlo", "sample_joint.stablehlo", "weights.npz"
 LARGEST = {  # bytes; nothing larger is read
     MANIFEST: 4 * _MIB,
     GRAPH: 32 * _MIB,
@@ -25,9 +25,10 @@ LARGEST = {  # bytes; nothing larger is read
     CARD: 4 * _MIB,
     ONNX: 2048 * _MIB,
     STABLEHLO: 64 * _MIB,
+    DRAWS: 64 * _MIB,
     WEIGHTS: 65_536 * _MIB,
 }
-REQUIRED = frozenset(LARGEST) - {FINGERPRINT, ONNX, STABLEHLO, WEIGHTS}
+REQUIRED = frozenset(LARGEST) - {FINGERPRINT, ONNX, STABLEHLO, DRAWS, WEIGHTS}
 _COPIED = (GRAPH, INDEX, VALUES, FINGERPRINT, EXAMPLE)
 _FOLDERS = ("assets", "variables")  # TensorFlow writes the first one empty
 _MOST_PROBLEMS = 10

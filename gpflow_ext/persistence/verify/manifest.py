@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .columns import check_columns
-from .folder import LARGEST, MANIFEST, ONNX, REQUIRED, STABLEHLO, WEIGHTS
+from .folder import DRAWS, LARGEST, MANIFEST, ONNX, REQUIRED, STABLEHLO, WEIGHTS
 from .signing import is_signed, sign
 
 FORMAT = 2
@@ -257,6 +257,8 @@ def _check_sense(manifest: Mapping[str, Any]) -> None:
     lowered = manifest["profile"] == "stablehlo"
     if {STABLEHLO in names, WEIGHTS in names, "difference_of_stablehlo" in manifest} != {lowered}:
         raise ValueError(f"profile in {MANIFEST} is {manifest['profile']}, which {STABLEHLO} contradicts")
+    if (DRAWS in names) != (lowered and "sample_joint" in manifest["signatures"]):
+        raise ValueError(f"signatures in {MANIFEST} are others than {DRAWS} tells")
     if not manifest["intervals"].keys() <= manifest["metrics"].keys():
         raise ValueError(f"intervals in {MANIFEST} has scores that metrics has not")
     model = json.dumps(manifest["model"], sort_keys=True).encode()

@@ -1,0 +1,1 @@
+"""Grey images by Gaussian processes on scattering features."""

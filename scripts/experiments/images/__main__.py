@@ -1,0 +1,72 @@
+"""Train Gaussian processes on scattering features of MNIST, from pixels, and record scores and CPU seconds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ... import _cli
+from ...shared import report
+
+EPILOG = """\
+examples
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.images --threads 1                         the test images, two settings
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.images --validate --threads 1 --order 1 2  choices, on training images
+
+settings
+  quick   order 1, 1,000 inducing features, q from one pass of regression on the labels and no steps
+  medium  order 2, 3,000 inducing features, likewise
+  large   order 2, 5,000 inducing features, likewise
+  steps   order 2, 500 inducing features, from there 300 steps on minibatches
+
+With --validate the last 10,000 training images stand in for the test set, which is not read. Results are added to
+images.jsonl; images.md and figures are written anew from all that is in it.
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser."""
+    new = argparse.ArgumentParser(
+        prog="python -m scripts.experiments.images",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument(
+        "--setting", nargs="+", choices=("quick", "medium", "large", "steps"), default=("quick", "medium")
+    )
+    new.add_argument("--seeds", nargs="+", type=int, default=(0,), metavar="S")
+    new.add_argument("--validate", action="store_true", help="hold out training images; read no test image")
+    new.add_argument(
+        "--order",
+        nargs="+",
+        type=int,
+        choices=(1, 2),
+        help="orders of the features in place of the setting's",
+    )
+    new.add_argument(
+        "--inducing", nargs="+", type=int, metavar="M", help="numbers of inducing features likewise"
+    )
+    new.add_argument("--lengthscale", nargs="+", type=float, metavar="L", help="first length scales likewise")
+    new.add_argument("--steps", nargs="+", type=int, metavar="N", help="numbers of steps likewise")
+    new.add_argument(
+        "--gamma", nargs="+", type=float, metavar="G", help="lengths of natural gradients likewise"
+    )
+    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--out", type=Path, default=Path("docs/results"), metavar="DIR", help="default: %(default)s"
+    )
+    return new
+
+
+def main() -> None:
+    """Train, record, draw, write."""
+    options = arguments().parse_args()
+    report.set_threads(options.threads)
+    from . import page
+
+    page.run(options)
+
+
+if __name__ == "__main__":
+    _cli.run(main)

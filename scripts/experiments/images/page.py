@@ -1,0 +1,152 @@
+"""The records of the runs, their figures and the page made of them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import numpy as np
+
+from ...shared import report
+from ...shared.journal import Journal, Record
+from . import runs
+
+NAME, SHOWN, TURNED = "images", 40, 1000
+_VARIED = ("order", "inducing", "lengthscale", "steps", "gamma")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure what is asked for and not recorded yet, and write the page."""
+    journal = Journal(options.out / f"{NAME}.jsonl")
+    with gpflow.config.as_context(runs.SINGLE):
+        images = runs.load(options.validate)
+        for setting, seed in itertools.product(_settings(options), options.seeds):
+            key = {"part": "validation" if options.validate else "test", "seed": seed, **setting._asdict()}
+            if not journal.find(**key):
+                journal.heading = {"where": report.environment(options.threads)}
+                journal.add(
+                    {**key, **_measure(images, setting, seed, None if options.validate else options.out)}
+                )
+    text = page(journal.records)
+    report.write(options.out / f"{NAME}.md", text)
+    print(text)
+
+
+def _settings(options: argparse.Namespace) -> Iterator[runs.Setting]:
+    for name in options.setting:
+        setting = runs.SETTINGS[name]
+        values = [getattr(options, field) or [getattr(setting, field)] for field in _VARIED]
+        for chosen in itertools.product(*values):
+            yield setting._replace(**dict(zip(_VARIED, chosen, strict=True)))
+
+
+def _measure(images: runs.Images, setting: runs.Setting, seed: int, out: Path | None) -> Record:
+    trained = runs.train(images, setting, seed)
+    found: Record = {
+        "seconds": trained.seconds,
+        **runs.scores(runs.probabilities(trained.model, images.test[0]), images.test[1]),
+        "epsilon": float(np.asarray(trained.model.likelihood.epsilon)),
+        "final_lengthscale": float(trained.model.kernel.kernels[0].kernel.lengthscales.numpy()),
+    }
+    if out is not None and seed == 0:
+        found["turned"] = [dict(line) for line in runs.turned(trained.model, images.test, TURNED)]
+        _draw(out / f"{NAME}_inducing.png", runs.nearest(trained, images, SHOWN))
+    return found
+
+
+def _draw(path: Path, images: runs.Array) -> None:
+    """Draw images in rows of ten."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        len(images) // 10, 10, figsize=(8, 0.85 * len(images) // 10), layout="constrained"
+    )
+    for ax, image in zip(axes.flat, images, strict=True):
+        ax.imshow(image, cmap="gray_r")
+        ax.set_axis_off()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def page(records: list[Record]) -> str:
+    """Return the report of all records."""
+    lines = [record for record in records if "error" in record]
+    parts = [
+        "# Images: Gaussian processes on scattering features\n",
+        "MNIST, `SVGPRobustMax` on `gpx.features.Scattering`, float32; written by `python -m scripts.experiments.images`. "
+        "CPU seconds of the process from the pixels of all training images to the trained model: features, their axes, "
+        "q from the labels and all steps. Features, length scale and schedule are chosen on the last 10,000 training "
+        "images, after training on the others; test images serve for the rows below that say so.\n",
+    ]
+    for part, title in (
+        ("test", "## Test images"),
+        ("validation", "## Validation: the last 10,000 training images"),
+    ):
+        own = [line for line in lines if line["part"] == part]
+        if own:
+            parts.append(f"{title}\n\n" + _table(own))
+    where = [record["where"] for record in records if "where" in record]
+    if where:
+        parts.append(f"Last run: {report.describe(where[-1], 'float32')}\n")
+    turned = [line for line in lines if "turned" in line]
+    if turned:
+        parts.append(_turned(turned[-1]))
+    return "\n".join(parts)
+
+
+def _table(lines: list[Record]) -> str:
+    columns = [
+        "order",
+        "dims",
+        "M",
+        "steps",
+        "length scale",
+        "γ",
+        "seed",
+        "accuracy, %",
+        "NLPD",
+        "calibration error, %",
+        "CPU s",
+    ]
+    rows = [
+        [
+            str(line["order"]), str(line["dims"]), f"{line['inducing']:,}", f"{line['steps']:,}", f"{line['lengthscale']:g}",
+            f"{line['gamma']:g}" if line["steps"] else "", str(line["seed"]), f"{100 * (1 - line['error']):.2f}",
+            f"{line['nlpd']:.4f}", f"{100 * line['calibration']:.2f}", f"{line['seconds']:.1f}",
+        ]
+        for line in sorted(lines, key=_order)
+    ]  # fmt: skip
+    return report.table(columns, rows)
+
+
+def _order(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(line[name] for name in ("steps", "inducing", "order", "lengthscale", "gamma", "seed"))
+
+
+def _turned(line: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            str(one["angle"]), f"{100 * (1 - one['error']):.1f}", f"{one['nlpd']:.3f}",
+            f"{100 * one['confidence']:.1f}", f"{one['entropy']:.3f}", f"{100 * one['calibration']:.1f}",
+        ]
+        for one in line["turned"]
+    ]  # fmt: skip
+    columns = [
+        "degrees",
+        "accuracy, %",
+        "NLPD",
+        "mean confidence, %",
+        "mean entropy, nats",
+        "calibration error, %",
+    ]
+    return (
+        f"## Turned digits\n\nThe first {TURNED:,} test images, turned: away from what the model has seen its accuracy "
+        f"falls, and its confidence should. Order {line['order']}, M = {line['inducing']:,}, {line['steps']:,} steps.\n\n"
+        + report.table(columns, rows)
+        + "\nThe training images whose features are nearest to some of the inducing features:\n\n"
+        f"![Images nearest to inducing features]({NAME}_inducing.png)\n"
+    )

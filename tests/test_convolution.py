@@ -1,0 +1,169 @@
+"""Convolutional kernels: GPflow's numbers and gradients, places of patches, sums of kernels, and a served model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow.covariances import Kuf, Kuu
+from gpflow.inducing_variables import InducingPatches
+from gpflow.kernels import SquaredExponential
+
+import gpflow_ext as gpx
+from gpflow_ext.convolution import sums
+
+IMAGE, PATCH = [5, 4], [3, 2]
+RNG = np.random.default_rng(0)
+Z = RNG.normal(size=[4, 6])
+PLACES = RNG.uniform(0.0, 2.0, [4, 2])
+
+QUANTITIES: dict[str, Callable[[Any, Any, Any, Any], tf.Tensor]] = {
+    "Kuf": lambda kernel, points, X, X2: Kuf(points, kernel, X),
+    "Kuu": lambda kernel, points, X, X2: Kuu(points, kernel, jitter=1e-6),
+    "K": lambda kernel, points, X, X2: kernel(X),
+    "cross": lambda kernel, points, X, X2: kernel(X, X2),
+    "diagonal": lambda kernel, points, X, X2: kernel(X, full_cov=False),
+}
+
+
+def _images(number: int, channels: int = 1, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=[number, 20 * channels])
+
+
+def _kernel(kind: Any, channels: int = 1, separate: bool = True) -> Any:
+    rng = np.random.default_rng(2)
+    lengthscales = rng.uniform(0.5, 2.0, 6) if separate else 0.8
+    return kind(SquaredExponential(1.3, lengthscales), IMAGE, PATCH, rng.normal(size=9 * channels), channels)
+
+
+def _with_gradients(function: Callable[[], tf.Tensor], sources: list[Any]) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        value = function()
+        total = tf.reduce_sum(tf.sin(value + 0.3))
+    return [value, *tape.gradient(total, sources, unconnected_gradients="zero")]
+
+
+@pytest.mark.parametrize("elements", [1, 2**25])
+@pytest.mark.parametrize(("channels", "separate"), [(1, True), (2, False)])
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_numbers_and_gradients_are_gpflows(
+    name: str, channels: int, separate: bool, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With blocks of one image, and all images in one."""
+    monkeypatch.setattr(sums, "_ELEMENTS", elements)
+    X, X2, points = (
+        tf.Variable(_images(5, channels)),
+        tf.constant(_images(3, channels, 3)),
+        InducingPatches(Z),
+    )
+    found = []
+    for kind in (gpx.kernels.Convolutional, gpflow.kernels.Convolutional):
+        kernel = _kernel(kind, channels, separate)
+        sources = [*kernel.trainable_variables, points.Z.unconstrained_variable, X]
+        found.append(_with_gradients(lambda: QUANTITIES[name](kernel, points, X, X2), sources))  # noqa: B023
+    for ours, gpflows in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, gpflows, rtol=1e-10, atol=1e-13)
+
+
+def _translation_insensitive() -> Any:
+    rng = np.random.default_rng(2)
+    base = SquaredExponential(1.3, rng.uniform(0.5, 2.0, 6))
+    where = gpflow.kernels.Matern32(1.0, 2.0)
+    return gpx.kernels.TranslationInsensitive(base, IMAGE, PATCH, rng.normal(size=9), location_kernel=where)
+
+
+@pytest.mark.parametrize("elements", [1, 2**25])
+def test_places_of_patches_enter_as_in_the_paper(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the double sums over all patches, gradients too."""
+    monkeypatch.setattr(sums, "_ELEMENTS", elements)
+    kernel, X = _translation_insensitive(), tf.Variable(_images(4))
+    points = gpx.LocatedPatches(Z, PLACES)
+    sources = [*kernel.trainable_variables, *points.trainable_variables, X]
+
+    def plain(quantity: str) -> tf.Tensor:
+        w, where, base = kernel.weights / 9.0, kernel.location_kernel, kernel.base_kernel
+        patches = kernel.get_patches(X)
+        if quantity == "Kuu":
+            return base(points.Z) * where(points.locations) + 1e-6 * tf.eye(4, dtype=tf.float64)
+        if quantity == "Kuf":
+            seen = where(points.locations, kernel.locations)[:, None] * base(points.Z, patches)
+            return tf.einsum("mnp,p->mn", seen, w)
+        own = base(patches, patches) * where(kernel.locations)[None, :, None, :]  # [N, P, N, P]
+        full = tf.einsum("npmq,p,q->nm", own, w, w)
+        return full if quantity in ("K", "cross") else tf.linalg.diag_part(full)
+
+    for name, function in QUANTITIES.items():
+        ours = _with_gradients(lambda: function(kernel, points, X, X), sources)  # noqa: B023
+        expected = _with_gradients(lambda: plain(name), sources)  # noqa: B023
+        for one, other in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+def test_all_patches_as_inducing_variables_leave_nothing() -> None:
+    """Where u holds every patch of every image, f is known: K_ff = K_fu K_uu⁻¹ K_uf."""
+    kernel, X = _kernel(gpx.kernels.Convolutional), tf.constant(_images(3))
+    points = InducingPatches(tf.reshape(kernel.get_patches(X), [-1, 6]))
+    cross = Kuf(points, kernel, X)
+    explained = tf.matmul(cross, tf.linalg.solve(Kuu(points, kernel, jitter=1e-12), cross), transpose_a=True)
+    np.testing.assert_allclose(explained, kernel(X), atol=1e-9)
+
+
+def test_white_is_part_of_the_images_alone() -> None:
+    kernel, X, points = _kernel(gpx.kernels.Convolutional), tf.constant(_images(3)), InducingPatches(Z)
+    noisy = kernel + gpflow.kernels.White(0.5)
+    np.testing.assert_array_equal(Kuf(points, noisy, X), Kuf(points, kernel, X))
+    np.testing.assert_array_equal(Kuu(points, noisy), Kuu(points, kernel))
+    np.testing.assert_allclose(noisy(X, full_cov=False), kernel(X, full_cov=False) + 0.5)
+    with pytest.raises(ValueError, match="one convolutional part"):
+        Kuf(points, kernel + kernel, X)
+
+
+def test_float32_stays_float32() -> None:
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        kernel, points = _kernel(gpx.kernels.Convolutional), InducingPatches(Z.astype(np.float32))
+    X = tf.constant(_images(3), tf.float32)
+    for value in (
+        Kuf(points, kernel, X),
+        Kuu(points, kernel, jitter=1e-4),
+        kernel(X),
+        kernel(X, full_cov=False),
+    ):
+        assert value.dtype == tf.float32
+
+
+def test_a_convolutional_classifier_is_trained_and_served(tmp_path: Any) -> None:
+    """A bar in the upper or the lower half of an image, wherever it is."""
+    rng = np.random.default_rng(4)
+    X, Y = 0.1 * rng.normal(size=[40, 5, 4]), rng.integers(0, 2, [40, 1])
+    for image, label in zip(X, Y[:, 0], strict=True):
+        row, column = rng.integers(0, 2) + 3 * label, rng.integers(0, 3)
+        image[row, column : column + 2] += 2.0
+    X = X.reshape(40, 20)
+    kernel = gpx.kernels.TranslationInsensitive(SquaredExponential(5.0, 2.0), IMAGE, PATCH)
+    some = rng.permutation(40 * 9)[:12]
+    patches = kernel.get_patches(X).numpy().reshape(-1, 6)[some]
+    points = gpx.LocatedPatches(patches, np.tile(kernel.locations.numpy(), [40, 1])[some])
+    model = gpx.models.SVGPRobustMax(kernel + gpflow.kernels.White(1e-3), 2, points, num_data=40)
+    before = float(model.elbo((X, Y.astype(float))))
+    gpx.fit(model, (X, Y.astype(float)), steps=40, minibatch_size=40, progress=False)
+    assert float(model.elbo((X, Y.astype(float)))) > before + 10.0
+    gpx.export(model, tmp_path / "bars", example=X[:3])
+    served = gpx.load_exported(tmp_path / "bars").predict_f(X)
+    np.testing.assert_allclose(served["mean"], model.predict_f(X)[0], atol=1e-9)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"SquaredExponential.*Matern32"):
+        gpx.kernels.Convolutional(gpflow.kernels.Matern32(), IMAGE, PATCH)
+    with pytest.raises(ValueError, match="do not fit"):
+        gpx.kernels.Convolutional(SquaredExponential(), IMAGE, [6, 2])
+    with pytest.raises(ValueError, match=r"\[N, 20\]"):
+        _kernel(gpx.kernels.Convolutional).get_patches(np.zeros([2, 19]))
+    with pytest.raises(ValueError, match="LocatedPatches"):
+        Kuf(InducingPatches(Z), _translation_insensitive(), _images(2))
+    with pytest.raises(ValueError, match=r"\[4, 2\]"):
+        gpx.LocatedPatches(Z, PLACES[:3])

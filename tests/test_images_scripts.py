@@ -1,0 +1,33 @@
+"""The experiment on images: its scores and its page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scripts.experiments.images import page, runs
+
+
+def test_scores_of_known_probabilities() -> None:
+    p = np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8], [0.4, 0.6]])
+    found = runs.scores(p, np.array([[0.0], [1.0], [1.0], [1.0]]))
+    assert found["error"] == 0.25
+    assert found["nlpd"] == pytest.approx(-np.log([0.9, 0.1, 0.8, 0.6]).mean())
+    # the gaps of the bins: two at 0.9 of which one is right, one at 0.8 and one at 0.6 that are right
+    assert found["calibration"] == pytest.approx((0.8 + 0.2 + 0.4) / 4.0)
+
+
+def test_the_page_tells_test_images_from_validation() -> None:
+    line = {
+        "seed": 0,
+        **runs.SETTINGS["quick"]._asdict(),
+        "error": 0.01,
+        "nlpd": 0.03,
+        "calibration": 0.002,
+        "seconds": 9.0,
+    }
+    text = page.page([{**line, "part": "validation"}, {**line, "part": "test", "error": 0.008}])
+    test, validation = text.split("## Validation")
+    assert "99.20" in test
+    assert "99.00" not in test
+    assert "99.00" in validation
