@@ -16,6 +16,7 @@ from placing import placed
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm, SVGPRobustMax
 from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.training.scale import scale_failure
 
 X, Y = problems.binary(200, variance=9.0, lengthscale=1.5)
 DATA = {"train": (X[:60], Y[:60]), "few": (X[:16], Y[:16])}
@@ -77,6 +78,18 @@ def test_single_precision_predicts_as_double(name: str, record_property) -> None
     record_property("difference of NLPD", nlpd)
     assert error <= 0.2
     assert nlpd <= 0.01
+
+
+def test_inputs_whose_distances_are_rounding_are_warned_of() -> None:
+    """A thousand away from zero, in single precision; double has the digits."""
+    for dtype, shift in ((np.float32, 1e3), (np.float64, 1e3), (np.float32, 0.0)):
+        with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+            inputs = (DATA["few"][0] + shift).astype(dtype)
+            model = BUILD["GPLaplace"]((inputs, DATA["few"][1].astype(dtype)), problems.kernel(), None)
+            failure = scale_failure(model)
+        assert (failure is not None and "subtract its mean" in failure) == (
+            dtype == np.float32 and shift > 0.0
+        )
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)

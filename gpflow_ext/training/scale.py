@@ -15,6 +15,7 @@ from gpflow_ext.data.checks import Array, are_inputs
 _LOOKED_AT = 200  # rows
 _PRIOR = "it relates no input to another one, so that the model predicts its prior"
 _FLAT = "it does not tell the inputs apart, so that all predictions are the same"
+_LOST = 1e-3  # of a squared distance, relative to the variance of a column: what rounding may take
 _UNRELATED = 1e-3  # correlation below which two inputs tell next to nothing of each other
 
 
@@ -23,7 +24,8 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
 
     The first happens where its kernels relate no training input to another one, or to an inducing point; the
     second where they do not tell them apart beyond the jitter; of the nodes and weights of a network, where
-    neither does. Some of the rows are looked at.
+    neither does. Inputs so far from zero that their squared distances are rounding are named too. Some of
+    the rows are looked at.
 
     Parameters
     ----------
@@ -43,6 +45,8 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     if getattr(model, "is_markov", False) and len(rows) > 1:  # times that may span many length scales
         ordered = np.sort(rows, axis=0)
         X, Z = _some_rows(ordered[:-1]), _some_rows(ordered[1:])
+    elif (lost := _lost_digits(X)) is not None:
+        return lost
     found: dict[str, str | None] = {}
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
@@ -57,6 +61,20 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
             )
             return f"{name}: {failure}. {fix}"
     return None
+
+
+def _lost_digits(X: Array) -> str | None:
+    """Name a column whose squared distances, computed as x² + z² − 2xz, are wrong by more than `_LOST`."""
+    deviation = X.std(axis=0, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = np.where(deviation > 0.0, np.abs(X).max(axis=0) / deviation, 0.0)
+    column = int(np.argmax(far))
+    if np.finfo(X.dtype).eps * far[column] ** 2 <= _LOST:
+        return None
+    return (
+        f"X: column {column} (counted from 0) is {far[column]:.3g} of its standard deviations from zero, "
+        f"where squared distances lose their digits in {X.dtype.name}: subtract its mean."
+    )
 
 
 def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:

@@ -24,7 +24,14 @@ names with the reason. *Inexact* counts the products of float32 that a device ma
 `gpx.allow_tf32()` is what would make it more than zero. *Calls* are custom calls, whose names a runtime has to know.
 Seconds to lower, and to compile on the CPU, which unrolls what a GPU hands to its libraries, are those of a busy machine
 with two cores.
+
+*GPU ms* is an estimate, no measurement: models of this size keep no GPU busy, so that a call takes as long as its kernels take to be
+launched. XLA fuses about ten operations to a kernel (a rule of thumb), a launch takes about five microseconds, and what is within a
+loop or a branch is counted once; a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a
+call ("steps in a call") are a loop of that kind: their estimate is that of one minibatch, and the host waits once for all.
 """
+# Seconds of a launch, and operations that XLA fuses to a kernel: rules of thumb for a GPU.
+LAUNCH, FUSED = 5e-6, 10.0
 
 
 def write(records: Sequence[Record], path: Path) -> None:
@@ -38,7 +45,7 @@ def write(records: Sequence[Record], path: Path) -> None:
     report.write(path, "\n".join(parts))
 
 
-COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "difference")  # fmt: skip
+COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "GPU ms", "difference")  # fmt: skip
 
 
 def _row(model: str, found: dict[str, Any]) -> list[str]:
@@ -55,8 +62,14 @@ def _row(model: str, found: dict[str, Any]) -> list[str]:
         ", ".join(found["custom_calls"]) or "none",
         report.number(found["lower_s"], 2),
         report.number(found["compile_s"], 2),
+        report.number(1e3 * estimate(found["ops"]), 2),
         f"{found['difference']:.0e}",
     ]
+
+
+def estimate(operations: int) -> float:
+    """Return about how many seconds a GPU takes to launch a program of so many operations, each done once."""
+    return LAUNCH * operations / FUSED
 
 
 def _where(records: Sequence[Record]) -> str:
