@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,9 @@ from gpflow_ext.estimators import (
 )
 from gpflow_ext.estimators.candidates import SURE, candidates
 from gpflow_ext.prediction.average import ModelAverage
+from gpflow_ext.server.app import Server
+from gpflow_ext.server.limits import Limits
+from gpflow_ext.server.model import ServedModel
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 2))
@@ -194,3 +198,23 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto((X, LINE), "weight")
     with pytest.raises(ValueError, match="a Split has been read already"):
         gpx.auto(gpx.datasets.load("breast_cancer"), "ill")
+
+
+def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
+    """By the SavedModel, and by the server for many rows and for one."""
+    days = RNG.uniform(0.5, 20.0, 50)
+    table = pandas.DataFrame(X, columns=["age", "height"]).assign(days=days, falls=RNG.poisson(days))
+    best = gpx.auto(table, "falls", exposure="days", budget=1e-3, progress=False)
+    folder = gpx.export(best, tmp_path / "falls")
+    served = gpx.load_exported(folder)
+    mean = best.predict(table, exposure=days)
+    np.testing.assert_allclose(served.predict_raw(table, days)["mean"][:, 0], mean, rtol=1e-9)
+    app = Server(ServedModel(folder), Limits())
+    rows = [
+        {"age": a, "height": h, "exposure": e} for (a, h), e in zip(X.tolist(), days.tolist(), strict=True)
+    ]
+    answer = app._predicted(json.dumps({"signature_name": "predict_raw_counts", "instances": rows}).encode())
+    found = [each["mean"][0] for each in json.loads(answer)["predictions"]]
+    np.testing.assert_allclose(found, mean, rtol=1e-9)
+    one = json.loads(app._predicted_by_names(json.dumps(rows[0]).encode()))
+    assert one["mean"][0] == pytest.approx(mean[0], rel=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ from gpflow_ext.estimators import (
     GPRegressor,
     ladder,
 )
+from gpflow_ext.server import calls, limits
 
 KINDS = [GPClassifier, GPRegressor, GPOrdinal, GPCountRegressor, GPMultiOutputRegressor]
 QUICK = {  # of scikit-learn's checks, in every run
@@ -193,6 +195,31 @@ def test_deviations_at_an_exposure_are_those_of_its_counts(scatter: Any) -> None
     found = model.predict(X, exposure=exposure, return_std=True)
     np.testing.assert_allclose(found[0], expected, rtol=1e-9)
     np.testing.assert_allclose(found[1], np.sqrt(noise + spread), rtol=1e-9)
+
+
+def test_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
+    """By the SavedModel, by the server's reader of calls, and in as many blocks as there are rows."""
+    exposure = np.random.default_rng(1).uniform(0.5, 20.0, len(X))
+    counts = np.random.default_rng(2).poisson(exposure * np.exp(F))
+    model = GPCountRegressor(steps=1).fit(X, counts, exposure=exposure)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "counts"))
+    mean, deviation = model.predict(X, exposure=exposure, return_std=True)
+    found = served.predict(X, exposure)
+    np.testing.assert_allclose(found["mean"][:, 0], mean, rtol=1e-9)
+    np.testing.assert_allclose(np.sqrt(found["variance"][:, 0]), deviation, rtol=1e-9)
+    np.testing.assert_allclose(served.predict(X)["mean"][:, 0], model.predict(X), rtol=1e-9)
+    many = served.predict(np.tile(X, (300, 1)), np.tile(exposure, 300))
+    np.testing.assert_allclose(many["mean"][:, 0], np.tile(mean, 300), rtol=1e-9)
+    of_call = [{"inputs": list(map(float, x)), "exposure": [e]} for x, e in zip(X, exposure, strict=True)]
+    body = json.dumps({"signature_name": "predict_counts", "instances": of_call}).encode()
+    call = calls.read(body, served.manifest["signatures"], limits.Limits())
+    answer = served._call(call.signature, **call.arrays)
+    np.testing.assert_array_equal(answer["mean"], found["mean"])
+    with pytest.raises(ValueError, match="positive numbers, one for each row"):
+        served.predict(X, -exposure)
+    blind = gpx.load_exported(gpx.export(_fitted(GPCountRegressor), tmp_path / "blind"))
+    with pytest.raises(ValueError, match="trained with exposures"):
+        blind.predict(X, exposure)
 
 
 def test_wrong_labels_are_told_from_right_ones() -> None:

@@ -131,20 +131,21 @@ def answers(served: Any, batch: Batch, names: Sequence[str], path: Path) -> dict
 def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path: Path) -> dict[str, Any]:
     """Return predictions of counts at their exposures.
 
-    With E[λ] = m and Var[y] = v at exposure one, the count at exposure e has the mean e m and the variance
-    e m + e² (v − m): what exceeds Poisson's variance is that of the rate, times e².
+    A missing exposure gives no prediction.
     """
     import numpy as np
+
+    from gpflow_ext.likelihoods.counts import at_exposures
 
     marks = {column.decimal for column in ([] if treatment is None else treatment.columns)} - {"."}
     decimals = tuple(marks) if len(marks) == 1 else (".", ",")
     read = zip(batch.exposures, batch.lines, strict=True)
     e = np.array([_exposure(cell, decimals, f"{path}, line {line}, column {name!r}") for cell, line in read])
     mean, variance = found["mean"], found["variance"]
-    e = e[:, None].astype(mean.dtype)
+    expected, spread = at_exposures(mean, variance, e[:, None].astype(mean.dtype))
     return {
-        "mean": e * mean,
-        "variance": e * mean + e * e * (variance - mean),
+        "mean": expected,
+        "variance": spread,
         "is_finite": found["is_finite"] & np.isfinite(e[:, 0]),
     }
 

@@ -15,6 +15,7 @@ from gpflow_ext.estimators import checked
 from gpflow_ext.estimators.base import Array
 from gpflow_ext.estimators.real import RealEstimator
 from gpflow_ext.likelihoods import CountLikelihood, NegativeBinomialLog, PoissonLog
+from gpflow_ext.likelihoods.counts import at_exposures
 
 Scatter = Literal["poisson", "negative_binomial"]
 
@@ -118,9 +119,8 @@ class GPCountRegressor(RealEstimator):
         check_is_fitted(self)
         exposures = checked.column(exposure, "exposure", checked.inputs(self, X))
         mean, deviation = self._predict(X, True)
-        expected = exposures * mean
-        excess = np.square(exposures) * (np.square(deviation) - mean)  # from the rate: above Poisson's
-        return (expected, np.sqrt(expected + excess)) if return_std else expected
+        expected, variance = at_exposures(mean, np.square(deviation), exposures)
+        return (expected, np.sqrt(variance)) if return_std else expected
 
     def score_samples(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, exposure: Any = None) -> Array:
         """Return the log predictive probability of counts y [N] at inputs [N, D] and exposures [N], as [N].

@@ -59,11 +59,11 @@ def export(
 
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
-    ``label``; ``predict_f`` gives ``mean`` and ``variance`` of f; ``predict_log_density`` takes ``inputs``
-    and ``targets`` [None, P]; where the posterior can, ``predict_outputs`` gives ``mean`` and ``variance`` of
-    y for the ``outputs`` [None] asked for; with ``num_samples``, ``sample`` gives ``samples`` [None, S, P] of
-    what `sample_functions` draws of a ``seed`` [1]; where ``data`` was a table, ``predict_raw`` takes its
-    columns as they are, one tensor [None] each, and gives what ``serving_default`` gives.
+    ``label``; ``predict_f`` the moments of f; ``predict_log_density`` takes ``inputs`` and ``targets``
+    [None, P]; ``predict_outputs``, where the posterior can, the ``outputs`` [None] asked for;
+    ``predict_counts`` an ``exposure`` [None, 1], other means of such counts being rates; ``sample``, with
+    ``num_samples``, a ``seed`` [1] and gives ``samples`` [None, S, P]; where ``data`` was a table,
+    ``predict_raw`` and ``predict_raw_counts`` take its columns as they are, one tensor [None] each.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def export(
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
-        The model's name on its card.
+        On its card.
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
         model is of who holds it. It needs the extra ``sign``.

@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import make_exact
 from gpflow_ext.data.reading.treatment import Treatment
+from gpflow_ext.likelihoods.counts import at_exposures
 
+from .serving import COUNTS
 from .verify import read_manifest, verified_copy, version_folder
 
 Array = np.ndarray[Any, Any]
@@ -72,8 +74,11 @@ class Exported:
         self._loaded = loaded
         self._signatures = loaded.signatures
 
-    def predict(self, X: Any) -> dict[str, Array]:
+    def predict(self, X: Any, exposure: Any = None) -> dict[str, Array]:
         """Predict y at inputs [N, D].
+
+        A model of counts that was trained with exposures gives those at the ``exposure`` [N], and without it
+        rates, the counts at exposure one.
 
         Returns
         -------
@@ -82,10 +87,12 @@ class Exported:
         finite has NaN,
         class -1 and an empty label.
         """
-        outputs = self._call("serving_default", inputs=self._cast("X", X, self.manifest["data"]["D"]))
-        return _with_text(outputs)
+        inputs = self._cast("X", X, self.manifest["data"]["D"])
+        if exposure is None:
+            return _with_text(self._call("serving_default", inputs=inputs))
+        return self._call(COUNTS, inputs=inputs, exposure=self._exposures(exposure, len(inputs)))
 
-    def predict_raw(self, rows: Any) -> dict[str, Array]:
+    def predict_raw(self, rows: Any, exposure: Any = None) -> dict[str, Array]:
         """Predict y at raw rows of the table that the model was trained on.
 
         Parameters
@@ -93,6 +100,8 @@ class Exported:
         rows
             A data frame, a mapping from column to cells, or a sequence of mappings from column to cell; what
             cells may hold is told by `Treatment.inputs`. Further columns are ignored.
+        exposure
+            [N], as of ``predict``.
 
         Returns
         -------
@@ -110,7 +119,12 @@ class Exported:
             )
         cells = self.treatment.cells(rows)
         tensors = {column["tensor"]: cells[column["name"]] for column in self.manifest["columns"]}
-        return _with_text(self._call("predict_raw", **tensors))
+        found = _with_text(self._call("predict_raw", **tensors))
+        if exposure is None:
+            return found
+        exposures = self._exposures(exposure, len(found["mean"]))
+        found["mean"], found["variance"] = at_exposures(found["mean"], found["variance"], exposures)
+        return found
 
     def predict_f(self, X: Any) -> dict[str, Array]:
         """Predict ``mean`` and ``variance`` of the latent functions, [N, P] each, at inputs [N, D]."""
@@ -167,6 +181,15 @@ class Exported:
         if probabilities is not None:
             _check_classes(targets, probabilities["shape"][1])
         return self._call("predict_log_density", inputs=inputs, targets=targets)["log_density"]
+
+    def _exposures(self, exposure: Any, rows: int) -> Array:
+        """Return positive numbers [N, 1]."""
+        if COUNTS not in self.manifest["signatures"]:
+            raise ValueError("exposure is for models of counts that were trained with exposures")
+        column = self._cast("exposure", np.asarray(exposure).reshape(-1, 1), 1)
+        if len(column) != rows or not (np.isfinite(column) & (column > 0.0)).all():
+            raise ValueError(f"exposure must be {rows} positive numbers, one for each row")
+        return column
 
     def _call(self, name: str, /, **arrays: Array) -> dict[str, Array]:
         outputs = self._signatures[name](**{key: tf.constant(array) for key, array in arrays.items()})

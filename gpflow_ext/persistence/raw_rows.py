@@ -20,7 +20,8 @@ from gpflow_ext.data.reading import cells, dates
 from gpflow_ext.data.reading.treatment import Column, Treatment
 
 NAME = "predict_raw"
-_RESERVED = frozenset(("self", "args", "kwargs"))  # of the methods that take the tensors by their names
+COUNTS = "predict_raw_counts"
+_RESERVED = frozenset(("self", "args", "kwargs", "exposure"))  # of what takes the tensors by their names
 _MOST_COLUMNS = 256  # of numbers alone, that get a tensor each
 _ROWS = 12  # that an export tries
 
@@ -55,7 +56,7 @@ def describe(treatment: Treatment) -> list[dict[str, Any]]:
 
 
 def raw_signature(
-    treatment: Treatment, predict: Any, dtype: tf.DType
+    treatment: Treatment, predict: Any, dtype: tf.DType, further: Sequence[tf.TensorSpec] = ()
 ) -> tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]:
     """Return the function of raw columns [N] each, to be traced with the specifications that come along.
 
@@ -64,22 +65,26 @@ def raw_signature(
     treatment
         How the columns become inputs.
     predict
-        The concrete function of inputs [N, D].
+        The concrete function of inputs [N, D], and of what is ``further``.
     dtype
         Of the inputs.
+    further
+        Specifications of tensors that are passed on as they are.
     """
     names = tensor_names([column.name for column in treatment.columns])
 
     def predict_raw(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs: dict[str, tf.Tensor] = predict(tf.cast(_inputs(treatment, tensors), dtype))
+        columns, others = tensors[: len(names)], tensors[len(names) :]
+        outputs: dict[str, tf.Tensor] = predict(tf.cast(_inputs(treatment, columns), dtype), *others)
         return outputs
 
     # Other names than the tensors', which TensorFlow would write in small letters.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(f"column{number}", kind) for number in range(len(names))]
+    parameters = [inspect.Parameter(f"column{number}", kind) for number in range(len(names) + len(further))]
     vars(predict_raw)["__signature__"] = inspect.Signature(parameters)
     dtypes = (tf.string if column.is_text else tf.float64 for column in treatment.columns)
-    return predict_raw, [tf.TensorSpec([None], each, name) for each, name in zip(dtypes, names, strict=True)]
+    specs = [tf.TensorSpec([None], each, name) for each, name in zip(dtypes, names, strict=True)]
+    return predict_raw, [*specs, *further]
 
 
 def treatment_of(data: Any, width: int) -> Treatment | None:

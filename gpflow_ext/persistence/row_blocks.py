@@ -11,7 +11,7 @@ import tensorflow as tf
 
 _ELEMENTS = 2**21  # of the largest tensor of a block
 _LEAST, _MOST = 64, 8192  # rows of a block
-_BY_ROW = ("inputs", "targets")  # arguments with a row for each row of the outputs
+_BY_ROW = ("inputs", "targets", "exposure")  # arguments with a row for each row of the outputs
 
 
 def in_blocks(function: Any) -> Callable[..., dict[str, tf.Tensor]]:
@@ -22,8 +22,9 @@ def in_blocks(function: Any) -> Callable[..., dict[str, tf.Tensor]]:
     Parameters
     ----------
     function
-        A concrete function of ``inputs`` [N, D], and maybe ``targets`` [N, P] and arguments that hold for all
-        rows, that returns a dictionary of tensors [N, ...], each row of which depends on that row alone.
+        A concrete function of ``inputs`` [N, D], and maybe ``targets`` [N, P], ``exposure`` [N, 1] and
+        arguments that hold for all rows, that returns a dictionary of tensors [N, ...], each row of which
+        depends on that row alone.
     """
     rows = block_rows(function)
     [specs, _] = function.structured_input_signature

@@ -16,6 +16,7 @@ from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.paths import Paths
+from gpflow_ext.likelihoods.counts import at_exposures
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
 from gpflow_ext.prediction.functions import given_of
@@ -27,6 +28,7 @@ from .joint_draws import Joint
 from .row_blocks import in_blocks
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
+COUNTS = "predict_counts"  # the signature of counts at exposures
 _WHOLE = (
     "sample",
     joint_draws.NAME,
@@ -90,6 +92,9 @@ def build(
         "predict_f": predict_f,
         "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
     }
+    exposure = tf.TensorSpec([None, 1], dtype, "exposure")
+    if getattr(frozen.likelihood, "exposure", False):
+        signatures[COUNTS] = _trace(graph.predict_counts, inputs, exposure)
     if per_output is not None:
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
         some = functools.partial(graph.predict_outputs, per_output)
@@ -122,6 +127,9 @@ def build(
     if treatment is not None:
         function, specs = raw_rows.raw_signature(treatment, signatures["serving_default"], dtype)
         signatures[raw_rows.NAME] = _trace(function, *specs)
+        if COUNTS in signatures:
+            function, specs = raw_rows.raw_signature(treatment, signatures[COUNTS], dtype, [exposure])
+            signatures[raw_rows.COUNTS] = _trace(function, *specs)
     return Served(module, signatures, whole, sources)
 
 
@@ -199,6 +207,12 @@ class _Graph:
         predictions, ok = self._at(inputs)
         log_density = predictions.log_density(targets)  # [N]
         return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
+
+    def predict_counts(self, inputs: tf.Tensor, exposure: tf.Tensor) -> dict[str, tf.Tensor]:
+        predictions, ok = self._at(inputs)
+        mean, variance = at_exposures(*predictions.mean_and_var(), exposure)
+        ok &= _finite_rows(mean, variance) & (exposure[:, 0] > 0.0)
+        return {"mean": _keep(mean, ok), "variance": _keep(variance, ok), "is_finite": ok}
 
     def predict_outputs(
         self, per_output: PerOutput, inputs: tf.Tensor, outputs: tf.Tensor

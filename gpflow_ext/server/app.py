@@ -22,11 +22,12 @@ from .limits import Limits, RefusedError, shown
 from .metrics import CONTENT_TYPE, Metrics
 from .model import ServedModel
 from .page import page
-from .raw_rows import RAW
+from .raw_rows import RAW, RAW_COUNTS
 
 _log = logging.getLogger("gpflow_ext.server")
 _MODEL = "/v1/models/{name}"
 _MAP = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+_COUNTS = "predict_counts"
 Endpoint = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T")
 
@@ -107,14 +108,22 @@ class Server:
             )
         if not isinstance(named, dict):
             raise RefusedError(422, "the body must be an object of values by the names of the inputs")
+        exposure = (
+            named.pop("exposure", None) if _COUNTS in model.signatures and "exposure" not in names else None
+        )
         missing, extra = sorted(set(names) - set(named)), sorted(set(named) - set(names))
         if missing or extra:
             raise RefusedError(422, f"missing inputs: {missing}; unknown inputs: {shown(extra)}")
         if model.tensors is None:
-            row: dict[str, Any] = {"instances": [[named[name] for name in names]]}
+            values = [named[name] for name in names]
+            row: dict[str, Any] = {"instances": [values]}
+            if exposure is not None:
+                row = {"signature_name": _COUNTS, "instances": [{"inputs": values, "exposure": [exposure]}]}
         else:
             cells = {tensor: named[name] for name, tensor in model.tensors.items()}
             row = {"signature_name": RAW, "instances": [cells]}
+            if exposure is not None:
+                row = {"signature_name": RAW_COUNTS, "instances": [{**cells, "exposure": exposure}]}
         [answer] = json.loads(self._predicted(json.dumps(row).encode()))["predictions"]
         return json.dumps(answer).encode()
 

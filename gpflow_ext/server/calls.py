@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .limits import ERRORS, Limits, RefusedError, shown
-from .raw_rows import RAW, read_raw
+from .raw_rows import RAW, RAW_COUNTS, read_raw
 
 Array = npt.NDArray[Any]
 Signatures = Mapping[str, Any]
@@ -82,7 +82,7 @@ def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
     if not isinstance(name, str) or name not in signatures:
         raise RefusedError(422, f"signature_name must be one of {', '.join(signatures)}; got {shown(name)}")
     inputs, columnar = signatures[name]["inputs"], "inputs" in request
-    if name == RAW:
+    if name in (RAW, RAW_COUNTS):
         return Call(name, read_raw(request, inputs, limits), columnar)
     columns = (_columns if columnar else _rows_as_columns)(request, inputs, limits)
     arrays = {key: _array(key, columns[key], spec, limits) for key, spec in inputs.items()}

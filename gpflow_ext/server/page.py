@@ -10,7 +10,7 @@ from typing import Any
 
 from .limits import Limits
 from .model import ServedModel
-from .raw_rows import RAW
+from .raw_rows import RAW, RAW_COUNTS
 
 _ENDPOINTS = """\
 GET  /healthz                                   200 once the model is loaded, verified and warmed up
@@ -19,6 +19,11 @@ GET  /v1/models/{name}/metadata                 signatures, and the manifest: da
 POST /v1/models/{name}:predict                  many rows; also /v1/models/{name}/versions/{version}:predict
 POST /predict                                   one row by the names of its inputs or columns
 GET  /metrics                                   for Prometheus; also /monitoring/prometheus/metrics"""
+
+_COUNTS = """mean is the rate, the count at exposure one; at other exposures:
+{"signature_name": "predict_counts", "instances": [{"inputs": [...], "exposure": [2.5]}, ...]}
+{"signature_name": "predict_raw_counts", "instances": [{"COLUMN": ..., "exposure": 2.5}, ...]} of raw rows
+POST /predict takes "exposure" beside the names"""
 
 
 def curl(model: ServedModel, address: str) -> str:
@@ -53,6 +58,7 @@ def page(model: ServedModel, limits: Limits) -> str:
             'several   {"signature_name": "predict_log_density", "inputs": {"inputs": ..., "targets": ...}}\n'
             'refusals  {"error": "..."}; null stands for a number that is not finite',
         ),
+        *([("Counts", _COUNTS)] if "predict_counts" in model.signatures else []),
         ("At most", bounds),
     )
     text = "".join(f"<h2>{html.escape(title)}</h2><pre>{html.escape(part)}</pre>" for title, part in parts)
@@ -66,6 +72,8 @@ def page(model: ServedModel, limits: Limits) -> str:
 
 
 def _arguments(signature: str, inputs: Mapping[str, Any]) -> str:
+    if signature == RAW_COUNTS:
+        return "columns, exposure"
     return "columns" if signature == RAW else ", ".join(inputs)
 
 

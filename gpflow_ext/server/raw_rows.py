@@ -15,13 +15,14 @@ from .limits import ERRORS, Limits, RefusedError, shown
 
 Array = npt.NDArray[Any]
 RAW = "predict_raw"
+RAW_COUNTS = "predict_raw_counts"
 _ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
 _MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
 _LARGEST = int(np.finfo(np.float64).max)
 
 
 def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> dict[str, Array]:
-    """Return the columns of a request, [N] each; ``null`` is a cell that is missing.
+    """Return the columns of a request, [N] each, exposures [N, 1]; ``null`` is a cell that is missing.
 
     Parameters
     ----------
@@ -46,7 +47,11 @@ def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limi
     rows = next(iter(lengths.values()))
     if not 0 < rows <= limits.rows:
         raise RefusedError(422, f"there are {rows} rows; the server takes 1 to {limits.rows} in a call")
-    return {key: _array(key, columns[key], spec["dtype"] == "string") for key, spec in inputs.items()}
+    found = {key: _array(key, columns[key], spec["dtype"] == "string") for key, spec in inputs.items()}
+    for key, spec in inputs.items():
+        if len(spec["shape"]) == 2:  # of exposures, which go with the columns
+            found[key] = found[key].astype(spec["dtype"])[:, None]
+    return found
 
 
 def _by_column(value: Any, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:

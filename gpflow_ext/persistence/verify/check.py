@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.core.protobuf import fingerprint_pb2
 
-from .columns import RAW, check_raw
+from .columns import RAW, RAW_COUNTS, check_raw
 from .folder import (
     EXAMPLE,
     FINGERPRINT,
@@ -133,7 +133,10 @@ def _check_agreement(manifest: Mapping[str, Any], graph: Graph) -> None:
     width, dtype = manifest["data"]["D"], manifest["dtype"]
     check_raw(manifest.get("columns"), graph.signatures, graph.texts)
     for name, signature in graph.signatures.items():
-        if name != RAW and signature["inputs"].get("inputs") != {"shape": [None, width], "dtype": dtype}:
+        if name not in (RAW, RAW_COUNTS) and signature["inputs"].get("inputs") != {
+            "shape": [None, width],
+            "dtype": dtype,
+        }:
             raise ValueError(
                 f"data.D or dtype in {MANIFEST} is not that of signature {name}: {width}, {dtype}"
             )

@@ -8,6 +8,7 @@ from typing import Any
 from .folder import MANIFEST
 
 RAW = "predict_raw"
+RAW_COUNTS = "predict_raw_counts"
 _LEVELS = ("one-hot", "ordinal")
 
 
@@ -43,11 +44,19 @@ def check_raw(
     if (signature is None) != (columns is None):
         raise ValueError(f"columns in {MANIFEST} are there, or not, unlike the signature {RAW}")
     if signature is None or columns is None:
+        if RAW_COUNTS in signatures:
+            raise ValueError(f"the signature {RAW_COUNTS} is there without {RAW}")
         return
     kinds = {c["tensor"]: "float64" if c["kind"] == "number" else "string" for c in columns}
     expected = {name: {"shape": [None], "dtype": kind} for name, kind in kinds.items()}
     if signature["inputs"] != expected or signature["outputs"] != signatures["serving_default"]["outputs"]:
         raise ValueError(f"columns in {MANIFEST} are not those of the signature {RAW}")
+    of_counts = signatures.get(RAW_COUNTS)
+    if of_counts is not None:
+        counts = signatures.get("predict_counts", {"inputs": {}, "outputs": None})
+        expected["exposure"] = counts["inputs"].get("exposure")
+        if of_counts["inputs"] != expected or of_counts["outputs"] != counts["outputs"]:
+            raise ValueError(f"columns in {MANIFEST} are not those of the signature {RAW_COUNTS}")
     for column in columns:
         if column["levels"] and tuple(map(str.encode, column["levels"])) not in texts:
             raise ValueError(f"levels of {column['name']!a} in {MANIFEST} are not those of the graph")
