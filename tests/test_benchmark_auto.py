@@ -115,7 +115,7 @@ def test_the_classifier_is_timed_and_tried_on_wrong_labels(
     path = tmp_path / "page.jsonl"
     classifier.run(argparse.Namespace(splits=1, sizes=[40]), Journal(path))
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [each["what"] for each in records] == 3 * ["noise"] + 3 * ["seconds"]
+    assert [each["what"] for each in records] == 3 * ["seconds"] + 3 * ["noise"]
     assert all(0.0 < each["nlpd"] < 0.75 and each["seconds"] > 0.0 for each in records)
     page = classifier.text(records)
     assert "| 40 | scikit-learn GP |" in page
