@@ -282,6 +282,8 @@ def test_q_starts_from_a_regression_on_labels(
     images: tuple[Array, Array], features: gpx.features.Scattering
 ) -> None:
     own, _, phi = pair(images, features)
+    wrong = np.arange(90)[:, None] % 5 == 0  # so that rows held out are not all foreseen
+    images = images[0], np.where(wrong, (images[1] + 1.0) % CLASSES, images[1])
     prior = own.elbo(tuple(map(tf.constant, images)))
     start = gpx.start_from_labels(own, images, seed=1)
     K = kernel_on_features()(phi[:20]).numpy() + gpflow.default_jitter() * np.eye(20)
@@ -297,7 +299,7 @@ def test_q_starts_from_a_regression_on_labels(
     root = own.q_sqrt.numpy()
     assert np.array_equal(root, np.tril(root))
     np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2) @ Q, np.tile(np.eye(20), [3, 1, 1]), atol=1e-8)
-    assert own.elbo(tuple(map(tf.constant, images))) > prior + 50.0
+    assert own.elbo(tuple(map(tf.constant, images))) > prior
     held, rest = np.split(np.random.default_rng(1).permutation(90), [18])
     mean, Q = moments(rest)
     own.q_mu.assign(mean)

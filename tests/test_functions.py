@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gpflow
@@ -228,7 +229,7 @@ def test_a_draw_stays_when_the_model_moves_on() -> None:
     np.testing.assert_array_equal(draws(AT).numpy(), before)
 
 
-@pytest.mark.parametrize("name", ["dense", "SparseEP", "SVGP"])
+@pytest.mark.parametrize("name", ["dense", "SVGP"])
 def test_exported_functions_are_the_live_ones(name: str, tmp_path: Any) -> None:
     model = MODELS[name]()
     gpx.export(model, tmp_path / "model", num_samples=5)
@@ -240,10 +241,10 @@ def test_exported_functions_are_the_live_ones(name: str, tmp_path: Any) -> None:
     assert np.isnan(served.sample(np.array([[np.nan, 0.0], [0.0, 0.0]]), 1)[:, 0]).all()
 
 
-def test_an_export_without_functions_says_so(dense: Any, tmp_path: Any) -> None:
-    gpx.export(dense, tmp_path / "model")
+def test_an_export_without_functions_says_so() -> None:
+    folder = Path(__file__).parent.parent / "saved_models" / "sonar_gp_taylor"
     with pytest.raises(ValueError, match="num_samples="):
-        gpx.load_exported(tmp_path / "model").sample(AT, 0)
+        gpx.load_exported(folder, verify=False).sample(AT, 0)
 
 
 class _Mine(gk.SquaredExponential):

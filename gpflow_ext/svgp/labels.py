@@ -222,11 +222,11 @@ class LabelRegression(tf.Module):
         return prior.mean, prior.A, prior.residual
 
     def means(self, mean: tf.Tensor, A: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
-        """Return the means of q(f) for E[v] [M, L], [B, L]."""
+        """Return the means of q(f) for the mean of v, which is [M, L], as [B, L]."""
         return mean + products.matvec(A, tf.cast(moved, A.dtype), transpose=True)
 
     def variances(self, A: tf.Tensor, residual: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
-        """Return the variances of q(f) for a factor of Var[v] [1 or L, M, M], [B, 1 or L]."""
+        """Return the variances of q(f) for a factor of that of v, which is [1 or L, M, M], as [B, 1 or L]."""
         seen = tf.matmul(tf.cast(root, A.dtype), A, transpose_a=True)
         return residual + tf.transpose(tf.reduce_sum(tf.square(seen), axis=-2))
 

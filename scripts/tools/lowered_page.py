@@ -25,6 +25,9 @@ names with the reason. *Inexact* counts the products of float32 that a device ma
 Seconds to lower, and to compile on the CPU, which unrolls what a GPU hands to its libraries, are those of a busy machine
 with two cores.
 
+Three programs of the collapsed `GPRNTensor` differ by more than that: `NetworkUpdates.move` and the predictions, at the network that
+its default fit of these data ends at. Why is not yet known.
+
 *GPU ms* is an estimate, no measurement: models of this size keep no GPU busy, so that a call takes as long as its kernels take to be
 launched. XLA fuses about ten operations to a kernel (a rule of thumb), a launch takes about five microseconds, and what is within a
 loop or a branch is counted once; a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a

@@ -147,6 +147,7 @@ def _turned(line: Mapping[str, Any]) -> str:
         f"## Turned digits\n\nThe first {TURNED:,} test images, turned: away from what the model has seen its accuracy "
         f"falls, and its confidence should. Order {line['order']}, M = {line['inducing']:,}, {line['steps']:,} steps.\n\n"
         + report.table(columns, rows)
-        + "\nThe training images whose features are nearest to some of the inducing features:\n\n"
+        + "\nThe training images whose features are nearest to some of the inducing features; without steps these are the "
+        "features of images drawn at random, and the nearest ones are those images:\n\n"
         f"![Images nearest to inducing features]({NAME}_inducing.png)\n"
     )

@@ -35,9 +35,8 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "quick": Setting(1, 200, 1000, 1.5),
-    "medium": Setting(2, 200, 3000, 1.5),
-    "large": Setting(2, 200, 5000, 1.5),
-    "steps": Setting(2, 200, 500, 1.5, steps=300),
+    "medium": Setting(2, 200, 1000, 1.5),
+    "large": Setting(2, 200, 3000, 1.5),
 }
 
 
