@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -82,7 +83,7 @@ def ours(kind: str, data: Any) -> Record:
     for _ in range(2 if len(X) < ONCE else 1):
         model, found["build"] = seconds(build)
         optimum = SiteOptimum(model, site_method(model.site_method), model.trainable_variables)
-        evaluation, found["evidence"] = seconds(lambda optimum=optimum: optimum.evaluate(200, 1e-6))
+        evaluation, found["evidence"] = seconds(functools.partial(optimum.evaluate, 200, 1e-6))
     found["objective"] = evaluation.objective
     posterior, found["posterior"] = seconds(model.posterior)
     posterior.predict_f(new)
@@ -128,8 +129,8 @@ def peer(kind: str, data: Any, cap: float) -> list[Record]:
             return []
         with np.load(results) as given:
             record = {name: float(given[name]) for name in given.files if given[name].ndim == 0}
-            moments = (given[name][:, None] for name in ("mean", "var"))
-            return [{**record, "nlpd": score(kind, new, *moments, held_out)}]
+            mean, var = given["mean"][:, None], given["var"][:, None]
+            return [{**record, "nlpd": score(kind, new, mean, var, held_out)}]
 
 
 def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
