@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Prior, Sites
+from gpflow_ext.sites import Pair, Prior, Sites, coupling
 
 LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
@@ -85,6 +85,17 @@ def locate(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
     return Located(alpha, mean, expand(log_density, mean))
 
 
+def start(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
+    """Return where the sites put the mean, as `locate`; where all are zero nothing is solved."""
+
+    def at_prior() -> Located:
+        mean = prior.mean + tf.zeros_like(current.nat1)
+        return Located(tf.zeros_like(mean), mean, expand(log_density, mean))
+
+    there = tf.reduce_any(current.prec != 0.0) | tf.reduce_any(current.nat1 != 0.0)
+    return tf.cond(there, lambda: locate(prior, log_density, current), at_prior)
+
+
 def evidence(prior: Prior, point: Located) -> tf.Tensor:
     """Return log p(y | m) − ½ αᵀQα − ½ log|I + WQ| at a point, Laplace's log q(y) at the mode. O(N³/3)."""
     return point.log_joint(prior) - prior.factorise(point.at.curvature).half_log_det()
@@ -124,10 +135,11 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charg
         tape.watch(mean)
         at = expand(log_density, mean)
         charge = -0.5 * tf.reduce_sum(var * at.curvature)
-    b, Qb = map(tf.stop_gradient, factor.solve(tape.gradient(charge, mean, unconnected_gradients="zero")))
+    slope = tape.gradient(charge, mean, unconnected_gradients="zero")
+    moved = Pair(*map(tf.stop_gradient, factor.solve(slope)))  # b, Qb
     moving = prior.log_normaliser(mode.sites, factor)
-    moving += tf.reduce_sum(b * (prior.mean + prior.product(alpha)))
-    moving += at.value + charge + tf.reduce_sum(Qb * at.grad)
+    moving += tf.reduce_sum(moved.alpha * prior.mean) + coupling(prior, moved, Pair(alpha, mean - held.mean))
+    moving += at.value + charge + tf.reduce_sum(moved.shift * at.grad)
     value = mode.log_joint(held) - factor.half_log_det()
     if charged:
         moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)

@@ -49,7 +49,7 @@ class Laplace(SiteMethod):
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Located:
         """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""
-        return expansion.locate(prior, model.log_density, sites)
+        return expansion.start(prior, model.log_density, sites)
 
     def step(self, model: SitedModel, prior: Prior, state: Located) -> Located:
         """See `SiteMethod.step`."""

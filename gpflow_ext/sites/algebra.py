@@ -124,6 +124,15 @@ def divergence(
     return spread + 0.5 * tf.reduce_sum(alpha * shift)
 
 
+def coupling(prior: Prior, a: Pair, b: Pair) -> tf.Tensor:
+    """Return aᵀQb for known pairs, differentiable in the prior alone, [].
+
+    By the prior's own ``coupling(a, b)`` where it has one that needs no product.
+    """
+    own = getattr(prior, "coupling", None)
+    return own(a, b) if own is not None else tf.reduce_sum(a.alpha * prior.product(b.alpha))
+
+
 def log_normaliser(prior: Prior, sites: Sites, factor: Factor, shift: tf.Tensor) -> tf.Tensor:
     """Return −½ log|I + ΛQ| + ½ ρᵀ(m − μ) + nat1ᵀμ − ½ μᵀΛμ from the factor of I + ΛQ and m − μ."""
     mean, (nat1, prec) = prior.mean, sites

@@ -26,6 +26,7 @@ examples
   python -m scripts.benchmarks fits                      what a user pays; needs GPFLOW_EXT_DATA for ionosphere
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
   python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
+  python -m scripts.benchmarks vecchia --threads 1       counts and binary data in the plane, needs no data
   python -m scripts.benchmarks functions                 functions drawn from a posterior, needs no data
   python -m scripts.benchmarks convolution               convolutional kernels, needs no data
   python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
@@ -63,6 +64,9 @@ second fit of new objects, its evaluations, and the seconds until the end of the
 state_space: a sweep, Laplace's method and variational inference with prior="markov", beside BayesNewton where
 BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
 
+vecchia: Laplace's method with prior="vecchia", beside GPBoost where GPBOOST_PYTHON names an interpreter that has it; see
+peer_gpboost.py.
+
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches.
 
@@ -91,6 +95,7 @@ SIZES = {
     "fits": (100, (351, 500, 1000, 2000)),
     "gpflow_models": (100, (300,)),
     "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
+    "vecchia": (300, (5000, 20_000)),
     "dual": (0, ()),
     "functions": (3000, (10**6,)),
     "convolution": (2, (100,)),

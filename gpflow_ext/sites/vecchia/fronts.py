@@ -51,10 +51,9 @@ def factorise(levels: tuple[LevelAt, ...], values: tf.Tensor) -> tuple[Block, ..
             (_, L, inner, _), nodes = sizes(passed), sizes(level.own)[0]
             padded = tf.pad(passed, [[0, 0], [0, 0], [0, 1], [0, 1]])
             both = tf.reshape(padded, [nodes, 2, L, inner + 1, inner + 1])
-            rows = tf.gather(both, level.below, axis=3, batch_dims=2)
-            panel += tf.reduce_sum(tf.gather(rows, level.below[..., :o], axis=4, batch_dims=2), axis=1)
-            behind = tf.gather(rows[..., o:, :], level.below[..., o:], axis=4, batch_dims=2)
-            rest = tf.reduce_sum(behind, axis=1)
+            front = sum(_symmetric_part(both[:, child], level.below[:, child]) for child in (0, 1))
+            panel += front[..., :o]
+            rest = front[..., o:, o:]
         R = tf.linalg.cholesky(panel[..., :o, :])
         X = tf.linalg.triangular_solve(R, tf.linalg.matrix_transpose(panel[..., o:, :]))
         blocks.append(Block(R, tf.ensure_shape(X, [*X.shape[:3], b if isinstance(b, int) else None])))
@@ -102,7 +101,7 @@ def inverse(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...]) -> tf.Tensor
             across = -tf.matmul(V, G, transpose_b=True)
             panel = tf.concat([own - tf.matmul(G, across), across], axis=2)
             front = tf.concat([panel, tf.concat([tf.linalg.matrix_transpose(across), V], axis=2)], axis=3)
-        found.append(tf.reshape(tf.transpose(panel, [0, 2, 3, 1]), [-1, sizes(panel)[1]]))
+        found.append(tf.reshape(_latent_last(panel), [-1, sizes(panel)[1]]))
     return tf.concat(found, axis=0)
 
 
@@ -112,19 +111,39 @@ def panels(levels: tuple[LevelAt, ...], values: tf.Tensor) -> list[tf.Tensor]:
     for level in levels:
         (nodes, o), b = sizes(level.own), sizes(level.boundary)[1]
         end = start + nodes * (o + b) * o
-        some = tf.reshape(values[start:end], [nodes, o + b, o, sizes(values)[1]])
-        found.append(tf.transpose(some, [0, 3, 1, 2]))
+        found.append(_latent_first(tf.reshape(values[start:end], [nodes, o + b, o, sizes(values)[1]])))
         start = end
     return found
 
 
 def _seen_from_below(front: tf.Tensor, level: LevelAt) -> tf.Tensor:
     """Return what the fronts [nodes, L, f, f] say of their children's boundaries, [2 nodes, L, b, b]."""
-    nodes, L, f, _ = sizes(front)
+    nodes, L, _, _ = sizes(front)
     b = sizes(level.boundary)[1]
-    rows = tf.gather(front, tf.reshape(level.above, [nodes, 2 * b]), axis=2, batch_dims=1)
-    rows = tf.transpose(tf.reshape(rows, [nodes, L, 2, b, f]), [0, 2, 1, 3, 4])
-    return tf.gather(tf.reshape(rows, [2 * nodes, L, b, f]), level.above, axis=3, batch_dims=1)
+    above = tf.reshape(level.above, [nodes, 2, b])
+    children = [_symmetric_part(front, above[:, child]) for child in (0, 1)]
+    return tf.reshape(tf.stack(children, axis=1), [2 * nodes, L, b, b])
+
+
+def _symmetric_part(matrices: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
+    """Return the rows and columns ``at`` [nodes, k] of matrices [nodes, L, f, f], [nodes, L, k, k].
+
+    By one list of numbers, twice as fast as rows first and then columns.
+    """
+    nodes, L, f, _ = sizes(matrices)
+    start = tf.reshape(tf.range(nodes * L) * f * f, [nodes, L, 1, 1])
+    numbers = start + (at[:, :, None] * f + at[:, None])[:, None]
+    return tf.gather(tf.reshape(matrices, [-1]), numbers)
+
+
+def _latent_first(panel: tf.Tensor) -> tf.Tensor:
+    """Move the last axis of [nodes, f, o, L] behind the first; one function needs no copy."""
+    return panel[:, None, ..., 0] if panel.shape[-1] == 1 else tf.transpose(panel, [0, 3, 1, 2])
+
+
+def _latent_last(panel: tf.Tensor) -> tf.Tensor:
+    """Undo `_latent_first`."""
+    return panel[:, 0, ..., None] if panel.shape[1] == 1 else tf.transpose(panel, [0, 2, 3, 1])
 
 
 def _columns(values: tf.Tensor, at: tf.Tensor) -> tf.Tensor:

@@ -76,6 +76,12 @@ class Vecchia(NamedTuple):
 
         return value(alpha, self.a, self.D)
 
+    def coupling(self, a: Pair, b: Pair) -> tf.Tensor:
+        """See `algebra.coupling`: aᵀΣb has the gradient of −h_aᵀΩh_b with h = Σa and Σb held."""
+        (mine, _), (its, _) = (self._innovations(tf.stop_gradient(tf.cast(p.shift, DTYPE))) for p in (a, b))
+        moving = tf.cast(-tf.reduce_sum(mine * its / self.D), a.alpha.dtype)
+        return tf.stop_gradient(tf.reduce_sum(a.alpha * b.shift) - moving) + moving
+
     def _innovations(self, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return Bh [N, L], and h at the neighbours, [N, m, L]."""
         near = tf.gather(tf.pad(h, [[0, 1], [0, 0]]), self.tree.cliques[:, 1:])
