@@ -51,6 +51,7 @@ def test_every_model_has_an_executed_page() -> None:
         "gprn_tensor",
         "review",
         "state_space",
+        "vecchia",
         "images",
     }
 

@@ -146,7 +146,7 @@ def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path
     return {
         "mean": expected,
         "variance": spread,
-        "is_finite": found["is_finite"] & np.isfinite(e[:, 0]),
+        "is_finite": found["is_finite"] & np.isfinite(e),
     }
 
 

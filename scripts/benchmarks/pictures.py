@@ -1,4 +1,10 @@
-"""The pictures of single pages, drawn from their records alone: ``python -m scripts.benchmarks.pictures``."""
+"""Draw the pictures of single pages of benchmarks from their records alone.
+
+    python -m scripts.benchmarks.pictures              into docs/results
+    python -m scripts.benchmarks.pictures --out runs   elsewhere
+
+A benchmark draws its own picture when it writes its page.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +131,11 @@ PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
 
 def main() -> None:
     """Draw all pictures again."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.benchmarks.pictures", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.benchmarks.pictures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: docs/results")
     folder = parser.parse_args().out
     for name in PAINTERS:

@@ -29,8 +29,8 @@ Three programs of the collapsed `GPRNTensor` differ by more than that: `NetworkU
 its default fit of these data ends at. Why is not yet known.
 
 *GPU ms* is an estimate, no measurement: models of this size keep no GPU busy, so that a call takes as long as its kernels take to be
-launched. XLA fuses about ten operations to a kernel (a rule of thumb), a launch takes about five microseconds, and what is within a
-loop or a branch is counted once; a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a
+launched. XLA fuses about ten operations to a kernel (a rule of thumb), and a launch takes about five microseconds. What is within a
+loop or a branch is counted once: a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a
 call ("steps in a call") are a loop of that kind: their estimate is that of one minibatch, and the host waits once for all.
 """
 # Seconds of a launch, and operations that XLA fuses to a kernel: rules of thumb for a GPU.
