@@ -183,12 +183,6 @@ class RescaledPredictions:
         return self._shift + self._scale * mean, tf.square(self._scale) * var
 
 
-def refuse_covariances(full_cov: bool, full_output_cov: bool) -> None:
-    """Raise a ``NotImplementedError`` for either, of a model whose predictions are marginal."""
-    if full_cov or full_output_cov:
-        raise NotImplementedError("predictions are marginal here: ask the model inside for covariances")
-
-
 def _joined(parts: list[Any], axis: int) -> Any:
     return tf.nest.map_structure(lambda *each: tf.concat(each, axis), *parts)
 
