@@ -154,7 +154,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     )
     return "\n".join([
         "# Vecchia priors\n",
-        f"Laplace's method for counts and binary data at random places in the unit square, Matern-3/2 of length scale {SCALE:g} "
+        "Laplace's method for counts and binary data at random places in the unit square, with a Matérn-3/2 kernel "
+        f"of length scale {SCALE:g} "
         f"and variance 1, {NEIGHBOURS} neighbours, random order; {HELD_OUT:,} held-out places are scored. CPU seconds of a new model: "
         "build, order, neighbours and tree; evidence, from no sites at all to the mode, for gpflow_ext with the gradient in the "
         "hyperparameters; posterior, what predictions share; predict, all held-out places. From "
