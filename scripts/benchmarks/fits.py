@@ -116,7 +116,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         parts += [
             "## Every class of models\n",
             f"{fits_classes.ROWS} rows, {fits_classes.NETWORK_ROWS} for networks, {fits_classes.INDUCING} inducing points where there are "
-            "any, by the default recipe for some steps. Of the second model: the seconds of its steps, and those of all else that `fit` and the constructors do.\n",
+            "any, a few steps of the default recipe. For the second model: the seconds of its steps, and of "
+            "everything else that `fit` and the constructors do.\n",
             _kinds(kinds),
         ]
     parts += ["## Targets\n", report.table(("target", "measured", "met"), verdicts(records))]
