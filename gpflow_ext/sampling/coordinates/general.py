@@ -12,7 +12,7 @@ from gpflow_ext.sampling.target import Target
 
 
 class Whitened:
-    """The parameters' own coordinates: logarithms of what is positive, and whitened functions."""
+    """The parameters' own coordinates: logarithms of positive parameters, and whitened functions."""
 
     name, scaled = "whitened", False
 
@@ -34,7 +34,7 @@ class Informed(Protocol):
 
 
 class Fisher:
-    """Scaled by the Fisher information about V where the chains start, of a `GPRNTensor`."""
+    """Coordinates of a `GPRNTensor` scaled by the Fisher information about V where the chains start."""
 
     name, scaled = "fisher", True
 
