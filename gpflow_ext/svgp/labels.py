@@ -48,7 +48,7 @@ class LabelStart(NamedTuple):
 
 
 def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelStart:
-    """Start q of a classifier, or its sites, from a regression on the labels, and leave all else as it is.
+    """Initialise q of a classifier, or its sites, by regression on the labels; all else stays as it is.
 
     Parameters
     ----------
@@ -59,16 +59,16 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
     data
         (X [N, D], Y [N, 1]) for a model that does not hold its data.
     seed
-        Of the rows that are held out to choose.
+        Seed of the rows that are held out to choose.
 
     Returns
     -------
-    c, s² and the noise of the covariance that were taken, and by what.
+    The scale c, the noise s² and the noise of the covariance that were chosen, and the score they reached.
 
     Raises
     ------
     ValueError
-        For data where the model holds its own, or none where it does not.
+        If data are given to a model that holds its own, or not given to one that does not.
     NotImplementedError
         For another model or likelihood.
     """
