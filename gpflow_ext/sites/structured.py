@@ -68,10 +68,15 @@ class HasStructure(HoldsData):
             vecchia_check.check(kernel, X, owner)
 
     def choose_neighbours(self) -> None:
-        """Choose the neighbours of a Vecchia prior, nearest in units of the present length scales.
+        """Choose the neighbours of a Vecchia prior, nearest in units of the current length scales.
 
-        They stay while hyperparameters are learnt: a new choice is worth it where length scales of several
+        They stay fixed while hyperparameters are learnt. Choose again if the length scales of several
         columns have changed by different factors.
+
+        Raises
+        ------
+        ValueError
+            For a model with another prior.
         """
         if self.vecchia is None:
             raise ValueError('Only prior="vecchia" has neighbours to choose.')
