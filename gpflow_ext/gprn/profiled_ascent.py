@@ -174,7 +174,7 @@ class ProfiledAscent(tf.Module):
     seed
         Of the draws of the starts.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(

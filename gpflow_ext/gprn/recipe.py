@@ -39,11 +39,11 @@ class GPRNOptions:
     sweeps
         Closed-form updates of q(F) in a step of the collapsed posterior.
     hyper_updates
-        Iterations of L-BFGS in a step; of the tensor posterior's profiled bound five times as many.
+        Iterations of L-BFGS in a step; five times as many for the tensor posterior's profiled bound.
     joint
-        Climb the locations of the sites together with the hyperparameters. It reaches far
-        higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
-        the nodes near their start.
+        Optimise the locations of the sites together with the hyperparameters. It reaches far higher bounds,
+        because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave the nodes near
+        their initial values.
     independent_start
         Let the first step of the collapsed posterior also try k_w and σ² of independent regressions.
     moment_start

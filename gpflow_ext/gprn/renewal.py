@@ -21,11 +21,11 @@ from gpflow_ext.gprn.tensor import TensorPosterior
 
 
 class FollowsVariables:
-    """A base of networks whose data may be in variables.
+    """Mixin of networks whose data may be in variables.
 
-    The model has the values that are in them whenever it is asked; graphs as well, for as many rows as there
-    were when they were traced. Other numbers of rows are seen by the next call: the collapsed posterior keeps
-    the sites of rows that stay at their places, and gets new parameters.
+    The model uses the current values of the variables whenever it is called; graphs do too, for the number of
+    rows at the time they were traced. Another number of rows takes effect at the next call: the collapsed
+    posterior keeps the sites of rows that keep their positions, and gets new parameters.
 
     Attributes
     ----------

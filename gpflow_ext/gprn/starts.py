@@ -1,4 +1,4 @@
-"""Where the training of a regression network begins: at the best of several starts, each climbed a little."""
+"""The starting point of a regression network: the best of several, each after some iterations of L-BFGS."""
 
 from __future__ import annotations
 

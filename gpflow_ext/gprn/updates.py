@@ -80,14 +80,14 @@ class NetworkUpdates:
 
 
 class Updates:
-    """The methods of `NetworkUpdates`, compiled, at the present values of a network.
+    """The methods of `NetworkUpdates`, compiled, at the current values of a network.
 
     Parameters
     ----------
     model, variables, optimizer, moved
         As for `NetworkUpdates`.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(
