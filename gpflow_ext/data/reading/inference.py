@@ -1,4 +1,4 @@
-"""Find out what each column of a table holds: notes on what was assumed, problems where that cannot be."""
+"""Infer what each column of a table holds, with notes on assumptions, and problems where that fails."""
 
 from __future__ import annotations
 
