@@ -1,4 +1,4 @@
-"""What stochastic expectation propagation needs of a model."""
+"""The protocol of a model for stochastic expectation propagation."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Optimum(tf.Module):
     damping
         The share ρ of the way to the matching sites; ``None`` adapts it.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(

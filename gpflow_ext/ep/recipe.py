@@ -91,7 +91,7 @@ class EPOptions:
 
     @property
     def outer(self) -> bool:
-        """Whether L-BFGS moves the hyperparameters, outside of the sweeps."""
+        """Whether L-BFGS moves the hyperparameters, outside the sweeps."""
         return self.optimizer == "lbfgs" or (self.optimizer is None and self.minibatch_size is None)
 
 
@@ -102,14 +102,14 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on log Z, the sites at
     their fixed point in each evaluation. With another ``optimizer`` it is one parallel sweep over the sites
     and one step of the optimiser, 500 steps by default. Without trainable hyperparameters it is one sweep.
-    The first and the last end when log Z and the sites settle; the other does where ``tolerance`` is given.
+    The first and the last end when log Z and the sites settle; the other does if ``tolerance`` is given.
 
-    With ``minibatch_size`` a step is one minibatch, its cost independent of N; ten epochs by default, and
-    less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
+    With ``minibatch_size`` a step is one minibatch, at a cost independent of N; ten epochs by default, and
+    fewer if all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
     minibatch. See `ep.stochastic`.
 
     With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding. The
-    model is built outside of its scope and holds its data. Without XLA and minibatches.
+    model is built outside its scope and holds its data. Without XLA and minibatches.
     """
     run.without_data(model)
     EP().check(model)

@@ -17,7 +17,7 @@ class Removal(NamedTuple):
     positive, its mean and variance are finite and mean nothing, and its overlap is zero.
     """
 
-    cavity: Cavity  # along the present projection, [..., L']
+    cavity: Cavity  # along the current projection, [..., L']
     overlap: tf.Tensor  # log ∫ q∖ₙ(v) tₙ(v) dv, [..., L']
     G: tf.Tensor  # R⁻¹a, [L, M, B]
     H: tf.Tensor  # R⁻¹w, [L, M, B]
@@ -45,7 +45,7 @@ def remove(q: Whitened, prior: Seen, own: tf.Tensor, sites: Sites, layout: Layou
     q
         q(v).
     prior
-        The present prior.
+        The current prior.
     own
         The projection w that each site was added with, in the shape of A.
     sites
