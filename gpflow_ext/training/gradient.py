@@ -137,7 +137,7 @@ def gradient_steps(
     batches
         Iterator over minibatches.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     per_call
         Optimiser steps of one step of the solver, whose objective is their mean; above one ``batches`` are
         `Minibatches`, and the host waits for the device once in a call.

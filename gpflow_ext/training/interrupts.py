@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupts:
     """Takes note of SIGINT and SIGTERM while it is entered, where Python or nobody handles them else.
 
-    A second signal has the usual effect at once. It does nothing outside of the main thread, to which Python
+    A second signal has the usual effect at once. It does nothing outside the main thread, to which Python
     gives all signals.
     """
 

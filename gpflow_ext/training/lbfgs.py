@@ -34,7 +34,7 @@ MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their
 _SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
 
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
-"""Evaluate at the present values of the variables; return the objective and its gradient in each of them."""
+"""Evaluate at the current values of the variables; return the objective and its gradient in each of them."""
 
 
 def evaluation(
@@ -127,7 +127,7 @@ class Run(tf.Module):
     coordinates
         What moves.
     evaluate
-        Evaluate at the present values of the variables; the gradient is that in the variables.
+        Evaluate at the current values of the variables; the gradient is that in the variables.
     tolerance
         Relative gain of an iteration that counts as none.
     bounds
@@ -249,8 +249,8 @@ class Run(tf.Module):
 class _Guarded:
     """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
 
-    Too far is where a coordinate has moved by more than ``leap`` from the present iterate. There the loss is
-    as far above the present iterate as the tangent is below, with the opposite gradient: cubic interpolation
+    Too far is where a coordinate has moved by more than ``leap`` from the current iterate. There the loss is
+    as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
     then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
     as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
     """

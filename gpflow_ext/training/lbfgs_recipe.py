@@ -29,7 +29,7 @@ class LBFGSOptions:
     Attributes
     ----------
     iterations
-        Of L-BFGS in a step.
+        Iterations of L-BFGS in a step.
     starts
         Starting points; see `training.site_recipe.SiteOptions`.
     """
@@ -56,7 +56,7 @@ class LBFGSSteps(tf.Module):
     iterations
         Of L-BFGS-B in a step.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     box
         Bounds of each number; see `svgp.vi_means.box_of`.
     tolerance

@@ -39,7 +39,7 @@ class LogSpace:
         self._ends = np.cumsum(sizes)
 
     def vector(self) -> Vector:
-        """Return the present values, [P]."""
+        """Return the current values, [P]."""
         values = [np.ravel(variable.numpy()) for variable in self._variables]
         return self.at(np.concatenate([np.zeros(0), *values]).astype(np.float64))
 

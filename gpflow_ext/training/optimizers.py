@@ -88,7 +88,7 @@ def built(
     Raises
     ------
     ValueError
-        For anything else. For an optimiser that was made outside of the scope of the variables.
+        For anything else. For an optimiser that was made outside the scope of the variables.
     """
     strategies = [v.distribute_strategy for v in variables if isinstance(v, tf.distribute.DistributedValues)]
     scope = strategies[0].scope() if strategies else contextlib.nullcontext()

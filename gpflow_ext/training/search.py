@@ -1,7 +1,7 @@
 """SciPy's L-BFGS-B, suspended between two parts of a run.
 
 SciPy calls the loss and returns at the end. Here it does so in a thread of its own, which waits while the run
-does not go on; the loss is evaluated, and all else done, in the thread of the caller. No two run at once.
+is suspended; the loss is evaluated, and all else done, in the caller's thread. Only one runs at a time.
 """
 
 from __future__ import annotations
