@@ -1,4 +1,4 @@
-"""Methods that run compiled where that is of use to more than one object, and eagerly where it is not."""
+"""Methods that run compiled if that is of use to more than one object, and eagerly if not."""
 
 from __future__ import annotations
 
