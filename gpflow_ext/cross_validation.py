@@ -121,7 +121,7 @@ def cross_validate(
         Threads, each of which works on one fold at a time; two by default. Use one if ``build`` must not run
         in two threads at once, for example because it draws random numbers.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     **fit_options
         Options of `gpflow_ext.fit`, except for those that belong to a single run. Each fold has an optimiser
         of its own, with the same settings.

@@ -154,9 +154,9 @@ def fit(
     checkpoint_every
         Steps between checkpoints; the last step is always saved.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     seed
-        Seed of the minibatches.
+        Seed of the minibatches, and of random starting points of the hyperparameters.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
     strategy

@@ -129,7 +129,7 @@ def auto(
         rows than the best of them; the weights are those of stacking, see
         `prediction.average.stacking_weights`.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     **options
         Options of `datasets.load`, such as ``missing="mean"``, or ``exposure="days"`` for counts.
 

@@ -96,7 +96,7 @@ def morlets(rows: Array, columns: Array, scale: int, angles: int, spacing: int) 
 def window(source: Axis, target: Axis, width: float) -> Array:
     """Return the matrix [T, S] that averages values on an axis by a Gaussian about each position of another.
 
-    ``width`` is its standard deviation in pixels. Outside of the image there is zero.
+    ``width`` is its standard deviation in pixels. Outside the image there is zero.
     """
     begin = source.begin(target)
     ratio = target.spacing / source.spacing

@@ -92,7 +92,7 @@ class FunctionDraws(tf.Module):
 
 
 class SamplesFunctions(abc.ABC):
-    """The first base of posteriors whose functions can be drawn."""
+    """Mixin of posteriors whose functions can be drawn, to be their first base."""
 
     @abc.abstractmethod
     def functions(self) -> Given:

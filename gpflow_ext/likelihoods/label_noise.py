@@ -17,7 +17,7 @@ from gpflow.utilities import to_default_float
 def wrong_share(share: float, num_classes: int, *, learn: bool, name: str) -> float | Parameter:
     """Return ρ as a number, or as a parameter in (0, 1 − 1/K) with the prior Beta(2, 1/ρ).
 
-    The prior has its mode near the given value and weighs as much as 1/ρ labels of which one is wrong.
+    The prior has its mode at the given value and weighs as much as 1/ρ labels of which one is wrong.
 
     Raises
     ------

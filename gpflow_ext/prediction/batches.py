@@ -81,7 +81,7 @@ class Predicted:
     model
         As for `Predicting`.
     jit_compile
-        XLA, with static shapes.
+        Compile with XLA, with static shapes.
     lasting
         Whether so much will be predicted that a graph is of use in any case.
     """

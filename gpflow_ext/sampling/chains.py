@@ -29,7 +29,7 @@ class Chains(tf.Module):
     """C chains, the S draws kept of each, and the setting of the sampler.
 
     An iteration depends on the position it starts from, the setting, the seed and its number alone: a run
-    that is resumed ends with the same draws, bit by bit, and the first S draws of a longer one are these.
+    that is resumed ends with the same draws, bit for bit, and the first S draws of a longer one are these.
 
     Parameters
     ----------

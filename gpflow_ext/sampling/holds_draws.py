@@ -13,7 +13,7 @@ from gpflow_ext.sampling.draws import Draws
 
 
 class HoldsDraws:
-    """The first base of models that average over draws of V and of hyperparameters.
+    """Mixin of models that average over draws of V and of hyperparameters, to be their first base.
 
     Attributes
     ----------

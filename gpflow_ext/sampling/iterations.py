@@ -187,7 +187,7 @@ def call(
 ) -> tuple[tf.Tensor, Trace]:
     """Run chains by what `runner` returned, and return their last positions and what they kept.
 
-    The same arguments give the same result bit by bit, and so does any division into several calls.
+    The same arguments give the same result bit for bit, and so does any division into several calls.
 
     Parameters
     ----------

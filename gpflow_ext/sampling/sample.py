@@ -110,7 +110,7 @@ def sample(
         ends with the same draws as if it had never stopped. With a larger ``num_samples`` it continues.
         After tuning and burn-in, SIGINT and SIGTERM end the run after the current chunk, with a checkpoint.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     seed
         Seed of all random numbers.
     jit_compile

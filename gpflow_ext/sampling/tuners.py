@@ -1,4 +1,4 @@
-"""Which kernel, options and adaptation a tuner's name stands for."""
+"""The tuners by name: the transition kernel, options and adaptation of each."""
 
 from __future__ import annotations
 

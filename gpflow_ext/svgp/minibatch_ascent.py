@@ -38,7 +38,7 @@ class MinibatchAscent(tf.Module):
     shards
         The rows of a minibatch sharded over the replicas of a ``tf.distribute`` strategy.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     updates
         What is compiled.
     several

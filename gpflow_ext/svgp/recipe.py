@@ -121,7 +121,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
 
     The data are (X [N, D], Y [N, 1]), or a ``tf.data.Dataset`` of minibatches that repeats without end. With
     a ``strategy`` each minibatch of arrays is sharded over its replicas; the result is the same up to
-    rounding. The model is built outside of its scope. Without XLA.
+    rounding. The model is built outside its scope. Without XLA.
     """
     size, gamma, decay_steps, hold = (
         options.minibatch_size,

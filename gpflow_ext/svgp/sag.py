@@ -108,7 +108,7 @@ class StochasticAverageGradient(tf.Module):
     seed
         Seed of the division and of the draws.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
 
     Raises
     ------

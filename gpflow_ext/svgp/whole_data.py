@@ -198,7 +198,7 @@ class WholeData(tf.Module):
     variables
         Its hyperparameters.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     state: Sequence[tf.Variable] = ()  # it starts from the model's q
