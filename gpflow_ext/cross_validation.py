@@ -131,7 +131,7 @@ def cross_validate(
     ValueError
         For invalid data or an invalid number of folds, or a class with a single row in stratified folds.
     Exception
-        That of the first fold, if every fold fails.
+        The error of the first fold, if every fold fails.
 
     Warns
     -----

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class HoldsData:
-    """The first base of models that hold data (X [N, D], Y [N, P]) and a Gaussian site for each of them.
+    """Mixin, to be the first base, of models that hold data (X [N, D], Y [N, P]) and their Gaussian sites.
 
     As in GPflow, a ``tf.Variable`` is kept as it is: the model uses its current values whenever it is called,
     in graphs too, and also another number of rows if the variable has the shape [None, D]. It is never

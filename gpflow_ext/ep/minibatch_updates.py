@@ -214,7 +214,7 @@ class MinibatchUpdates:
         Parameters
         ----------
         rows
-            Those of each minibatch, [S, B].
+            Row numbers of each minibatch, [S, B].
         X, Y
             All data.
         count

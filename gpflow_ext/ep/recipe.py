@@ -46,13 +46,13 @@ class EPOptions:
         Rows in a minibatch; all data by default. For `SparseEP`.
     damping
         Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1], or
-        in [0.1, 100] where a datum has several factors, and 1 with minibatches, which are never
-        over-relaxed. It does not change the fixed point.
+        in [0.1, 100] if a datum has several factors, and 1 with minibatches, which are never over-relaxed. It
+        does not change the fixed point.
     stationarity
-        Largest change of a site, relative to 1 + |prec|, that counts as converged; 1e-6 in float64, or
-        1e-4 where a datum has several factors (log Z is then within about 1e-3); 1e-3 in float32.
+        Largest change of a site, relative to 1 + |prec|, that counts as converged; by default 1e-6 in
+        float64, or 1e-4 if a datum has several factors (log Z is then within about 1e-3); 1e-3 in float32.
     site_updates
-        Sweeps in an evaluation of L-BFGS, at most.
+        Maximum number of sweeps in an evaluation of L-BFGS.
     hyper_updates
         Iterations of L-BFGS in a step.
     starts

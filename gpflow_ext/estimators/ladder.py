@@ -42,7 +42,7 @@ class Problem:
     X, Y
         Inputs [N, D], of mean zero and variance one where nothing else is wanted, and targets [N, P].
     kernel, likelihood, mean_function
-        Of the model; they are not copied.
+        Parts of the model; they are not copied.
     num_latent_gps
         L.
     inference
@@ -51,7 +51,7 @@ class Problem:
     num_inducing, minibatch_size
         As asked for; ``None`` decides by the number of rows.
     seed
-        Of the choice of inducing points.
+        Seed of the choice of inducing points.
     """
 
     X: Array

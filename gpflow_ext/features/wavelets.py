@@ -46,7 +46,7 @@ def taps(source: Axis, target: Axis, radius: float) -> Taps:
     source, target
         The axes; the spacing of the second is a multiple of the first's.
     radius
-        Of the filter, pixels.
+        Radius of the filter in pixels.
     """
     begin, reach = source.begin(target), radius / source.spacing
     low, high = int(np.ceil(begin - reach)), int(np.floor(begin + reach))

@@ -39,7 +39,7 @@ class Given:
     points
         The inputs z, one set [M, D] that all share or L.
     mean_function
-        Of the outputs.
+        Mean function of the outputs.
     num_latent
         L.
     condition
@@ -89,7 +89,7 @@ class Paths:
         Groups of functions with frequencies of their own; S is a multiple of it. Draws of a sampler have
         one for each function.
     dtype
-        Of the inputs and the values; by default that of the kernels.
+        Type of the inputs and the values; by default that of the kernels.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class BlockAscent(tf.Module):
     Parameters
     ----------
     updates
-        Of the network.
+        The updates of the network.
     climbs
         L-BFGS on blocks of variables, which may overlap, in turn.
     sweeps

@@ -92,7 +92,7 @@ def start(draws: tf.Tensor, chol: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     Parameters
     ----------
     draws
-        Of the prior of the further nodes, [N, K − 1].
+        Draws of the prior of the further nodes, [N, K − 1].
     chol
         L_w [N, N].
     noise

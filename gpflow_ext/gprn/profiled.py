@@ -141,7 +141,7 @@ def bound(
     M
         Means of the whitened nodes, [N, K].
     factors
-        Of q(F) and q(W).
+        The factors of q(F) and q(W).
     cells
         T, the number of cells of the grid of outputs, at least that of outputs.
     """

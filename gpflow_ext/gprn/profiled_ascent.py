@@ -172,7 +172,7 @@ class ProfiledAscent(tf.Module):
     iterations
         In a round.
     seed
-        Of the draws of the starts.
+        Seed of the draws of the starting points.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
     """

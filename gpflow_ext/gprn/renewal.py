@@ -64,7 +64,7 @@ class FollowsVariables:
         Raises
         ------
         ValueError
-            Where X and Y have different numbers of rows, or the posterior is of tensors.
+            If X and Y have different numbers of rows, or the posterior is ``"tensor"``.
         """
         parts = vars(self)["data"][:2]
         variables = [part for part in parts if isinstance(part, tf.Variable)]
@@ -99,7 +99,7 @@ def hold(data: Any) -> tuple[tf.Tensor | tf.Variable, outputs.Outputs]:
     Raises
     ------
     ValueError
-        When they cannot be used.
+        If they cannot be used.
     """
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError("`data` must be a pair (X, Y) of inputs [N, Q] and targets [N, D].")

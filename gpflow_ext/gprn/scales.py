@@ -40,7 +40,7 @@ class HasOutputScales:
         Raises
         ------
         NotImplementedError
-            Where they are wanted of another posterior than the collapsed one.
+            If they are wanted for a posterior other than the collapsed one.
         """
         collapsed, number = posterior == "collapsed", Y.num_outputs
         if wanted and not collapsed:

@@ -49,7 +49,7 @@ def begin(
     everything
         What is climbed: all that is trainable.
     updates
-        Of the network, differentiated in these variables.
+        Updates of the network, differentiated in these variables.
     settings
         Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations.
     """

@@ -137,7 +137,7 @@ class Climb:
     variables
         What moves: the first of those that the gradient is in.
     parameters
-        Those of the model.
+        The parameters of the model.
     evaluate
         The objective.
     """

@@ -171,7 +171,7 @@ def diagonal_elements(
     v
         Where to start.
     tolerance
-        Of the root in log v.
+        Tolerance of the root in log v.
     """
     prec = tf.nn.relu(curvature(v))
     return _root(curvature, cavity, v, prec, lambda h, _: tf.abs(h) <= tolerance)

@@ -235,7 +235,7 @@ def per_datum(
     X
         Inputs [N, D], the same for all.
     mean, var
-        Of f, each [C, N, P].
+        Moments of f, each [C, N, P].
     targets
         [N, Q], the same for all.
     """

@@ -36,7 +36,7 @@ class Chains(tf.Module):
     num_samples, num_chains, num_dimensions
         S, C and d.
     dtype
-        Of the positions.
+        Type of the positions.
     """
 
     def __init__(self, num_samples: int, num_chains: int, num_dimensions: int, dtype: tf.DType) -> None:

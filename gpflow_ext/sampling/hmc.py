@@ -169,7 +169,7 @@ def hamiltonian(
     step, steps
         ε and the number of leapfrog steps, at least 1.
     seed, among
-        Of the momenta and the choices, and of which chains.
+        Seed of the momenta and the choices, and the chains that these are.
     """
     for_momentum, for_choice = philox.split(seed)
     momentum = philox.normal(tf.shape(z), for_momentum, z.dtype, among)

@@ -192,7 +192,7 @@ def call(
     Parameters
     ----------
     run
-        Of `runner`.
+        What `runner` returned.
     z
         Where the chains are, [C, d].
     setting

@@ -181,7 +181,7 @@ def reward(positions: Any, first: Any, max_leapfrogs: int, penalty: float = 0.5)
     Parameters
     ----------
     positions
-        Of a short run, [S, C, d].
+        Positions of a short run, [S, C, d].
     first
         Where it began, [C, d].
     max_leapfrogs

@@ -111,7 +111,7 @@ def along_chunks(
     step
         Maps (the state at the beginning of a chunk, what its map is made of) to the state at its end.
     start
-        Of the first chunk, or with ``reverse`` of the last, [...].
+        State at the start of the first chunk, or with ``reverse`` of the last, [...].
     maps
         Each [..., C].
     """

@@ -146,7 +146,7 @@ class FallingRate(tf_keras.optimizers.schedules.LearningRateSchedule):
     Parameters
     ----------
     rate
-        That of step 0.
+        The learning rate of step 0.
     decay_steps
         T.
     """
@@ -171,7 +171,7 @@ class SparseAdam(LogSpaceAdam):
     points
         The variables of inducing points.
     share
-        Of Adam's step.
+        Share of Adam's step that inducing points take.
     """
 
     def __init__(

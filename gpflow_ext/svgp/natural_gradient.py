@@ -148,7 +148,7 @@ class AscentUpdates(tf.Module):
         Parameters
         ----------
         rows
-            Those of each minibatch, [S, B].
+            Row numbers of each minibatch, [S, B].
         X, Y
             The data, [N, D] and [N, 1].
         least

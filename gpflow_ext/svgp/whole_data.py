@@ -287,7 +287,7 @@ def whole_data_plan(
     run
         What `fit` was asked for.
     name
-        Of the recipe.
+        Name of the recipe.
     starts
         See `training.site_recipe.SiteOptions`.
     """

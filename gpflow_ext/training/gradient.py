@@ -54,7 +54,7 @@ def check_per_call(steps_per_call: int, minibatch_size: int | None, **multiples:
     Parameters
     ----------
     steps_per_call, minibatch_size
-        Of a recipe's options.
+        Values of a recipe's options.
     multiples
         Numbers of steps that end with a call, by the names of their options.
     """

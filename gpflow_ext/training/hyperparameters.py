@@ -49,7 +49,7 @@ class HyperparameterAscent(tf.Module):
     Parameters
     ----------
     solver
-        Of the sites.
+        The solver of the sites.
     model
         The model.
     variables

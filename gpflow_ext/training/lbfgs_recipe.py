@@ -54,7 +54,7 @@ class LBFGSSteps(tf.Module):
     variables
         What moves.
     iterations
-        Of L-BFGS-B in a step.
+        Iterations of L-BFGS-B in a step.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
     box

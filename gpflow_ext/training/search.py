@@ -75,7 +75,7 @@ class Search:
     guard
         Makes the guard of a loss.
     options
-        Of ``scipy.optimize.minimize``.
+        Options of ``scipy.optimize.minimize``.
     bounds
         Pairs, or ``None``.
     """

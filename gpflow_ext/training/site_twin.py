@@ -131,7 +131,7 @@ class TwinSteps(tf.Module):
     model, twin
         The model and its twin.
     solver
-        Of the twin.
+        The solver of the twin.
     polish
         L-BFGS on the model.
     stationarity

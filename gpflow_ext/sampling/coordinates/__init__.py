@@ -44,7 +44,7 @@ def coordinates_from(given: Coordinates | str | None, sampled: Sampleable, kind:
     sampled
         What is sampled.
     kind
-        Of the sampler.
+        Kind of the sampler.
 
     Raises
     ------

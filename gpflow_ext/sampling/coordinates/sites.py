@@ -21,7 +21,7 @@ class ConditionalSites:
     Parameters
     ----------
     density
-        Of a model with a Gaussian approximation.
+        The density of a model with a Gaussian approximation.
     """
 
     def __init__(self, density: FreeFormDensity) -> None:
