@@ -1,4 +1,4 @@
-"""Exact products in single precision.
+"""Matrix products in full single precision.
 
 By default TensorFlow lets a GPU round the factors of a product of float32 to TensorFloat-32, ten bits, and a
 TPU to bfloat16, eight. A Gram matrix is then wrong in its third or second digit without any sign: it stays

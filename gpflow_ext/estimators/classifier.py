@@ -1,4 +1,4 @@
-"""Gaussian-process classification behind scikit-learn's interface."""
+"""Gaussian-process classification with scikit-learn's interface."""
 
 from __future__ import annotations
 

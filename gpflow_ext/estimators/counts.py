@@ -1,4 +1,4 @@
-"""Gaussian-process regression of counts behind scikit-learn's interface."""
+"""Gaussian-process regression of counts with scikit-learn's interface."""
 
 from __future__ import annotations
 

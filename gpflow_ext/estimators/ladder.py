@@ -1,4 +1,4 @@
-"""Which model a problem of some size gets: dense, with inducing points, or on minibatches."""
+"""The choice of model by the size of a problem: dense, with inducing points, or on minibatches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Problem:
     Attributes
     ----------
     X, Y
-        Inputs [N, D], of mean zero and variance one where nothing else is wanted, and targets [N, P].
+        Inputs [N, D], standardised unless the user chose otherwise, and targets [N, P].
     kernel, likelihood, mean_function
         Parts of the model; they are not copied.
     num_latent_gps
@@ -49,7 +49,7 @@ class Problem:
         ``"sites"`` of Khan, Mohamed & Murphy for a log-concave likelihood; for others ``"variational"``, or
         ``"ep"`` where the expected log likelihood has no good value.
     num_inducing, minibatch_size
-        As asked for; ``None`` decides by the number of rows.
+        As asked for; ``None`` means by the number of rows.
     seed
         Seed of the choice of inducing points.
     """

@@ -1,4 +1,4 @@
-"""Gaussian-process regression of several targets behind scikit-learn's interface."""
+"""Gaussian-process regression of several targets with scikit-learn's interface."""
 
 from __future__ import annotations
 

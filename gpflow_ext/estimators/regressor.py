@@ -1,4 +1,4 @@
-"""Gaussian-process regression behind scikit-learn's interface."""
+"""Gaussian-process regression with scikit-learn's interface."""
 
 from __future__ import annotations
 

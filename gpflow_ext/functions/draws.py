@@ -55,7 +55,13 @@ class FunctionDraws(tf.Module):
         self._block = tf.function(self._rows, input_signature=[spec], autograph=False)
 
     def __call__(self, X: Any) -> tf.Tensor:
-        """Return the functions at inputs X [N, D], [S, N, P]. O(NS(F + M)), in blocks of rows."""
+        """Return the functions at inputs X [N, D], [S, N, P]. O(NS(F + M)), in blocks of rows.
+
+        Raises
+        ------
+        ValueError
+            For inputs of another width.
+        """
         X = self._inputs(X)
         count = X.shape[0]
         if not tf.executing_eagerly():
@@ -129,6 +135,8 @@ class SamplesFunctions(abc.ABC):
         ------
         NotImplementedError
             For kernels without random features, and inducing variables other than inducing points.
+        ValueError
+            For numbers below one, an odd ``num_features``, or a ``num_samples`` not divisible by ``groups``.
         """
         return FunctionDraws(self.functions(), num_samples, seed, num_features, groups, dtype)
 

@@ -1,4 +1,4 @@
-"""Coordinate ascent of a regression network: sweeps of its nodes, and gradient steps on all else."""
+"""Block coordinate ascent of a regression network: sweeps of its nodes, and gradient steps on the rest."""
 
 from __future__ import annotations
 

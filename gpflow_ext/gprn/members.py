@@ -1,4 +1,4 @@
-"""What is asked of each member of a mixture of networks: functions of a view, which hold no tensors."""
+"""Functions that are evaluated for each member of a mixture of networks; they hold no tensors."""
 
 from __future__ import annotations
 

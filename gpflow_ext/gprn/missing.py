@@ -1,4 +1,4 @@
-"""Targets that are missing in rows of the data whose other targets are known."""
+"""Prediction of targets that are missing in rows of the data whose other targets are known."""
 
 from __future__ import annotations
 

@@ -42,11 +42,11 @@ class GPRNTensor(
         log p(Y | X) ≥ E_q[log p(Y | W, F)] − KL[q(W) || p(W)] − KL[q(F) || p(F)]
 
     is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has
-    full covariance, so the targets enter only through YYᵀ [N, N]: one pass over them, then O((NK)³) per step
-    whatever D is. ``"tensor"``: after Li, Xing, Kirby & Zhe (2020), a matrix normal q(F) and a tensor normal
-    q(W) over the axes (N, d₁, …, d_M, K), here with a covariance over N for each node, at O(N²DK + NDK²); its
-    bound is never above the collapsed one at the same q(F). Only the product of the two kernels' variances is
-    identified: hold one fixed.
+    full covariance, so the targets enter only through the N × N matrix YYᵀ, summed in one pass; a step then
+    costs O((NK)³) whatever D is. ``"tensor"``: after Li, Xing, Kirby & Zhe (2020), a matrix normal q(F) and a
+    tensor normal q(W) over the axes (N, d₁, …, d_M, K), here with a covariance over N for each node, at
+    O(N²DK + NDK²); its bound is never above the collapsed one at the same q(F). Only the product of the two
+    kernels' variances is identified: hold one fixed.
 
     Outputs should be centred at zero. They share k_w and σ², or have scales of their own, see
     `HasOutputScales`. Training starts from independent regressions: F₁ = 1, and the other nodes are small

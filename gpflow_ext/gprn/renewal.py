@@ -1,4 +1,4 @@
-"""The data of a regression network at the door, and what is kept of its posterior where they are replaced."""
+"""Checks of the data of a regression network, and what is kept of its posterior when they are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training computes of a regression network, compiled once for each structure of it."""
+"""The computations of training a regression network, compiled once for each structure."""
 
 from __future__ import annotations
 

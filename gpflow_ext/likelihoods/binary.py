@@ -244,8 +244,13 @@ class BernoulliProbit(BinaryLikelihood):
     Parameters
     ----------
     flip, learn_flip
-        Share of flipped labels; see `BinaryLikelihood`. The expectation is then a quadrature, accurate to
-        1e-7 for shares from 1e-4 and variances up to 1e4.
+        Share of flipped labels; see `BinaryLikelihood`. If it is not 0, the expectation is a quadrature,
+        accurate to 1e-7 for shares from 1e-4 and variances up to 1e4.
+
+    Raises
+    ------
+    ValueError
+        For a share out of range, or a share of 0 that is to be learnt.
     """
 
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:

@@ -80,7 +80,8 @@ def export(
         in JAX (1e-9), and for a Gaussian posterior joint draws of f; it needs the extra ``stablehlo``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
-        synthetic rows are drawn around the mean, so that no training row is stored unless it is given here.
+        synthetic rows are drawn around the mean: the example holds no training row unless it is given here.
+        The graph of a dense model holds its training inputs; ``holds_training_inputs`` in the manifest says.
     scaler
         How the training inputs were standardised: an object with ``mean`` [D] and ``scale`` [D], or that
         pair. By default the scaler of ``data``, or none.

@@ -84,6 +84,11 @@ def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int
         As in ``error_rate``.
     bins
         Number of bins of [0, 1].
+
+    Raises
+    ------
+    ValueError
+        As ``error_rate``, and for fewer than one bin.
     """
     if bins < 1:
         raise ValueError(f"bins={bins!r} must be at least 1.")
@@ -175,6 +180,15 @@ def intervals(
         The coverage of an interval, between 0 and 1.
     resamples, seed
         Number of resamples and seed of the bootstrap.
+
+    Returns
+    -------
+    The lower and the upper end of each interval, by the name of the metric.
+
+    Raises
+    ------
+    ValueError
+        As ``evaluate``, and for a level that is not between 0 and 1.
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} must lie between 0 and 1.")

@@ -1,8 +1,9 @@
 """Hamiltonian Monte Carlo of many chains in one graph.
 
 Hensman et al. (2015), section 3: momenta from N(0, I), and in each iteration a number of leapfrog steps drawn
-uniformly from 1, …, L_max. A fixed number resonates: on a Gaussian it can return to where it began. The draw
-is shared by the chains, which is valid because it does not depend on them, and none waits for another.
+uniformly from 1, …, L_max. A fixed number resonates: on a Gaussian the trajectory can return to where it
+began. All chains share the draw, which is valid because it does not depend on them, so none waits for
+another.
 
 Random numbers are Philox's, which TensorFlow draws alike in a plain graph and under XLA; those of the
 no-U-turn sampler, which is TensorFlow Probability's, are not.
@@ -19,7 +20,7 @@ import tensorflow_probability as tfp
 
 from gpflow_ext.sampling import philox
 
-DIVERGENCE = 1000.0  # error of the energy beyond which a trajectory has left the posterior
+DIVERGENCE = 1000.0  # energy error beyond which a trajectory counts as divergent
 MAX_TREE_DEPTH = 7  # of NUTS: 127 leapfrog steps
 
 LogDensity = Callable[[tf.Tensor], tf.Tensor]

@@ -26,7 +26,7 @@ class Trace(NamedTuple):
     log_density: tf.Tensor  # of the position
     accepted: tf.Tensor  # probability of acceptance of the last proposal
     energy: tf.Tensor  # at the start of the last trajectory: log density and momentum
-    divergent: tf.Tensor  # trajectories since the last kept one that left the energy's surface
+    divergent: tf.Tensor  # divergent trajectories since the last kept iteration
     gradients: tf.Tensor  # leapfrog steps since the last kept iteration
 
 

@@ -1,4 +1,4 @@
-"""Kernels of several outputs: what they say of each latent function, and how outputs mix these.
+"""Multi-output kernels: the kernel of each latent function, and how outputs mix these.
 
 A kernel of one output is shared by all latent functions, as ``SharedIndependent`` is;
 ``SeparateIndependent`` has one for each. ``LinearCoregionalization``, f = Wg, has one for each of the

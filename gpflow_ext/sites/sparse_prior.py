@@ -1,4 +1,4 @@
-"""The prior of a sparse model as a projection, and a copy of it that stays while the model moves on."""
+"""The prior of a sparse model as a projection, and a copy of it that stays fixed while the model changes."""
 
 from __future__ import annotations
 

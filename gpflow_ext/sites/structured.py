@@ -17,7 +17,7 @@ from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 def misfit(prior: str | VecchiaOptions, kernel: gpflow.kernels.Kernel, X: Any) -> str | None:
     """Say why a structured prior, ``"markov"`` or ``"vecchia"``, does not fit a kernel and inputs X [N, D].
 
-    Return ``None`` where it fits. Of ``"vecchia"`` the memory is not looked at; building the model does.
+    Return ``None`` if it fits. The memory of ``"vecchia"`` is only checked when the model is built.
     """
     if prior == "markov":
         try:

@@ -18,7 +18,7 @@ class EarlyStopping(tf.Module):
     variables
         What the score depends on; a copy of the best ones is kept.
     patience
-        Evaluations without improvement after which to stop; ``None`` never stops.
+        Number of evaluations without improvement after which to stop; ``None`` never stops.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The start of q from the labels: one pass of regression on them, in closed form.
+"""Initialise q from the labels by one pass of regression on them, in closed form.
 
 Class labels are taken for values of the latent functions with Gaussian noise, y_nk = c t_nk with
 t_nk = [label n is k] − 1/K, and noise of variance s²: for f = μ + Aᵀv + r, v ~ N(0, I),

@@ -32,7 +32,7 @@ class MinibatchAscent(tf.Module):
     gamma
         γ of step number t = 0, 1, …, in (0, 1]; ``None`` leaves q to the optimiser.
     hold
-        For so many steps the hyperparameters stay, and q alone moves.
+        Number of first steps in which only q moves and the hyperparameters are fixed.
     concave
         Whether γ-steps leave out negative weights wₙ at once.
     shards

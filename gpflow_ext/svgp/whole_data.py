@@ -1,11 +1,11 @@
-"""q of a whitened sparse model at its optimum, as a function of the hyperparameters: all data at once.
+"""The bound of a whitened sparse model at the optimal q, as a function of the hyperparameters, on all data.
 
 At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` bring q(v) to the maximum of
 the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
-theorem), which L-BFGS climbs. The steps are mixed, see `svgp.anderson`, for a fixed-point iteration may turn
-round the optimum or creep along a ridge; one that does not raise the bound is taken again without memory, and
-then at half the length. Weights wₙ may be negative, so that the optimum is also found where the likelihood is
-not log-concave.
+theorem), which L-BFGS maximises. The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point
+iteration may circle the optimum or creep along a ridge; one that does not raise the bound is repeated without
+memory, and then at half the length. Weights wₙ may be negative, so the optimum is also found if the
+likelihood is not log-concave.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""L-BFGS on an objective that is itself the end of an inner iteration over the sites."""
+"""L-BFGS on an objective that is itself the result of an inner iteration over the sites."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def evaluation(
 def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> float:
     """Return the relative gain below which steps of some iterations end a run.
 
-    Where many numbers move, inducing inputs above all, they would else climb a flat valley for thousands of
-    iterations. Without ``valley`` the more than `MANY` count like the more than `FEW`.
+    With many numbers to move, above all inducing inputs, a run would otherwise creep along a flat ridge for
+    thousands of iterations. Without ``valley`` the looser gain for more than `MANY` is not used.
     """
     rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
     number = sum(variable.shape.num_elements() for variable in variables)
