@@ -31,7 +31,7 @@ class Apart:
 
 
 class Structure(NamedTuple):
-    """What decides a graph, and what its numbers are: the arguments of the compiled function."""
+    """The key that determines a graph, and the arguments of the compiled function."""
 
     key: Hashable
     variables: list[tf.Variable]  # each once, in the order in which they are met

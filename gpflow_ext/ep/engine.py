@@ -72,7 +72,7 @@ def check_damping(damping: float | None) -> None:
 
 
 class Sweeps:
-    """What is compiled: the sweeps, with the variables that they remember between them.
+    """Functions to compile: the sweeps, with the variables that they remember between them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What stochastic expectation propagation compiles; the equations are in `ep.stochastic`."""
+"""Functions that stochastic expectation propagation compiles; see `ep.stochastic` for the equations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What a minibatch finds."""
+    """Results of a minibatch."""
 
     objective: tf.Tensor  # estimate of log Z plus the log prior density, []
     gradient: list[tf.Tensor]  # of the objective

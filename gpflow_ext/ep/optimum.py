@@ -91,7 +91,7 @@ def settle(
 
 
 class Evidence:
-    """What is compiled: log Z at the fixed point, and its gradient in the hyperparameters.
+    """Functions to compile: log Z at the fixed point, and its gradient in the hyperparameters.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cavities of sites that were added along another projection than the present one."""
+"""Cavities of sites that were added along a projection other than the current one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpflow_ext.sites import Seen, Sites, Whitened, products
 
 
 class Removal(NamedTuple):
-    """What is left of q(v) when sites are taken out one by one; see `ep.stochastic`.
+    """Cavities of q(v) with sites removed one by one; see `ep.stochastic`.
 
     The cavity of a site whose removal leaves no positive variance is not that of q: its ratio is not
     positive, its mean and variance are finite and mean nothing, and its overlap is zero.

@@ -35,7 +35,7 @@ _CANDIDATES = 5000  # rows among which inducing points are chosen
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be modelled: data, prior and likelihood.
+    """A problem to model: data, prior and likelihood.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Problem:
 
     @property
     def dense(self) -> bool:
-        """Whether every row is a point of the model: O(LN³) is then a second or some."""
+        """Whether every row is a point of the model: O(LN³) then takes about a second."""
         most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
         return len(self.X) <= most and self.num_inducing is None and not self.batches
 

@@ -32,7 +32,7 @@ class Axis(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """Where a filter that is moved along an axis reads it."""
+    """Positions that a filter reads as it moves along an axis."""
 
     offsets: Array  # from the position of the output, pixels
     padding: tuple[int, int]  # zeros before and behind the axis

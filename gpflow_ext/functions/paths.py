@@ -30,7 +30,7 @@ Condition: TypeAlias = Callable[..., tf.Tensor]
 
 @dataclass(frozen=True)
 class Given:
-    """What the functions of a posterior are drawn from.
+    """Description of a posterior from which functions are drawn.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Given:
 
 
 class State(NamedTuple):
-    """What was drawn, a leading axis of groups [G, ...] everywhere."""
+    """Random quantities of the draws, with a leading axis of groups [G, ...]."""
 
     hyperparameters: tuple[tf.Tensor, ...]
     features: Any

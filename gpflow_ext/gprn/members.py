@@ -12,7 +12,7 @@ from gpflow_ext.gprn.conditional import View
 
 
 class Noisy(Protocol):
-    """What the questions read from a model."""
+    """Protocol of the model that the questions read."""
 
     def noise(self) -> tf.Tensor:
         """Return σ² [], or that of each output [D]."""

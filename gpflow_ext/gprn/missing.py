@@ -11,7 +11,7 @@ from gpflow_ext.gprn.posterior import NetworkPosterior
 
 
 class Predicting(Protocol):
-    """What is asked of a network."""
+    """Protocol of a network that predicts."""
 
     data: tuple[tf.Tensor, ...]
 

@@ -50,7 +50,7 @@ class Spread(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What is trained besides M: α [N, J], lower factors of Ω and Γ_K, [K, K], and δ [N, J]."""
+    """Trained variables other than M: α [N, J], lower factors of Ω and Γ_K, [K, K], and δ [N, J]."""
 
     alpha: tf.Tensor
     omega: tf.Tensor

@@ -138,7 +138,7 @@ class Profile(tf.Module):
 
 
 class ProfiledObjective:
-    """What is compiled; as `updates.NetworkUpdates`."""
+    """Functions to compile, as `updates.NetworkUpdates`."""
 
     def __init__(self, model: GPRNTensor, profile: Profile, variables: Sequence[tf.Variable]) -> None:
         self._model, self._profile, self._variables = model, profile, list(variables)

@@ -163,7 +163,7 @@ def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
 
 
 def _gain(variables: list[tf.Variable], joint: bool) -> float:
-    """Return the relative gain of a step that is none; locations would else creep along flat valleys."""
+    """Return the relative gain below which steps end; locations would otherwise creep along flat ridges."""
     return _SMALLEST_GAIN if joint else max(lbfgs.gain_of_a_step(variables, valley=False), 1e-7)
 
 

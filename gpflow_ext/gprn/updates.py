@@ -20,7 +20,7 @@ _PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
 
 
 class NetworkUpdates:
-    """What is compiled: functions of a network's variables and data without any state of their own.
+    """Functions to compile, of a network's variables and data without any state of their own.
 
     Parameters
     ----------

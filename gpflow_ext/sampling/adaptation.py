@@ -41,7 +41,7 @@ class Start(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """What a tuner found."""
+    """Result of a tuner."""
 
     setting: Setting
     positions: tf.Tensor  # where the chains are, [C, d]

@@ -28,7 +28,7 @@ LogDensity = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Results(NamedTuple):
-    """Of an iteration; each [C] but ``gradients`` []."""
+    """Results of an iteration; each [C] but ``gradients`` []."""
 
     inner: Any
     log_density: tf.Tensor
@@ -40,7 +40,7 @@ class Results(NamedTuple):
 
 
 class Randomness(NamedTuple):
-    """Where the random numbers of iterations come from."""
+    """Source of the random numbers of iterations."""
 
     seed: tf.Tensor  # [2]
     first: tf.Tensor  # number of the first iteration, []
@@ -83,7 +83,7 @@ class Counting:
 
 
 class State(NamedTuple):
-    """Where chains are: the log density there, [C], and its gradient, [C, d]."""
+    """State of chains: the log density, [C], and its gradient, [C, d]."""
 
     log_density: tf.Tensor
     gradient: tf.Tensor
@@ -129,7 +129,7 @@ def draw_length(seed: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
 
 
 class Moved(NamedTuple):
-    """Where a trajectory has led; each [C] but ``position`` [C, d]."""
+    """End of a trajectory; each [C] but ``position`` [C, d]."""
 
     position: tf.Tensor
     state: State

@@ -20,7 +20,7 @@ BLOCK = 64  # draws for which one call under XLA has room; it ends after as many
 
 
 class Trace(NamedTuple):
-    """What is recorded of each kept iteration; leading axes [S, C], of ``gradients`` [S]."""
+    """Record of each kept iteration; leading axes [S, C], of ``gradients`` [S]."""
 
     position: tf.Tensor  # z, [S, C, d]
     log_density: tf.Tensor  # of the position
@@ -31,7 +31,7 @@ class Trace(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a call has drawn, and the step size and its adaptation at the end."""
+    """Draws of a call, and the step size and its adaptation at the end."""
 
     trace: Trace
     step: tf.Tensor

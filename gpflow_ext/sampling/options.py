@@ -13,7 +13,7 @@ SCALED_STEPS = (0.02, 1.0)  # in coordinates in which the posterior is nearly N(
 
 @dataclass(frozen=True)
 class TunerOptions:
-    """What the options of all tuners share."""
+    """Base of the options of all tuners."""
 
     def within(self: Own, scaled: bool) -> Own:
         """Return the options for coordinates in which the posterior is nearly N(0, I), or for others."""

@@ -31,7 +31,7 @@ class Sampleable(Protocol):
         """What is drawn: its trainable parameters, each with a prior; one named V comes first."""
 
     def log_likelihood(self) -> LogLikelihood:
-        """Return the log likelihood of a stack [C], or what stands for it.
+        """Return the log likelihood of a stack [C], or what replaces it.
 
         Called after `prepare`: what does not depend on the sampled parameters can be computed here, once.
         """

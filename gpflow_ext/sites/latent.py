@@ -34,7 +34,7 @@ POINTS = FallbackSharedIndependentInducingVariables, FallbackSeparateIndependent
 
 
 class Functions(Protocol):
-    """What decides the prior of the latent functions."""
+    """Protocol of what determines the prior of the latent functions."""
 
     kernel: Kernel
     mean_function: gpflow.functions.MeanFunction

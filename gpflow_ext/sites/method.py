@@ -22,7 +22,7 @@ SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 
 
 class SitedModel(Protocol):
-    """What a method needs of a model with Gaussian sites; `gpflow_ext.models.SiteModel` has it."""
+    """Protocol of a model with Gaussian sites for a method; `gpflow_ext.models.SiteModel` implements it."""
 
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood

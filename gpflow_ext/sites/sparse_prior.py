@@ -13,7 +13,7 @@ from gpflow_ext.sites import Coupled, Message, Projection, coupled, latent
 
 
 class SparsePrior(latent.Functions, Protocol):
-    """What decides a projection."""
+    """Protocol of what determines a projection."""
 
     inducing_variable: InducingVariables
 

@@ -1,4 +1,4 @@
-"""Models whose prior has a structure in place of a matrix of N rows: a state space, or neighbours."""
+"""Models with a structured prior instead of a matrix of N rows: a state space, or neighbours."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class HasStructure(HoldsData):
 
     @property
     def prior_name(self) -> str | None:
-        """What the prior is called, ``None`` for one of matrices."""
+        """The name of a structured prior, else ``None``."""
         return "markov" if self.is_markov else None if self.vecchia is None else "vecchia"
 
     @property

@@ -39,7 +39,7 @@ _HELD_OUT, _SHARE = 2000, 0.2  # rows that are predicted, and the largest share 
 
 
 class LabelStart(NamedTuple):
-    """What q was started from."""
+    """How q was initialised."""
 
     scale: float  # c
     noise: float  # s² of the mean
@@ -194,7 +194,7 @@ class Sums(NamedTuple):
 
 
 class LabelRegression(tf.Module):
-    """What is compiled: the sums of the regression, and what its q predicts."""
+    """Functions to compile: the sums of the regression, and what its q predicts."""
 
     def __init__(self, model: SVGP) -> None:
         super().__init__()

@@ -232,7 +232,7 @@ def _report(engine: MinibatchAscent, watch: EarlyStopping | None) -> str:
 
 
 class HeldOut(tf.Module):
-    """What is compiled: the log density of held-out data."""
+    """Functions to compile: the log density of held-out data."""
 
     def __init__(self, model: SVGPRobustMax) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ DOUBLINGS = 60  # of L in a step, at most
 
 
 class AverageDescent(Loss):
-    """What is compiled: a step, with the table and the other state that it keeps.
+    """Functions to compile: a step, with the table and the other state that it keeps.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class Point(NamedTuple):
 
 
 class OptimalPosterior(tf.Module):
-    """What is compiled: the bound at the best q(v), and its gradient in the hyperparameters.
+    """Functions to compile: the bound at the best q(v), and its gradient in the hyperparameters.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ def check_first_step(model: Any, data: Any = None) -> None:
     """Raise ``ValueError`` for rows that make the objective of a start with finite parameters no number.
 
     At them the prior variance, the prior mean, or the log likelihood of this is not finite. It may be none of
-    these. Some of the rows are looked at.
+    these. Only some of the rows are examined.
 
     Parameters
     ----------

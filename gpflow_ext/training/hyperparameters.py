@@ -22,7 +22,7 @@ _End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
 
 
 class Sited(Protocol):
-    """What the ascent needs of a model."""
+    """Protocol of a model for the ascent."""
 
     @property
     def parameters(self) -> Sequence[gpflow.Parameter]:

@@ -65,7 +65,7 @@ class LBFGSSteps(tf.Module):
         Further starts: the first step climbs from each of them too, and keeps the best.
     posterior
         Variables of q among those that move: the first step climbs in them alone before it climbs in all.
-        From a q that the data have not moved yet the kernel would come to fit q in place of the data.
+        From a q that has not been fitted to the data yet the kernel would be fitted to q instead of the data.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ RATE = 0.01
 
 
 class InLogSpace:
-    """What an optimiser inherits from first, to move positive parameters by their logarithms.
+    """Mixin of optimisers, to be the first base: positive parameters move by their logarithms.
 
     For a tf_keras optimiser whose step does not depend on the value of a variable. A step of 0.01 is then one
     of a hundredth of a parameter, whatever its size.

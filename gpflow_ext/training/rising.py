@@ -19,7 +19,7 @@ _LARGEST = 100  # elements of a parameter that is watched
 
 
 class LastSteps:
-    """Where the parameters of a model were before the last tenth of its steps.
+    """Callback that records the parameters of a model before the last tenth of its steps.
 
     Parameters
     ----------

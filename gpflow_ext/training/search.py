@@ -23,7 +23,7 @@ _CLOSED = object()
 
 
 class Guard(Protocol):
-    """What stands between the search and the loss."""
+    """Wrapper of the loss that guards the search."""
 
     first: float
     best: tuple[Vector, float]
@@ -62,7 +62,7 @@ class SettledError(Exception):
 
 
 class _ClosedError(Exception):
-    """Raised in the thread of a search that nobody goes on with."""
+    """Raised in the thread of a search that is abandoned."""
 
 
 class Search:

@@ -20,7 +20,7 @@ _LONG = 5_000  # data of a state space from which XLA is worth its time
 
 
 class SiteUpdates(tf.Module):
-    """What is compiled: functions of a model's variables and data, without any state of their own.
+    """Functions to compile, of a model's variables and data, without any state of their own.
 
     Sites are assigned only when they are finite.
     """

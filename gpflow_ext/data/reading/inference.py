@@ -21,7 +21,7 @@ DECIMAL = (Remedy("decimal", ","), Remedy("decimal", "."))
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user says of columns; what is not said is found out."""
+    """The user's statements about columns; everything else is inferred."""
 
     one_hot: Sequence[str] = ()
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How raw columns become the inputs of a model: what is stored with a split and with an exported model."""
+"""Conversion of raw columns to the inputs of a model, stored with a split and with an exported model."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .tables import check_example, check_index
 
 
 class Verified(NamedTuple):
-    """What was checked: the folder of the version, how many files, and which operations the graph holds."""
+    """Result of a check: the folder of the version, the number of files, and the operations of the graph."""
 
     folder: Path
     files: int

@@ -27,7 +27,7 @@ class Whitened:
 
 @runtime_checkable
 class Informed(Protocol):
-    """What offers the information about its whitened V."""
+    """Protocol of a model that offers the information about its whitened V."""
 
     def information_factor(self) -> tf.Tensor:
         """Return F, [P, M, M], FFᵀ the inverse of the expected information about each column of V."""

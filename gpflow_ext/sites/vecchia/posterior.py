@@ -19,7 +19,7 @@ from gpflow_ext.sites.vecchia.structure import Structure
 
 
 class HasNeighbours(SiteConditioned[Vecchia], Protocol):
-    """What the posterior reads from its model."""
+    """Protocol of the model of the posterior."""
 
     structure: Structure
 
