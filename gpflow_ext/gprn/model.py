@@ -48,13 +48,11 @@ class GPRNTensor(
     O(N²DK + NDK²); its bound is never above the collapsed one at the same q(F). Only the product of the two
     kernels' variances is identified: hold one fixed.
 
-    Outputs should be centred at zero. They share k_w and σ², or have scales of their own, see
-    `HasOutputScales`. Training starts from independent regressions: F₁ = 1, and the other nodes are small
-    draws of the prior; `fit` also tries other starting points.
+    Centre outputs at zero. They share k_w and σ², or have scales of their own, see `HasOutputScales`. The
+    start is independent regressions: F₁ = 1, other nodes are small draws of the prior; `fit` tries others.
 
     ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the nugget of the nodes included;
-    ``predict_y`` adds the noise. Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of
-    the nodes.
+    ``predict_y`` adds noise. Neither is Gaussian: ``predict_log_density`` is a mixture over draws of nodes.
 
     Parameters
     ----------
