@@ -1,4 +1,4 @@
-"""Checks at the door: what a constructor says about data that it cannot use."""
+"""Checks of the data that a constructor is given, with errors that say what to do."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def weights(log_densities: Mapping[str, Array]) -> dict[str, float]:
     Parameters
     ----------
     log_densities
-        Of the same held-out rows, [N], for each candidate.
+        Log densities of the same held-out rows, [N], for each candidate.
     """
     names = [name for name, values in log_densities.items() if len(values) and np.isfinite(values).all()]
     if not names:

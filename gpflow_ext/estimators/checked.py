@@ -1,4 +1,4 @@
-"""What scikit-learn's callers give, checked and put into the form that the models take."""
+"""Validation of the arguments of the estimators, and their conversion for the models."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class DrawsPosterior(NetworkPosterior):
 
 
 class Asking(tf.Module):
-    """What is compiled: a question asked of one draw after the other, which would be slow otherwise.
+    """Functions to compile: a question asked of one draw after the other, which would be slow otherwise.
 
     Parameters
     ----------

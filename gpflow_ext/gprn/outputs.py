@@ -70,7 +70,7 @@ class VariableOutputs:
 
     @property
     def patterns(self) -> Patterns:
-        """What the bound needs of the present targets."""
+        """What the bound needs of the current targets."""
         Y, dtype = self._values(), self.variable.dtype
         return Patterns(tf.ones([1, self.num_data], dtype), Y[None], tf.constant([self.num_outputs], dtype))
 

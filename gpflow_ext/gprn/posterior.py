@@ -38,7 +38,7 @@ _MOMENTS = {  # for full_cov and full_output_cov, with the covariance of the mem
 
 
 class Network(Protocol):
-    """What the posteriors read from their model."""
+    """Protocol of the model of a posterior."""
 
     kernel: gpflow.kernels.Kernel
     weight_kernel: gpflow.kernels.Kernel
@@ -232,7 +232,7 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
 
 
 class ApproximatePosterior(NetworkPosterior):
-    """Of the collapsed or the tensor posterior."""
+    """The GPflow posterior of the collapsed or the tensor posterior."""
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         return self._model.q.parts(self._model.prior())

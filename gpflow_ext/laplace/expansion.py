@@ -4,8 +4,8 @@
 
 Conditioned on these sites the mean moves to m' = μ + Qα', α' = (I + WQ)⁻¹ (g + W(m − μ)): Newton's map for
 the mode of log p(y | f) + log p(f), where α = g. One step of it from the mean that the sites of the mode give
-moves as the mode itself does with the prior and with the parameters of p(y | f); what is computed from the
-expansion about the new mean is therefore differentiated rightly (Rasmussen & Williams 2006, section 5.5.1).
+moves as the mode itself does with the prior and with the parameters of p(y | f), so what is computed from
+the expansion about the new mean has the right derivatives (Rasmussen & Williams 2006, section 5.5.1).
 """
 
 from __future__ import annotations

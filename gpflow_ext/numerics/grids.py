@@ -137,7 +137,7 @@ class Kronecker(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What makes a model's matrices Kronecker products."""
+    """The axes of grids, by which a model's matrices are Kronecker products."""
 
     inducing_axes: tuple[Array, ...]  # Z_d, [M_d]
     axes: tuple[Array, ...]  # X_d, [N_d]

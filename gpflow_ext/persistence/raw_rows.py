@@ -67,7 +67,7 @@ def raw_signature(
     predict
         The concrete function of inputs [N, D], and of what is ``further``.
     dtype
-        Of the inputs.
+        The dtype of the inputs.
     further
         Specifications of tensors that are passed on as they are.
     """

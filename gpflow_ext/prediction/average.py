@@ -1,4 +1,4 @@
-"""Several trained models as one, whose predictive density is a weighted mean of theirs."""
+"""Averages of trained models, whose predictive density is a weighted mean of theirs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SETTLED = 1e-9  # change of a weight
 class ModelAverage(ComposedModel):
     """The mixture p(y | x) = Σ_k w_k p_k(y | x) of the predictions of K trained models.
 
-    Its kernel, likelihood and mean function are those of the first model, with whose targets all must have
-    been trained. Moments of f are those of the mixture too. It is not trained itself.
+    Its kernel, likelihood and mean function are those of the first model. All models must have been trained
+    on targets of the same form. Moments of f are those of the mixture too. It is not trained itself.
 
     Parameters
     ----------

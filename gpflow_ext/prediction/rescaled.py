@@ -22,7 +22,7 @@ class RescaledTargets(ComposedModel):
     member
         The model of z, of P real numbers.
     shift, scale
-        [P] each, the scale positive.
+        In the units of y, [P] each, the scale positive.
     """
 
     def __init__(self, member: GPModel, shift: npt.ArrayLike, scale: npt.ArrayLike) -> None:

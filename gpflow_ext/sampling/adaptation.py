@@ -1,4 +1,4 @@
-"""Tuners: each moves the chains, discards what they draw, and returns the setting that the long run keeps."""
+"""Tuners: each runs the chains, discards their draws, and returns the setting for the long run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Start(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """What a tuner found."""
+    """Result of a tuner."""
 
     setting: Setting
     positions: tf.Tensor  # where the chains are, [C, d]

@@ -29,14 +29,14 @@ class Chains(tf.Module):
     """C chains, the S draws kept of each, and the setting of the sampler.
 
     An iteration depends on the position it starts from, the setting, the seed and its number alone: a run
-    that is resumed ends with the same draws, bit by bit, and the first S draws of a longer one are these.
+    that is resumed ends with the same draws, bit for bit, and the first S draws of a longer one are these.
 
     Parameters
     ----------
     num_samples, num_chains, num_dimensions
         S, C and d.
     dtype
-        Of the positions.
+        Type of the positions.
     """
 
     def __init__(self, num_samples: int, num_chains: int, num_dimensions: int, dtype: tf.DType) -> None:

@@ -19,7 +19,7 @@ from gpflow_ext.sites import latent
 
 
 class FreeForm(Protocol):
-    """What the density reads from its model.
+    """Protocol of the model of the density.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ SCALED_STEPS = (0.02, 1.0)  # in coordinates in which the posterior is nearly N(
 
 @dataclass(frozen=True)
 class TunerOptions:
-    """What the options of all tuners share."""
+    """Base of the options of all tuners."""
 
     def within(self: Own, scaled: bool) -> Own:
         """Return the options for coordinates in which the posterior is nearly N(0, I), or for others."""
@@ -27,12 +27,12 @@ class BayesOptOptions(TunerOptions):
     Attributes
     ----------
     trials, samples
-        Settings to try, and iterations for each; the reward is averaged over the chains.
+        Number of settings to try, and iterations for each; the reward is averaged over the chains.
     step_sizes, max_leapfrogs
-        The box that is searched. Step sizes are by default from 0.02 to 1 in preconditioned coordinates, from
+        Bounds of the search. Step sizes are by default from 0.02 to 1 in preconditioned coordinates, from
         1e-4 to 1 in the whitened ones.
     penalty
-        Power of L_max that divides the squared jump, see `tuning.reward`.
+        Power of L_max by which the squared jump distance is divided, see `tuning.reward`.
     """
 
     trials: int = 30

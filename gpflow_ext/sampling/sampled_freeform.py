@@ -1,4 +1,4 @@
-"""A free-form model as a sampler sees it."""
+"""The adapter of a free-form model for sampling."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def summarise(values: Mapping[str, Array]) -> Summary:
 
 
 def _mixing(draws: Array) -> tuple[str, str]:
-    """Return R-hat and the bulk effective sample size of a coordinate [C, S], where they can be had."""
+    """Return R-hat and the bulk effective sample size of a coordinate [C, S], if they can be computed."""
     if draws.shape[1] < _FEWEST:
         return "", ""
     try:

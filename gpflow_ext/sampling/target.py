@@ -25,7 +25,7 @@ from gpflow_ext.sampling.affine import Affine
 tfb = tfp.bijectors
 
 LogLikelihood = Callable[[Stack], tf.Tensor]
-"""Map values [C, ...] of the parameters to the log likelihood, or what stands for it, [C]."""
+"""Map values [C, ...] of the parameters to the log likelihood, or what replaces it, [C]."""
 
 
 class Coordinate(NamedTuple):

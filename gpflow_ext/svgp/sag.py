@@ -27,7 +27,7 @@ DOUBLINGS = 60  # of L in a step, at most
 
 
 class AverageDescent(Loss):
-    """What is compiled: a step, with the table and the other state that it keeps.
+    """Functions to compile: a step, with the table and the other state that it keeps.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class StochasticAverageGradient(tf.Module):
     seed
         Seed of the division and of the draws.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Runs that end on a slope: by how much the objective was still rising, and which parameters still moved."""
+"""Runs that stop too early: by how much the objective was still rising, and which parameters still moved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 100  # elements of a parameter that is watched
 
 
 class LastSteps:
-    """Where the parameters of a model were before the last tenth of its steps.
+    """Callback that records the parameters of a model before the last tenth of its steps.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class LastSteps:
             self._before = self._values()
 
     def slope(self, result: FitResult) -> str | None:
-        """Say by how much the objective was rising where the steps were over; ``None`` where it was not."""
+        """Say by how much the objective was still rising when the steps ran out; ``None`` if it was not."""
         last = result.objective[-max(2, round(_SHARE * result.steps)) :]
         if result.status is not Status.MAX_STEPS or len(last) < 2:
             return None

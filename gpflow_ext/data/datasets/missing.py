@@ -1,4 +1,4 @@
-"""Treat what models cannot take: infinite, missing and constant values; each treatment returns a note."""
+"""Treat values that models cannot use: infinite, missing and constant ones; each treatment returns a note."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell of text holds: nothing, a number, or words. TensorFlow reads served cells by the same rules."""
+"""Read a cell of text: nothing, a number, or words. TensorFlow reads served cells by the same rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How raw columns become the inputs of a model: what is stored with a split and with an exported model."""
+"""Conversion of raw columns to the inputs of a model, stored with a split and with an exported model."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Column:
         As the table has it.
     kind
         A "number" stays itself; a "date" becomes the days since the first one; "one-hot" makes a column of 0
-        and 1 for each level, all 0 for a level that is not known; "ordinal" the place of the level, from 0.
+        and 1 for each level, all 0 for an unknown level; "ordinal" gives the position of the level, from 0.
     levels
-        Of a category.
+        Levels of a category.
     decimal
-        Where the cells of a number are text: how they are read, as `to_number` takes it.
+        How the cells of a number are read if they are text, as `to_number` takes it.
     date_order
-        "ymd", "dmy" or "mdy", of a date.
+        "ymd", "dmy" or "mdy", for a date.
     origin
         The Julian day number from which a date is counted.
     fill
-        What stands for a missing cell in each input; nothing where it makes the row not finite.
+        Value of each input for a missing cell; empty if a missing cell makes the row non-finite.
     flagged
-        Whether an input of 0 and 1 tells which cells were missing.
+        Whether a 0/1 input marks the cells that were missing.
     """
 
     name: str
@@ -112,18 +112,18 @@ class Treatment:
         ----------
         rows
             A data frame, a mapping from column to cells, or a sequence of mappings from column to cell.
-            Further columns are ignored.
+            Other columns are ignored.
 
         Returns
         -------
-        Inputs in the units of the table. A cell that is missing gets the column's fill, or makes its row NaN;
-        so does a text that is no date, or no known level of an order, whatever the fill; a level of a one-hot
-        column that is not known has 0 in all its inputs.
+        Inputs in the units of the table. A missing cell gets the column's fill, or makes its row NaN. A text
+        that is not a date, or not a known level of an ordinal column, makes its row NaN whatever the fill. An
+        unknown level of a one-hot column has 0 in all its inputs.
 
         Raises
         ------
         TableError
-            For columns that are not there, and cells that are no numbers where numbers are needed.
+            For missing columns, and cells that must be numbers and are not.
         """
         raw = self.cells(rows)
         parts, flags = [], []

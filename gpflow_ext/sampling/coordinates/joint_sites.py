@@ -1,4 +1,4 @@
-"""Coordinates of v that take account of how the outputs of a datum are correlated."""
+"""Coordinates of v that account for correlations between the outputs of a datum."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class JointSites:
 
         v ~ N(m, B⁻¹),  B = I + Σₙ aₙaₙᵀ ⊗ Wₙ,  Bm = Σₙ aₙ ⊗ (νₙ − Wₙμₙ),  Wₙ = −∂²E[log p(yₙ | fₙ)]/∂m∂mᵀ
 
-    at the marginals of q, whose own sites are the diagonals of Wₙ. To q the functions are independent: a
-    direction in which the likelihood does not look, such as a shift of the functions of all classes, is as
-    narrow there as the others. Here it keeps the width of the prior, so that chains need not go many steps
-    for it. Where the likelihood is not log-concave the negative eigenvalues of Wₙ are cut. With a projection
-    for each latent function aₙ is that of the function; where outputs are μ + Hg, g has the sites HᵀWₙH.
+    at the marginals of q, whose own sites are the diagonals of Wₙ. Under q the functions are independent: a
+    direction to which the likelihood is insensitive, such as a common shift of the functions of all classes,
+    is as narrow there as the others. Here it keeps the width of the prior, so chains need not take many steps
+    along it. If the likelihood is not log-concave the negative eigenvalues of Wₙ are set to zero. With a
+    projection for each latent function aₙ is that of the function; for outputs μ + Hg, g has the sites HᵀWₙH.
 
     Parameters
     ----------
