@@ -112,7 +112,8 @@ class SampledNetwork(tf.Module):
         """
         F, now = self.nodes(stack), self.nodes(Stack([]))
         if node_kernels.are_separate(self.kernel):
-            sign = tf.where(tf.reduce_sum(F * now, axis=1, keepdims=True) < 0.0, -1.0, tf.ones([], F.dtype))
+            one = tf.ones([], F.dtype)
+            sign = tf.where(tf.reduce_sum(F * now, axis=1, keepdims=True) < 0.0, -one, one)
             return stack.replaced(self.V, stack[self.V] * sign)
         return stack.replaced(self.V, tf.matmul(stack[self.V], network.rotation(F, now)))
 
