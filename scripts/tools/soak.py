@@ -245,7 +245,7 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
     ]
     return "\n".join(
         [
-            "# What is left behind\n",
+            "# Memory in long runs\n",
             f"Models of up to {MOST} rows, sizes in random order, each dropped before the next; the second half of "
             "the fits repeats the sizes of the first half; samples and exports have a new size each time. Requests of up to "
             f"20 rows from {CLIENTS} clients, one in ten wrong. Written by `python -m scripts.tools.soak`.\n",

@@ -81,7 +81,8 @@ def page(records: list[Record]) -> str:
         "CPU seconds of the process from the pixels of all training images to the trained model: features, their "
         "axes, q from the labels and all steps. Settings were chosen on the last 10,000 training images, after "
         "training on the others. Test images are used only for the rows under their heading and for the turned "
-        "digits.\n",
+        "digits. `order` is the order of the scattering, `dims` the number of principal axes kept, M the number of "
+        "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients.\n",
     ]
     for part, title in (
         ("test", "## Test images"),
