@@ -11,7 +11,7 @@ from gpflow_ext.training.loop import FitResult
 
 
 class NodesFit(NamedTuple):
-    """The network of the highest bound, the result of its fit, and the bounds by the number of nodes."""
+    """The network with the highest bound, the result of its fit, and the bounds by number of nodes."""
 
     model: GPRNTensor
     result: FitResult

@@ -217,7 +217,7 @@ class SparseEP(SiteModel):
     ) -> tf.Tensor:
         """Return log Ẑₙ = log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N].
 
-        With ``data`` (X [R, D], Y [R, P]) of these data in place of the model's. Where the layout has several
+        With ``data`` (X [R, D], Y [R, P]) of these data instead of the model's. Where the layout has several
         factors to a datum: that of each factor, in the shape of the layout without its last axis.
         """
         factors = self._factors(data)

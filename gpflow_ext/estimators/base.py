@@ -41,8 +41,8 @@ class GPEstimator(BaseEstimator):
         A GPflow kernel, which is copied. By default a Matérn-5/2 kernel with the square root of the number of
         inputs as length scale, and a wide prior on its variance.
     num_inducing
-        M, the number of inducing points; by default every row is one up to about 1,500 rows, and there are
-        300 beyond.
+        M, the number of inducing points; by default every row is one up to about 1,500 rows (fewer for
+        Student's t, label noise or several latent functions, see `estimators.ladder`), and 300 beyond.
     minibatch_size
         Rows in a training step; by default all rows, and 1,000 if there are more than 20,000.
     steps

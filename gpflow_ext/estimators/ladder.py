@@ -21,13 +21,13 @@ Array = npt.NDArray[Any]
 Inference = Literal["sites", "variational", "ep"]
 
 DENSE = {"sites": 1500, "variational": 700, "ep": 300}
-"""Rows of one latent function up to which every row is a point of the model."""
+"""Rows, with one latent function, up to which every row is a point of the model."""
 
 MINIBATCHES = 20_000
-"""Rows from which training is on minibatches."""
+"""Rows above which training is on minibatches."""
 
 POINTS = 300
-"""Inducing points by themselves."""
+"""Default number of inducing points."""
 
 _BATCH = 1000  # rows of a minibatch
 _CANDIDATES = 5000  # rows among which inducing points are chosen
@@ -80,7 +80,7 @@ class Problem:
 
 
 def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
-    """Return a new model of a problem, and what `fit` takes beside it. The inducing points stay in place.
+    """Return a new model of a problem, and the arguments of `fit`. The inducing points are held fixed.
 
     ==============  ===============  =====================  ===================
     inference       dense            with inducing points   on minibatches
@@ -126,7 +126,7 @@ def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPR
 
 
 def _points(problem: Problem) -> Array:
-    """Return inducing points: those rows, one after the other, at which the prior is known the least."""
+    """Return inducing points: rows chosen one after the other by the largest conditional prior variance."""
     most = POINTS if problem.num_inducing is None else problem.num_inducing
     if most < 1:
         raise ValueError(f"num_inducing must be at least 1; got {most}")

@@ -80,12 +80,7 @@ class InducingFeatures(InducingPointsBase):
 
     As a function of φ(x) the Gaussian process is one on the space of features, and u are its values
     there: Z need not be the features of any input, and φ is applied only to the data. As for GPflow's
-    inducing points, ``White`` is part of K_uu.
-
-    Parameters
-    ----------
-    Z
-        Features [M, D'], such as ``features(X)`` for some inputs X.
+    inducing points, ``White`` is part of K_uu. A common choice of Z is ``features(X)`` for some inputs X.
     """
 
 

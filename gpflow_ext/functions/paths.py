@@ -212,7 +212,7 @@ def points_of(owner: str, *inducing: InducingVariables) -> tuple[tf.Tensor, ...]
     for each in inducing:
         if type(each) is not InducingPoints:
             raise NotImplementedError(
-                f"sample_functions of {owner} needs InducingPoints; {type(each).__name__} are no inputs of "
+                f"sample_functions of {owner} needs InducingPoints; {type(each).__name__} are not inputs of "
                 "the function: draw at given inputs instead, by predict_f_samples(X)."
             )
     return tuple(tf.convert_to_tensor(each.Z) for each in inducing)

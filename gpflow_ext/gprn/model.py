@@ -228,7 +228,7 @@ class GPRNTensor(
             return self.q.elbo(self.prior())
         if isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError(
-                "The collapsed bound needs no batches: its cost is free of the outputs."
+                "The collapsed bound needs no batches: its cost does not depend on the number of outputs."
             )
         return self.q.elbo(self.prior(), batch)
 

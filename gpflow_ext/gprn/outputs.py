@@ -186,7 +186,7 @@ def hold(Y: Any) -> Outputs:
 
 
 def known(block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return targets with zeros in place of NaN, and 1 where they are known and 0 elsewhere."""
+    """Return targets with zeros instead of NaN, and 1 where they are known and 0 elsewhere."""
     there = tf.logical_not(tf.math.is_nan(block))
     return tf.where(there, block, tf.zeros_like(block)), tf.cast(there, block.dtype)
 

@@ -83,7 +83,7 @@ def grow(model: Any, X: tf.Variable, Y: tf.Variable) -> None:
         )
     if not isinstance(model.q, CollapsedPosterior):
         raise ValueError(
-            'posterior="tensor" is of the rows that it was made for: give other numbers of rows by '
+            'posterior="tensor" is for the rows that it was made for: give other numbers of rows by '
             "`model.update_data`, not through the variables."
         )
     old, before = model.q, model.num_rows

@@ -1,6 +1,6 @@
 """The tensor-normal posterior of the weights and matrix-normal posterior of the nodes, Li et al. (2020).
 
-Or with a covariance over the rows for each node in place of one for all, see `profiled`.
+Or with a covariance over the rows for each node instead of one for all, see `profiled`.
 """
 
 from __future__ import annotations

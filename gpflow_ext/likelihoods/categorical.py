@@ -122,8 +122,9 @@ class MultinomialLogit(CategoricalLikelihood):
         K >= 2, also the number of latent functions.
     bound
         "log" (Blei and Lafferty, tighter for variances below about 2), "bouchard" (the product of sigmoids,
-        tighter above), "best" (the better of the two for each datum) or None (a quadrature, accurate to 1e-9
-        for variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of the "log" bound).
+        tighter above), "best" (the better of the two for each datum) or None (a quadrature). The quadrature
+        is accurate to 1e-9 for variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of
+        the "log" bound.
     inner, num_pieces
         Bound on the sigmoids of the product: "piecewise" with ``num_pieces`` pieces, or "jaakkola".
     flip

@@ -126,8 +126,8 @@ class RobustMax(CategoricalLikelihood):
 class Comparisons(NamedTuple):
     """The factors Θ(f_y − fₖ) of robust-max without labelling errors, for expectation propagation.
 
-    Each has sites on f_y and on fₖ of its own; their covariance is dropped (Villacampa-Calvo &
-    Hernández-Lobato 2017). The place of k = y holds the constant one, whose site stays zero.
+    Each has its own sites on f_y and on fₖ, whose covariance is dropped (Villacampa-Calvo &
+    Hernández-Lobato 2017). The entry k = y is the constant one, whose site stays zero.
     """
 
     own: tf.Tensor  # whether k = y, booleans [N, K]

@@ -72,7 +72,7 @@ class Weighted(Likelihood):
             own(values[..., :-1])
 
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor | None:
-        """Return those of the likelihood, ``None`` where it has none."""
+        """Return the class probabilities of the likelihood, ``None`` if it has none."""
         own = getattr(self.likelihood, "class_probabilities", None)
         return None if own is None else own(X, Fmu, Fvar)
 

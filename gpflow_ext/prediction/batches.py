@@ -30,7 +30,7 @@ class Predicting(tf.Module):
     def scored(self, X: tf.Tensor, Y: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return log densities [B] and "probabilities" [B, K] or else "mean" [B, P], for X [B, D], Y [B, P].
 
-        The densities of rows whose target is no class are those of the first class.
+        The densities of rows whose target is not a class are those of the first class.
         """
         predictions = densities.predictions(self._model, X)
         probabilities = predictions.probabilities()

@@ -60,7 +60,7 @@ class ClassPredictor:
         )
         one = class_probabilities(model.likelihood, np.zeros([1, 1], dtype), *map(tf.constant, moments))
         if one is None:
-            raise ValueError(f"{type(model.likelihood).__name__} is no likelihood of classes")
+            raise ValueError(f"{type(model.likelihood).__name__} is not a likelihood of classes")
         self._cache = self._predict.of.cache()
         self.names = np.arange(one.shape[-1]) if labels is None else np.asarray(labels)
         if self.names.shape != (one.shape[-1],):

@@ -66,7 +66,7 @@ class NUTSOptions(TunerOptions):
     iterations
         Iterations of dual averaging.
     step_size
-        ε to begin with.
+        Initial ε.
     acceptance
         The rate of acceptance to reach.
     """
@@ -110,7 +110,7 @@ class ChEESOptions(TunerOptions):
     iterations
         Iterations of the adaptation.
     step_size
-        ε to begin with.
+        Initial ε.
     max_leapfrogs
         The largest L_max.
     """
@@ -131,11 +131,11 @@ class GibbsOptions(TunerOptions):
     Attributes
     ----------
     rounds, iterations
-        Rounds, and iterations of each.
+        Number of rounds, and iterations of each.
     max_leapfrogs
-        L_max, which is kept.
+        L_max, which is held fixed.
     step_size, walk
-        ε and α to begin with.
+        Initial ε and α.
     """
 
     rounds: int = 25

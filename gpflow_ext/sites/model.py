@@ -73,13 +73,14 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     num_latent_gps
         L, the number of latent functions; by default as many as the likelihood and the targets need.
     prior
-        ``None``, or ``"markov"`` for the exact prior of a function of one input, such as time, at O(Nd³): a
-        Kalman filter and smoother over d states instead of matrices. Inputs may be irregular, unsorted and
-        equal; missing data are left out. The kernel is made of ``Matern12``, ``Matern32``, ``Matern52``,
-        ``Exponential``, ``Cosine``, ``Periodic(SquaredExponential())``, ``Constant``, ``Linear`` and
-        ``White`` by sums and products, of at most 16 states. See docs/models/state_space.md. Or
-        ``"vecchia"``, or `VecchiaOptions`, for functions of space: each value depends on its nearest
-        neighbours among those before it; about O(N^1.5) in the plane. See docs/models/vecchia.md.
+        ``None``: the dense prior, or the sparse one with ``inducing_variable``. ``"markov"``: the exact prior
+        of a function of one input, such as time, at O(Nd³), by a Kalman filter and smoother over d states.
+        Inputs may be irregular, unsorted and equal; leave out missing data. The kernel is made of
+        ``Matern12``, ``Matern32``, ``Matern52``, ``Exponential``, ``Cosine``, ``Constant``, ``Linear``,
+        ``Periodic(SquaredExponential())`` and ``White`` by sums and products, with at most 16 states; see
+        docs/models/state_space.md. ``"vecchia"`` or `VecchiaOptions`: for functions of space, each value
+        depends on its nearest neighbours among those before it; about O(N^1.5) in the plane; see
+        docs/models/vecchia.md.
     inducing_variable
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and

@@ -139,7 +139,7 @@ def start_as_asked(
     Raises
     ------
     ValueError
-        For an unknown start, or data that are no arrays.
+        For an unknown start, or data that are not arrays.
     """
     if start is None:
         return {}

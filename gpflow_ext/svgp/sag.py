@@ -103,8 +103,8 @@ class StochasticAverageGradient(tf.Module):
     data
         Inputs [N, D] and targets [N, P].
     num_batches
-        Batches into which the shuffled rows are divided once, alike in size up to one row; one for the full
-        gradient, whose steps never raise the loss.
+        Number of batches into which the shuffled rows are divided once, equal in size up to one row; one for
+        the full gradient, whose steps never raise the loss.
     seed
         Seed of the division and of the draws.
     jit_compile

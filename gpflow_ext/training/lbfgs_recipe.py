@@ -19,7 +19,7 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Start, Tried, best, check_starts, further_starts, number_of_starts
 
-_SAME = 1e-6  # relative: two values of an objective that is no estimate differ by less
+_SAME = 1e-6  # relative: two values of an objective that is not an estimate differ by less
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def built(
             optimizer = LogSpaceAdam(rate, name="LogSpaceAdam", parameters=parameters)
     elif strategies and getattr(optimizer, "_distribution_strategy", None) is not strategies[0]:
         raise ValueError(
-            "The model was built inside of `strategy.scope()` and `optimizer` was not: make both there."
+            "The model was built inside `strategy.scope()` and `optimizer` was not: make both there."
         )
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
         raise ValueError(

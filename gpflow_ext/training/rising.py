@@ -13,7 +13,7 @@ from gpflow_ext.training.loop import FitResult, Status
 
 _SHARE = 0.1  # of the steps, the last ones, that are looked at
 _RISE = 1e-4  # relative: a smaller rise over them is none
-_ERRORS = 3.0  # standard errors of a rise that is no noise
+_ERRORS = 3.0  # standard errors of a rise that is not noise
 _SHOWN = 3  # parameters that are named
 _LARGEST = 100  # elements of a parameter that is watched
 

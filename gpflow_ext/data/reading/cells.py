@@ -38,7 +38,7 @@ def to_number(cell: str, decimal: str = ".") -> float:
     Raises
     ------
     ValueError
-        If it is no number.
+        If it is not a number.
     """
     if "_" in cell or not cell.isascii():
         raise ValueError(f"{cell!r} is no number")

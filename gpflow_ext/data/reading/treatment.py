@@ -53,12 +53,12 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether its cells are text to a model that is served."""
+        """Whether a served model takes its cells as text."""
         return self.kind != "number"
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of its inputs, the one that tells what was missing left out."""
+        """Names of its inputs, except for the one that marks missing cells."""
         if self.kind == "one-hot":
             return tuple(f"{self.name}={level}" for level in self.levels)
         return (self.name,)
@@ -72,7 +72,7 @@ class Column:
         return np.fromiter(map(cells.is_missing, column), bool, len(column))
 
     def values(self, column: Cells) -> Floats:
-        """Return its inputs [N, k], NaN where a cell is missing or is no date and no known level in order."""
+        """Return its inputs [N, k], NaN where a cell is missing, not a date, or not a known ordinal level."""
         if self.kind == "number":
             if isinstance(column, np.ndarray) and column.dtype.kind == "f":
                 return column[:, None].astype(np.float64, copy=False)
@@ -96,7 +96,7 @@ class Treatment:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the D inputs: those of the columns in order, then those that tell what was missing."""
+        """Names of the D inputs: those of the columns in order, then those that mark missing cells."""
         names = [name for column in self.columns for name in column.input_names]
         return (*names, *(f"{column.name} is missing" for column in self.columns if column.flagged))
 

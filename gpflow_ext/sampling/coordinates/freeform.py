@@ -105,7 +105,7 @@ class Sites(Protocol):
 
 
 def approximation(target: Target, density: FreeFormDensity) -> Affine:
-    """Return the coordinates of q(v), its mean moving with θ as its sites have it, to first order.
+    """Return the coordinates of q(v), whose mean moves with θ as its sites imply, to first order.
 
     Parameters
     ----------

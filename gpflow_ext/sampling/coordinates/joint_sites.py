@@ -64,7 +64,7 @@ class JointSites:
         return self._move(stack, self._project(stack), tf.zeros_like(stack[self._model.V]))[0]
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log N(v; m, B⁻¹), [C], of z in place of V.
+        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log N(v; m, B⁻¹), [C], of z instead of V.
 
         v = m + R⁻ᵀz for B = RRᵀ at θ, see `ConditionalSites`. O(C((ML)³ + NM²L²)).
         """

@@ -28,7 +28,7 @@ class ConditionalSites:
         self._density, self._model = density, density.model
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z in place of V.
+        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z instead of V.
 
         Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(LM³ + LNM²)), less on grids.
         """
