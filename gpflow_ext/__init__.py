@@ -6,7 +6,7 @@
 >>> result = gpx.fit(model)
 >>> scores = gpx.metrics.evaluate(model, test)
 
-Names are imported when they are first used; the reading of tables needs no TensorFlow.
+Names are imported when they are first used; reading tables needs no TensorFlow.
 """
 
 from typing import TYPE_CHECKING

@@ -86,7 +86,7 @@ def cite(model: tf.Module | type[tf.Module] | str) -> str:
     Raises
     ------
     ValueError
-        For a class that is not one of this package's models, or an unknown name.
+        For an unknown name, or a class that is not one of this package's models.
     """
     if isinstance(model, str):
         known = {**_PAPERS, **_RECIPES}

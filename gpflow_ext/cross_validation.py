@@ -1,4 +1,4 @@
-"""Cross-validation: the folds share their compiled functions, so that all but the first one only compute."""
+"""Cross-validation: the folds share their compiled functions, so that only the first one compiles."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class CrossValidation:
     Attributes
     ----------
     scores
-        Of each metric, [folds]; NaN where a fold failed.
+        The values of each metric, [folds]; NaN where a fold failed.
     seconds
-        To build, fit and evaluate, of each fold, [folds].
+        Seconds to build, fit and evaluate each fold, [folds].
     results
-        Of the fits; ``None`` where a fold failed.
+        The results of the fits; ``None`` where a fold failed.
     rows
         The rows that each fold was tested on.
     """
@@ -58,12 +58,12 @@ class CrossValidation:
 
     @property
     def mean(self) -> dict[str, float]:
-        """Of each metric, over the folds whose score is a number."""
+        """The mean of each metric over the folds whose score is a number."""
         return {name: _mean(values) for name, values in self.scores.items()}
 
     @property
     def standard_error(self) -> dict[str, float]:
-        """Of each mean, as if folds were independent; NaN where fewer than two have a number."""
+        """The standard error of each mean, as if folds were independent; NaN with fewer than two scores."""
         return {name: _standard_error(values) for name, values in self.scores.items()}
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def cross_validate(
     progress: bool | None = None,
     **fit_options: Any,
 ) -> CrossValidation:
-    """Fit a model to the rows outside of each fold and evaluate it on those inside.
+    """Fit a model to the rows outside each fold and evaluate it on those inside.
 
     The outcome depends on the seed, not on the number of workers.
 
@@ -109,29 +109,29 @@ def cross_validate(
     data
         X [N, D] and Y [N, P].
     folds
-        Parts of nearly equal size, from 2 to N.
+        Number of folds, from 2 to N; they are of nearly equal size.
     seed
-        Of the folds and of the fits.
+        Seed of the folds and of the fits.
     stratified
-        Whether every fold has its share of each class. By default where Y is one column of whole numbers,
-        each more than once and in ``folds`` rows on average.
+        Whether every fold has its share of each class. By default it has if Y is one column of whole
+        numbers, each of which occurs more than once and in ``folds`` rows on average.
     metrics
-        A function of a trained model and the data of its fold; its numbers by name.
+        A function of a trained model and the data of its fold that returns scores by name.
     workers
-        Threads, each of which works on a fold at a time; two by default. One suits a ``build`` that another
-        thread must not run beside it, such as one that draws random numbers.
+        Threads, each of which works on one fold at a time; two by default. Use one if ``build`` must not run
+        in two threads at once, for example because it draws random numbers.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     **fit_options
-        Those of `gpflow_ext.fit`, except for what belongs to a single run. Each fold has an optimiser of its
-        own, of the same settings.
+        Options of `gpflow_ext.fit`, except for those that belong to a single run. Each fold has an optimiser
+        of its own, with the same settings.
 
     Raises
     ------
     ValueError
-        For data or a number of folds that do not fit, or a class of one row in stratified folds.
+        For invalid data or an invalid number of folds, or a class with a single row in stratified folds.
     Exception
-        That of the first fold, if every fold fails.
+        The error of the first fold, if every fold fails.
 
     Warns
     -----

@@ -101,7 +101,7 @@ def fit(
     strategy: tf.distribute.Strategy | None = None,
     **options: Any,
 ) -> FitResult:
-    """Train a model by its paper's method; any other GPflow model by what converges on it.
+    """Train a model by the method of its paper, or any other GPflow model by one that converges for it.
 
     ====================  ========================  ============================================
     model                 recipe                    its options, further arguments
@@ -136,11 +136,11 @@ def fit(
         Training data (X [N, D], Y [N, P]) or a ``tf.data.Dataset`` of minibatches, for a model that does
         not hold its data.
     recipe
-        Another than the model's own: a name of the table, for models that it fits (the site methods
+        A recipe other than the model's own: a name from the table, for models that it fits (the site methods
         ``"kmm"``, ``"laplace"``, ``"taylor"``, ``"jaakkola"`` and ``"ep"`` fit every site model whose
         likelihood allows it); a `Recipe`; or a function (model, `Run`, **options) -> `Plan`.
     steps
-        Number of the last step, those before a restart included; by default the recipe's own.
+        Number of the last step, counting those before a restart; by default that of the recipe.
     seconds
         Wall-clock seconds after which no further step begins; the first is always taken.
     tolerance
@@ -148,24 +148,24 @@ def fit(
     monitor
         Called with the number of each step, for example a ``gpflow.monitor.Monitor``.
     checkpoint_dir
-        Folder for checkpoints. Where it holds one of the same model and settings, training resumes there
-        and ends exactly as if it had never stopped. SIGINT and SIGTERM then end the run after the present
+        Folder for checkpoints. If it holds one of the same model and settings, training resumes there
+        and ends exactly as if it had never stopped. SIGINT and SIGTERM then end the run after the current
         step, with a checkpoint.
     checkpoint_every
         Steps between checkpoints; the last step is always saved.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     seed
-        Seed of the minibatches.
+        Seed of the minibatches, and of random starting points of the hyperparameters.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
+        Compile with XLA; ``None`` means on GPU and TPU only, because XLA's Cholesky is slow on CPU.
     strategy
-        A ``tf.distribute`` strategy over whose devices or machines `SparseEP` shards its data and
-        `SVGPRobustMax` and the recipe ``"dual"`` their minibatches, or a recipe of your own that
-        ``distributes``; see `gpflow_ext.distribute`. Of several workers the chief alone shows progress, calls
+        A ``tf.distribute`` strategy. `SparseEP` shards its data over its devices or machines,
+        `SVGPRobustMax` and the recipe ``"dual"`` their minibatches; a recipe of your own may too if it
+        ``distributes``; see `gpflow_ext.distribute`. Of several workers only the chief shows progress, calls
         ``monitor`` and writes checkpoints.
     **options
-        Those of the recipe: see its dataclass in the table.
+        Options of the recipe: see its dataclass in the table.
 
     Returns
     -------
@@ -174,9 +174,9 @@ def fit(
     Raises
     ------
     ValueError
-        For data or options that do not fit the model, before any work is done and with the right ones named;
+        For data or options that do not fit the model, before any work is done and naming the right ones;
         for a start that is not finite, naming the parameter or the rows at fault; for a model that no recipe
-        fits; for a checkpoint of another model; inside of ``strategy.scope()``.
+        fits; for a checkpoint of another model; for a call inside ``strategy.scope()``.
     NotImplementedError
         For ``strategy`` with a model that cannot be distributed.
     gpflow_ext.distribute.WorkerLostError
@@ -185,11 +185,11 @@ def fit(
     Warns
     -----
     FitWarning
-        Where the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored. Where the
-        recipe's own number of steps was over while the objective was still rising.
+        If the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored. Also if the
+        recipe's default number of steps ran out while the objective was still rising.
     UserWarning
-        Where a kernel at the end relates no two inputs, or does not tell them apart: the scale of the inputs
-        and the length scales do not go together.
+        If a trained kernel correlates no two inputs, or cannot tell them apart: its length scales do not
+        suit the scale of the inputs.
     """
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")

@@ -1,4 +1,4 @@
-"""The model of a folder of checkpoints as its run left it."""
+"""Load the model of a folder of checkpoints as its run left it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _MAY_BE_NAMED = fitting, likelihoods, models  # a record names classes of import
 def load_checkpoint(
     folder: str | os.PathLike[str], *, data: Any = None, classes: Sequence[Any] = ()
 ) -> BayesianModel:
-    """Rebuild the model of a folder of checkpoints, at the newest that can be read, without what made it.
+    """Rebuild a model from the newest readable checkpoint in a folder, without the code that built it.
 
     `fit`, `sample` and `Checkpoints` leave a record of the model in their folder, as JSON and an ``.npz``:
-    its objects by class and attributes, its training data and other constants. The model that comes back has
-    the same parameters, priors, sites and predictions, bit by bit, and ``gpflow_ext.fit(model,
-    checkpoint_dir=folder)`` goes on where the run ended. A run with ``validation`` gives its best state, one
-    of `sample` a model that holds the draws.
+    its objects by class and attributes, its training data and other constants. The model returned has
+    the same parameters, priors, sites and predictions, bit for bit, and ``gpflow_ext.fit(model,
+    checkpoint_dir=folder)`` continues where the run ended. A run with ``validation`` gives its best state, a
+    run of `sample` a model that holds the draws.
 
-    No code comes from the folder: only classes and functions of GPflow, gpflow_ext, TensorFlow's mathematics
-    and TensorFlow Probability's bijectors and distributions are looked up, and those of ``classes``.
+    No code is loaded from the folder: only classes and functions of GPflow, gpflow_ext, TensorFlow's
+    mathematics, TensorFlow Probability's bijectors and distributions, and ``classes`` are looked up.
 
     Parameters
     ----------
     folder
         The ``checkpoint_dir`` of the run.
     data
-        Training data (X [N, D], Y [N, P]), where the arrays of the model exceed 256 MiB: the largest are then
-        not stored, and those given are compared by their hashes. Otherwise not used.
+        Training data (X [N, D], Y [N, P]), if the arrays of the model exceed 256 MiB: the largest are then
+        not stored, and those given are checked by their hashes. Otherwise not used.
     classes
         Your own classes and functions that are parts of the model, such as ``[MyKernel]``.
 
@@ -54,15 +54,15 @@ def load_checkpoint(
     Raises
     ------
     ValueError
-        For a folder without checkpoints or with damaged files, a class that is not known, another default
-        float type than that of the run, or data that are missing or others. Also for a model that cannot be
-        written down, such as one with a ``tf.data.Dataset`` or a lambda: the message says why. Build it
+        For a folder without checkpoints or with damaged files, an unknown class, a default float type
+        other than that of the run, or data that are missing or differ. Also for a model that could not be
+        recorded, such as one with a ``tf.data.Dataset`` or a lambda: the message says why. Build it
         yourself then; ``fit(model, checkpoint_dir=folder)`` restores it.
 
     Warns
     -----
     RuntimeWarning
-        Where later checkpoints are damaged.
+        If later checkpoints are damaged.
 
     Examples
     --------

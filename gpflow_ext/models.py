@@ -1,4 +1,4 @@
-"""GPflow models."""
+"""The models of this package: subclasses of GPflow's models."""
 
 from gpflow_ext.ep.model import SparseEP
 from gpflow_ext.gprn.model import GPRNTensor

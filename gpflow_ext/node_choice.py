@@ -1,4 +1,4 @@
-"""The number of nodes of a regression network, by the bound."""
+"""Choose the number of nodes of a regression network by the variational bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpflow_ext.training.loop import FitResult
 
 
 class NodesFit(NamedTuple):
-    """The network of the highest bound, the result of its fit, and the bounds by the number of nodes."""
+    """The network with the highest bound, the result of its fit, and the bounds by number of nodes."""
 
     model: GPRNTensor
     result: FitResult
@@ -21,23 +21,23 @@ class NodesFit(NamedTuple):
 def fit_nodes(build: Callable[[int], GPRNTensor], *, most: int = 4, **options: Any) -> NodesFit:
     """Fit networks of 1, 2, … nodes until one more does not raise the bound, and return the best.
 
-    A further node costs the bound the divergences of itself and its weights, and must explain more than that.
-    The bound is no estimate of errors at new inputs: where these are what matters, compare them by
+    A further node costs the bound the KL divergences of itself and its weights, and must explain more than
+    that. The bound does not estimate errors at new inputs: if these are what matters, compare networks by
     `cross_validate`.
 
     Parameters
     ----------
     build
-        Return an untrained network for a number of nodes K, on the same data and with the same posterior.
+        Returns an untrained network for a number of nodes K, on the same data and with the same posterior.
     most
         The largest K.
     options
-        For `fit`.
+        Options of `fit`.
 
     Raises
     ------
     ValueError
-        For ``most`` below one, or a network of another number of nodes than it was asked for.
+        For ``most`` below one, or if ``build`` returns a network with another number of nodes.
     """
     if most < 1:
         raise ValueError(f"`most` must be at least 1; got {most}.")

@@ -1,4 +1,4 @@
-"""`report`: one page of HTML that says what a model is worth and what it has learnt."""
+"""`report`: one page of HTML that shows how good a model is and what it has learnt."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     Parameters
     ----------
     model
-        A trained GPflow model of ``split.train``, or what holds one as ``model`` or ``model_``, such as the
-        outcome of `auto` or an estimator that takes the inputs of the split.
+        A trained GPflow model of ``split.train``, or an object that holds one as ``model`` or ``model_``,
+        such as the result of `auto` or an estimator that takes the inputs of the split.
     split
         The data, with a test part.
     path

@@ -34,7 +34,7 @@ _SECONDS = 60.0  # without a byte, after which a download fails
 
 @dataclass(frozen=True)
 class Model:
-    """A model of a zoo, as its manifest describes it; nothing of this is verified until it is loaded.
+    """A model of a zoo, as its manifest describes it; nothing is verified until the model is loaded.
 
     Attributes
     ----------
@@ -47,13 +47,13 @@ class Model:
     task, data
         What it predicts, and the name of the data that it was trained on.
     scores
-        Of held-out rows.
+        Metrics of held-out rows by name.
     inputs
-        D.
+        D, the number of inputs.
     size
         Bytes of all files.
     sha256
-        Of the manifest and, by the hashes in it, of every file; for ``load(sha256=...)``.
+        SHA-256 of the manifest, which holds the hashes of all files; for ``load(sha256=...)``.
     """
 
     name: str
@@ -98,24 +98,24 @@ def load(
     sha256: str | None = None,
     key: bytes | None = None,
 ) -> Exported:
-    """Load a model of a zoo; it is verified first, by the hashes of all files and by the form of its graph.
+    """Load a model of a zoo, after verifying the hashes of all its files and the form of its graph.
 
     Parameters
     ----------
     name
-        Its folder, or ``NAME/VERSION``. Without a version it is the newest; of an https address, 1.
+        Its folder, or ``NAME/VERSION``. The default is the newest version, or 1 at an https address.
     folder
-        As for `list`, or an https address above the folders of the models. What is fetched is kept in
-        ``GPFLOW_EXT_CACHE`` (or ~/.cache/gpflow_ext), and verified again whenever it is loaded.
+        As for `list`, or the https address that the folders of the models are below. Downloads are kept in
+        ``GPFLOW_EXT_CACHE`` (or ~/.cache/gpflow_ext), and verified again whenever they are loaded.
     sha256
-        That of the manifest, `Model.sha256`: no other model is accepted then, whoever serves it.
+        Hash of the manifest, `Model.sha256`: no other model is then accepted, whoever serves it.
     key
-        A public Ed25519 key by which it must be signed.
+        A public Ed25519 key; the model must be signed with its private key.
 
     Raises
     ------
     ValueError
-        If there is no such model, or it is not what it says or what ``sha256`` or ``key`` ask for.
+        If there is no such model, or it does not match its manifest, ``sha256`` or ``key``.
     ConnectionError
         If a download fails.
     ImportError

@@ -173,3 +173,28 @@ def test_the_number_of_nodes_is_that_of_the_highest_bound(monkeypatch: pytest.Mo
         gpx.fit_nodes(build, most=0)
     with pytest.raises(ValueError, match="build"):
         gpx.fit_nodes(lambda number: build(2))
+
+
+@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
+def test_checkpoints_and_exports_hold_the_kernels_of_nodes(posterior, tmp_path) -> None:
+    new = model([problems.kernel(1.0, 0.6), gpflow.kernels.Matern32(1.0, 2.0)], posterior)
+    gpx.fit(new, steps=2, progress=False, checkpoint_dir=tmp_path / "run")
+    mean, var = (part.numpy() for part in new.predict_y(XNEW))
+    again = gpx.load_checkpoint(tmp_path / "run")
+    for found, expected in zip(again.predict_y(XNEW), (mean, var), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    served = gpx.load_exported(gpx.export(new, tmp_path / "model")).predict(XNEW)
+    np.testing.assert_allclose(served["mean"], mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(served["variance"], var, rtol=1e-9)
+    Y = np.ones((4, D))
+    density = scipy.stats.norm.logpdf(Y, mean, np.sqrt(var)).sum(axis=1).mean()
+    np.testing.assert_allclose(gpx.metrics.evaluate(new, (XNEW, Y))["nlpd"], -density, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_networks_with_kernels_of_nodes_are_sampled() -> None:
+    new = model([problems.kernel(1.0, 0.6), gpflow.kernels.Matern32(1.0, 2.0)])
+    gpflow.set_trainable(new, False)
+    draws = gpx.sample(new, 20, 2, tuner=Setting(0.1, 5), warm_up=10, progress=False, check=False)
+    assert np.isfinite(draws.values["V"]).all()
+    assert np.ptp(draws.values["V"]) > 0.1

@@ -30,7 +30,7 @@ grow with the file. The output appears under its name when it is whole.
 
 
 class Columns(NamedTuple):
-    """Where in a line of the file things are; there may be no exposure."""
+    """Positions of columns in a line of the file; there may be no exposure."""
 
     width: int
     inputs: list[int]

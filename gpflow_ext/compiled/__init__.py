@@ -1,6 +1,6 @@
 """Compile once for each structure of a model, not once for each model.
 
-Names are imported when they are first used: to load an exported model needs ``make_exact``, and no GPflow.
+Names are imported when they are first used: loading an exported model needs ``make_exact``, but no GPflow.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Python's garbage collector while a graph is traced.
 
-Tracing makes many objects, nearly all of which live on in the graph. They set off collections, which find
-nothing and go through all that TensorFlow's modules hold: a fifth of the time of a first fit.
+Tracing makes many objects, nearly all of which live on in the graph. They trigger collections, which find
+nothing and scan all that TensorFlow's modules hold: a fifth of the time of a first fit.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ _traces = 0
 def clear_compiled() -> None:
     """Drop all compiled functions and their graphs.
 
-    Needed only where something has changed that no structure shows: a global variable that a user's kernel
-    reads, or a class patched in place.
+    Needed only if something has changed that is not part of a model's structure: a global variable that a
+    user's kernel reads, or a class patched in place.
     """
     with _lock:
         _entries.clear()
@@ -69,7 +69,7 @@ class Compiled(Apart):
     owner
         The object; its Python attributes must stay as they are.
     jit_compile
-        XLA, with static shapes.
+        Compile with XLA, with static shapes.
     rows
         Further numbers of rows that vary from call to call, beside that of the owner's ``data``; ``None``
         leaves none open.
@@ -113,7 +113,7 @@ class Compiled(Apart):
         return self.bound(method, *arguments)()
 
     def bound(self, method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        """Return the call of a method at the present data, its function traced."""
+        """Return the call of a method at the current data, its function traced."""
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
             return functools.partial(method, *arguments)
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)

@@ -1,4 +1,4 @@
-"""Custom gradients of graphs that are done: TensorFlow registers each for ever, with the graph that it is of.
+"""Release custom gradients of finished graphs: TensorFlow registers each for ever, together with its graph.
 
 ``tf.custom_gradient`` in a graph enters a function that holds symbolic tensors, so the whole graph, into a
 registry of the process. The gradients of a compiled function are taken while it is traced; afterwards what
@@ -21,7 +21,7 @@ def registered() -> set[str]:
 
 
 def forget(before: set[str], graph: Any) -> None:
-    """Take out the gradients that have been registered since ``before`` by a graph or one inside of it."""
+    """Take out the gradients that have been registered since ``before`` by a graph or one inside it."""
     registry = _registry()
     for name in set(registry) - before:
         function = registry[name]["type"]

@@ -1,6 +1,6 @@
-"""Kernels of operations that are done: TensorFlow keeps one for each shape that a variable has had.
+"""Release cached kernels of operations: TensorFlow keeps one for each shape that a variable has had.
 
-Outside of graphs every operation leaves the kernel that has run it in a cache of the process, by its
+Outside graphs every operation leaves the kernel that has run it in a cache of the process, by its
 attributes. The shape of a variable is one of them, so each variable of a new size costs some 70 KB for ever:
 little for a model, whose sites have open shapes, but 0.7 MB for an export, which holds what is computed from
 the rows.

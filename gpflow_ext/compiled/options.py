@@ -1,7 +1,7 @@
-"""How TensorFlow optimises a graph at its first call: in one pass instead of two, for half of the seconds.
+"""Let TensorFlow optimise a graph at its first call in one pass instead of two, in half the time.
 
-The second pass finds nothing in the graphs of this package: their later calls take the same time. The options
-of the user, ``tf.config.optimizer``, hold otherwise.
+The second pass finds nothing in the graphs of this package: their later calls take the same time. Otherwise
+the user's options, ``tf.config.optimizer``, apply.
 """
 
 from __future__ import annotations

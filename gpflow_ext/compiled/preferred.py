@@ -1,4 +1,4 @@
-"""Methods that run compiled where that is of use to more than one object, and eagerly where it is not."""
+"""Methods that run compiled if that is of use to more than one object, and eagerly if not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Preferred:
     owner, jit_compile
         As for `Compiled`.
     lasting
-        Whether so much will be called that a function is of use to this object alone.
+        Whether there will be enough calls that a function is worth compiling for this object alone.
     """
 
     def __init__(self, owner: Any, jit_compile: bool = False, lasting: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Exact products in single precision.
+"""Matrix products in full single precision.
 
 By default TensorFlow lets a GPU round the factors of a product of float32 to TensorFloat-32, ten bits, and a
 TPU to bfloat16, eight. A Gram matrix is then wrong in its third or second digit without any sign: it stays
@@ -17,13 +17,13 @@ _rounded = False  # whether the user wants it so
 def allow_tf32(allowed: bool = True) -> None:
     """Let products of float32 be rounded to TensorFloat-32 (on a TPU to bfloat16), or compute them exactly.
 
-    They are exact where this is not called. It holds for what is compiled from then on, in the whole
-    process: the switch is TensorFlow's own, ``tf.config.experimental.enable_tensor_float_32_execution``.
+    By default they are exact. The setting applies to functions compiled afterwards, in the whole process: it
+    is TensorFlow's own, ``tf.config.experimental.enable_tensor_float_32_execution``.
 
     Parameters
     ----------
     allowed
-        Whether speed matters more than the third digit of a covariance.
+        Whether rounding is allowed: faster, but covariances are then wrong in the third digit.
     """
     global _rounded
     _rounded = allowed

@@ -31,7 +31,7 @@ class Apart:
 
 
 class Structure(NamedTuple):
-    """What decides a graph, and what its numbers are: the arguments of the compiled function."""
+    """The key that determines a graph, and the arguments of the compiled function."""
 
     key: Hashable
     variables: list[tf.Variable]  # each once, in the order in which they are met
@@ -65,7 +65,7 @@ def examine(owner: Any) -> Structure:
     two kernels share, that it is the same.
 
     What no rule covers is refused: a function that closes over a variable, an iterator, a symbolic tensor.
-    Graphs of such an object are its own.
+    Such an object does not share its graphs.
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)

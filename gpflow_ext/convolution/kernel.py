@@ -18,31 +18,31 @@ from gpflow_ext.numerics import batched
 
 
 class Convolutional(gpflow.kernels.Convolutional):
-    """GPflow's convolutional kernel with a squared exponential on the patches, several times as fast.
+    """GPflow's convolutional kernel with a squared exponential on the patches, computed several times faster.
 
     f(x) = (1/P) Σ_p w_p g(x^[p]) over all P patches of an image, g ~ GP(0, k_patch):
 
         K_ff = (1/P²) Σ_pq w_p w_q k_patch(x^[p], x'^[q])    K_uf = (1/P) Σ_p w_p k_patch(z, x^[p])
 
-    for inducing patches u = g(z) (van der Wilk, Rasmussen & Hensman 2017). The numbers are GPflow's, the
-    memory is that of a block of images, 2²⁵ pairs of patches, and the derivatives are of first order.
+    for inducing patches u = g(z) (van der Wilk, Rasmussen & Hensman 2017). The values are GPflow's. Memory is
+    that of a block of images, 2²⁵ pairs of patches. Only first derivatives are available.
 
     Parameters
     ----------
     base_kernel
         k_patch, a ``SquaredExponential`` of all pixels of a patch.
     image_shape, patch_shape
-        Height and width. Inputs [N, D] hold the pixels of an image row by row, the channels of each
-        together: D = height · width · channels.
+        Height and width in pixels. Inputs [N, D] hold the pixels of an image row by row, the channels of each
+        pixel together: D = height · width · channels.
     weights
         w [P]; ones by default.
     colour_channels
-        Each channel has patches of its own.
+        Number of colour channels; each has patches of its own.
 
     Raises
     ------
     ValueError
-        For another k_patch, and patches that are larger than the image.
+        For another kind of k_patch, and patches that are larger than the image.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class Convolutional(gpflow.kernels.Convolutional):
         return tf.convert_to_tensor(self.weights) / self.num_patches
 
     def relation(self) -> tf.Tensor | None:
-        """Return k_location of all pairs of patches, [P, P], or ``None`` where places do not matter."""
+        """Return k_location of all pairs of patches, [P, P], or ``None`` if locations do not matter."""
         return None
 
     def patch_weights(self, points: InducingPatches) -> tf.Tensor:
-        """Return what each inducing variable weighs the patches by, [1 or M, P]."""
+        """Return the weight of each patch for each inducing variable, [1 or M, P]."""
         return self.mean_weights()[None]
 
     def patch_gram(self, points: InducingPatches) -> tf.Tensor:
@@ -116,14 +116,14 @@ class Convolutional(gpflow.kernels.Convolutional):
 
 
 class LocatedPatches(InducingPatches):
-    """Inducing variables u = g(z, l) of `TranslationInsensitive`: patches z at places l.
+    """Inducing variables u = g(z, l) of `TranslationInsensitive`: patches z at locations l.
 
     Parameters
     ----------
     patches
         Z [M, S].
     locations
-        Row and column of the upper left corner of each, [M, 2]; need not be whole.
+        Row and column of the upper left corner of each, [M, 2], in pixels; they need not be whole numbers.
 
     Raises
     ------
@@ -145,7 +145,7 @@ class TranslationInsensitive(Convolutional):
     """A convolutional kernel whose response to a patch depends a little on where it is.
 
     f(x) = (1/P) Σ_p w_p g(x^[p], p) with g ~ GP(0, k_patch · k_location) (Dutordoir et al. 2020):
-    near places respond alike. Inducing variables are `LocatedPatches`.
+    nearby locations respond alike. Inducing variables are `LocatedPatches`.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class TranslationInsensitive(Convolutional):
         See `Convolutional`.
     location_kernel
         k_location, of rows and columns; by default a squared exponential with a length scale of three
-        pixels and its variance fixed at one, for that of ``base_kernel`` says as much.
+        pixels and its variance fixed at one, since that of ``base_kernel`` plays the same part.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks at the door: what a constructor says about data that it cannot use."""
+"""Checks of the data that a constructor is given, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def check_data(data: tuple[Any, Any]) -> tuple[Array, Array]:
     Raises
     ------
     ValueError
-        When ``data`` is no pair, a part has no two axes or no rows, the numbers of rows differ, or a cell
-        is not a finite number (the first bad row and column are named).
+        If ``data`` is not a pair, a part is not a matrix with rows, the numbers of rows differ, or a cell is
+        not a finite number (the first bad row and column are named).
     """
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise ValueError("`data` must be a pair (X, Y) of inputs [N, D] and targets [N, P].")
@@ -141,7 +141,7 @@ def check_size(values: Array, name: str) -> None:
 def check_class_numbers(Y: npt.ArrayLike, num_classes: int) -> None:
     """Raise ``ValueError``, with the fix, unless ``Y`` (of any shape) holds only the integers 0 .. K-1.
 
-    A class that does not occur is no error.
+    A class that does not occur is not an error.
     """
     values = np.asarray(Y)
     numeric = values.dtype.kind in "biuf"

@@ -17,11 +17,11 @@ Array = npt.NDArray[Any]
 
 
 class HoldsData:
-    """The first base of models that hold data (X [N, D], Y [N, P]) and a Gaussian site for each of them.
+    """Mixin, to be the first base, of models that hold data (X [N, D], Y [N, P]) and their Gaussian sites.
 
-    As in GPflow, a ``tf.Variable`` stays what it is: the model has the values that are in it whenever it is
-    asked, in graphs as well, also another number of rows where the variable has the shape [None, D]. It is
-    never trained, whatever its ``trainable`` says.
+    As in GPflow, a ``tf.Variable`` is kept as it is: the model uses its current values whenever it is called,
+    in graphs too, and also another number of rows if the variable has the shape [None, D]. It is never
+    trained, whatever its ``trainable`` says.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class HoldsData:
 
     @property
     def data(self) -> Any:
-        """The data as tensors, with the present values of variables."""
+        """The data as tensors, with the current values of variables."""
         held: Any = vars(self).get("data")
         return tuple(map(_read, held)) if self.follows else held
 
@@ -74,14 +74,14 @@ class HoldsData:
             self.data = tuple(map(_opened, state["data"]))
 
     def follow_data(self) -> None:
-        """Bring the sites to the number of rows that variables have now.
+        """Adapt the sites to the number of rows that variables have now.
 
-        Those of rows that stay at their places are kept, those of new ones are zero.
+        Sites of rows that keep their positions are kept, those of new rows are zero.
 
         Raises
         ------
         ValueError
-            Where X and Y have different numbers of rows.
+            If X and Y have different numbers of rows.
         """
         if not self.follows:
             return
@@ -97,23 +97,23 @@ class HoldsData:
                 part.assign(resized(values, len(X)))
 
     def update_data(self, data: tuple[Any, Any], index: Any | None = None) -> None:
-        """Replace the data; the sites of rows that stay are kept, so that training goes on from there.
+        """Replace the data; the sites of rows that stay are kept, so that training continues from there.
 
-        Where the model was built on variables they are assigned to.
+        If the model was built on variables, the new data are assigned to them.
 
         Parameters
         ----------
         data
             Inputs [N', D] and targets [N', P].
         index
-            For each new row the number of the old row that it is, or -1, [N']; ``None`` for rows that stay at
-            their places, as where others are appended. The sites of new rows are zero.
+            For each new row the number of the old row that it is, or -1, [N']; ``None`` if old rows keep
+            their positions, for example if others are appended. The sites of new rows are zero.
 
         Raises
         ------
         ValueError
-            As by the constructor; for another number of columns, or an index that does not fit. Nothing has
-            changed then.
+            As by the constructor; for another number of columns, or an index that does not fit. The model is
+            then unchanged.
         """
         X, Y = checks.check_data(data)
         checks.check_targets(self.likelihood, Y)

@@ -1,4 +1,4 @@
-"""Where to put inducing points, and how many: cluster centres of the inputs, or some of them."""
+"""Choice of inducing points and of their number: cluster centres of the inputs, or some of the inputs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ROUNDING = 1e-6  # distances below this share of a row's norm, from the mean of
 
 
 def kmeans(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
-    """Return the centres of clusters of the rows, all different and each the nearest one of some row.
+    """Return k-means centres of the rows, all different and each the nearest centre of some row.
 
-    Mini-batch k-means of Sculley (2010) by scikit-learn. Where it leaves a cluster empty or two centres
+    It uses mini-batch k-means (Sculley 2010) by scikit-learn. If that leaves a cluster empty or two centres
     equal, the row farthest from all centres becomes a centre. O(NMD) for each pass over the data.
 
     Parameters
@@ -31,9 +31,9 @@ def kmeans(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
     X
         Inputs, shape [N, D].
     num_inducing
-        M <= N. Where there are just M distinct rows, these are returned.
+        M <= N. If there are exactly M distinct rows, these are returned.
     seed
-        Of the starting centres and the minibatches; the same seed gives the same points.
+        Seed of the initial centres and the minibatches; the same seed gives the same points.
 
     Returns
     -------
@@ -83,23 +83,23 @@ def subset(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
 def conditional_variance(
     X: npt.ArrayLike, kernel: Kernel, most: int = MOST, *, share: float = SHARE
 ) -> Array:
-    """Return the rows of X that explain the prior best, one after the other.
+    """Return rows of X chosen greedily by conditional variance (Burt, Rasmussen and van der Wilk 2020).
 
-    Each is the row whose variance given those before it is the largest, until these variances have fallen to
-    a share of the prior's: the greedy choice of Burt, Rasmussen and van der Wilk (2020), a pivoted Cholesky
-    factorisation of K. What is left is the trace that bounds the loss of a sparse approximation. O(NM²).
+    Each is the row with the largest prior variance given those before it, until these variances sum to a
+    share of the prior's: a pivoted Cholesky factorisation of K. The remaining sum is the trace that bounds
+    the loss of a sparse approximation. O(NM²).
 
     Parameters
     ----------
     X
         Inputs, shape [N, D].
     kernel
-        Its hyperparameters say what is near. White noise cannot be explained and is left out; of several
-        outputs the variances are added.
+        The kernel, whose hyperparameters decide what is near. White noise cannot be explained and is left
+        out; the variances of several outputs are added.
     most
-        M at most.
+        The largest M.
     share
-        Of the sum of the prior variances, at which it ends; in [0, 1).
+        Share of the sum of the prior variances at which the choice ends; in [0, 1).
 
     Returns
     -------

@@ -98,8 +98,8 @@ class ArrayRows:
 class DatasetRows:
     """A dataset of single rows (x [D], y [P]) that gives the same rows in the same order each time.
 
-    An epoch is shuffled through a buffer of `SHUFFLE_BUFFER` rows: a minibatch mixes rows from about that
-    stretch of the dataset, so that one whose order is not random should be shuffled once when it is written.
+    An epoch is shuffled through a buffer of `SHUFFLE_BUFFER` rows: a minibatch mixes rows from a stretch of
+    about that length, so a dataset whose order is not random should be shuffled once when it is written.
 
     Parameters
     ----------

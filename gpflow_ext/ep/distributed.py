@@ -23,7 +23,7 @@ from gpflow_ext.training.distribute import Shards, total
 
 
 class ShardableModel(Protocol):
-    """What the engine needs of a model beyond `ep.factors.FactoredModel`."""
+    """Protocol of a model for the engine, beyond `ep.factors.FactoredModel`."""
 
     data: tuple[tf.Tensor, tf.Tensor]
 

@@ -1,4 +1,4 @@
-"""Parallel expectation propagation: damped sweeps over all sites, hyperparameters moved along or outside.
+"""Parallel expectation propagation: damped sweeps over all sites, with the hyperparameters moved or held.
 
 A step of `MomentMatcher` moves every site towards the one that matches its moments, by a share ρ <= 1, and
 with an optimiser takes one gradient step of the hyperparameters in the same graph (Hernández-Lobato &
@@ -72,7 +72,7 @@ def check_damping(damping: float | None) -> None:
 
 
 class Sweeps:
-    """What is compiled: the sweeps, with the variables that they remember between them.
+    """Functions to compile: the sweeps, with the variables that they remember between them.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Sweeps:
         return self._factors.prior()
 
     def differentiate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return log Z at the present sites and its gradient in the hyperparameters."""
+        """Return log Z at the current sites and its gradient in the hyperparameters."""
         point = self._factors.with_gradient(self._variables, self._target.sites)
         return point.objective, point.gradient
 
@@ -195,7 +195,7 @@ class MomentMatcher(tf.Module):
     damping
         The share ρ of the way to the matching sites; ``None`` adapts it.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     factors
         Where its factors are evaluated; all at once by default. The sweeps are else compiled for them alone.
     """
@@ -269,7 +269,7 @@ class MomentMatcher(tf.Module):
         return Evaluation(np.nan if np.isnan(violation) else objective, violation, gradient)
 
     def differentiate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        """Return log Z at the present sites and its gradient in the hyperparameters."""
+        """Return log Z at the current sites and its gradient in the hyperparameters."""
         objective, gradient = self._compiled(self._sweeps.differentiate)
         return float(objective), gradient
 

@@ -13,7 +13,7 @@ from gpflow_ext.sites import Seen, Sites
 
 
 class FactoredModel(Protocol):
-    """What the engine needs of a model whose sites stand for factors of the likelihood."""
+    """Protocol of a model for the engine, its sites standing for factors of the likelihood."""
 
     @property
     def sites(self) -> Sites:
@@ -96,7 +96,7 @@ def sum_over_factors(values: tf.Tensor) -> tf.Tensor:
 
 
 class Factors(Protocol):
-    """Where the factors of a model are evaluated: all at once, or in shards."""
+    """Evaluates the factors of a model: all at once, or in shards."""
 
     def prior(self) -> Any:
         """Return the prior at the data, in the form that ``at`` takes."""

@@ -1,4 +1,4 @@
-"""What stochastic expectation propagation needs of a model."""
+"""The protocol of a model for stochastic expectation propagation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Anchor(Protocol):
 
 
 class MinibatchModel(Protocol):
-    """What the engine needs of a model whose data come in minibatches."""
+    """Protocol of a model for the engine, its data in minibatches."""
 
     num_latent_gps: int
 

@@ -1,4 +1,4 @@
-"""What stochastic expectation propagation compiles; the equations are in `ep.stochastic`."""
+"""Functions that stochastic expectation propagation compiles; see `ep.stochastic` for the equations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpflow_ext.sites import Message, Projection, Sites, Whitened, products
 
 
 class State(NamedTuple):
-    """The sums, and q as they give it; at the present hyperparameters K_uu = LLᵀ."""
+    """The sums, and q as they give it; at the current hyperparameters K_uu = LLᵀ."""
 
     prec: tf.Tensor  # S, [L, M, M]
     nat1: tf.Tensor  # s, [M, L]
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What a minibatch finds."""
+    """Results of a minibatch."""
 
     objective: tf.Tensor  # estimate of log Z plus the log prior density, []
     gradient: list[tf.Tensor]  # of the objective
@@ -37,7 +37,7 @@ class Visit(NamedTuple):
     violation: tf.Tensor  # largest change of a site relative to 1 + |prec|, ∞ where one is passed over, []
     sound: tf.Tensor  # whether all but the violation is finite, []
     mean: tf.Tensor  # μ now, [B, L]
-    A: tf.Tensor  # W⁻ᵀa, the present projection in the coordinates of the anchor, [1 or L, M, B]
+    A: tf.Tensor  # W⁻ᵀa, the current projection in the coordinates of the anchor, [1 or L, M, B]
     old_mean: tf.Tensor  # μ of the anchor, [B, L]
     old_A: tf.Tensor  # b, [1 or L, M, B]
 
@@ -70,7 +70,7 @@ class MinibatchUpdates:
         self.seen = tf.Variable(tf.zeros([], like.dtype), trainable=False)  # data that had a visit
 
     def begin(self) -> tf.Tensor:
-        """Make the present hyperparameters the anchor, the sums empty; tell whether K_uu is sound, []."""
+        """Make the current hyperparameters the anchor, the sums empty; tell whether K_uu is sound, []."""
         chol, finite = linalg.cholesky(self._target.gram())
         self.anchor.copy_from(self._target)
         self.anchor_chol.assign(chol)
@@ -214,7 +214,7 @@ class MinibatchUpdates:
         Parameters
         ----------
         rows
-            Those of each minibatch, [S, B].
+            Row numbers of each minibatch, [S, B].
         X, Y
             All data.
         count

@@ -18,32 +18,33 @@ from gpflow_ext.sites.model import SiteModel
 
 
 class SparseEP(SiteModel):
-    """Scalable classification by expectation propagation, and any other likelihood of independent data.
+    """Sparse GP by expectation propagation, for classification or any likelihood of independent data.
 
     The model is FITC (Naish-Guzman & Holden 2008): given the inducing variables u the latent values fₙ are
     independent, fₙ = hₙ + rₙ with hₙ = E[fₙ | u] and rₙ ~ N(0, residualₙ). Each factor p(yₙ | fₙ), its
-    residual integrated out, is replaced by a Gaussian site in hₙ: two numbers to a datum and latent function.
+    residual integrated out, is replaced by a Gaussian site in hₙ: two numbers per datum and latent function.
     Expectation propagation matches their moments in parallel at O(NM²), memory O(NM);
     see `gpflow_ext.ep.moment_matching` for the equations.
 
     ``likelihood.predict_log_density(X, m, v, Y)`` is the normaliser log Ẑ of a factor, and the sites follow
     from its first two derivatives in m: in closed form for `gpflow_ext.likelihoods.BernoulliProbit` and
-    GPflow's ``Gaussian``, else by the likelihood's own quadrature. A site may have a negative precision where
+    GPflow's ``Gaussian``, else by the likelihood's own quadrature. A site may have a negative precision if
     the likelihood is not log-concave.
 
     With `gpflow_ext.likelihoods.RobustMax` the K − 1 comparisons of f_y with the other latent functions are
-    the factors, each with a site on both of its own (Villacampa-Calvo & Hernández-Lobato 2017): the sites are
-    [N, K, 2], in closed form. It only sees differences: give the kernel a ``White`` part, and expect some
-    hundreds of sweeps.
+    the factors, each with a site on both of its functions (Villacampa-Calvo & Hernández-Lobato 2017): the
+    sites are [N, K, 2], in closed form. They depend on differences of the functions only: give the kernel a
+    ``White`` part, and expect some hundreds of sweeps.
 
     The hyperparameters and the inducing inputs maximise the evidence log Z; `gpflow_ext.fit` moves them
     inside the loop over the sites, as the paper does, or by L-BFGS with the sites at their fixed point.
-    Give a likelihood that is narrow beside the prior, such as ``StudentT``, more than GPflow's 20 nodes
-    (``likelihood.quadrature``): where the quadrature of log Ẑ is rough there may be no fixed point.
+    Give a likelihood that is narrow compared with the prior, such as ``StudentT``, more than GPflow's 20
+    nodes (``likelihood.quadrature``): if the quadrature of log Ẑ is inaccurate there may be no fixed point.
 
     Sums over the data run `gpflow_ext.data.rows.CHUNK` rows at a time, so that prediction and the evidence
-    need memory O(N + M²), not O(NM); a ``tf.data.Dataset`` keeps only the two numbers of each site in memory.
-    Its model trains with ``minibatch_size``, and reads the whole dataset to predict: keep ``posterior()``.
+    need memory O(N + M²), not O(NM). With a ``tf.data.Dataset`` only the two numbers of each site are in
+    memory. Such a model trains with ``minibatch_size``, and reads the whole dataset to predict: keep its
+    ``posterior()`` for further predictions.
 
     The paper's noise σ₀² is ``kernel + gpflow.kernels.White(σ₀²)``: it enters K_uu and k(xₙ, xₙ), not K_uf.
 
@@ -56,16 +57,16 @@ class SparseEP(SiteModel):
         As for `SiteModel`.
     inducing_variable
         Inducing points [M, D], or others as for `SiteModel`; the training inputs themselves give full
-        expectation propagation. Points that are given are trained unless they are held. Those of ``"auto"``
-        are held: log Z of FITC is no bound, and rises as they move to where the data are fitted too well.
+        expectation propagation. Given points are trained unless they are held fixed. Those of ``"auto"`` are
+        held fixed: log Z of FITC is not a bound, and rises as they move to overfit the data.
 
     Raises
     ------
     ValueError
         As for `SiteModel`, and without inducing points.
     NotImplementedError
-        For other multi-output kernels than `SiteModel` takes, or a likelihood whose predictive density is a
-        Monte Carlo estimate.
+        For multi-output kernels that `SiteModel` does not take, or a likelihood whose predictive density is
+        a Monte Carlo estimate.
     """
 
     site_method = EP.name
@@ -216,7 +217,7 @@ class SparseEP(SiteModel):
     ) -> tf.Tensor:
         """Return log Ẑₙ = log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N].
 
-        With ``data`` (X [R, D], Y [R, P]) of these data in place of the model's. Where the layout has several
+        With ``data`` (X [R, D], Y [R, P]) of these data instead of the model's. Where the layout has several
         factors to a datum: that of each factor, in the shape of the layout without its last axis.
         """
         factors = self._factors(data)
@@ -228,7 +229,7 @@ class SparseEP(SiteModel):
     def log_evidence(self) -> tf.Tensor:
         """Return log Z of expectation propagation at the current sites, a scalar; O(NM²).
 
-        An approximation of log p(y), not a bound of it. As a function of the hyperparameters with the sites
+        It is an approximation of log p(y), not a bound. As a function of the hyperparameters with the sites
         held fixed it has the exact gradient of the evidence at a fixed point of the sites.
         """
         chol = tf.linalg.cholesky(self.gram())
@@ -252,7 +253,7 @@ class SparseEP(SiteModel):
         Raises
         ------
         ValueError
-            Where the data are a dataset, whose rows cannot be swept over within one evaluation.
+            If the data are a dataset, whose rows cannot be swept over within one evaluation.
         """
         self._held()
         return super().maximum_log_likelihood_objective()

@@ -31,7 +31,7 @@ LogNormaliser: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Layout(Protocol):
-    """Which latent functions each factor of the likelihood sees."""
+    """Maps each factor of the likelihood to the latent functions that it depends on."""
 
     def select(self, latent: tf.Tensor) -> tf.Tensor:
         """Give each factor its latent functions: [N, L], or what broadcasts with it, to [..., L']."""
@@ -117,7 +117,7 @@ def factor_terms(
 
 
 class Evaluation(NamedTuple):
-    """What expectation propagation needs to know at given sites."""
+    """The evidence and the cavities at given sites."""
 
     log_evidence: tf.Tensor  # []
     cavity: Cavity

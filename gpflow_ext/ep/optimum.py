@@ -91,7 +91,7 @@ def settle(
 
 
 class Evidence:
-    """What is compiled: log Z at the fixed point, and its gradient in the hyperparameters.
+    """Functions to compile: log Z at the fixed point, and its gradient in the hyperparameters.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class Optimum(tf.Module):
     damping
         The share ρ of the way to the matching sites; ``None`` adapts it.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(

@@ -46,13 +46,13 @@ class EPOptions:
         Rows in a minibatch; all data by default. For `SparseEP`.
     damping
         Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1], or
-        in [0.1, 100] where a datum has several factors, and 1 with minibatches, which are never
-        over-relaxed. It does not change the fixed point.
+        in [0.1, 100] if a datum has several factors, and 1 with minibatches, which are never over-relaxed. It
+        does not change the fixed point.
     stationarity
-        Largest change of a site, relative to 1 + |prec|, that counts as converged; 1e-6 in float64, or
-        1e-4 where a datum has several factors (log Z is then within about 1e-3); 1e-3 in float32.
+        Largest change of a site, relative to 1 + |prec|, that counts as converged; by default 1e-6 in
+        float64, or 1e-4 if a datum has several factors (log Z is then within about 1e-3); 1e-3 in float32.
     site_updates
-        Sweeps in an evaluation of L-BFGS, at most.
+        Maximum number of sweeps in an evaluation of L-BFGS.
     hyper_updates
         Iterations of L-BFGS in a step.
     starts
@@ -91,7 +91,7 @@ class EPOptions:
 
     @property
     def outer(self) -> bool:
-        """Whether L-BFGS moves the hyperparameters, outside of the sweeps."""
+        """Whether L-BFGS moves the hyperparameters, outside the sweeps."""
         return self.optimizer == "lbfgs" or (self.optimizer is None and self.minibatch_size is None)
 
 
@@ -102,14 +102,14 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on log Z, the sites at
     their fixed point in each evaluation. With another ``optimizer`` it is one parallel sweep over the sites
     and one step of the optimiser, 500 steps by default. Without trainable hyperparameters it is one sweep.
-    The first and the last end when log Z and the sites settle; the other does where ``tolerance`` is given.
+    The first and the last end when log Z and the sites settle; the other does if ``tolerance`` is given.
 
-    With ``minibatch_size`` a step is one minibatch, its cost independent of N; ten epochs by default, and
-    less where all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
+    With ``minibatch_size`` a step is one minibatch, at a cost independent of N; ten epochs by default, and
+    fewer if all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
     minibatch. See `ep.stochastic`.
 
     With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding. The
-    model is built outside of its scope and holds its data. Without XLA and minibatches.
+    model is built outside its scope and holds its data. Without XLA and minibatches.
     """
     run.without_data(model)
     EP().check(model)

@@ -1,4 +1,4 @@
-"""Cavities of sites that were added along another projection than the present one."""
+"""Cavities of sites that were added along a projection other than the current one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpflow_ext.sites import Seen, Sites, Whitened, products
 
 
 class Removal(NamedTuple):
-    """What is left of q(v) when sites are taken out one by one; see `ep.stochastic`.
+    """Cavities of q(v) with sites removed one by one; see `ep.stochastic`.
 
     The cavity of a site whose removal leaves no positive variance is not that of q: its ratio is not
     positive, its mean and variance are finite and mean nothing, and its overlap is zero.
     """
 
-    cavity: Cavity  # along the present projection, [..., L']
+    cavity: Cavity  # along the current projection, [..., L']
     overlap: tf.Tensor  # log ∫ q∖ₙ(v) tₙ(v) dv, [..., L']
     G: tf.Tensor  # R⁻¹a, [L, M, B]
     H: tf.Tensor  # R⁻¹w, [L, M, B]
@@ -45,7 +45,7 @@ def remove(q: Whitened, prior: Seen, own: tf.Tensor, sites: Sites, layout: Layou
     q
         q(v).
     prior
-        The present prior.
+        The current prior.
     own
         The projection w that each site was added with, in the shape of A.
     sites

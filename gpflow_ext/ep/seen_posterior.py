@@ -1,4 +1,4 @@
-"""What Gaussian sites make of the prior, seen from the data, with its derivatives in closed form."""
+"""The posterior of Gaussian sites at the data, with its derivatives in closed form."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ gradient step of the hyperparameters, both from the state before it. Each datum 
 so that a site is a function of u that stays what it is while the hyperparameters move. An epoch visits each
 datum once: it takes the datum's site out of the sums with the projection of the anchor, b, and puts the new
 one in with the present one, W⁻ᵀa for a = L⁻¹k_u. At its end the sums are recomputed from stored numbers at
-the present hyperparameters, which become the anchor. So no site is older than an epoch, rounding does not
+the current hyperparameters, which become the anchor. So no site is older than an epoch, rounding does not
 build up, and nothing of size NM is ever stored (Hernández-Lobato & Hernández-Lobato 2016 keep the projection
 of each datum's last visit). With the hyperparameters fixed W = I, a = b and q is exact all the time.
 
@@ -78,7 +78,7 @@ class StochasticMatcher(tf.Module):
     seed
         Seed of the minibatches.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only. The sums over all data are never compiled by it.
+        Compile with XLA; ``None`` means on GPU and TPU only. The sums over all data are never compiled by it.
     per_call
         Minibatches in one call of the compiled function, a step of the solver, at most: a call ends with the
         epoch, and where the last minibatch is smaller before it.
@@ -129,7 +129,7 @@ class StochasticMatcher(tf.Module):
         return []
 
     def start(self) -> Progress:
-        """Recompute the sums at the present hyperparameters; the objective is NaN if they give no posterior.
+        """Recompute the sums at the current hyperparameters; the objective is NaN if they give no posterior.
 
         Where they do not, all sites are set to zero first. O(NM²).
         """

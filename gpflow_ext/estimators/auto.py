@@ -1,4 +1,4 @@
-"""A model for a table: candidates are compared by cross-validation, and the best is trained."""
+"""Choose a model for a table: candidates are compared by cross-validation, and the best is trained."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST = 0.1  # of the budget, which the training of the best has left in any ca
 
 @dataclass(frozen=True, eq=False)
 class Auto:
-    """A model that `auto` has chosen; `gpflow_ext.export` takes it with all that a raw row needs.
+    """A model that `auto` has chosen; `gpflow_ext.export` writes it with all that raw rows need.
 
     Attributes
     ----------
@@ -39,10 +39,10 @@ class Auto:
     split
         The data: inputs, their scaling, labels, and how a table was read.
     table
-        The candidates in the order of their NLPD, with its standard error, error rate or RMSE, seconds, and
-        their weight in the model; a pandas ``DataFrame``.
+        A pandas ``DataFrame`` of the candidates in the order of their negative log predictive density (NLPD):
+        its standard error, the error rate or RMSE, the seconds, and the weight in the model.
     why
-        Two sentences: what was built for these data, and what it was preferred to; a third one where several
+        Two sentences: what was built for these data, and what it was preferred to; a third one if several
         candidates are averaged.
     """
 
@@ -104,9 +104,10 @@ def auto(
 ) -> Auto:
     """Choose a model for a table, and train it.
 
-    Task and number of rows decide likelihood and inference, see `estimators.ladder`; kernels, a linear
-    one among them, and noise are compared by 5-fold cross-validation, on at most 1,000 rows. Trained on all
-    are the one with the lowest negative log predictive density, or those whose average has a lower one.
+    The task and the number of rows decide the likelihood and the inference, see `estimators.ladder`. Kernels,
+    a linear one among them, and noise models are compared by 5-fold cross-validation on at most 1,000 rows.
+    The candidate with the lowest negative log predictive density (NLPD) is then trained on all rows, or
+    several of them if their average has a lower one.
 
     Parameters
     ----------
@@ -114,28 +115,28 @@ def auto(
         What `datasets.load` takes: a file, the name of a set or a data frame; a pair of inputs [N, D] and
         targets [N] or [N, P]; or a `datasets.Split`, whose test rows are left alone.
     target
-        The column of the targets, of a table.
+        The column that holds the targets, if ``table`` is a table.
     task
         "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
     budget
-        Seconds for all. After 60 % of them no further candidate is tried; the plain one and the linear one
-        always are. The training of the best has what is left, and 10 % in any case; ``why`` says so where it
-        was cut short. Data are read, and what is compiled is compiled, on top.
+        Seconds for comparison and training. After 60 % of them no further candidate is tried; the plain one
+        and the linear one always are. The training of the best has the rest, and at least 10 %; ``why`` says
+        so if it was cut short. Reading data and compiling are not counted.
     seed
-        Of the folds, and of the choice of inducing points and minibatches.
+        Seed of the folds, the inducing points and the minibatches.
     average
-        Train more than the best candidate where a weighted mean of the predictive densities of several does
-        better on the rows of the folds; the weights are those of stacking, see
+        Train several candidates if a weighted mean of their predictive densities does better on held-out
+        rows than the best of them; the weights are those of stacking, see
         `prediction.average.stacking_weights`.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     **options
-        Of `datasets.load`, such as ``missing="mean"``, or ``exposure="days"`` of counts.
+        Options of `datasets.load`, such as ``missing="mean"``, or ``exposure="days"`` for counts.
 
     Raises
     ------
     ValueError
-        For a table that cannot be used, and whatever the first candidate is refused for.
+        For a table that cannot be used, and for whatever the first candidate fails with.
 
     Examples
     --------

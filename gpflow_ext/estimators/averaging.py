@@ -1,4 +1,4 @@
-"""Which candidates of `auto` are averaged, and how much each of them counts."""
+"""Averaging of the candidates of `auto`: which are averaged, and with what weights."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class KeptRows:
 def weights(log_densities: Mapping[str, Array]) -> dict[str, float]:
     """Return the weights of the candidates that are averaged, the largest one first.
 
-    From the stacking weights of all, the candidate whose absence costs least is left out, one after the
-    other, until each of at most four adds a tenth of a nat on the held-out rows together.
+    From the stacking weights of all, the candidate whose absence costs least is removed, one after the
+    other, until at most four are left, each of which adds a tenth of a nat over all held-out rows.
 
     Parameters
     ----------
     log_densities
-        Of the same held-out rows, [N], for each candidate.
+        Log densities of the same held-out rows, [N], for each candidate.
     """
     names = [name for name, values in log_densities.items() if len(values) and np.isfinite(values).all()]
     if not names:

@@ -1,4 +1,4 @@
-"""What the estimators share: scaling, training, prediction in batches, and what an export of them needs."""
+"""The base of the estimators: scaling, training, prediction in batches, and what an export of them needs."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class GPEstimator(BaseEstimator):
     Parameters
     ----------
     kernel
-        A GPflow kernel, which is copied. By default a Matérn kernel of smoothness 5/2 with the square root of
-        the number of inputs as length scale, and a wide prior of its variance.
+        A GPflow kernel, which is copied. By default a Matérn-5/2 kernel with the square root of the number of
+        inputs as length scale, and a wide prior on its variance.
     num_inducing
-        M, the number of inducing points; by default every row is one up to some 1,500 rows, and 300 are
-        beyond.
+        M, the number of inducing points; by default every row is one up to about 1,500 rows (fewer for
+        Student's t, label noise or several latent functions, see `estimators.ladder`), and 300 beyond.
     minibatch_size
-        Rows in a training step; by default all, and 1,000 beyond 20,000 rows.
+        Rows in a training step; by default all rows, and 1,000 if there are more than 20,000.
     steps
         Training steps; by default until the objective has settled.
     standardise
-        Give each input mean zero and variance one first.
+        Whether to give each input mean zero and variance one first.
     random_state
         Seed of inducing points and minibatches: ``None``, an integer or a ``RandomState``.
     """

@@ -1,4 +1,4 @@
-"""What `auto` compares: estimators of a task with different kernels and noise."""
+"""The candidates that `auto` compares: estimators of a task with different kernels and noise models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scikit-learn's callers give, checked and put into the form that the models take."""
+"""Validation of the arguments of the estimators, and their conversion for the models."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def column(values: Any, name: str, X: Array) -> Array:
 def merged(X: Array, Y: Array, weight: Array | None) -> tuple[Array, Array, Array | None]:
     """Return rows that occur once, in order, and how often or with which weight they did.
 
-    Rows of weight 0 are left out. Where every row occurs once with weight 1 all stays as it is, without
-    weights. So a row of weight w and w copies of it are the same problem, to the last bit.
+    Rows of weight 0 are left out. If every row occurs once with weight 1, the data are returned unchanged,
+    without weights. So a row of weight w and w copies of it are the same problem, to the last bit.
     """
     if weight is None:
         weight = np.ones(len(X), X.dtype)

@@ -1,4 +1,4 @@
-"""What estimators of classes share: labels, probabilities, log densities."""
+"""The base of classifiers: labels, probabilities, log densities."""
 
 from __future__ import annotations
 

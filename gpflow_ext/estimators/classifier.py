@@ -1,4 +1,4 @@
-"""Gaussian-process classification behind scikit-learn's interface."""
+"""Gaussian-process classification with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SOFT = 1e-3  # variance of white noise where training starts: the largest of fu
 class GPClassifier(ClassEstimator):
     """Gaussian-process classifier of two or more classes.
 
-    Two classes: `VGPKMM` with `BernoulliLogit`, or where labels may be wrong `SparseEP` with a share of
-    flipped ones. More: `VGPKMM` with `StickBreaking`, which asks for one of ``classes_`` after the other, or
-    with label noise `SVGPRobustMax`. Beyond 20,000 rows GPflow's ``SVGP`` on minibatches replaces `VGPKMM`.
+    For two classes it is `VGPKMM` with `BernoulliLogit`, or with label noise `SparseEP` with a share of
+    flipped labels. For more it is `VGPKMM` with `StickBreaking`, which decides about ``classes_`` one after
+    the other, or with label noise `SVGPRobustMax`. Beyond 20,000 rows GPflow's ``SVGP`` on minibatches
+    replaces `VGPKMM`.
 
     Parameters
     ----------
     kernel
         See `estimators.base.GPEstimator`.
     label_noise
-        Share of wrong labels, in [0, 1 - 1/K), from which its learning starts. 0 is none: a label costs
-        the more, the surer its opposite is.
+        Initial share of wrong labels, in [0, 1 - 1/K). 0 means no label noise.
     learn_label_noise
-        Learn the share, where it starts above 0.
+        Whether to learn the share if it is above 0.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
 

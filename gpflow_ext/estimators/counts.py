@@ -1,4 +1,4 @@
-"""Gaussian-process regression of counts behind scikit-learn's interface."""
+"""Gaussian-process regression of counts with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class GPCountRegressor(RealEstimator):
     """Gaussian-process regression of counts, with exposures.
 
     `VGPKMM` with `NegativeBinomialLog` or `PoissonLog`: the logarithm of the rate is a Gaussian process.
-    Targets that are not whole are taken by the same formula, as scikit-learn's ``PoissonRegressor`` does.
+    Targets that are not whole numbers are accepted by the same formula, as in scikit-learn's
+    ``PoissonRegressor``.
 
     Parameters
     ----------
     kernel
-        See `estimators.base.GPEstimator`; of the logarithm of the rate.
+        Kernel of the logarithm of the rate; see `estimators.base.GPEstimator`.
     scatter
-        ``"negative_binomial"``, whose variance μ + α μ² is learnt and is Poisson's where α is small, or
+        ``"negative_binomial"``, with variance μ + α μ² for a learnt α, close to Poisson's if α is small, or
         ``"poisson"``.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
@@ -109,10 +110,11 @@ class GPCountRegressor(RealEstimator):
         return Constant(np.array([np.log(rate)]))
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False, exposure: Any = None) -> Any:
-        """Return the expected count at inputs [N, D], [N], and with ``return_std`` its deviation, [N].
+        """Return the expected count at inputs [N, D], [N]; with ``return_std`` also its deviation, [N].
 
-        ``exposure`` [N] is one by default. With E[λ] = m and Var[y] = v there, the count at exposure e has
-        the mean e m and the variance e m + e² (v − m).
+        The deviation is the standard deviation of a new count. ``exposure`` [N] is one by default. With
+        E[λ] = m and Var[y] = v at exposure one, the count at exposure e has the mean e m and the variance
+        e m + e² (v − m).
         """
         if exposure is None:
             return self._predict(X, return_std)

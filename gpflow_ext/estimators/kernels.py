@@ -1,4 +1,4 @@
-"""The kernels of the estimators: for standardised inputs, with variances that a prior holds."""
+"""The kernels of the estimators, for standardised inputs, with a prior on variances."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
 def matern(num_inputs: int, *, ard: bool = False) -> Kernel:
     """Return a Matérn kernel of smoothness 5/2 with length scales √D for inputs of variance one.
 
-    Its variance has the prior LogNormal(0, 1.5): where the targets are all but linear, variance and length
-    scale would run away together, until K has no digits left.
+    Its variance has the prior LogNormal(0, 1.5): if the targets are almost linear, variance and length scale
+    would otherwise diverge together, until K is numerically singular.
     """
     scale = float(np.sqrt(num_inputs))
     return held(Matern52(lengthscales=np.full(num_inputs, scale) if ard else scale))

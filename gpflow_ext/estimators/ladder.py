@@ -1,4 +1,4 @@
-"""Which model a problem of some size gets: dense, with inducing points, or on minibatches."""
+"""The choice of model by the size of a problem: dense, with inducing points, or on minibatches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Array = npt.NDArray[Any]
 Inference = Literal["sites", "variational", "ep"]
 
 DENSE = {"sites": 1500, "variational": 700, "ep": 300}
-"""Rows of one latent function up to which every row is a point of the model."""
+"""Rows, with one latent function, up to which every row is a point of the model."""
 
 MINIBATCHES = 20_000
-"""Rows from which training is on minibatches."""
+"""Rows above which training is on minibatches."""
 
 POINTS = 300
-"""Inducing points by themselves."""
+"""Default number of inducing points."""
 
 _BATCH = 1000  # rows of a minibatch
 _CANDIDATES = 5000  # rows among which inducing points are chosen
@@ -35,23 +35,23 @@ _CANDIDATES = 5000  # rows among which inducing points are chosen
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be modelled: data, prior and likelihood.
+    """A problem to model: data, prior and likelihood.
 
     Attributes
     ----------
     X, Y
-        Inputs [N, D], of mean zero and variance one where nothing else is wanted, and targets [N, P].
+        Inputs [N, D], standardised unless the user chose otherwise, and targets [N, P].
     kernel, likelihood, mean_function
-        Of the model; they are not copied.
+        Parts of the model; they are not copied.
     num_latent_gps
         L.
     inference
         ``"sites"`` of Khan, Mohamed & Murphy for a log-concave likelihood; for others ``"variational"``, or
         ``"ep"`` where the expected log likelihood has no good value.
     num_inducing, minibatch_size
-        As asked for; ``None`` decides by the number of rows.
+        As asked for; ``None`` means by the number of rows.
     seed
-        Of the choice of inducing points.
+        Seed of the choice of inducing points.
     """
 
     X: Array
@@ -74,13 +74,13 @@ class Problem:
 
     @property
     def dense(self) -> bool:
-        """Whether every row is a point of the model: O(LN³) is then a second or some."""
+        """Whether every row is a point of the model: O(LN³) then takes about a second."""
         most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
         return len(self.X) <= most and self.num_inducing is None and not self.batches
 
 
 def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
-    """Return a new model of a problem, and what `fit` takes beside it. The inducing points stay in place.
+    """Return a new model of a problem, and the arguments of `fit`. The inducing points are held fixed.
 
     ==============  ===============  =====================  ===================
     inference       dense            with inducing points   on minibatches
@@ -126,7 +126,7 @@ def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPR
 
 
 def _points(problem: Problem) -> Array:
-    """Return inducing points: those rows, one after the other, at which the prior is known the least."""
+    """Return inducing points: rows chosen one after the other by the largest conditional prior variance."""
     most = POINTS if problem.num_inducing is None else problem.num_inducing
     if most < 1:
         raise ValueError(f"num_inducing must be at least 1; got {most}")

@@ -1,4 +1,4 @@
-"""Gaussian-process regression of ordered levels behind scikit-learn's interface."""
+"""Gaussian-process regression of ordered levels with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpflow_ext.likelihoods import CumulativeLogit
 class GPOrdinal(ClassEstimator):
     """Gaussian-process classifier of ordered levels, such as grades: `VGPKMM` with `CumulativeLogit`.
 
-    One latent function, and thresholds that are learnt. Levels are ordered as NumPy sorts them, numbers by
+    It has one latent function, and learns the thresholds. Levels are ordered as NumPy sorts them, numbers by
     size; a level that does not occur in the training data is not known.
 
     Parameters

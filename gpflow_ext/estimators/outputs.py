@@ -1,4 +1,4 @@
-"""Gaussian-process regression of several targets behind scikit-learn's interface."""
+"""Gaussian-process regression of several targets with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class GPMultiOutputRegressor(RealEstimator):
     Parameters
     ----------
     kernel
-        Of each latent function; see `estimators.base.GPEstimator`.
+        Kernel of each latent function; see `estimators.base.GPEstimator`.
     kind
-        ``"independent"`` functions for each target, ``"coregionalised"`` for mixtures of P functions, which
-        share what targets have in common, or ``"best"`` for the one of these two that predicts better in a
-        cross-validation over at most 300 rows. ``"network"`` is `GPRNTensor`: mixtures whose weights depend
-        on the input, and targets of which some are missing (NaN). It takes far longer, O((NK)³) a step.
+        ``"independent"``: a latent function for each target. ``"coregionalised"``: linear mixtures of P
+        latent functions, which model correlated targets. ``"best"``: the one of these two that predicts
+        better in a cross-validation over at most 300 rows. ``"network"``: `GPRNTensor`, mixtures whose
+        weights depend on the input; targets may then be missing (NaN). It takes far longer, O((NK)³) a step.
     num_nodes
-        K of the network.
+        K, the number of nodes of the network.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
 
@@ -83,7 +83,7 @@ class GPMultiOutputRegressor(RealEstimator):
     ) -> GPMultiOutputRegressor:
         """Train on inputs [N, D], targets [N, P] or [N] and weights [N]; return the estimator.
 
-        A row of weight w counts as w copies of it. Of a network y may hold NaN for what is missing.
+        A row of weight w counts as w copies of it. For a network, y may hold NaN for missing targets.
 
         Raises
         ------
@@ -155,9 +155,9 @@ class GPMultiOutputRegressor(RealEstimator):
         return LinearCoregionalization(each, W=mixing)
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
-        """Return the means of y at inputs [N, D], [N, P], and with ``return_std`` their deviations, [N, P].
+        """Return the means of y at inputs [N, D], [N, P]; with ``return_std`` also the deviations, [N, P].
 
-        The deviations are those of new observations, noise included.
+        These are the standard deviations of new observations, noise included.
         """
         return self._predict(X, return_std)
 

@@ -1,4 +1,4 @@
-"""What estimators of numbers share: means, deviations, log densities."""
+"""The base of estimators of real numbers: means, standard deviations, log densities."""
 
 from __future__ import annotations
 

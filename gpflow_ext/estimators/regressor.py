@@ -1,4 +1,4 @@
-"""Gaussian-process regression behind scikit-learn's interface."""
+"""Gaussian-process regression with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _DEGREES = 4.0  # of freedom: outliers cost their logarithm, and the variance is
 
 
 class GPRegressor(RealEstimator):
-    """Gaussian-process regression of one target, exact for Gaussian noise up to some 1,500 rows.
+    """Gaussian-process regression of one target, exact for Gaussian noise up to about 1,500 rows.
 
     Parameters
     ----------
     kernel
         See `estimators.base.GPEstimator`; in units of the targets' standard deviation.
     noise
-        ``"gaussian"``, or ``"student_t"`` with 4 degrees of freedom, which outliers hardly move: GPflow's
-        ``VGP`` up to some 700 rows, ``SVGP`` beyond.
+        ``"gaussian"``, or ``"student_t"`` with 4 degrees of freedom, which is robust to outliers: GPflow's
+        ``VGP`` up to about 700 rows, ``SVGP`` beyond.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
 
@@ -98,6 +98,6 @@ class GPRegressor(RealEstimator):
     def score_samples(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Array:
         """Return the log predictive density of targets y [N] at inputs [N, D], in nats per unit of y, as [N].
 
-        Without targets it is that of the predicted mean: the larger, the surer is the prediction.
+        Without targets it is that of the predicted mean: the larger, the more certain the prediction.
         """
         return self._score_samples(X, y)

@@ -13,7 +13,7 @@ from gpflow.kernels import Combination, Kernel, SharedIndependent, Static
 
 
 class Features(Protocol):
-    """A fixed map φ of inputs [..., D] to features [..., D'], in the dtype of the inputs: a ``tf.Module``.
+    """A ``tf.Module`` that maps inputs [..., D] to features φ [..., D'], in the dtype of the inputs.
 
     Attributes
     ----------
@@ -31,8 +31,8 @@ class Features(Protocol):
 class Feature(Kernel):
     """The kernel k(x, x') = k₀(φ(x), φ(x')) of any kernel k₀ on fixed features φ of the inputs.
 
-    `gpflow_ext.fit` computes φ of the training inputs once, where all parts of a model's kernel are on the
-    same features, or do not look at the inputs.
+    `gpflow_ext.fit` computes φ of the training inputs once, if all parts of a model's kernel use the
+    same features or do not depend on the inputs.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class Feature(Kernel):
     features
         φ, such as a fitted `gpflow_ext.features.Scattering`.
     active_dims
-        The columns of the inputs that φ takes; all by default.
+        The columns of the inputs that are passed to φ; all by default.
 
     Raises
     ------
     ValueError
-        For a k₀ of several outputs, or features that do not say how wide they are.
+        For a k₀ of several outputs, or features without ``num_inputs`` and ``num_features``.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Feature(Kernel):
 class InducingFeatures(InducingPointsBase):
     """Inducing variables u = f at features Z [M, D'], for kernels that are `Feature` kernels or made of them.
 
-    The Gaussian process as a function of φ(x) is one on the space of features, and u are its values
-    there: Z need not be the features of any input, and φ is taken of the data alone. As for GPflow's inducing
-    points, ``White`` is part of K_uu.
+    As a function of φ(x) the Gaussian process is one on the space of features, and u are its values
+    there: Z need not be the features of any input, and φ is applied only to the data. As for GPflow's
+    inducing points, ``White`` is part of K_uu. A common choice of Z is ``features(X)`` for some inputs X.
     """
 
 

@@ -20,38 +20,38 @@ _TINY = 1e-12  # below a root whose argument may be zero: its gradient stays fin
 
 
 class Scattering(tf.Module):
-    """Features φ(x) of grey images: local averages of the strength of waves in all directions.
+    """Scattering features φ(x) of grey images: local averages of the moduli of wavelet transforms.
 
     With Morlet wavelets ψ of J scales and L angles and a Gaussian window ϕ of 2ᴶ⁻¹ pixels
 
         x ∗ ϕ,    |x ∗ ψ_jl| ∗ ϕ,    and for order 2    ||x ∗ ψ_jl| ∗ ψ_j'l'| ∗ ϕ,  j' > j
 
-    read every 2ᴶ pixels: shifts and small deformations of the image change them little. Their square roots
-    are centred and projected on the leading principal axes of the training images, and scaled there to a mean
-    square norm of one, so that one length scale of about 1.5 suits them. The image outside of its border is
-    zero. Two images of which one is a multiple of the other differ by a factor: pixels may be in 0, …, 1 or
-    0, …, 255, as long as all are.
+    sampled every 2ᴶ pixels (Bruna & Mallat 2013): shifts and small deformations of the image change them
+    little. Their square roots are centred and projected on the leading principal axes of the training images,
+    and scaled there to a mean square norm of one, so that one length scale of about 1.5 suits them. Images
+    are padded with zeros. Before centring, scaling an image scales its features: pixels may be in 0, …, 1 or
+    in 0, …, 255, as long as all images use the same range.
 
     Parameters
     ----------
     shape
         Height and width of the images, pixels.
     scales
-        J.
+        J, the number of scales.
     angles
-        L.
+        L, the number of angles.
     order
-        1 or 2. Order 2 has 1 + JL + J(J − 1)L²/2 maps in place of 1 + JL, at some five times the cost.
+        1 or 2. Order 2 has 1 + JL + J(J − 1)L²/2 maps instead of 1 + JL, at about five times the cost.
     dims
         Number of features D'; ``None`` keeps all coordinates, without centring, projection and scaling.
 
     Attributes
     ----------
     num_inputs, num_raw, num_features
-        Of pixels D, of coordinates before the projection, and of features D'.
+        Numbers of pixels D, of coordinates before the projection, and of features D'.
     mean, axes
-        What is subtracted [num_raw], and the principal axes over the root of the mean square norm,
-        [num_raw, D']: variables that are not trained.
+        The mean that is subtracted, [num_raw], and the principal axes divided by the root of the mean square
+        norm, [num_raw, D']: variables that are not trained.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class Scattering(tf.Module):
             )
 
     def fit(self, X: Any, *, seed: int = 0) -> Scattering:
-        """Learn mean and axes from images [N, H W] or [N, H, W], of at most 10,000 of them; return itself.
+        """Learn mean and axes from at most 10,000 of the images [N, H W] or [N, H, W]; return ``self``.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Scattering(tf.Module):
     def __call__(self, X: Any) -> tf.Tensor:
         """Return the features [..., D'] of images [..., H W], in their dtype; computed in single precision.
 
-        Arrays may also be [N, H, W] and of any number of rows, which are taken in chunks.
+        Arrays may also be [N, H, W], and have any number of rows, which are processed in chunks.
 
         Raises
         ------

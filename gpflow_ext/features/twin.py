@@ -1,4 +1,4 @@
-"""The model on features that are computed once: its twin, which has the same parameters."""
+"""The twin of a model on features that are computed once, with the same parameters."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _OURS = ("gpflow.models.", "gpflow_ext.")  # packages whose models look at input
 
 
 class Twin:
-    """A model on features of its inputs, to be trained in place of the model: all parameters are the same.
+    """A model on features of its inputs, trained instead of the model, with which it shares all parameters.
 
-    Where φ cannot be computed once it is the model itself: where there are no `Feature` kernels, a part of
-    the kernel, the mean function or the likelihood looks at the inputs themselves, inducing points are in
-    their space, or data are in variables or in a dataset.
+    It is the model itself if φ cannot be computed once: if there are no `Feature` kernels, if a part of the
+    kernel, the mean function or the likelihood depends on the inputs themselves, if inducing points are in
+    their space, or if data are in variables or in a dataset.
 
     Parameters
     ----------

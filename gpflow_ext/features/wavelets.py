@@ -32,7 +32,7 @@ class Axis(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """Where a filter that is moved along an axis reads it."""
+    """Positions that a filter reads as it moves along an axis."""
 
     offsets: Array  # from the position of the output, pixels
     padding: tuple[int, int]  # zeros before and behind the axis
@@ -46,7 +46,7 @@ def taps(source: Axis, target: Axis, radius: float) -> Taps:
     source, target
         The axes; the spacing of the second is a multiple of the first's.
     radius
-        Of the filter, pixels.
+        Radius of the filter in pixels.
     """
     begin, reach = source.begin(target), radius / source.spacing
     low, high = int(np.ceil(begin - reach)), int(np.floor(begin + reach))
@@ -96,7 +96,7 @@ def morlets(rows: Array, columns: Array, scale: int, angles: int, spacing: int) 
 def window(source: Axis, target: Axis, width: float) -> Array:
     """Return the matrix [T, S] that averages values on an axis by a Gaussian about each position of another.
 
-    ``width`` is its standard deviation in pixels. Outside of the image there is zero.
+    ``width`` is its standard deviation in pixels. Outside the image there is zero.
     """
     begin = source.begin(target)
     ratio = target.spacing / source.spacing

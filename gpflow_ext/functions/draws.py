@@ -16,17 +16,17 @@ NUM_FEATURES = 1024
 
 
 class FunctionDraws(tf.Module):
-    """S functions drawn from a posterior: the same at every call, whatever becomes of the model.
+    """S functions drawn from a posterior, which stay the same when the model changes.
 
-    ``draws(X)`` is differentiable in X. They are draws of f without the White part of its kernel: their
-    covariance is that of ``predict_f`` less White's variance on the diagonal.
+    ``draws(X)`` is differentiable in X. They are draws of f without the ``White`` part of its kernel: their
+    covariance is that of ``predict_f`` less the variance of ``White`` on the diagonal.
 
     Parameters
     ----------
     given
         What they are drawn from.
     seed
-        Which functions.
+        Seed of the functions.
     num_samples, num_features, groups, dtype
         See `SamplesFunctions.sample_functions`.
 
@@ -55,7 +55,13 @@ class FunctionDraws(tf.Module):
         self._block = tf.function(self._rows, input_signature=[spec], autograph=False)
 
     def __call__(self, X: Any) -> tf.Tensor:
-        """Return the functions at inputs X [N, D], [S, N, P]. O(NS(F + M)), in blocks of rows."""
+        """Return the functions at inputs X [N, D], [S, N, P]. O(NS(F + M)), in blocks of rows.
+
+        Raises
+        ------
+        ValueError
+            For inputs of another width.
+        """
         X = self._inputs(X)
         count = X.shape[0]
         if not tf.executing_eagerly():
@@ -92,7 +98,7 @@ class FunctionDraws(tf.Module):
 
 
 class SamplesFunctions(abc.ABC):
-    """The first base of posteriors whose functions can be drawn."""
+    """Mixin of posteriors whose functions can be drawn, to be their first base."""
 
     @abc.abstractmethod
     def functions(self) -> Given:
@@ -112,21 +118,25 @@ class SamplesFunctions(abc.ABC):
         Parameters
         ----------
         num_samples
-            S.
+            S, the number of functions.
         seed
-            One seed is one set of functions, in every process and in an export.
+            The same seed gives the same functions, in every process and in an export.
         num_features
-            F. The kernel of the prior's part is wrong by about √(2/F) of its variance, and right near data.
+            F, the number of random features. Far from the data the covariance is off by about √(2/F) of the
+            variance; near them it is right.
         groups
-            Groups of functions with random features of their own, at the cost of a query for each. The error
-            of one set of features is shared by all its functions, however many; over groups it averages out.
+            Number of groups of functions, each with random features of its own, at the cost of a query for
+            each. All functions of a group share the error of its features; over groups it averages out.
         dtype
-            ``tf.float32`` evaluates a model of double precision three times as fast; it is drawn in its own.
+            With ``tf.float32`` a model in double precision is evaluated three times as fast; the functions
+            are still drawn in the precision of the model.
 
         Raises
         ------
         NotImplementedError
-            For kernels without random features, and inducing variables other than points.
+            For kernels without random features, and inducing variables other than inducing points.
+        ValueError
+            For numbers below one, an odd ``num_features``, or a ``num_samples`` not divisible by ``groups``.
         """
         return FunctionDraws(self.functions(), num_samples, seed, num_features, groups, dtype)
 

@@ -266,7 +266,7 @@ def _random(kernel: Any) -> Features:
         return Gated(kernel, tuple(map(features_of, kernel.kernels)))
     if type(kernel) is White:
         raise NotImplementedError(
-            f"White times another kernel than Constant has no random features: {INSTEAD}."
+            f"White times a kernel other than Constant has no random features: {INSTEAD}."
         )
     raise NotImplementedError(
         f"sample_functions knows no random features of {type(kernel).__name__}: {INSTEAD}, or give the class "

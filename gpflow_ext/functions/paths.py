@@ -30,7 +30,7 @@ Condition: TypeAlias = Callable[..., tf.Tensor]
 
 @dataclass(frozen=True)
 class Given:
-    """What the functions of a posterior are drawn from.
+    """Description of a posterior from which functions are drawn.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Given:
     points
         The inputs z, one set [M, D] that all share or L.
     mean_function
-        Of the outputs.
+        Mean function of the outputs.
     num_latent
         L.
     condition
@@ -65,7 +65,7 @@ class Given:
 
 
 class State(NamedTuple):
-    """What was drawn, a leading axis of groups [G, ...] everywhere."""
+    """Random quantities of the draws, with a leading axis of groups [G, ...]."""
 
     hyperparameters: tuple[tf.Tensor, ...]
     features: Any
@@ -89,7 +89,7 @@ class Paths:
         Groups of functions with frequencies of their own; S is a multiple of it. Draws of a sampler have
         one for each function.
     dtype
-        Of the inputs and the values; by default that of the kernels.
+        Type of the inputs and the values; by default that of the kernels.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ def points_of(owner: str, *inducing: InducingVariables) -> tuple[tf.Tensor, ...]
     for each in inducing:
         if type(each) is not InducingPoints:
             raise NotImplementedError(
-                f"sample_functions of {owner} needs InducingPoints; {type(each).__name__} are no inputs of "
+                f"sample_functions of {owner} needs InducingPoints; {type(each).__name__} are not inputs of "
                 "the function: draw at given inputs instead, by predict_f_samples(X)."
             )
     return tuple(tf.convert_to_tensor(each.Z) for each in inducing)

@@ -19,7 +19,7 @@ class Numbers:
     group
         Groups have streams of their own; a number or an int32 tensor [].
     dtype
-        Of the numbers.
+        Type of the numbers.
     """
 
     def __init__(self, seed: int | tf.Tensor, group: int | tf.Tensor, dtype: tf.DType) -> None:

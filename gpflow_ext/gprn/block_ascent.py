@@ -1,4 +1,4 @@
-"""Coordinate ascent of a regression network: sweeps of its nodes, and gradient steps on all else."""
+"""Block coordinate ascent of a regression network: sweeps of its nodes, and gradient steps on the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BlockAscent(tf.Module):
     Parameters
     ----------
     updates
-        Of the network.
+        The updates of the network.
     climbs
         L-BFGS on blocks of variables, which may overlap, in turn.
     sweeps

@@ -1,6 +1,6 @@
 """The algebra of Kronecker products with blocks: rows l [N, M] of a factor, and a K × K matrix for each.
 
-Where each of the K nodes has a kernel of its own, rows are [K, N, M]: l_k for node k in place of l.
+Where each of the K nodes has a kernel of its own, rows are [K, N, M]: l_k for node k instead of l.
 """
 
 from __future__ import annotations

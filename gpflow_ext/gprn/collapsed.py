@@ -25,7 +25,7 @@ class CollapsedPosterior(tf.Module):
     outputs
         The targets, read once here and once in each prediction.
     draws
-        Of the nodes but the first, [N, K − 1], see `network.start`.
+        Draws of all nodes but the first, [N, K − 1], see `network.start`.
     prior
         The prior at the start.
     strategy

@@ -32,7 +32,7 @@ class NetworkPrior(NamedTuple):
     """L_w and L_f [N, N], the Cholesky factors of both kernels at the training inputs, and σ².
 
     Of nodes with kernels of their own L_f is [K, N, N]. With inducing inputs both are (L⁻¹K_zx)ᵀ, M columns
-    in place of N, L of their own. ``scales`` are those of the outputs,
+    instead of N, L of their own. ``scales`` are those of the outputs,
     ``None`` where all share k_w and σ².
     """
 

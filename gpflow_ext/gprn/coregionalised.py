@@ -14,7 +14,7 @@ from gpflow_ext.gprn.updates import Climb, trained
 
 
 class Sites(NamedTuple):
-    """Of the nodes: nat1 [N, K] and prec [N, K, K]."""
+    """Sites of the nodes: nat1 [N, K] and prec [N, K, K]."""
 
     nat1: tf.Tensor
     prec: tf.Tensor

@@ -6,13 +6,13 @@ from typing import Any
 
 import gpflow
 import tensorflow as tf
-from gpflow.base import MeanAndVariance
 
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import conditional, network
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.posterior import Network, NetworkPosterior, Parts, Seen
+from gpflow_ext.gprn.predictions import MixturePredictions
 from gpflow_ext.gprn.sampled import drawn_nodes, node_chol, weight_gram
 from gpflow_ext.numerics import batched, stacked
 from gpflow_ext.numerics.batched import Rows
@@ -27,9 +27,9 @@ class DrawsPosterior(NetworkPosterior):
     the covariance K_w ∘ FFᵀ.
     """
 
-    def predictions(self, X: tf.Tensor) -> NetworkPredictions:
-        """Return what the draws predict at X [X, Q]."""
-        return NetworkPredictions(self, X)
+    def predictions(self, X: tf.Tensor) -> MixturePredictions:
+        """See `NetworkPosterior`."""
+        return MixturePredictions(self, X)
 
     def noise(self) -> tf.Tensor:
         """See `NetworkPosterior`."""
@@ -68,7 +68,7 @@ class DrawsPosterior(NetworkPosterior):
 
 
 class Asking(tf.Module):
-    """What is compiled: a question asked of one draw after the other, which would be slow otherwise.
+    """Functions to compile: a question asked of one draw after the other, which would be slow otherwise.
 
     Parameters
     ----------
@@ -124,27 +124,3 @@ class Asking(tf.Module):
             tf.transpose(tf.reshape(smoother, shape), [0, 2, 3, 1]),
             -tf.square(gain)[..., None] * covariance(tf.reshape(half, shape), -prior),
         )
-
-
-class NetworkPredictions:
-    """See `prediction.densities.Predictions`: f is W(x)f(x)."""
-
-    def __init__(self, posterior: DrawsPosterior, X: tf.Tensor) -> None:
-        self._posterior, self._X = posterior, X
-
-    def f(self) -> MeanAndVariance:
-        """See `Predictions`."""
-        cached = self._posterior.cache is not None
-        return (self._posterior.predict_f if cached else self._posterior.fused_predict_f)(self._X)
-
-    def mean_and_var(self) -> MeanAndVariance:
-        """See `Predictions`."""
-        mean, var = self.f()
-        return mean, var + self._posterior.noise()
-
-    def probabilities(self) -> None:
-        """See `Predictions`."""
-
-    def log_density(self, Y: tf.Tensor) -> tf.Tensor:
-        """See `Predictions`."""
-        return self._posterior.log_density(self._X, Y)

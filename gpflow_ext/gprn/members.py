@@ -1,4 +1,4 @@
-"""What is asked of each member of a mixture of networks: functions of a view, which hold no tensors."""
+"""Functions that are evaluated for each member of a mixture of networks; they hold no tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpflow_ext.gprn.conditional import View
 
 
 class Noisy(Protocol):
-    """What the questions read from a model."""
+    """Protocol of the model that the questions read."""
 
     def noise(self) -> tf.Tensor:
         """Return σ² [], or that of each output [D]."""

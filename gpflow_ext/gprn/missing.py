@@ -1,4 +1,4 @@
-"""Targets that are missing in rows of the data whose other targets are known."""
+"""Prediction of targets that are missing in rows of the data whose other targets are known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpflow_ext.gprn.posterior import NetworkPosterior
 
 
 class Predicting(Protocol):
-    """What is asked of a network."""
+    """Protocol of a network that predicts."""
 
     data: tuple[tf.Tensor, ...]
 
@@ -20,20 +20,20 @@ class Predicting(Protocol):
 
 
 class PredictsMissing:
-    """A base of networks that predict what is missing in the rows of their data."""
+    """Mixin of networks that predict missing targets in the rows of their data."""
 
     def predict_missing(self: Predicting) -> MeanAndVariance:
         """Return mean and variance of y in the rows of the data, [N, D], for targets that are missing there.
 
-        What other outputs say of a row's nodes counts, their white noise included, which at the same inputs
-        ``predict_y`` takes for that of another row. Inducing inputs know nothing of it.
+        It uses what the other outputs of a row say about its nodes, including their white noise, whereas
+        ``predict_y`` at the same inputs predicts another row. With inducing inputs there is no such gain.
         """
         posterior = self.posterior(None)
         mean, var = posterior.at_data()
         return mean, var + posterior.noise()
 
     def missing_log_density(self: Predicting, Y: Any, *, draws: int = 200, seed: int = 0) -> tf.Tensor:
-        """Return Σ_d log p(y_nd | data) of targets [N, D] in the rows of the data, NaN counts zero; [N].
+        """Return Σ_d log p(y_nd | data) of targets [N, D] in the rows of the data, [N]; NaN counts as zero.
 
         See `predict_missing` and `predict_log_density`.
         """

@@ -19,6 +19,7 @@ from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.draws import DrawsPosterior
 from gpflow_ext.gprn.missing import PredictsMissing
 from gpflow_ext.gprn.posterior import ApproximatePosterior, NetworkPosterior
+from gpflow_ext.gprn.predictions import NetworkPredictions
 from gpflow_ext.gprn.sampled import SampleableNetwork, SampledNetwork
 from gpflow_ext.gprn.scales import HasOutputScales
 from gpflow_ext.gprn.tensor import TensorPosterior
@@ -42,62 +43,63 @@ class GPRNTensor(
         log p(Y | X) ≥ E_q[log p(Y | W, F)] − KL[q(W) || p(W)] − KL[q(F) || p(F)]
 
     is in closed form for both posteriors. ``"collapsed"``: the optimal q(W) is integrated out and q(F) has
-    full covariance, so that the targets enter through YYᵀ [N, N] alone: one pass over them, then O((NK)³)
-    for a step whatever D is. ``"tensor"``: after Li, Xing, Kirby & Zhe (2020), a matrix normal q(F) and a
+    full covariance, so the targets enter only through the N × N matrix YYᵀ, summed in one pass; a step then
+    costs O((NK)³) whatever D is. ``"tensor"``: after Li, Xing, Kirby & Zhe (2020), a matrix normal q(F) and a
     tensor normal q(W) over the axes (N, d₁, …, d_M, K), here with a covariance over N for each node, at
-    O(N²DK + NDK²); its bound is never above the collapsed one at the same q(F). Only the product of both
-    kernels' variances is identified: hold one.
+    O(N²DK + NDK²); its bound is never above the collapsed one at the same q(F). Only the product of the two
+    kernels' variances is identified: hold one fixed.
 
-    Model outputs around zero. They share k_w and σ², or have scales of their own, see `HasOutputScales`. The
+    Centre outputs at zero. They share k_w and σ², or have scales of their own, see `HasOutputScales`. The
     start is independent regressions: F₁ = 1, other nodes are small draws of the prior; `fit` tries others.
 
-    ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the node's nugget included; ``predict_y``
-    adds the noise. Neither is Gaussian: ``predict_log_density`` uses a mixture over draws of the nodes.
+    ``predict_f`` gives mean and (co)variance of W(x)f(x), [N, D], the nugget of the nodes included;
+    ``predict_y`` adds noise. Neither is Gaussian: ``predict_log_density`` is a mixture over draws of nodes.
 
     Parameters
     ----------
     data
         (X [N, Q], Y [N, D]). Y may be an array, the path of a .npy file, which is memory-mapped, or a
-        ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target: exact,
-        at the cost of one factorisation for each distinct set of missing rows. Variables are followed, see
-        `renewal.FollowsVariables`; targets in them are complete.
+        ``tf.data.Dataset`` of blocks [N, B] of outputs in a fixed order. NaN marks a missing target, which is
+        treated exactly, at the cost of one factorisation for each distinct set of missing rows. Variables are
+        followed, see `renewal.FollowsVariables`; targets in them must be complete.
     kernel
-        k_f, of one output; or a list of K kernels, one for each node, each with a nugget of its own. GPflow's
-        ``SeparateIndependent`` is the same, ``SharedIndependent`` one kernel.
+        k_f, a kernel of one output; or a list of K kernels, one for each node, each with a nugget of its own.
+        GPflow's ``SeparateIndependent`` is the same as a list, ``SharedIndependent`` as one kernel.
     weight_kernel
-        k_w, of one output.
+        k_w, a kernel of one output.
     num_latent
         K, the number of nodes.
     output_shape
-        (d₁, …, d_M) of the tensor posterior with a product of at least D; near to a square by default.
+        (d₁, …, d_M) of the tensor posterior, with a product of at least D; nearly square by default.
     posterior
         ``"collapsed"`` or ``"tensor"``.
     noise_variance, noise_bounds
-        Starting σ², and the interval that it stays in: simulators without noise would drive it to 0.
+        Initial σ², and the interval that it stays in: noise-free simulators would drive it to 0.
     nugget, nugget_bounds
-        The same of the nodes' white noise.
+        The same for the variance of the nodes' white noise.
     seed
-        Of the start.
+        Seed of the initial nodes.
     inducing_variable
-        Inputs Z [M, Q] on which weights and nodes are conditioned, for N up to 10,000: the bound, which is
-        then lower, costs O(N(MK)²) and at most O(NMKD) in place of O((NK)³). Best for D ≤ N: there are N²
-        numbers to keep otherwise.
+        Inducing inputs Z [M, Q] of weights and nodes, for N up to 10,000: the bound, which is then lower,
+        costs O(N(MK)²) and at most O(NMKD) instead of O((NK)³). Best for D ≤ N: otherwise there are N²
+        numbers to keep.
     strategy
-        A ``tf.distribute`` strategy among whose devices the outputs are sharded for the pass over them, where
+        A ``tf.distribute`` strategy over whose devices the outputs are sharded for the pass over them, if
         there are more than N; see `gpflow_ext.distribute`.
     output_scales
-        Whether outputs have scales of their own, w_dk ~ GP(0, a_d²k_w) and noise σ²r_d, learnt with all else;
-        for the collapsed posterior. Each output then takes factorisations of its own in a step, as one that
-        lacks rows of its own does. By default two to eight outputs have, and those that all lack other rows.
+        Whether outputs have scales of their own, w_dk ~ GP(0, a_d²k_w) and noise σ²r_d, which are learnt; for
+        the collapsed posterior. Each output then needs factorisations of its own in a step, as one with its
+        own set of missing rows does. By default they have if there are two to eight outputs, or if every
+        output has different missing rows.
     separate_rows
-        Whether each node, with its weights, has a covariance over the inputs of its own under the tensor
-        posterior, the default. The family of Li et al. has one for all, ``False``, and may be below the fully
-        factorised posterior; this one contains both.
+        Whether each node, with its weights, has its own covariance over the inputs under the tensor
+        posterior; by default it has. The family of Li et al. has one for all, ``False``, whose bound may be
+        below that of the fully factorised posterior; the default contains both families.
 
     Raises
     ------
     ValueError
-        For inputs that are not finite, lengths that differ, no or infinite targets, options out of range.
+        For inputs that are not finite, lengths that differ, no or infinite targets, or options out of range.
     NotImplementedError
         For a multi-output kernel, or the tensor posterior on a stream, with Z, a strategy or output scales.
     """
@@ -186,9 +188,9 @@ class GPRNTensor(
     ) -> None:
         """Replace the data by (X [N', Q], Y [N', D]); training goes on from what is kept of q.
 
-        The collapsed posterior keeps the sites of rows that stay: at their places, or where ``index`` [N']
-        names the old row of each new one, -1 for none. The tensor posterior keeps its means. The parameters
-        of q are new objects; draws are forgotten.
+        The collapsed posterior keeps the sites of rows that stay, by position, or by ``index`` [N'], which
+        gives the old row of each new one, -1 for none. The tensor posterior keeps its means. The parameters
+        of q are new objects; draws are dropped.
 
         Raises
         ------
@@ -226,7 +228,7 @@ class GPRNTensor(
             return self.q.elbo(self.prior())
         if isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError(
-                "The collapsed bound needs no batches: its cost is free of the outputs."
+                "The collapsed bound needs no batches: its cost does not depend on the number of outputs."
             )
         return self.q.elbo(self.prior(), batch)
 
@@ -237,7 +239,7 @@ class GPRNTensor(
     def independent_log_likelihood(self) -> tf.Tensor:
         """Return log p(Y | X) of independent regressions with the kernel k_w and noise σ², where F₁ = 1.
 
-        From the sums of the collapsed posterior alone; with inducing inputs the bound of it. O(PN³).
+        It uses only the sums of the collapsed posterior; with inducing inputs it is a lower bound. O(PN³).
         """
         if not isinstance(self.q, CollapsedPosterior):
             raise NotImplementedError('independent_log_likelihood is for posterior="collapsed".')
@@ -304,6 +306,10 @@ class GPRNTensor(
         mean, var = posterior.fused_predict_f(Xnew)
         return mean, var + posterior.noise()
 
+    def predictions(self, X: tf.Tensor) -> NetworkPredictions:
+        """Return what is evaluated and served at X [X, Q]."""
+        return self.posterior(None).predictions(X)
+
     def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
         """Return mean and variance of y for some outputs [B], each [batch..., X, B]."""
         return self.posterior(None).gathered(Xnew, tf.convert_to_tensor(indices))
@@ -320,8 +326,8 @@ class GPRNTensor(
     ) -> tf.Tensor:
         """Return Σ_d log p(y_nd | x_n) of data (X [..., X, Q], Y [..., X, D]), marginals of the outputs.
 
-        A mixture over ``draws`` draws of the nodes at least, the weights integrated out; where draws of a
-        sampler are held, over these too. Missing targets count zero.
+        It is a mixture over at least ``draws`` draws of the nodes, the weights integrated out; if draws of a
+        sampler are held, over these too. Missing targets count as zero.
         """
         if full_cov or full_output_cov:
             raise NotImplementedError("Densities are marginal: leave out full_cov and full_output_cov.")
@@ -338,7 +344,7 @@ class GPRNTensor(
         *,
         seed: int = 0,
     ) -> tf.Tensor:
-        """Return draws of W(x)f(x), jointly over inputs, [batch..., S, X, D], or one without a number.
+        """Return draws of W(x)f(x), joint over inputs, [batch..., S, X, D]; by default one, [batch..., X, D].
 
         All outputs share a draw's nodes; the weights of the tensor posterior are drawn for each output alone.
         """

@@ -38,7 +38,7 @@ _SHRINKING = 0.1  # of the largest element of K_w: smaller ones say little of th
 
 
 class Patterns(NamedTuple):
-    """What the bound needs of the targets, by pattern of missing rows.
+    """Sufficient statistics of the targets for the bound, by pattern of missing rows.
 
     ``observed`` [P, N] is 1 where the outputs of the pattern are known, else 0; ``root`` [P, N, R] is a root
     of the sum of y_d y_dᵀ over these outputs, missing targets as zero; ``count`` [P] is their number.
@@ -92,7 +92,7 @@ def start(draws: tf.Tensor, chol: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     Parameters
     ----------
     draws
-        Of the prior of the further nodes, [N, K − 1].
+        Draws of the prior of the further nodes, [N, K − 1].
     chol
         L_w [N, N].
     noise

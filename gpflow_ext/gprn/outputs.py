@@ -70,7 +70,7 @@ class VariableOutputs:
 
     @property
     def patterns(self) -> Patterns:
-        """What the bound needs of the present targets."""
+        """What the bound needs of the current targets."""
         Y, dtype = self._values(), self.variable.dtype
         return Patterns(tf.ones([1, self.num_data], dtype), Y[None], tf.constant([self.num_outputs], dtype))
 
@@ -186,7 +186,7 @@ def hold(Y: Any) -> Outputs:
 
 
 def known(block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return targets with zeros in place of NaN, and 1 where they are known and 0 elsewhere."""
+    """Return targets with zeros instead of NaN, and 1 where they are known and 0 elsewhere."""
     there = tf.logical_not(tf.math.is_nan(block))
     return tf.where(there, block, tf.zeros_like(block)), tf.cast(there, block.dtype)
 

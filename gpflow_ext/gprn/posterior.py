@@ -19,6 +19,7 @@ from gpflow_ext.gprn import conditional, members, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.members import Question
+from gpflow_ext.gprn.predictions import NetworkPredictions
 from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.numerics import batched, linalg
@@ -38,7 +39,7 @@ _MOMENTS = {  # for full_cov and full_output_cov, with the covariance of the mem
 
 
 class Network(Protocol):
-    """What the posteriors read from their model."""
+    """Protocol of the model of a posterior."""
 
     kernel: gpflow.kernels.Kernel
     weight_kernel: gpflow.kernels.Kernel
@@ -106,6 +107,10 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
 
     def _cached(self) -> tuple[tf.Tensor, ...]:
         return *self._model.q.payload(), *linalg.finite(self._parts(), self._model)
+
+    def predictions(self, X: tf.Tensor) -> NetworkPredictions:
+        """Return what the members predict at X [X, Q]."""
+        return NetworkPredictions(self, X)
 
     def predict_outputs(self, Xnew: tf.Tensor, indices: tf.Tensor) -> MeanAndVariance:
         """Return mean and variance of y for some outputs [B], each [batch..., X, B], from the cache."""
@@ -232,7 +237,7 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
 
 
 class ApproximatePosterior(NetworkPosterior):
-    """Of the collapsed or the tensor posterior."""
+    """The GPflow posterior of the collapsed or the tensor posterior."""
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         return self._model.q.parts(self._model.prior())

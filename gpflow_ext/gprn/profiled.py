@@ -50,7 +50,7 @@ class Spread(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What is trained besides M: α [N, J], lower factors of Ω and Γ_K, [K, K], and δ [N, J]."""
+    """Trained variables other than M: α [N, J], lower factors of Ω and Γ_K, [K, K], and δ [N, J]."""
 
     alpha: tf.Tensor
     omega: tf.Tensor
@@ -141,7 +141,7 @@ def bound(
     M
         Means of the whitened nodes, [N, K].
     factors
-        Of q(F) and q(W).
+        The factors of q(F) and q(W).
     cells
         T, the number of cells of the grid of outputs, at least that of outputs.
     """

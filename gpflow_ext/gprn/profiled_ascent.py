@@ -138,7 +138,7 @@ class Profile(tf.Module):
 
 
 class ProfiledObjective:
-    """What is compiled; as `updates.NetworkUpdates`."""
+    """Functions to compile, as `updates.NetworkUpdates`."""
 
     def __init__(self, model: GPRNTensor, profile: Profile, variables: Sequence[tf.Variable]) -> None:
         self._model, self._profile, self._variables = model, profile, list(variables)
@@ -172,9 +172,9 @@ class ProfiledAscent(tf.Module):
     iterations
         In a round.
     seed
-        Of the draws of the starts.
+        Seed of the draws of the starting points.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(

@@ -39,11 +39,11 @@ class GPRNOptions:
     sweeps
         Closed-form updates of q(F) in a step of the collapsed posterior.
     hyper_updates
-        Iterations of L-BFGS in a step; of the tensor posterior's profiled bound five times as many.
+        Iterations of L-BFGS in a step; five times as many for the tensor posterior's profiled bound.
     joint
-        Climb the locations of the sites together with the hyperparameters. It reaches far
-        higher bounds, because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave
-        the nodes near their start.
+        Optimise the locations of the sites together with the hyperparameters. It reaches far higher bounds,
+        because sweeps alternate between q(W) and q(F), which are strongly coupled, and leave the nodes near
+        their initial values.
     independent_start
         Let the first step of the collapsed posterior also try k_w and σ² of independent regressions.
     moment_start
@@ -163,7 +163,7 @@ def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
 
 
 def _gain(variables: list[tf.Variable], joint: bool) -> float:
-    """Return the relative gain of a step that is none; locations would else creep along flat valleys."""
+    """Return the relative gain below which steps end; locations would otherwise creep along flat ridges."""
     return _SMALLEST_GAIN if joint else max(lbfgs.gain_of_a_step(variables, valley=False), 1e-7)
 
 

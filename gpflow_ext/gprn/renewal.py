@@ -1,4 +1,4 @@
-"""The data of a regression network at the door, and what is kept of its posterior where they are replaced."""
+"""Checks of the data of a regression network, and what is kept of its posterior when they are replaced."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gpflow_ext.gprn.tensor import TensorPosterior
 
 
 class FollowsVariables:
-    """A base of networks whose data may be in variables.
+    """Mixin of networks whose data may be in variables.
 
-    The model has the values that are in them whenever it is asked; graphs as well, for as many rows as there
-    were when they were traced. Other numbers of rows are seen by the next call: the collapsed posterior keeps
-    the sites of rows that stay at their places, and gets new parameters.
+    The model uses the current values of the variables whenever it is called; graphs do too, for the number of
+    rows at the time they were traced. Another number of rows takes effect at the next call: the collapsed
+    posterior keeps the sites of rows that keep their positions, and gets new parameters.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class FollowsVariables:
         Raises
         ------
         ValueError
-            Where X and Y have different numbers of rows, or the posterior is of tensors.
+            If X and Y have different numbers of rows, or the posterior is ``"tensor"``.
         """
         parts = vars(self)["data"][:2]
         variables = [part for part in parts if isinstance(part, tf.Variable)]
@@ -83,7 +83,7 @@ def grow(model: Any, X: tf.Variable, Y: tf.Variable) -> None:
         )
     if not isinstance(model.q, CollapsedPosterior):
         raise ValueError(
-            'posterior="tensor" is of the rows that it was made for: give other numbers of rows by '
+            'posterior="tensor" is for the rows that it was made for: give other numbers of rows by '
             "`model.update_data`, not through the variables."
         )
     old, before = model.q, model.num_rows
@@ -99,7 +99,7 @@ def hold(data: Any) -> tuple[tf.Tensor | tf.Variable, outputs.Outputs]:
     Raises
     ------
     ValueError
-        When they cannot be used.
+        If they cannot be used.
     """
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError("`data` must be a pair (X, Y) of inputs [N, Q] and targets [N, D].")

@@ -93,7 +93,7 @@ class SampledNetwork(tf.Module):
     def spread(self) -> tf.Tensor:
         """Return a lower factor [N, N] of what the data leave of the prior of a column of V.
 
-        (I + L_fᵀJL_f)⁻¹ at the present V and θ, J the `network.information`. The same for all K columns where
+        (I + L_fᵀJL_f)⁻¹ at the current V and θ, J the `network.information`. The same for all K columns where
         they share a kernel, as the posterior is the same for all rotations of them; else [K, N, N].
         """
         now = Stack([])
@@ -105,20 +105,21 @@ class SampledNetwork(tf.Module):
         return tf.linalg.cholesky(_symmetric(cov))
 
     def aligned(self, stack: Stack) -> Stack:
-        """Return the stack with the nodes rotated to the present ones: a rotation changes no prediction.
+        """Return the stack with the nodes rotated to the current ones: a rotation changes no prediction.
 
         Without it the chains, which turn the nodes as they please, could not be compared. Nodes with kernels
         of their own are reflected only.
         """
         F, now = self.nodes(stack), self.nodes(Stack([]))
         if node_kernels.are_separate(self.kernel):
-            sign = tf.where(tf.reduce_sum(F * now, axis=1, keepdims=True) < 0.0, -1.0, tf.ones([], F.dtype))
+            one = tf.ones([], F.dtype)
+            sign = tf.where(tf.reduce_sum(F * now, axis=1, keepdims=True) < 0.0, -one, one)
             return stack.replaced(self.V, stack[self.V] * sign)
         return stack.replaced(self.V, tf.matmul(stack[self.V], network.rotation(F, now)))
 
 
 class SampleableNetwork:
-    """See `gpflow_ext.sampling.sampleable.Sampleable`; chains start around the present nodes.
+    """See `gpflow_ext.sampling.sampleable.Sampleable`; chains start around the current nodes.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ class SampleableNetwork:
         return self.module.log_likelihoods
 
     def recover(self, stack: Stack) -> Stack:
-        """Return the stack with the nodes rotated to the present ones."""
+        """Return the stack with the nodes rotated to the current ones."""
         return self.module.aligned(stack)
 
     def around(self, target: Target) -> Affine:

@@ -1,4 +1,4 @@
-"""What the outputs of a regression network have of their own: amplitudes of weights, and noise."""
+"""Scales of each output of a regression network: the amplitude of its weights, and its noise."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class OutputScales(NamedTuple):
 
 
 class HasOutputScales:
-    """A base of networks whose outputs may have scales of their own.
+    """Mixin of networks whose outputs may have scales of their own.
 
     Attributes
     ----------
     output_amplitude, output_noise
-        a and r [D], parameters that start at 1; ``None`` where all outputs share k_w and σ².
+        a and r [D], parameters that start at 1; ``None`` if all outputs share k_w and σ².
     """
 
     likelihood: gpflow.likelihoods.Gaussian
@@ -40,7 +40,7 @@ class HasOutputScales:
         Raises
         ------
         NotImplementedError
-            Where they are wanted of another posterior than the collapsed one.
+            If they are wanted for a posterior other than the collapsed one.
         """
         collapsed, number = posterior == "collapsed", Y.num_outputs
         if wanted and not collapsed:

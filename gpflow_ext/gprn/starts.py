@@ -1,4 +1,4 @@
-"""Where the training of a regression network begins: at the best of several starts, each climbed a little."""
+"""The starting point of a regression network: the best of several, each after some iterations of L-BFGS."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def begin(
     everything
         What is climbed: all that is trainable.
     updates
-        Of the network, differentiated in these variables.
+        Updates of the network, differentiated in these variables.
     settings
         Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations.
     """

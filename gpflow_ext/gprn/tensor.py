@@ -1,6 +1,6 @@
 """The tensor-normal posterior of the weights and matrix-normal posterior of the nodes, Li et al. (2020).
 
-Or with a covariance over the rows for each node in place of one for all, see `profiled`.
+Or with a covariance over the rows for each node instead of one for all, see `profiled`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TensorPosterior(tf.Module):
         d₁, …, d_M with a product of at least D: the grid that the outputs fill in row-major order. Weights
         of cells beyond D have mean zero and no targets.
     draws
-        Of the nodes but the first, [N, K − 1], see `network.start`.
+        Draws of all nodes but the first, [N, K − 1], see `network.start`.
     prior
         The prior at the start; the means of q(W) start at their optimum given F at the start.
     separate

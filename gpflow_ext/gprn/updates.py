@@ -1,4 +1,4 @@
-"""What training computes of a regression network, compiled once for each structure of it."""
+"""The computations of training a regression network, compiled once for each structure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
 
 
 class NetworkUpdates:
-    """What is compiled: functions of a network's variables and data without any state of their own.
+    """Functions to compile, of a network's variables and data without any state of their own.
 
     Parameters
     ----------
@@ -80,14 +80,14 @@ class NetworkUpdates:
 
 
 class Updates:
-    """The methods of `NetworkUpdates`, compiled, at the present values of a network.
+    """The methods of `NetworkUpdates`, compiled, at the current values of a network.
 
     Parameters
     ----------
     model, variables, optimizer, moved
         As for `NetworkUpdates`.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Climb:
     variables
         What moves: the first of those that the gradient is in.
     parameters
-        Those of the model.
+        The parameters of the model.
     evaluate
         The objective.
     """

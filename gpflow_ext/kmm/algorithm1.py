@@ -13,8 +13,8 @@ and the change δ = λ_new − λ_old moves all of V by the one formula that rep
 Within a block J only V[J, J] is kept up to date; the delayed changes D = diag(δ_J) then reach the whole
 of V in one matrix product, V ← V − V[:, J] (I + D V[J, J])⁻¹ D V[:, J]ᵀ: the same iterates at BLAS-3 speed.
 
-The paper's proof of monotone ascent does not hold (an element changes the variance of all others), so
-each sweep is kept only where the bound rises and else replaced by the damped parallel step.
+The paper's proof of monotone ascent does not hold (an element changes the variance of all others), so a
+sweep is kept only if the bound rises, and is otherwise replaced by the damped parallel step.
 """
 
 from __future__ import annotations

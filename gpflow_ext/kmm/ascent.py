@@ -171,7 +171,7 @@ def diagonal_elements(
     v
         Where to start.
     tolerance
-        Of the root in log v.
+        Tolerance of the root in log v.
     """
     prec = tf.nn.relu(curvature(v))
     return _root(curvature, cavity, v, prec, lambda h, _: tf.abs(h) <= tolerance)
@@ -259,7 +259,7 @@ def _floor(state: State) -> tf.Tensor:
 
 
 def _backtrack(trial: Callable[[tf.Tensor], State], state: State, first: float = 1.0) -> State:
-    """Return the trial of the first step of ``first``, half of it, … that is no fall, or the state itself."""
+    """Return the trial of the first step of ``first``, half of it, … that is no decrease, or the state."""
 
     def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         candidate = trial(step)

@@ -15,8 +15,8 @@ from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, en
 class KMM(SiteMethod):
     """Variational inference: the Gaussian q(f) that maximises E_q[log p(y | f)] − KL[q || p], or a bound.
 
-    By the safeguarded parallel fixed point of `kmm.ascent`, which never lowers the bound. The likelihood must
-    be log-concave in each latent function, so that λ ≥ 0.
+    It uses the safeguarded parallel fixed point of `kmm.ascent`, which never lowers the bound. The likelihood
+    must be log-concave in each latent function, so that λ ≥ 0.
     """
 
     name: ClassVar[str] = "kmm"
@@ -70,7 +70,7 @@ class Sweeping(NamedTuple):
 
 
 class Algorithm1(KMM):
-    """Algorithm 1 as printed, one site after the other; see `kmm.algorithm1`. For dense priors.
+    """Algorithm 1 of the paper, one site after the other; see `kmm.algorithm1`. For dense priors.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from gpflow_ext.sites.model import SiteModel
 
 
 class VGPKMM(SiteModel):
-    """Non-conjugate Gaussian process regression by Khan, Mohamed & Murphy (NIPS 2012).
+    """Variational Gaussian process by the fixed-point inference of Khan, Mohamed & Murphy (NIPS 2012).
 
     The Gaussian posterior q(f) = N(m, V) maximises the lower bound of their equation 6,
 

@@ -18,7 +18,7 @@ Solve: TypeAlias = Callable[[tf.Tensor], Pair]
 
 
 class MeanPoint(Protocol):
-    """Where the direction is wanted; all [N, L]."""
+    """Protocol of a point at which the direction is wanted; all [N, L]."""
 
     @property
     def alpha(self) -> tf.Tensor:

@@ -14,17 +14,17 @@ from gpflow_ext.training.site_recipe import SiteOptions, site_plan
 
 @dataclass(frozen=True)
 class KMMOptions(SiteOptions):
-    """Options of the recipe "kmm", beside those of every site method.
+    """Options of the recipe "kmm", in addition to those of every site method.
 
     Attributes
     ----------
     method
         ``"parallel"`` for the safeguarded parallel fixed point, ``"algorithm1"`` for the paper's sweep.
     site_updates
-        Iterations of the fixed point in an evaluation, at most.
+        Maximum number of iterations of the fixed point in an evaluation.
     stationarity
-        Largest violation of the fixed point, relative to 1 + λ, that counts as converged; 1e-5 in float64,
-        1e-3 in float32.
+        Largest violation of the fixed point, relative to 1 + λ, that counts as converged; by default 1e-5 in
+        float64, 1e-3 in float32.
     block
         Sites in a block of Algorithm 1; it does not change the iterates.
     """

@@ -3,9 +3,9 @@
     log p(yₙ | f) ≈ log p(yₙ | mₙ) + gₙ (f − mₙ) − ½ Wₙ (f − mₙ)²        nat1 = g + Wm,  prec = W
 
 Conditioned on these sites the mean moves to m' = μ + Qα', α' = (I + WQ)⁻¹ (g + W(m − μ)): Newton's map for
-the mode of log p(y | f) + log p(f), where α = g. One step of it from the mean that the sites of the mode give
-moves as the mode itself does with the prior and with the parameters of p(y | f); what is computed from the
-expansion about the new mean is therefore differentiated rightly (Rasmussen & Williams 2006, section 5.5.1).
+the mode of log p(y | f) + log p(f), where α = g. Take one step of it from the mean that the sites of the mode
+give: the result moves as the mode itself does with the prior and with the parameters of p(y | f). So what is
+computed from the expansion about it has the right derivatives (Rasmussen & Williams 2006, section 5.5.1).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Laplace(SiteMethod):
 
 
 class Taylor(Laplace):
-    """vi-Taylor (section 2.3.2): Laplace's posterior, its objective J₂ charges the residuals."""
+    """vi-Taylor (section 2.3.2): Laplace's posterior, with the objective J₂, which penalises residuals."""
 
     name: ClassVar[str] = "taylor"
 

@@ -1,4 +1,4 @@
-"""Classification by a quadratic in place of each log likelihood: Laplace, Jaakkola-Jordan, Taylor.
+"""Models that replace each log likelihood by a quadratic: Laplace, Jaakkola-Jordan, Taylor.
 
 The methods of Izmailov (2016), "Review of materials on Gaussian Processes for Machine Learning", sections
 1.3, 2.3.1 and 2.3.2, as Gaussian sites: they differ in where the quadratic comes from.
@@ -26,7 +26,7 @@ class ExpandedModel(SiteModel):
     """
 
     def log_evidence(self) -> tf.Tensor:
-        """Return what the site method approximates log p(y) by at the current sites, []; O(N³) or O(NM²)."""
+        """Return the site method's approximation of log p(y) at the current sites, []; O(N³) or O(NM²)."""
         return site_method(self.site_method).objective(self, self.prior(), self.sites)
 
 
@@ -35,12 +35,12 @@ class GPLaplace(ExpandedModel):
 
     q(f) = N(f̂, (Σ⁻¹ + W)⁻¹) at the mode f̂ of p(f | y), W = −∂² log p(y | f̂). `gpflow_ext.fit` finds the
     mode by Newton's method with a line search and learns the hyperparameters by L-BFGS on log q(y), whose
-    gradient counts that the mode moves. The likelihood must be log-concave in each latent function; its
-    second derivatives must not couple them (`StickBreaking` for several classes).
+    gradient includes the movement of the mode. The likelihood must be log-concave in each latent function;
+    its second derivatives must not couple them (use `StickBreaking` for several classes).
 
-    With ``inducing_variable`` the mode is that of p(y | f = μ + Aᵀv) p(v), at O(NM²): what the inducing
-    points do not explain of f enters predictions, not log q(y), so that learnt inducing points may overfit.
-    `GPTaylor` charges for it.
+    With ``inducing_variable`` the mode is that of p(y | f = μ + Aᵀv) p(v), at O(NM²). The variance of f that
+    the inducing points do not explain enters predictions but not log q(y), so learnt inducing points may
+    overfit. `GPTaylor` penalises it.
     """
 
     site_method = Laplace.name
@@ -50,10 +50,10 @@ class GPTaylor(ExpandedModel):
     """vi-Taylor (Izmailov 2016, section 2.3.2): the variational bound with log p(y | f) expanded about ξ = m.
 
     At its fixed point ξ = m the posterior is Laplace's, and with all data as inducing points so is J₂. With
-    fewer, J₂ charges ½ Σₙ Wₙ residualₙ for what the inducing points do not explain.
+    fewer, J₂ subtracts ½ Σₙ Wₙ residualₙ for the variance that the inducing points do not explain.
 
-    The paper's two claims about ξ do not hold: J₂ is no lower bound of log p(y), and ξ = m is not where J₂ is
-    largest. So ξ = m is kept while the hyperparameters move: the gradient is that of J₂ with ξ = m
+    The paper's two claims about ξ do not hold: J₂ is not a lower bound of log p(y), and ξ = m does not
+    maximise J₂. So ξ = m is kept while the hyperparameters move: the gradient is that of J₂ with ξ = m
     throughout.
     """
 
@@ -61,11 +61,11 @@ class GPTaylor(ExpandedModel):
 
 
 class GPJaakkola(SiteModel):
-    """vi-JJ (Izmailov 2016, section 2.3.1): the variational bound with the logistic bounded by a quadratic.
+    """vi-JJ (Izmailov 2016, section 2.3.1): the variational bound, the logistic bounded by a quadratic.
 
     log σ(z) ≥ log σ(ξ) + (z − ξ)/2 − λ(ξ)(z² − ξ²), λ(ξ) = tanh(ξ/2)/4ξ (Jaakkola & Jordan 1996): the sites
-    are nat1 = y − ½ and prec = 2λ(ξ), equations 13 and 14. The best ξ² = m² + v is substituted into the
-    likelihood's ``variational_expectations``, so any likelihood with ``bound="jaakkola"`` will do:
+    are nat1 = y − ½ and prec = 2λ(ξ), equations 13 and 14. The optimal ξ² = m² + v is substituted into the
+    likelihood's ``variational_expectations``, so any likelihood with ``bound="jaakkola"`` can be used:
     `BernoulliLogit`, `StickBreaking`, `CumulativeLogit`. `gpflow_ext.fit` alternates ξ and q, which never
     lowers the bound.
 
@@ -82,7 +82,7 @@ class GPJaakkola(SiteModel):
     def elbo(self) -> tf.Tensor:
         """Return J(μ̂, Σ̂, ξ) of the current sites at its best ξ, a scalar; O(N³) or O(NM²).
 
-        A lower bound of log p(y) wherever the hyperparameters are; with the sites held fixed it has the
+        It is a lower bound of log p(y) at any hyperparameters; with the sites held fixed it has the
         gradient of the optimised bound at a fixed point.
         """
         return variational_bound(self.prior(), self.expectation, self.sites)

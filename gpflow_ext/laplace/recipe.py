@@ -16,7 +16,7 @@ def laplace(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
 
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS, the sites at their fixed
     point in each evaluation; without any it is one safeguarded Newton step. The violation that counts as
-    converged is 1e-7 in float64: Newton's method squares it in each step, the gradient errs in proportion.
+    converged is 1e-7 in float64: each Newton step squares it, and the gradient's error is proportional to it.
     """
     return site_plan(model, run, Laplace(), options, steps=_STEPS)
 

@@ -39,20 +39,25 @@ def check_binary_labels(Y: npt.ArrayLike) -> None:
 
 
 class BinaryLikelihood(ScalarLikelihood, abc.ABC):
-    """Likelihood p(y | f) = link((2y - 1) f) of a label y in {0, 1}, for a link with link(f) + link(-f) = 1.
+    """Base of likelihoods p(y | f) = link((2y - 1) f) of a label y in {0, 1}, link(f) + link(-f) = 1.
 
     With a share ρ of flipped labels it is ρ + (1 - 2ρ) link((2y - 1) f); see `likelihoods.label_noise`.
 
-    Abstract: a subclass gives functions of the signed latent function. Shapes are those of GPflow's
-    likelihoods: F, Fmu, Fvar and Y are [..., L], summed over L independent latent functions where GPflow
-    does so.
+    Abstract: a subclass implements functions of the signed latent function (2y - 1) f. Shapes are those of
+    GPflow's likelihoods: F, Fmu, Fvar and Y are [..., L], summed over L independent latent functions where
+    GPflow does so.
 
     Parameters
     ----------
     flip
-        ρ in [0, ½).
+        ρ in [0, ½), the share of flipped labels.
     learn_flip
         Make ρ > 0 a trainable parameter with the prior Beta(2, 1/ρ).
+
+    Raises
+    ------
+    ValueError
+        For ρ out of range, or a ρ of 0 that is to be learnt.
     """
 
     flip: float | Parameter = 0.0
@@ -115,7 +120,7 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
 
         Returns
         -------
-        Probabilities strictly between 0 and 1, shape [..., 2]. Each keeps the digits of its own tail.
+        Probabilities strictly between 0 and 1, shape [..., 2], each accurate in its own tail.
         """
         Fmu, Fvar = as_tensor(Fmu), as_tensor(Fvar)
         if Fmu.shape[-1] != 1:
@@ -178,9 +183,9 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
 class BernoulliLogit(BinaryLikelihood):
     """Bernoulli likelihood with the logistic link, p(y = 1 | f) = σ(f) = 1/(1 + e⁻ᶠ).
 
-    ``variational_expectations`` is a lower bound on E[log p(y | f)] where ``bound`` names one (Khan, Mohamed
-    and Murphy 2012, section 4), and otherwise the exact value, to rounding. Predictions are exact whatever
-    the bound, by a quadrature that holds about 11 digits in float64 for any variance up to 1e6.
+    ``variational_expectations`` is a lower bound on E[log p(y | f)] if ``bound`` names one (Khan, Mohamed
+    and Murphy 2012, section 4), and otherwise the exact value, to rounding. Predictions do not use the
+    bound, but a quadrature with about 11 correct digits in float64 for any variance up to 1e6.
 
     Parameters
     ----------
@@ -190,7 +195,8 @@ class BernoulliLogit(BinaryLikelihood):
     num_pieces
         R of the piecewise bound: 3, 4, 5, 10 or 20. The larger, the tighter: 1.4e-4 at R = 20.
     flip, learn_flip
-        Share of flipped labels; see `BinaryLikelihood`. With any the expectation is exact, ``bound`` None.
+        Share of flipped labels; see `BinaryLikelihood`. If it is not 0, ``bound`` is ignored and the
+        expectation is exact.
 
     Raises
     ------
@@ -231,15 +237,20 @@ class BernoulliLogit(BinaryLikelihood):
 class BernoulliProbit(BinaryLikelihood):
     """Bernoulli likelihood with the exact probit link, p(y = 1 | f) = Φ(f).
 
-    The predictive density is in closed form, p(y) = Φ((2y - 1) m/√(1 + v)). ``variational_expectations`` is a
-    closed form of about 8 digits at any variance, see `gpflow_ext.numerics.probit`. Unlike that of GPflow's
-    ``Bernoulli`` the link is not clamped to [0.001, 0.999].
+    The predictive density has a closed form, p(y) = Φ((2y - 1) m/√(1 + v)). ``variational_expectations`` is a
+    closed form with about 8 correct digits at any variance, see `gpflow_ext.numerics.probit`. Unlike that of
+    GPflow's ``Bernoulli``, the link is not clamped to [0.001, 0.999].
 
     Parameters
     ----------
     flip, learn_flip
-        Share of flipped labels; see `BinaryLikelihood`. The expectation is then a quadrature, right to 1e-7
-        for shares from 1e-4 and variances to 1e4.
+        Share of flipped labels; see `BinaryLikelihood`. If it is not 0, the expectation is a quadrature,
+        accurate to 1e-7 for shares from 1e-4 and variances up to 1e4.
+
+    Raises
+    ------
+    ValueError
+        For a share out of range, or a share of 0 that is to be learnt.
     """
 
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:

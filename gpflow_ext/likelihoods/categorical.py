@@ -26,11 +26,11 @@ from gpflow_ext.numerics.special import as_tensor, broadcast, log_expected_sigmo
 
 
 class CategoricalLikelihood(Likelihood, abc.ABC):
-    """Likelihood p(y = k | f) of classes y in {0, …, K-1} given several independent latent functions.
+    """Base of likelihoods p(y = k | f) of classes y in {0, …, K-1}, given independent latent functions.
 
-    Abstract: a subclass gives log p(y | f) for all classes, its expectation under f, and the bound. F, Fmu
-    and Fvar are [..., latent_dim], Y is [..., 1]. ``predict_mean_and_var`` returns the mean and variance of
-    the indicators of the classes, [..., K], as that of GPflow's ``Softmax`` does.
+    Abstract: a subclass implements log p(y | f) for all classes, its expectation under f, and the bound. F,
+    Fmu and Fvar are [..., latent_dim], Y is [..., 1]. ``predict_mean_and_var`` returns the mean and variance
+    of the indicators of the classes, [..., K], as that of GPflow's ``Softmax`` does.
     """
 
     mean_of_indicators = True
@@ -112,9 +112,9 @@ class MultinomialLogit(CategoricalLikelihood):
 
     ``variational_expectations`` is the lower bound m_y - U(m, v) with an upper bound U on E[log Σⱼ exp(fⱼ)]
     (Khan, Mohamed and Murphy 2012, section 4), or with ``bound=None`` the exact value, by `expected_lse`:
-    GPflow's ``Softmax`` without Monte Carlo. Predictions are integrals that do not use the bound; their
-    probabilities, which sum to one, are right to 1e-8 for variances up to 25 and to 1e-4 up to 300 in any
-    mixture; larger ones do no harm where all are within a factor of 100 of each other.
+    GPflow's ``Softmax`` without Monte Carlo. Predictions are integrals that do not use the bound. Their
+    probabilities sum to one and are accurate to 1e-8 for variances up to 25 and to 1e-4 up to 300, however
+    different they are; larger ones do no harm if all are within a factor of 100 of each other.
 
     Parameters
     ----------
@@ -122,13 +122,14 @@ class MultinomialLogit(CategoricalLikelihood):
         K >= 2, also the number of latent functions.
     bound
         "log" (Blei and Lafferty, tighter for variances below about 2), "bouchard" (the product of sigmoids,
-        tighter above), "best" (for each datum the better of the two) or None (a quadrature, right to 1e-9 for
-        variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of the "log" bound).
+        tighter above), "best" (the better of the two for each datum) or None (a quadrature). The quadrature
+        is accurate to 1e-9 for variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of
+        the "log" bound.
     inner, num_pieces
-        Bound on the sigmoids of the product: "piecewise" with so many pieces, or "jaakkola".
+        Bound on the sigmoids of the product: "piecewise" with ``num_pieces`` pieces, or "jaakkola".
     flip
-        Share of wrong labels in [0, 1 - 1/K); see `likelihoods.label_noise`. With any the expectation is
-        exact, ``bound`` None.
+        Share of wrong labels in [0, 1 - 1/K); see `likelihoods.label_noise`. If it is not 0, ``bound`` is
+        ignored and the expectation is exact.
     learn_flip
         Make a positive share ρ a trainable parameter with the prior Beta(2, 1/ρ).
 
@@ -188,11 +189,11 @@ class StickBreaking(CategoricalLikelihood):
         p(y = k | f) = σ(fₖ) Πⱼ﹤ₖ σ(-fⱼ),  k < K-1,        p(y = K-1 | f) = Πⱼ σ(-fⱼ)
 
     (Khan, Mohamed and Murphy 2012, section 4): K - 1 independent binary problems, "class k or a later one?",
-    of which the k-th sees only the data with y >= k. The gradient for a stick that a datum does not see is
-    exactly zero. The model depends on the order of the classes. Two classes are `BernoulliLogit` with the
+    of which the k-th uses only the data with y >= k. The gradient for a problem that a datum is not part of
+    is exactly zero. The model depends on the order of the classes. Two classes are `BernoulliLogit` with the
     labels exchanged: class 0 is the success.
 
-    Predictions are exact whatever the bound, products of E[σ(±fⱼ)].
+    Predictions are products of E[σ(±fⱼ)], exact whatever the bound.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Counts with a log-Gaussian mean and an exposure per observation, and the Poisson likelihood of them."""
+"""Likelihoods of counts with a log-Gaussian mean and an exposure per observation; the Poisson likelihood."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NEWTON_STEPS = 8  # for the peak of the integrand, to full precision
 
 
 class CountLikelihood(ScalarLikelihood):
-    """Likelihood of counts with mean e · exp(f), e the exposure (time, area, population at risk).
+    """Base of likelihoods of counts with mean e · exp(f), e the exposure (time, area, population at risk).
 
     Each datum has its own exposure, the second column of Y; GPflow's ``Poisson`` has one ``binsize`` for all.
-    The mean and variance that are predicted are those of a count at exposure one; densities use the exposure
+    The predicted mean and variance are those of a count at exposure one; densities use the exposure
     given with each count. F, Fmu and Fvar are [..., 1]. Without exposures Y may have L columns, one for each
     of L latent functions.
 
@@ -34,7 +34,7 @@ class CountLikelihood(ScalarLikelihood):
     exposure
         Whether Y is [..., 2], count and exposure, rather than counts [..., L].
     fractions
-        Accept targets that are not whole, such as weighted counts; the density is then a quasi-likelihood.
+        Accept targets that are not whole numbers, such as weighted counts, by a quasi-likelihood.
     """
 
     def __init__(self, exposure: bool = False, *, fractions: bool = False) -> None:
@@ -84,8 +84,8 @@ class CountLikelihood(ScalarLikelihood):
 def at_exposures(mean: Any, variance: Any, exposure: Any) -> tuple[Any, Any]:
     """Return mean and variance of counts at exposures, from those at exposure one; arrays or tensors.
 
-    With E[λ] = m and Var[y] = v there, the count at exposure e has the mean e m and the variance
-    e m + e² (v − m): what exceeds Poisson's variance is that of the rate, times e².
+    With E[λ] = m and Var[y] = v at exposure one, the count at exposure e has the mean e m and the variance
+    e m + e² (v − m): the excess over the Poisson variance is that of the rate, times e².
     """
     expected = exposure * mean
     return expected, expected + exposure * exposure * (variance - mean)

@@ -1,4 +1,4 @@
-"""Labels of which a share is wrong, each of the other classes equally often.
+"""Label noise: a share of the labels is wrong, each of the other classes being equally likely.
 
 With the share ρ of wrong labels among K classes, p(y | f) = (1 − ρ) P + ρ/(K − 1) (1 − P), where P is the
 probability of the class y without errors. The log density has a floor at log ρ/(K − 1): no label costs more,
@@ -17,12 +17,12 @@ from gpflow.utilities import to_default_float
 def wrong_share(share: float, num_classes: int, *, learn: bool, name: str) -> float | Parameter:
     """Return ρ as a number, or as a parameter in (0, 1 − 1/K) with the prior Beta(2, 1/ρ).
 
-    The prior has its mode near the given value and weighs as much as 1/ρ labels of which one is wrong.
+    The prior has its mode at the given value and weighs as much as 1/ρ labels of which one is wrong.
 
     Raises
     ------
     ValueError
-        If ρ is out of range, or shall be learnt from zero; ``name`` is what the message calls it.
+        If ρ is out of range, or is to be learnt from zero; ``name`` is what the message calls it.
     """
     highest = 1.0 - 1.0 / num_classes
     if not 0.0 <= share < highest:

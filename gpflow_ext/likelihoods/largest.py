@@ -40,7 +40,7 @@ def log_probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
     Returns
     -------
     Tensor [...], differentiable twice. First derivatives are the integrals of the derivatives at the same
-    nodes. Cost of 80·K evaluations of Φ, and the memory of a few times as many numbers.
+    nodes. The cost is 80·K evaluations of Φ, and the memory a few times as many numbers.
     """
     own = tf.broadcast_to(own, tf.shape(mean))
     var = positive_variance(var)
@@ -79,10 +79,10 @@ def _weighted(
 
 
 def probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-    """Return p(f_y > max_{k≠y} fₖ) as `log_probability_largest` does, faster where deviations are alike.
+    """Return p(f_y > max_{k≠y} fₖ) as `log_probability_largest` does, faster if deviations are similar.
 
-    There the nodes are evenly spaced over the window where f_y can be the largest. Errors are below 1e-9 in
-    float64, absolute ones: derivatives vanish where the probability is below 1e-16. Differentiable once.
+    The nodes are then evenly spaced over the window where f_y can be the largest. Absolute errors are below
+    1e-9 in float64; derivatives vanish where the probability is below 1e-16. Differentiable once.
     """
     if mean.shape[-1] == 2:
         return tf.exp(log_probability_largest(mean, var, own))

@@ -33,11 +33,11 @@ class CumulativeLogit(ScalarLikelihood):
         log p(y = k | f) = log σ(φₖ - f) + log σ(f - φₖ₋₁) + log(1 - exp(φₖ₋₁ - φₖ)),
 
     the first term absent for the last level, the second for level 0, the third for both. This decomposition
-    is exact and nothing in it cancels, so ``variational_expectations`` is within twice the gap of the
+    is exact and free of cancellation, so ``variational_expectations`` is within twice the gap of the
     logistic bound. Two levels are `BernoulliLogit` with a threshold.
 
     The thresholds are ordered by construction: ``first`` is free and the ``widths`` [K-2] between them are
-    positive parameters. A constant mean function moves them all; learn one or the other.
+    positive parameters. A constant mean function shifts them all: learn one or the other.
 
     Shapes are those of GPflow's likelihoods: F, Fmu, Fvar and Y are [..., L], summed over L independent
     latent functions, each with its column of Y, where GPflow does so. Predictions do not use the bound.
@@ -100,7 +100,7 @@ class CumulativeLogit(ScalarLikelihood):
 
         Returns
         -------
-        Probabilities, shape [..., K]. Each keeps the digits of its own tail, about 10 in float64.
+        Probabilities, shape [..., K], each accurate in its own tail, to about 10 digits in float64.
         """
         Fmu, Fvar = as_tensor(Fmu), as_tensor(Fvar)
         if Fmu.shape[-1] != 1:

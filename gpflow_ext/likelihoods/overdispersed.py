@@ -1,4 +1,4 @@
-"""Counts that scatter more than Poisson's: a negative binomial likelihood with a log-Gaussian mean."""
+"""Overdispersed counts: a negative binomial likelihood with a log-Gaussian mean."""
 
 from __future__ import annotations
 
@@ -27,16 +27,22 @@ class NegativeBinomialLog(CountLikelihood):
 
         log p(y | f) = log Γ(y + r)/(Γ(r) y!) - y log(1 + e⁻ˣ) - r log(1 + eˣ),
 
-    log-concave in f. α towards zero is `PoissonLog`. Expectations are exact, by that of log(1 + eˣ).
+    log-concave in f. As α goes to zero it becomes `PoissonLog`. Expectations are exact, by that of
+    log(1 + eˣ).
 
     Parameters
     ----------
     dispersion
-        α above 1e-6, where it starts.
+        Initial value of α, above 1e-6.
     learn_dispersion
         Whether α is trainable.
     exposure, fractions
         See `CountLikelihood`.
+
+    Raises
+    ------
+    ValueError
+        For a dispersion of 1e-6 or less.
     """
 
     def __init__(

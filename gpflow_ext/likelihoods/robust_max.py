@@ -1,4 +1,4 @@
-"""Robust-max likelihood of classes: the largest latent function names the class, up to labelling errors."""
+"""Robust-max likelihood of classes: the largest latent function gives the class, up to labelling errors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class RobustMax(CategoricalLikelihood):
         E[log p(y | f)] = P log(1 − ε) + (1 − P) log(ε/(K − 1))
 
     (Hensman et al. 2015, section 4.4, whose formula misprints the first logarithm). With ε = 0 the second is
-    −∞, for expectation propagation and predictions only; the likelihood is then the product of the
+    −∞: use that for expectation propagation and predictions only. The likelihood is then the product of the
     comparisons Θ(f_y − fₖ). ``kernel + gpflow.kernels.White(σ²)`` makes it soft, a multinomial probit.
 
-    Where standard deviations are within a factor of 100 of each other, probabilities are right to 1e-9 in
-    float64, also their logarithms where P underflows; to 1e-5 within a factor of 1e4. Rows sum to one.
-    GPflow's ``MultiClass`` with its 20 Gauss-Hermite nodes is wrong by up to 0.1 where variances differ.
+    If standard deviations are within a factor of 100 of each other, probabilities are accurate to 1e-9 in
+    float64, and so are their logarithms where P underflows; to 1e-5 within a factor of 1e4. Rows sum to one.
+    GPflow's ``MultiClass`` with its 20 Gauss-Hermite nodes is off by up to 0.1 where variances differ.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class RobustMax(CategoricalLikelihood):
     epsilon
         ε in [0, 1 − 1/K), the share of wrong labels.
     learn_epsilon
-        Make ε > 0 a trainable parameter. Its prior Beta(2, 1/ε) has the mode at the given value and weighs
+        Make ε > 0 a trainable parameter. Its prior Beta(2, 1/ε) has its mode at the given value and weighs
         as much as 1/ε labels of which one is wrong.
 
     Raises
@@ -62,7 +62,7 @@ class RobustMax(CategoricalLikelihood):
     def factors(self, Y: TensorType) -> Comparisons | None:
         """Return the factors that expectation propagation approximates one by one, or ``None`` for ε > 0.
 
-        With ε > 0 the likelihood is no product; p(y | f) is then one factor of all latent functions.
+        With ε > 0 the likelihood does not factorise; p(y | f) is then one factor of all latent functions.
         """
         return None if is_noisy(self.epsilon) else Comparisons(self._indicators(Y))
 
@@ -126,8 +126,8 @@ class RobustMax(CategoricalLikelihood):
 class Comparisons(NamedTuple):
     """The factors Θ(f_y − fₖ) of robust-max without labelling errors, for expectation propagation.
 
-    Each has sites on f_y and on fₖ of its own; their covariance is dropped (Villacampa-Calvo &
-    Hernández-Lobato 2017). The place of k = y holds the constant one, whose site stays zero.
+    Each has its own sites on f_y and on fₖ, whose covariance is dropped (Villacampa-Calvo &
+    Hernández-Lobato 2017). The entry k = y is the constant one, whose site stays zero.
     """
 
     own: tf.Tensor  # whether k = y, booleans [N, K]

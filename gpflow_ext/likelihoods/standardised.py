@@ -1,4 +1,4 @@
-"""Targets in units of their own: a likelihood of what they are after a shift and a scale."""
+"""Standardised targets: a likelihood of targets in any units, by a shift and a scale."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpflow.likelihoods import Likelihood
 
 
 class Standardised(Likelihood):
-    """Likelihood of y = shift + scale · z, where z has one such as ``Gaussian`` or ``StudentT``.
+    """Likelihood of y = shift + scale · z, where z has a likelihood such as ``Gaussian`` or ``StudentT``.
 
-    The latent functions and the noise are in units of z, of size one; data, predictions and densities are in
-    those of y. So a model of targets in any units starts from the same hyperparameters, and GPflow's lower
-    bound of noise, 1e-6, is relative to the targets.
+    The latent functions and the noise are in the units of z, which is of order one; data, predictions and
+    densities are in those of y. So a model of targets in any units starts from the same hyperparameters, and
+    GPflow's lower bound of 1e-6 on the noise variance is relative to the variance of the targets.
 
     Parameters
     ----------
     likelihood
-        Of z, real numbers [..., P].
+        The likelihood of z, real numbers [..., P].
     shift, scale
-        [P] each, the scale positive. They are not trained.
+        In the units of y, [P] each, the scale positive. They are not trained.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Weights of data: a likelihood to the power of a weight, one for each datum."""
+"""Weighted data: a likelihood raised to the power of a weight for each datum."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Weighted(Likelihood):
     A datum of weight w counts as w copies of it, exactly so in variational inference and Laplace's method:
     log densities and their expectations are multiplied by w. Under Gaussian noise of variance σ² the
     posterior given the hyperparameters is that of noise σ²/w. Predictions are those of the likelihood
-    itself; targets may then come without the column of weights, which are one. Expectation propagation,
-    whose sites are one to a copy, refuses it.
+    itself; targets may then lack the column of weights, which are taken as one. Expectation propagation
+    would need a site for each copy, and refuses it.
 
     Parameters
     ----------
     likelihood
-        That of one datum.
+        The likelihood of one datum of weight one.
     num_targets
-        Columns of Y beside the weights.
+        Number of columns of Y other than the weights.
     """
 
     def __init__(self, likelihood: Likelihood, num_targets: int = 1) -> None:
@@ -72,7 +72,7 @@ class Weighted(Likelihood):
             own(values[..., :-1])
 
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor | None:
-        """Return those of the likelihood, ``None`` where it has none."""
+        """Return the class probabilities of the likelihood, ``None`` if it has none."""
         own = getattr(self.likelihood, "class_probabilities", None)
         return None if own is None else own(X, Fmu, Fvar)
 

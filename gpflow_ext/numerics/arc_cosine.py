@@ -1,4 +1,4 @@
-"""The kernel of infinitely wide networks, without angles between a row and itself that rounding makes NaN."""
+"""The arc-cosine kernel of infinitely wide networks, safe against NaN angles from rounding."""
 
 from __future__ import annotations
 

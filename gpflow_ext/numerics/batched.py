@@ -1,7 +1,7 @@
 """Inputs with leading batch axes [batch..., N, D], as GPflow's predictions take them.
 
-What follows from the covariances with the data is computed for all R = ∏ batch · N rows at once: no axis of
-the batch can be taken for another. Only covariances between inputs are those within a member of the batch.
+What follows from the covariances with the data is computed for all R = ∏ batch · N rows at once, so no axis
+of the batch can be mistaken for another. Covariances between inputs are computed within each batch member.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def numbers(values: Any, dtype: tf.DType | None = None) -> tf.Tensor:
 
 
 class TakesNumbers:
-    """The first base of posteriors: new inputs may be whole numbers, or of another precision."""
+    """Mixin of posteriors, to be the first base: new inputs may be integers, or of another precision."""
 
     kernel: gpflow.kernels.Kernel
 

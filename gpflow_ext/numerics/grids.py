@@ -5,7 +5,7 @@ With k(x, x') = s ∏_d k_d(x_d, x_d') and grids Z = Z₁ × … × Z_D, X = X�
 
     K_uu = s ⊗_d (K_d + jitter·I) = LLᵀ,  L = √s ⊗_d L_d,  A = L⁻¹K_uf = √s ⊗_d A_d,  A_d = L_d⁻¹k_d(Z_d, X_d)
 
-so that Aᵀv takes O(N ∑_d M_d) operations in place of O(NM), and nothing larger than N is ever stored.
+so that Aᵀv takes O(N ∑_d M_d) operations instead of O(NM), and nothing larger than N is ever stored.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Kronecker(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What makes a model's matrices Kronecker products."""
+    """The axes of grids, by which a model's matrices are Kronecker products."""
 
     inducing_axes: tuple[Array, ...]  # Z_d, [M_d]
     axes: tuple[Array, ...]  # X_d, [N_d]
@@ -149,7 +149,7 @@ class Structure(NamedTuple):
         return None if axes is None else Structure(self.inducing_axes, axes)
 
     def gram(self, kernel: Kernel, stack: Stack) -> tf.Tensor:
-        """Return K_uu as a matrix, for inputs that are no grid, [C or 1, M, M]. O(CM²)."""
+        """Return K_uu as a matrix, for inputs that are not a grid, [C or 1, M, M]. O(CM²)."""
         grams = [_jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
         full = functools.reduce(_product, grams)
         return _scale(kernel, stack)[:, None, None] * full

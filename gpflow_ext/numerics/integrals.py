@@ -1,4 +1,4 @@
-"""Log expectations of log-concave functions under a Gaussian, by nodes graded towards where they bend."""
+"""Log expectations of log-concave functions under a Gaussian, with nodes concentrated where they bend."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def log_expectation(log_f: Elementwise, mean: tf.Tensor, var: tf.Tensor, window:
     mean, var
         Tensors of one shape [...], var > 0.
     window
-        Outside of it the integrand has fallen below rounding.
+        Outside the window the integrand has fallen below rounding.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Small pieces of linear algebra shared by every floor above."""
+"""Small pieces of linear algebra shared by all packages."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def finite(parts: tuple[tf.Tensor, ...], owner: Any) -> tuple[tf.Tensor, ...]:
-    """Return what the posterior of ``owner`` was computed to be, where it is finite; compiled, unchecked.
+    """Return the computed parts of the posterior of ``owner`` if they are finite; not checked in graphs.
 
     Raises
     ------
     tf.errors.InvalidArgumentError
-        As by GPflow's posteriors, in place of predictions that are NaN.
+        As by GPflow's posteriors, instead of NaN predictions.
     """
     if tf.executing_eagerly():
         for part in parts:

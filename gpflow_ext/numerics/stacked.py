@@ -53,7 +53,7 @@ class Stack:
 
 
 class Frozen(gpflow.Parameter):
-    """What is left of a parameter that was frozen: it has no variable, and other values can take its place.
+    """A frozen parameter: it has no variable, and other values can be substituted for it.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Frozen(gpflow.Parameter):
 def substituted(values: Iterable[tuple[gpflow.Parameter, tf.Tensor]]) -> Iterator[None]:
     """Let parameters have other constrained values while a graph is traced; no variable is assigned.
 
-    Not for several threads that trace the same model.
+    Not safe if several threads trace the same model.
     """
     pairs = list(values)
     own = [parameter._pretransformed_input for parameter, _ in pairs]
@@ -235,7 +235,7 @@ def per_datum(
     X
         Inputs [N, D], the same for all.
     mean, var
-        Of f, each [C, N, P].
+        Moments of f, each [C, N, P].
     targets
         [N, Q], the same for all.
     """

@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 
 
 class Checkpoints:
-    """Checkpoints of a model and of all else that a run needs to go on as if it had never stopped.
+    """Checkpoints of a model and of everything else that a run needs to resume as if it had never stopped.
 
     The folder holds what ``tf.train.CheckpointManager`` writes, ``ckpt-<step>.*``, and a ``manifest.json``
     that describes the model, the data and the run; `gpflow_ext.load_checkpoint` rebuilds the model from
@@ -40,13 +40,13 @@ class Checkpoints:
     model
         Any GPflow model.
     max_to_keep
-        Older checkpoints are removed.
+        Number of checkpoints to keep; older ones are removed.
     training
         Settings that a resumed run must share, as plain values: optimiser, minibatch size, seed.
     data
         The training arrays, when the model does not hold them; their hash goes into the manifest.
     **trackables
-        What else to save by name: ``optimizer=``, ``iterator=``, a ``tf.Variable``.
+        Further objects to save, by name: ``optimizer=``, ``iterator=``, a ``tf.Variable``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Writing that survives a loss of power, and says in a sentence why it failed and what is left."""
+"""Durable writing: it survives a loss of power, and an error says why it failed and what is left."""
 
 from __future__ import annotations
 

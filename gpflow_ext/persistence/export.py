@@ -53,57 +53,58 @@ def export(
 ) -> Path:
     """Export a model to ``path/<version>/`` and return that folder.
 
-    The version is one above the highest there; none is ever overwritten. All is written into a partial folder
-    beside the versions and renamed at the end, so a version is whole or absent whenever the process is
-    killed, and the next export removes what is left. Several exports to one path wait for each other.
+    The version is one above the highest there; none is ever overwritten. Everything is written into a
+    temporary folder beside the versions and renamed at the end, so a version is whole or absent whenever the
+    process is killed; the next export removes leftovers. Several exports to one path wait for each other.
 
     Signatures (inputs [None, D] in the units of the data): ``serving_default`` gives ``mean`` and
     ``variance`` of y, ``is_finite``, and for a classifier ``probabilities``, ``class`` and, with labels,
-    ``label``; ``predict_f`` the moments of f; ``predict_log_density`` takes ``inputs`` and ``targets``
-    [None, P]; ``predict_outputs``, where the posterior can, the ``outputs`` [None] asked for;
-    ``predict_counts`` an ``exposure`` [None, 1], other means of such counts being rates; ``sample``, with
-    ``num_samples``, a ``seed`` [1] and gives ``samples`` [None, S, P]; where ``data`` was a table,
-    ``predict_raw`` and ``predict_raw_counts`` take its columns as they are, one tensor [None] each.
+    ``label``. ``predict_f`` gives the moments of f. ``predict_log_density`` takes ``inputs`` and ``targets``
+    [None, P]. ``predict_outputs``, if the posterior supports it, takes the ``outputs`` [None] to predict.
+    ``predict_counts`` takes an ``exposure`` [None, 1]; without one, means of such counts are rates.
+    ``sample``, with ``num_samples``, takes a ``seed`` [1] and gives ``samples`` [None, S, P]. If ``data`` was
+    a table, ``predict_raw`` and ``predict_raw_counts`` take its columns as they are, one tensor [None] each.
 
     Parameters
     ----------
     model
-        Any trained GPflow model, or a fitted estimator, which knows its scaling, labels and inputs' names.
+        Any trained GPflow model, or a fitted estimator, which knows its scaling, labels and input names.
     path
         The folder of this model; its last part is the default name.
     profile
-        "exact" is the graph that the model itself runs, factorisations and all. "cached" gives the same
-        numbers sooner: what does not depend on the inputs is computed once, now. "portable" adds
-        ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tried in ONNX
+        "exact" is the graph that the model itself runs, including all factorisations. "cached" gives the same
+        numbers faster: what does not depend on the inputs is computed once, at export. "portable" adds
+        ``model.onnx``, the ``serving_default`` of the cached graph in the operators of ONNX, tested in ONNX
         Runtime and refused if it differs by more than 1e-7; it needs the extra ``onnx``. "stablehlo" adds
-        ``model.stablehlo`` and ``weights.npz``, the same for runtimes of XLA, without names of classes, tried
-        in JAX (1e-9), and of a Gaussian posterior joint draws of f; it needs the extra ``stablehlo``.
+        ``model.stablehlo`` and ``weights.npz``, the same for XLA runtimes, without names of classes, tested
+        in JAX (1e-9), and for a Gaussian posterior joint draws of f; it needs the extra ``stablehlo``.
     example
         Inputs in the units of the data, shape [n, D], stored with the expected outputs. By default a few
-        synthetic rows are drawn around the mean: no training row is stored unless it is given here.
+        synthetic rows are drawn around the mean: the example holds no training row unless it is given here.
+        The graph of a dense model holds its training inputs; ``holds_training_inputs`` in the manifest says.
     scaler
         How the training inputs were standardised: an object with ``mean`` [D] and ``scale`` [D], or that
         pair. By default the scaler of ``data``, or none.
     labels
         Names of the classes in order; by default those of ``data``.
     data
-        What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs goes
-        into the manifest and the graph, except for tables of more than 256 columns that are numbers alone.
+        What the model was trained on, as ``datasets.load`` returns it. How its columns became inputs is
+        stored in the manifest and the graph, except for purely numeric tables of more than 256 columns.
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
-        On its card.
+        Name of the model on its card.
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
-        model is of who holds it. It needs the extra ``sign``.
+        model comes from the holder of the key. It needs the extra ``sign``.
     num_samples
-        S of the signature ``sample``; none by default.
+        S, the number of functions of the signature ``sample``; by default there is no such signature.
 
     Raises
     ------
     ValueError
-        If the inputs' width, the scaler or the labels do not fit the model, its predictions are not finite,
-        or it cannot have the profile.
+        If the number of inputs, the scaler or the labels do not fit the model, its predictions are not
+        finite, or the profile does not support it.
     ImportError
         For a profile or a key without the extra that it needs.
     """

@@ -22,15 +22,15 @@ Array = np.ndarray[Any, Any]
 def load_exported(path: str | os.PathLike[str], *, verify: bool = True, key: bytes | None = None) -> Exported:
     """Load an exported model: the newest version at ``path``, or one version ``path/<version>``.
 
-    It is read once, into a folder that only this user can enter, verified and loaded from there: what runs is
+    It is copied once into a private folder of this user, verified and loaded from there, so what runs is
     what was verified.
 
     Parameters
     ----------
     path
-        The model.
+        The folder of the model, or of one version.
     verify
-        Whether to verify it; `False` runs whatever lies there.
+        Whether to verify it; `False` runs whatever is in the folder.
     key
         A public Ed25519 key by whose private half the model must be signed; see ``verify``.
 
@@ -77,15 +77,14 @@ class Exported:
     def predict(self, X: Any, exposure: Any = None) -> dict[str, Array]:
         """Predict y at inputs [N, D].
 
-        A model of counts that was trained with exposures gives those at the ``exposure`` [N], and without it
-        rates, the counts at exposure one.
+        A model of counts that was trained with exposures gives counts at the ``exposure`` [N], and without
+        it the rates, which are the counts at exposure one.
 
         Returns
         -------
         ``mean`` and ``variance`` of y [N, P] and ``is_finite`` [N]; for a classifier also ``probabilities``
-        [N, K], ``class`` [N] and, where the labels are known, ``label`` [N]. A row whose inputs are not
-        finite has NaN,
-        class -1 and an empty label.
+        [N, K], ``class`` [N] and, if the labels are known, ``label`` [N]. A row whose inputs are not
+        finite has NaN, class -1 and an empty label.
         """
         inputs = self._cast("X", X, self.manifest["data"]["D"])
         if exposure is None:
@@ -98,8 +97,8 @@ class Exported:
         Parameters
         ----------
         rows
-            A data frame, a mapping from column to cells, or a sequence of mappings from column to cell; what
-            cells may hold is told by `Treatment.inputs`. Further columns are ignored.
+            A data frame, a mapping from column to cells, or a sequence of mappings from column to cell; see
+            `Treatment.inputs` for what cells may hold. Other columns are ignored.
         exposure
             [N], as of ``predict``.
 
@@ -110,8 +109,8 @@ class Exported:
         Raises
         ------
         ValueError
-            If the model was exported without its table, columns are not there, or cells are no numbers where
-            numbers are needed (`TableError`).
+            If the model was exported without its table, columns are missing, or cells that must be numbers
+            are not (`TableError`).
         """
         if self.treatment is None:
             raise ValueError(
@@ -136,7 +135,7 @@ class Exported:
         Raises
         ------
         ValueError
-            If the model predicts all outputs only, or an output is not one of its.
+            If the model can only predict all outputs, or it has no such output.
         """
         signature = self.manifest["signatures"].get("predict_outputs")
         if signature is None:
@@ -151,7 +150,7 @@ class Exported:
     def sample(self, X: Any, seed: int) -> Array:
         """Return functions drawn from the posterior at inputs [N, D], [S, N, P].
 
-        One seed is one set of functions, whatever the inputs; S was chosen at the export.
+        The same seed gives the same functions, whatever the inputs; S was chosen at the export.
 
         Raises
         ------

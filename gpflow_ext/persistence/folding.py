@@ -1,4 +1,4 @@
-"""Take out of a traced function what does not depend on its arguments: computed once, at export."""
+"""Constant folding: compute what does not depend on the arguments of a traced function once, at export."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Store:
 
 
 def fold(function: Any, store: Store) -> Callable[..., dict[str, tf.Tensor]] | None:
-    """Return what does the same as a concrete function, cut where its arguments come in.
+    """Return a function equivalent to a concrete function, with all that its arguments do not affect folded.
 
     The tensors that cross the cut are evaluated now, by the operations of the function itself, so the results
     stay the same. Factorisations of what is known, parameters behind a bijector, the nodes of quadratures:

@@ -1,4 +1,4 @@
-"""What the record of a model may name: the classes and functions of which GPflow models are made."""
+"""The classes and functions that the record of a model may name: those of which GPflow models are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is, as plain JSON: the record that a checkpoint or an exported model is checked against."""
+"""The description of a model as plain JSON, which a checkpoint or an exported model is checked against."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def to_onnx(function: Any) -> bytes:
     onnx, tf2onnx, _ = libraries()
     with _quiet(), _refusing("it cannot be converted"):
         model = _convert(function, onnx, tf2onnx)
-    for node in _nodes(model.graph):  # the converter drops the domain inside of branches
+    for node in _nodes(model.graph):  # the converter drops the domain inside branches
         if node.op_type in _FUNCTIONS:
             node.domain = _DOMAIN
     unknown = {n.op_type for n in _nodes(model.graph) if not n.domain and not onnx.defs.has(n.op_type)}

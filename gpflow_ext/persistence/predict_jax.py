@@ -1,4 +1,4 @@
-"""Predict by a model exported with ``profile="stablehlo"`` where there is JAX alone, on its default device.
+"""Predict by a model exported with ``profile="stablehlo"`` with JAX alone, on its default device.
 
     python predict_jax.py MODEL/1 rows.csv          # a line of CSV to each row, in the units of the data
     python predict_jax.py MODEL/1 rows.csv 10       # ten joint draws of f at the rows

@@ -67,7 +67,7 @@ def raw_signature(
     predict
         The concrete function of inputs [N, D], and of what is ``further``.
     dtype
-        Of the inputs.
+        The dtype of the inputs.
     further
         Specifications of tensors that are passed on as they are.
     """
@@ -169,11 +169,11 @@ def _values(column: Column, bare: tf.Tensor, gaps: tf.Tensor) -> tf.Tensor:
 
 
 def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
-    """Return the days since the origin of the column, NaN where a cell is no date."""
+    """Return the days since the origin of the column, NaN where a cell is not a date."""
     pattern = dates.PATTERNS[column.date_order]
     fits = tf.strings.regex_full_match(bare, pattern)
     stand_in = dates.written(datetime.date(2000, 1, 1), column.date_order)
-    safe = tf.where(fits, bare, stand_in)  # a text that is no number would end the call
+    safe = tf.where(fits, bare, stand_in)  # a text that is not a number would end the call
 
     def part(group: int, kind: tf.DType) -> tf.Tensor:  # 0 before it, for what may be absent
         return tf.strings.to_number(tf.strings.regex_replace(safe, pattern, rf"0\{group}"), kind)

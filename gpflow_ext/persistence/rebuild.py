@@ -1,4 +1,4 @@
-"""A model from the record beside its checkpoints, without the program that made it.
+"""Rebuild a model from the record beside its checkpoints, without the program that made it.
 
 Nothing is imported because a file names it, and no function is called: objects are made empty and given their
 attributes; only parameters, bijectors and distributions go through their constructors.

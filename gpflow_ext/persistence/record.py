@@ -32,13 +32,13 @@ _KINDS = "biufcUS"  # of the arrays that an .npz holds without pickle
 
 
 class Unwritable(ValueError):
-    """A model holds something that cannot be written down."""
+    """Error of a model that holds something which cannot be recorded."""
 
 
 def write_record(folder: Path, model: tf.Module) -> dict[str, str]:
     """Write the record of a model and its arrays into a folder; return the SHA-256 hashes of both files.
 
-    The record of a model that cannot be written down says why.
+    If a model cannot be recorded, its record says why.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ _BY_ROW = ("inputs", "targets", "exposure")  # arguments with a row for each row
 
 
 def in_blocks(function: Any) -> Callable[..., dict[str, tf.Tensor]]:
-    """Return what does the same as a concrete function, with memory for one block of rows at a time.
+    """Return a function equivalent to a concrete function, with memory for one block of rows at a time.
 
     A call of one block is the call of the function.
 

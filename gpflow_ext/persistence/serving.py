@@ -64,16 +64,16 @@ def build(
     model
         Any GPflow model.
     mean, scale
-        What standardises raw inputs: ``(x - mean) / scale``, shape [D].
+        Standardisation of raw inputs, ``(x - mean) / scale``, shape [D] each.
     labels
         Names of the classes in order, or ``None``.
     profile
         "exact" keeps the graph that the model itself runs; the others compute once what does not depend on
         the inputs.
     treatment
-        How raw columns become inputs: there is a signature that takes them, then.
+        How raw columns become inputs; if it is given there is a signature that takes them.
     num_samples
-        Functions that the signature ``sample`` draws; without any there is none.
+        Number of functions that the signature ``sample`` draws; with 0 there is no such signature.
     """
     if mean.dtype == np.float32:
         make_exact()

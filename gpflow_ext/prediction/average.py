@@ -1,4 +1,4 @@
-"""Several trained models as one, whose predictive density is a weighted mean of theirs."""
+"""Averages of trained models, whose predictive density is a weighted mean of theirs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import gpflow
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from check_shapes import inherit_check_shapes
-from gpflow.base import InputData, MeanAndVariance, Parameter, RegressionData
+from gpflow.base import Parameter
 from gpflow.models import GPModel
 
 from gpflow_ext.prediction import densities
+from gpflow_ext.prediction.composed import ComposedModel
 
 _STEPS = 1000  # of expectation maximisation
 _SETTLED = 1e-9  # change of a weight
 
 
-class ModelAverage(GPModel):
+class ModelAverage(ComposedModel):
     """The mixture p(y | x) = Σ_k w_k p_k(y | x) of the predictions of K trained models.
 
-    Its kernel, likelihood and mean function are those of the first model, with whose targets all must have
-    been trained. Moments of f are those of the mixture too. It is not trained itself.
+    Its kernel, likelihood and mean function are those of the first model. All models must have been trained
+    on targets of the same form. Moments of f are those of the mixture too. It is not trained itself.
 
     Parameters
     ----------
@@ -55,35 +55,6 @@ class ModelAverage(GPModel):
         """Return what is predicted at X [N, D]."""
         each = [densities.predictions(member, X) for member in self.members]
         return densities.WeightedPredictions(each, tf.convert_to_tensor(self.weights))
-
-    def maximum_log_likelihood_objective(self, *args: Any, **kwargs: Any) -> tf.Tensor:
-        """Raise: the models are trained each by itself."""
-        raise NotImplementedError("an average of models is not trained: train its members, then average them")
-
-    @inherit_check_shapes
-    def predict_f(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Return mean and variance of the mixture of f at Xnew [N, D], each [N, L]."""
-        densities.refuse_covariances(full_cov, full_output_cov)
-        return self.predictions(Xnew).f()
-
-    @inherit_check_shapes
-    def predict_y(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Return mean and variance of y at Xnew [N, D], each [N, P]."""
-        densities.refuse_covariances(full_cov, full_output_cov)
-        return self.predictions(Xnew).mean_and_var()
-
-    @inherit_check_shapes
-    def predict_log_density(
-        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tf.Tensor:
-        """Return log p(yₙ | xₙ) for X [N, D] and Y [N, P], [N]."""
-        densities.refuse_covariances(full_cov, full_output_cov)
-        X, Y = data
-        return self.predictions(X).log_density(tf.convert_to_tensor(Y))
 
 
 def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:

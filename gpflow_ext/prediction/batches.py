@@ -15,7 +15,7 @@ from gpflow_ext.prediction.classes import class_probabilities
 
 
 class Predicting(tf.Module):
-    """What is compiled: predictions as functions of a model's variables and data, and of new rows.
+    """Functions to compile: predictions as functions of a model's variables and data, and of new rows.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Predicting(tf.Module):
     def scored(self, X: tf.Tensor, Y: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return log densities [B] and "probabilities" [B, K] or else "mean" [B, P], for X [B, D], Y [B, P].
 
-        The densities of rows whose target is no class are those of the first class.
+        The densities of rows whose target is not a class are those of the first class.
         """
         predictions = densities.predictions(self._model, X)
         probabilities = predictions.probabilities()
@@ -81,9 +81,9 @@ class Predicted:
     model
         As for `Predicting`.
     jit_compile
-        XLA, with static shapes.
+        Compile with XLA, with static shapes.
     lasting
-        Whether so much will be predicted that a graph is of use in any case.
+        Whether enough will be predicted that a graph is worth tracing in any case.
     """
 
     def __init__(self, model: Any, jit_compile: bool = False, lasting: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Class probabilities: which likelihoods are classifiers, and what they say of each class."""
+"""Class probabilities of the likelihoods that are classifiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model predicts of y where it knows f: from one Gaussian, or from the mixture over draws."""
+"""Predictions of y from those of f: from one Gaussian, or from the mixture over draws."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Predictions(Protocol):
 
 
 class GaussianPredictions:
-    """Of f ~ N(mean, var), each [N, P]."""
+    """Predictions from f ~ N(mean, var), each [N, P]."""
 
     def __init__(
         self, likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor
@@ -64,10 +64,10 @@ class GaussianPredictions:
 
 
 class MixturePredictions:
-    """Of the mixture (1/S) Σ_s p(y | f), f ~ N(mean_s, var_s), each [S, N, P].
+    """Predictions of the mixture (1/S) Σ_s p(y | f), f ~ N(mean_s, var_s), each [S, N, P].
 
     Densities and probabilities are averaged, never means and variances of f (Hensman et al. 2015, section 3).
-    ``stack`` holds the likelihood's own parameters where these were drawn too.
+    ``stack`` holds the likelihood's own parameters if these were drawn too.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class MixturePredictions:
 
 
 class WeightedPredictions:
-    """Of the mixture Σ_k w_k p_k(y | x) of what K models predict; the weights [K] sum to one."""
+    """Predictions of the mixture Σ_k w_k p_k(y | x) of those of K models; the weights [K] sum to one."""
 
     def __init__(self, each: Sequence[Predictions], weights: tf.Tensor) -> None:
         self._each, self._weights = each, weights
@@ -157,7 +157,7 @@ class WeightedPredictions:
 
 
 class RescaledPredictions:
-    """Of shift + scale · z, [P] each, where other predictions are of z."""
+    """Predictions of shift + scale · z, [P] each, from those of z."""
 
     def __init__(self, of_z: Predictions, shift: tf.Tensor, scale: tf.Tensor) -> None:
         self._of_z, self._shift, self._scale = of_z, shift, scale
@@ -181,12 +181,6 @@ class RescaledPredictions:
 
     def _moments(self, mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
         return self._shift + self._scale * mean, tf.square(self._scale) * var
-
-
-def refuse_covariances(full_cov: bool, full_output_cov: bool) -> None:
-    """Raise a ``NotImplementedError`` for either, of a model whose predictions are marginal."""
-    if full_cov or full_output_cov:
-        raise NotImplementedError("predictions are marginal here: ask the model inside for covariances")
 
 
 def _joined(parts: list[Any], axis: int) -> Any:

@@ -30,7 +30,7 @@ def sample_functions(
     ----------
     model
         A model of this package, or GPflow's ``GPR``, ``SGPR``, ``VGP``, ``SVGP``, ``GPMC`` or ``SGPMC``, the
-        last two at their present values.
+        last two at their current values.
     num_samples, seed, num_features, groups, dtype
         See `gpflow_ext.functions.draws.SamplesFunctions.sample_functions`.
 
@@ -41,7 +41,9 @@ def sample_functions(
     Raises
     ------
     NotImplementedError
-        For other models, kernels without random features, and inducing variables other than points.
+        For other models, kernels without random features, and inducing variables other than inducing points.
+    ValueError
+        For numbers below one, an odd ``num_features``, or a ``num_samples`` not divisible by ``groups``.
     """
     posterior = None if type(model) in _GIVEN or not hasattr(model, "posterior") else model.posterior()
     return FunctionDraws(given_of(model, posterior), num_samples, seed, num_features, groups, dtype)

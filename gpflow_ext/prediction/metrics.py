@@ -1,4 +1,4 @@
-"""How good predictions are: error, log density, calibration. Pure NumPy, except for ``evaluate``."""
+"""Metrics of predictions: error, log density, calibration. Pure NumPy, except for ``evaluate``."""
 
 from __future__ import annotations
 
@@ -84,6 +84,11 @@ def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int
         As in ``error_rate``.
     bins
         Number of bins of [0, 1].
+
+    Raises
+    ------
+    ValueError
+        As ``error_rate``, and for fewer than one bin.
     """
     if bins < 1:
         raise ValueError(f"bins={bins!r} must be at least 1.")
@@ -108,8 +113,8 @@ def rmse(prediction: ArrayLike, y: ArrayLike) -> float:
 def nmae(prediction: ArrayLike, y: ArrayLike) -> float:
     """Return the normalised mean absolute error, ``sum |prediction - y| / sum |y|``, over all entries.
 
-    Other texts divide by the standard deviation of the targets: the two are not comparable. Parameters and
-    errors are those of ``rmse``; targets that are all 0 are an error too.
+    Some authors divide by the standard deviation of the targets instead; the two are not comparable.
+    Parameters and errors are those of ``rmse``; targets that are all 0 are an error too.
     """
     total = np.abs(np.asarray(y, np.float64)).sum()
     residual = _residual(prediction, y)
@@ -161,20 +166,29 @@ def intervals(
     seed: int = 0,
     batch_size: int = 1000,
 ) -> dict[str, tuple[float, float]]:
-    """Return how far the metrics of ``evaluate`` may be off because the test rows are few.
+    """Return confidence intervals of the metrics of ``evaluate``, since test rows are few.
 
-    The interval of "error" is the exact one of a binomial share (Clopper & Pearson 1934), the others are
-    percentiles of the bootstrap over test rows. There is none of "ece", which resampling biases upwards. They
-    say nothing about another training set.
+    The interval of "error" is the exact one of a binomial proportion (Clopper & Pearson 1934), the others are
+    percentiles of the bootstrap over test rows. There is none for "ece", which resampling biases upwards.
+    They do not cover the variation between training sets.
 
     Parameters
     ----------
     model, data, batch_size
         As in ``evaluate``.
     level
-        The chance with which an interval covers.
+        The coverage of an interval, between 0 and 1.
     resamples, seed
-        Of the bootstrap.
+        Number of resamples and seed of the bootstrap.
+
+    Returns
+    -------
+    The lower and the upper end of each interval, by the name of the metric.
+
+    Raises
+    ------
+    ValueError
+        As ``evaluate``, and for a level that is not between 0 and 1.
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} must lie between 0 and 1.")

@@ -1,4 +1,4 @@
-"""Pictures: pure functions of axes and arrays. matplotlib is the caller's."""
+"""Plots: pure functions of axes and arrays. The caller imports matplotlib."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 def convergence(ax: Any, objectives: Mapping[str, Array]) -> None:
-    """Draw how far each method is below the best objective of them all, after each of its steps.
+    """Draw by how much each method falls short of the best objective of all, after each of its steps.
 
     Parameters
     ----------

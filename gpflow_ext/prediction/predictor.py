@@ -1,4 +1,4 @@
-"""Classes of many inputs at once: batches through a cached posterior, probabilities, names, the best few."""
+"""Predict classes of many inputs, in batches by a cached posterior: probabilities, names, the top k."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class ClassPredictor:
-    """Predicts classes with a trained model as it is now; the cache does not follow further training.
+    """Predicts classes with a trained model, from a cached posterior that does not follow further training.
 
     Parameters
     ----------
@@ -26,14 +26,14 @@ class ClassPredictor:
     labels
         Names of the classes in order, [K]; the class numbers by default.
     batch_size
-        Inputs at a time, which bounds the memory.
+        Number of inputs predicted at a time, which bounds the memory.
     jit_compile
-        XLA, for which the last batch is filled up, so that it compiles one graph.
+        Compile with XLA; the last batch is then padded, so that only one graph is compiled.
 
     Raises
     ------
     ValueError
-        If the likelihood is no classifier, or the number of labels is not that of the classes.
+        If the likelihood is not a classifier, or the number of labels is not that of the classes.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class ClassPredictor:
         )
         one = class_probabilities(model.likelihood, np.zeros([1, 1], dtype), *map(tf.constant, moments))
         if one is None:
-            raise ValueError(f"{type(model.likelihood).__name__} is no likelihood of classes")
+            raise ValueError(f"{type(model.likelihood).__name__} is not a likelihood of classes")
         self._cache = self._predict.of.cache()
         self.names = np.arange(one.shape[-1]) if labels is None else np.asarray(labels)
         if self.names.shape != (one.shape[-1],):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from check_shapes import inherit_check_shapes
-from gpflow.base import InputData, MeanAndVariance, Parameter, RegressionData
+from gpflow.base import Parameter
 from gpflow.models import GPModel
 
 from gpflow_ext.prediction import densities
+from gpflow_ext.prediction.composed import ComposedModel
 
 
-class RescaledTargets(GPModel):
+class RescaledTargets(ComposedModel):
     """Model of y = shift + scale · z, where a trained model predicts z.
 
     Moments of f are in the units of y too. It is not trained itself.
@@ -24,7 +22,7 @@ class RescaledTargets(GPModel):
     member
         The model of z, of P real numbers.
     shift, scale
-        [P] each, the scale positive.
+        In the units of y, [P] each, the scale positive.
     """
 
     def __init__(self, member: GPModel, shift: npt.ArrayLike, scale: npt.ArrayLike) -> None:
@@ -42,34 +40,8 @@ class RescaledTargets(GPModel):
         """Return what is predicted at X [N, D]."""
         return self.rescaled(densities.predictions(self.member, X))
 
-    def maximum_log_likelihood_objective(self, *args: Any, **kwargs: Any) -> tf.Tensor:
-        """Raise: the model of z is trained by itself."""
-        raise NotImplementedError("train the model of standardised targets, then rescale it")
-
-    @inherit_check_shapes
-    def predict_f(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Return mean and variance of f at Xnew [N, D], each [N, P], in the units of y."""
-        densities.refuse_covariances(full_cov, full_output_cov)
-        return self.predictions(Xnew).f()
-
-    @inherit_check_shapes
-    def predict_y(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Return mean and variance of y at Xnew [N, D], each [N, P]."""
-        densities.refuse_covariances(full_cov, full_output_cov)
-        return self.predictions(Xnew).mean_and_var()
-
-    @inherit_check_shapes
-    def predict_log_density(
-        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tf.Tensor:
-        """Return log p(yₙ | xₙ) as the model of z has it, of Y [N, P] at X [N, D], [N]; NaN is left out."""
-        densities.refuse_covariances(full_cov, full_output_cov)
-        X, Y = data
-        Y = tf.convert_to_tensor(Y)
+    def _log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        """Return log p(yₙ | xₙ) as the model of z has it, NaN left out, [N]."""
         units = tf.where(tf.math.is_nan(Y), tf.zeros_like(Y), tf.math.log(tf.convert_to_tensor(self.scale)))
         z = (Y - self.shift) / self.scale
         return self.member.predict_log_density((X, z)) - tf.reduce_sum(units, axis=-1)

@@ -1,4 +1,4 @@
-"""Tuners: each moves the chains, discards what they draw, and returns the setting that the long run keeps."""
+"""Tuners: each runs the chains, discards their draws, and returns the setting for the long run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Start(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """What a tuner found."""
+    """Result of a tuner."""
 
     setting: Setting
     positions: tf.Tensor  # where the chains are, [C, d]
@@ -51,8 +51,8 @@ class Tuned(NamedTuple):
 def bayesopt(start: Start, options: BayesOptOptions, report: Report) -> Tuned:
     """Tune by Bayesian optimisation of the expected squared jump distance; see `sampling.tuning`.
 
-    The chains go on from trial to trial. One that has moved to where the density is not finite is impossible:
-    such proposals are rejected.
+    The chains continue from trial to trial. None can move to where the density is not finite, since such
+    proposals are rejected.
     """
     optimizer = BayesianOptimizer(options.step_sizes or STEPS, options.max_leapfrogs, start.seed)
     z = start.positions
@@ -86,15 +86,15 @@ def dual_averaging(start: Start, options: DualAveragingOptions, report: Report) 
 
 
 def nuts(start: Start, options: NUTSOptions, report: Report) -> Tuned:
-    """Tune the step size of the no-U-turn sampler by `dual_averaging`; L_max does not matter to it."""
+    """Tune the step size of the no-U-turn sampler by `dual_averaging`; it does not use L_max."""
     return dual_averaging(start, DualAveragingOptions(**dataclasses.asdict(options)), report)
 
 
 def gibbs(start: Start, options: GibbsOptions, report: Report) -> Tuned:
-    """Tune `gibbs.MetropolisWithinGibbs` as its authors do: by what is accepted in each of a few rounds.
+    """Tune `gibbs.MetropolisWithinGibbs` as its authors do, by the acceptance rates of a few rounds.
 
-    A step that is accepted too rarely becomes shorter and one that is accepted too often longer, each by a
-    factor that falls from 1.6 to the authors' 1.2: to 50 to 90 % for v and 10 to 40 % for θ.
+    A step that is accepted too rarely becomes shorter and one that is accepted too often longer, by a factor
+    that falls from 1.6 to the authors' 1.2. The aim is an acceptance of 50 to 90 % for v, 10 to 40 % for θ.
     """
     z, rounds, longest = start.positions, options.rounds, options.max_leapfrogs
     step_size, walk = options.step_size, options.walk
@@ -126,7 +126,7 @@ def chees(start: Start, options: ChEESOptions, report: Report) -> Tuned:
     """Tune step size and trajectory length by ChEES (Hoffman, Radul & Sountsov 2021), by TFP.
 
     Its jittered trajectories, uniform on (0, T], are those of `hmc.RandomLengthHMC` with L_max = T/ε. It
-    compares chains, and needs two at least. All iterations are one call: ``report`` is not called.
+    compares chains, and needs at least two. All iterations are one call: ``report`` is not called.
     """
     z, adapted = start.positions, Adapted(start.target, options)
     position, step, length = Compiled(adapted)(adapted.run, z, tf.constant([start.seed, 0]))

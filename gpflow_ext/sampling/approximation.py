@@ -35,25 +35,26 @@ def gaussian_approximation(
 ) -> float:
     """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model; return the bound.
 
-    By L-BFGS on the bound of GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing points,
-    first with these held, then with all free. The model's parameters move to the optimum, where chains start.
+    L-BFGS maximises the bound of GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing
+    points, first with the inducing points held, then with all free. The model's parameters are set to the
+    optimum, where chains start (Hensman et al. 2015, section 3).
 
     Parameters
     ----------
     model
         A `SGPMCFreeForm`.
     steps
-        Iterations of each of the two stages, at most.
+        Maximum number of iterations of each of the two stages.
     free_inducing
-        Whether there is a second stage; by default where there are fewer inducing points than data and these
-        do not form a grid with them.
+        Whether there is a second stage; by default if there are fewer inducing points than data and they do
+        not share a grid with the data.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
 
     Raises
     ------
     ValueError
-        Where the bound is not finite at the start.
+        If the bound is not finite at the start.
     """
     points = model.inducing_variable
     svgp = SVGP(

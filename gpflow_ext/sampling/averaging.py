@@ -18,7 +18,7 @@ _GAMMA, _T0, _KAPPA = 0.05, 10.0, 0.75  # γ, t₀ and κ of the paper
 
 
 class Averaging(NamedTuple):
-    """Where dual averaging is; each []."""
+    """State of dual averaging; each []."""
 
     on: tf.Tensor  # whether the step size is adapted
     wanted: tf.Tensor  # δ

@@ -28,15 +28,15 @@ _WARM_UP = 2**30  # distinguishes the random numbers of phases, whose iterations
 class Chains(tf.Module):
     """C chains, the S draws kept of each, and the setting of the sampler.
 
-    An iteration depends on the position it starts from, the setting, the seed and its number alone: a run
-    that is resumed ends with the same draws, bit by bit, and the first S draws of a longer one are these.
+    An iteration depends only on its initial position, the setting, the seed and its number: a resumed run
+    ends with the same draws, bit for bit, and the first S draws of a longer run are these.
 
     Parameters
     ----------
     num_samples, num_chains, num_dimensions
         S, C and d.
     dtype
-        Of the positions.
+        Type of the positions.
     """
 
     def __init__(self, num_samples: int, num_chains: int, num_dimensions: int, dtype: tf.DType) -> None:
@@ -64,7 +64,7 @@ class Chains(tf.Module):
         return Setting(step_size, int(self.max_leapfrogs), walk)
 
     def resize(self, num_samples: int) -> None:
-        """Make place for another number of draws than a checkpoint was made for."""
+        """Make room for a number of draws other than that of a checkpoint."""
         for kept in self.kept:
             missing = max(num_samples - int(tf.shape(kept)[0]), 0)
             held = kept[:num_samples]

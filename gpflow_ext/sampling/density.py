@@ -19,7 +19,7 @@ from gpflow_ext.sites import latent
 
 
 class FreeForm(Protocol):
-    """What the density reads from its model.
+    """Protocol of the model of the density.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class FreeFormDensity:
     def project(self, stack: Stack, X: tf.Tensor, chol: tf.Tensor | None = None) -> grids.Dense | Separate:
         """Return A = L⁻¹K_uf for each member. O(C(M³ + NM²)), with the factors L at hand O(CNM²).
 
-        With as much again for each latent function that has a kernel or inducing variables of its own.
+        As much again for each latent function that has a kernel or inducing variables of its own.
         """
         cross = latents.cross(self.model, stack, X)
         if chol is not None:

@@ -1,6 +1,6 @@
-"""Whether chains have mixed: rank-normalised split R-hat, bulk and tail ESS, E-BFMI, divergences.
+"""Convergence diagnostics of chains: rank-normalised split R-hat, bulk and tail ESS, E-BFMI, divergences.
 
-By ArviZ, an optional package (`pip install "gpflow-ext[mcmc]"`); Vehtari et al. (2021) and Betancourt (2016).
+They need ArviZ (`pip install "gpflow-ext[mcmc]"`); see Vehtari et al. (2021) and Betancourt (2016).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Diagnosis:
     Attributes
     ----------
     rhat, bulk_ess, tail_ess
-        Of each coordinate by its name; NaN for one that is constant. R-hat of one chain compares its halves.
+        For each coordinate by its name; NaN for a constant one. R-hat of a single chain compares its halves.
     bfmi
-        Energy's Bayesian fraction of missing information of each chain, [C].
+        Energy Bayesian fraction of missing information (E-BFMI) of each chain, [C].
     divergences
-        Trajectories that ended far from the energy's surface.
+        Number of divergent trajectories, whose energy error was too large.
     acceptance
         Mean probability of acceptance.
     gradients
         Leapfrog steps of each chain.
     seconds
-        Of the run.
+        Seconds of the run.
     """
 
     rhat: Mapping[str, float]
@@ -64,16 +64,16 @@ class Diagnosis:
 
     @property
     def ess_per_second(self) -> float:
-        """The smallest bulk ESS in a second of the run."""
+        """The smallest bulk ESS per second of the run."""
         return self.min_ess / self.seconds
 
     @property
     def ess_per_1000_gradients(self) -> float:
-        """The smallest bulk ESS in 1000 leapfrog steps, those of all chains counted."""
+        """The smallest bulk ESS per 1000 leapfrog steps, counting those of all chains."""
         return 1000.0 * self.min_ess / (self.gradients * len(self.bfmi))
 
     def failures(self, **gates: float) -> list[str]:
-        """Return a sentence for each gate that is failed; `GATES` unless others are given by name."""
+        """Return a sentence for each failed gate; the gates are `GATES` unless others are given by name."""
         unknown = set(gates) - set(GATES)
         if unknown:
             raise ValueError(f"Unknown gates: {', '.join(sorted(unknown))}; there are {', '.join(GATES)}.")

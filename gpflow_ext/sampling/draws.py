@@ -1,4 +1,4 @@
-"""Draws of a sampler: values, what was recorded on the way, files, and the gates that they must pass."""
+"""Draws of a sampler: values, statistics of the iterations, files, and the gates that they must pass."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Array = npt.NDArray[Any]
 
 
 class ConvergenceWarning(UserWarning):
-    """The draws of a sampler fail a test that draws of the posterior would pass."""
+    """Warning that the draws of a sampler fail a convergence test, so they may not be from the posterior."""
 
 
 @dataclass(frozen=True, repr=False)
 class Draws:
-    """Draws of a model's parameters by several chains, all draws of warm-up and tuning left out.
+    """Draws of a model's parameters by several chains, without those of burn-in and tuning.
 
     Attributes
     ----------
     values
         For each parameter, by its path in the model: constrained values [C, S, *shape].
     stats
-        Of each kept iteration, [C, S]: ``log_density``, ``accepted`` (probability), ``energy``, ``divergent``
-        (trajectories since the last kept one). ``gradients`` [S] counts the leapfrog steps, which all chains
-        take together.
+        Statistics of each kept iteration, [C, S]: ``log_density``, ``accepted`` (acceptance probability),
+        ``energy``, ``divergent`` (divergent trajectories since the last kept one). ``gradients`` [S] counts
+        the leapfrog steps, which all chains take together.
     setting
         Step size and largest number of leapfrog steps.
     seconds
-        Of the run without tuning and compilation.
+        Seconds of the run without tuning and compilation.
     trials
-        What tuning tried.
+        The settings that tuning tried, and their rewards.
     info
         Sampler, seed, thinning and versions, as plain values.
     """
@@ -101,12 +101,12 @@ class Draws:
         return diagnostics.diagnose(self.coordinates(), self.stats, self.seconds)
 
     def check(self, **gates: float) -> diagnostics.Diagnosis:
-        """Return `diagnose`; warn loudly where a gate of `diagnostics.GATES`, or one given here, is failed.
+        """Return `diagnose`; warn if a gate of `diagnostics.GATES`, or one given here, fails.
 
         Warns
         -----
         ConvergenceWarning
-            That names each gate that failed, the coordinate and what to do.
+            If any gate fails; it names each, the coordinate and what to do.
         """
         found = self.diagnose()
         failures = found.failures(**gates)
@@ -127,12 +127,12 @@ class Draws:
         return {name: value[kept] for name, value in joined.items()}
 
     def optimizer(self) -> BayesianOptimizer:
-        """Return what tuned the sampler with all it tried, for a table or for `plotting.tuning`.
+        """Return the Bayesian optimiser that tuned the sampler, with its trials, e.g. for `plotting.tuning`.
 
         Raises
         ------
         ValueError
-            For draws of a sampler that Bayesian optimisation did not tune.
+            If the sampler was not tuned by Bayesian optimisation.
         """
         if not self.trials:
             raise ValueError("Bayesian optimisation did not tune the sampler of these draws.")

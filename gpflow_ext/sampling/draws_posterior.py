@@ -33,7 +33,7 @@ _BETWEEN = {  # the covariance of the draws' means, for full_cov and full_output
 
 
 class DrawnModel(Protocol):
-    """What the posterior reads from its model."""
+    """Protocol of the model of the posterior."""
 
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood

@@ -29,15 +29,15 @@ from gpflow_ext.sites import latent
 
 
 class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
-    """The posterior of the inducing variables and of the hyperparameters together, in free form.
+    """Sparse GP with a free-form joint posterior of inducing variables and hyperparameters, which is sampled.
 
     With u = Lv, LLᵀ = K_uu, A = L⁻¹K_uf, the best q(v, θ) is proportional to (Hensman et al. 2015, eq. 7, 8)
 
         p(θ) N(v; 0, I) exp Σₙ E[log p(yₙ | fₙ)],    fₙ ~ N(μ(xₙ) + aₙᵀv, k(xₙ, xₙ) − ‖aₙ‖²)
 
     `gpflow_ext.sample` draws from it. Before that the model predicts as GPflow's ``SGPMC`` does, at the
-    present V; afterwards it averages over the draws that it holds. The inducing points are never sampled.
-    With Z = X it is the exact posterior. Where Z and X are grids and the kernel is separable, the density
+    current V; afterwards it averages over the draws that it holds. The inducing points are never sampled.
+    With Z = X it is the exact posterior. If Z and X are grids and the kernel is separable, the density
     uses their Kronecker structure, see `gpflow_ext.numerics.grids`.
 
     Parameters
@@ -54,8 +54,8 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     mean_function
         Zero by default.
     num_latent_gps
-        L, the columns of V. By default what the likelihood and the targets ask for, or as many as the kernel
-        mixes.
+        L, the number of columns of V. By default as many as the likelihood and the targets need, or as the
+        kernel mixes.
     inducing_variable
         Inducing points [M, D], see `gpflow_ext.inducing.kmeans`, or any inducing variables that GPflow has
         for the kernel: ``Multiscale``, ``InducingPatches``, and ``SharedIndependentInducingVariables`` or
@@ -65,7 +65,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     ------
     ValueError
         For data that are not finite matrices of equal length or lie outside the likelihood's support, and
-        where kernel, inducing variables and outputs are not equally many.
+        if the numbers of kernels, inducing variables and outputs do not agree.
     NotImplementedError
         For other multi-output kernels, or a Monte Carlo likelihood.
     """
@@ -135,7 +135,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     def from_gaussian(cls, svgp: SVGP, data: tuple[Any, Any]) -> SGPMCFreeForm:
         """Return the model with the kernel, likelihood and inducing points of a Gaussian approximation.
 
-        They are copied. q(v) is kept as `q_mu` and `q_sqrt`, where chains start and what preconditions them.
+        They are copied. q(v) is kept as `q_mu` and `q_sqrt`, which start the chains and precondition them.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         return grids.structure(latent.kernels(self.kernel)[0], points.Z.numpy(), self.data[0].numpy())
 
     def log_likelihood_lower_bound(self) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] at the present V and hyperparameters, []."""
+        """Return Σₙ E[log p(yₙ | fₙ)] at the current V and hyperparameters, []."""
         return self.density.log_likelihoods(Stack([(self.V, tf.convert_to_tensor(self.V)[None])]))[0]
 
     def _shape_of_V(self) -> tf.TensorShape:
@@ -219,11 +219,11 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> DrawsPosterior:
-        """Return what predicts by the draws that are held, or at the present V; see `gpflow.posteriors`."""
+        """Return the posterior from the draws that are held, or at the current V; see `gpflow.posteriors`."""
         return DrawsPosterior(self, precompute_cache)
 
     def held(self) -> Stack:
-        """Return the draws that are held, [S, *shape] of each parameter, or the present V alone."""
+        """Return the draws that are held, [S, *shape] of each parameter, or the current V alone."""
         parameters = self._named() if self.draw_names else {}
         drawn = zip(self.draw_names, self.draw_values, strict=True)
         return Stack(

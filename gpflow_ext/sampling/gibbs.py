@@ -1,8 +1,8 @@
-"""The baseline of Hensman et al. (2015), section 4: hyperparameters and latent functions in turn.
+"""The Gibbs baseline of Hensman et al. (2015), section 4: hyperparameters and latent functions in turn.
 
 An iteration proposes θ + α N(0, I) with v held, a Metropolis–Hastings step, then moves v by Hamiltonian Monte
 Carlo with θ held. What depends on θ alone, the projection A = L⁻¹K_uf, is computed once for each proposal, so
-that a gradient costs O(NMP) in place of O(M³ + NM²). On the other hand θ can only go where v allows.
+that a gradient costs O(NMP) instead of O(M³ + NM²). On the other hand v limits how far θ can move.
 """
 
 from __future__ import annotations

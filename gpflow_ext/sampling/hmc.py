@@ -1,8 +1,9 @@
 """Hamiltonian Monte Carlo of many chains in one graph.
 
 Hensman et al. (2015), section 3: momenta from N(0, I), and in each iteration a number of leapfrog steps drawn
-uniformly from 1, …, L_max. A fixed number resonates: on a Gaussian it can return to where it began. The draw
-is shared by the chains, which is valid because it does not depend on them, and none waits for another.
+uniformly from 1, …, L_max. A fixed number resonates: on a Gaussian the trajectory can return to where it
+began. All chains share the draw, which is valid because it does not depend on them, so none waits for
+another.
 
 Random numbers are Philox's, which TensorFlow draws alike in a plain graph and under XLA; those of the
 no-U-turn sampler, which is TensorFlow Probability's, are not.
@@ -19,7 +20,7 @@ import tensorflow_probability as tfp
 
 from gpflow_ext.sampling import philox
 
-DIVERGENCE = 1000.0  # error of the energy beyond which a trajectory has left the posterior
+DIVERGENCE = 1000.0  # energy error beyond which a trajectory counts as divergent
 MAX_TREE_DEPTH = 7  # of NUTS: 127 leapfrog steps
 
 LogDensity = Callable[[tf.Tensor], tf.Tensor]
@@ -27,7 +28,7 @@ LogDensity = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Results(NamedTuple):
-    """Of an iteration; each [C] but ``gradients`` []."""
+    """Results of an iteration; each [C] but ``gradients`` []."""
 
     inner: Any
     log_density: tf.Tensor
@@ -39,7 +40,7 @@ class Results(NamedTuple):
 
 
 class Randomness(NamedTuple):
-    """Where the random numbers of iterations come from."""
+    """Source of the random numbers of iterations."""
 
     seed: tf.Tensor  # [2]
     first: tf.Tensor  # number of the first iteration, []
@@ -82,7 +83,7 @@ class Counting:
 
 
 class State(NamedTuple):
-    """Where chains are: the log density there, [C], and its gradient, [C, d]."""
+    """State of chains: the log density, [C], and its gradient, [C, d]."""
 
     log_density: tf.Tensor
     gradient: tf.Tensor
@@ -128,7 +129,7 @@ def draw_length(seed: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
 
 
 class Moved(NamedTuple):
-    """Where a trajectory has led; each [C] but ``position`` [C, d]."""
+    """End of a trajectory; each [C] but ``position`` [C, d]."""
 
     position: tf.Tensor
     state: State
@@ -169,7 +170,7 @@ def hamiltonian(
     step, steps
         ε and the number of leapfrog steps, at least 1.
     seed, among
-        Of the momenta and the choices, and of which chains.
+        Seed of the momenta and the choices, and the chains that these are.
     """
     for_momentum, for_choice = philox.split(seed)
     momentum = philox.normal(tf.shape(z), for_momentum, z.dtype, among)

@@ -1,4 +1,4 @@
-"""Models that predict by draws which they hold."""
+"""Models that hold draws of their parameters and predict from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpflow_ext.sampling.draws import Draws
 
 
 class HoldsDraws:
-    """The first base of models that average over draws of V and of hyperparameters.
+    """Mixin of models that average over draws of V and of hyperparameters, to be their first base.
 
     Attributes
     ----------
@@ -25,14 +25,14 @@ class HoldsDraws:
     draw_values: list[tf.Variable]
 
     def assign_draws(self, draws: Draws | None, most: int | None = 200) -> None:
-        """Hold draws: from now on predictions average over them.
+        """Store draws: from now on predictions average over them.
 
         Parameters
         ----------
         draws
-            What `gpflow_ext.sample` returned for this model; ``None`` forgets those that are held.
+            What `gpflow_ext.sample` returned for this model; ``None`` removes those that are held.
         most
-            Evenly spaced draws of all chains to hold; ``None`` holds all.
+            Number of evenly spaced draws from all chains to hold; ``None`` holds all.
 
         Raises
         ------

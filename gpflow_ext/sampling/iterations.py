@@ -20,18 +20,18 @@ BLOCK = 64  # draws for which one call under XLA has room; it ends after as many
 
 
 class Trace(NamedTuple):
-    """What is recorded of each kept iteration; leading axes [S, C], of ``gradients`` [S]."""
+    """Record of each kept iteration; leading axes [S, C], of ``gradients`` [S]."""
 
     position: tf.Tensor  # z, [S, C, d]
     log_density: tf.Tensor  # of the position
     accepted: tf.Tensor  # probability of acceptance of the last proposal
     energy: tf.Tensor  # at the start of the last trajectory: log density and momentum
-    divergent: tf.Tensor  # trajectories since the last kept one that left the energy's surface
+    divergent: tf.Tensor  # divergent trajectories since the last kept iteration
     gradients: tf.Tensor  # leapfrog steps since the last kept iteration
 
 
 class Ran(NamedTuple):
-    """What a call has drawn, and the step size and its adaptation at the end."""
+    """Draws of a call, and the step size and its adaptation at the end."""
 
     trace: Trace
     step: tf.Tensor
@@ -187,12 +187,12 @@ def call(
 ) -> tuple[tf.Tensor, Trace]:
     """Run chains by what `runner` returned, and return their last positions and what they kept.
 
-    The same arguments give the same result bit by bit, and so does any division into several calls.
+    The same arguments give the same result bit for bit, and so does any division into several calls.
 
     Parameters
     ----------
     run
-        Of `runner`.
+        What `runner` returned.
     z
         Where the chains are, [C, d].
     setting

@@ -52,7 +52,7 @@ Projection: TypeAlias = grids.Dense | grids.Kronecker | Separate
 
 
 class Inducing(Protocol):
-    """What decides the latent functions and their inducing variables."""
+    """Protocol of what determines the latent functions and their inducing variables."""
 
     kernel: Kernel
     inducing_variable: InducingVariables

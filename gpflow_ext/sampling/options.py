@@ -13,7 +13,7 @@ SCALED_STEPS = (0.02, 1.0)  # in coordinates in which the posterior is nearly N(
 
 @dataclass(frozen=True)
 class TunerOptions:
-    """What the options of all tuners share."""
+    """Base of the options of all tuners."""
 
     def within(self: Own, scaled: bool) -> Own:
         """Return the options for coordinates in which the posterior is nearly N(0, I), or for others."""
@@ -27,12 +27,12 @@ class BayesOptOptions(TunerOptions):
     Attributes
     ----------
     trials, samples
-        Settings to try, and iterations for each; the reward is averaged over the chains.
+        Number of settings to try, and iterations for each; the reward is averaged over the chains.
     step_sizes, max_leapfrogs
-        The box that is searched. Step sizes are by default from 0.02 to 1 in preconditioned coordinates, from
+        Bounds of the search. Step sizes are by default from 0.02 to 1 in preconditioned coordinates, from
         1e-4 to 1 in the whitened ones.
     penalty
-        Power of L_max that divides the squared jump, see `tuning.reward`.
+        Power of L_max by which the squared jump distance is divided, see `tuning.reward`.
     """
 
     trials: int = 30
@@ -66,7 +66,7 @@ class NUTSOptions(TunerOptions):
     iterations
         Iterations of dual averaging.
     step_size
-        ε to begin with.
+        Initial ε.
     acceptance
         The rate of acceptance to reach.
     """
@@ -110,7 +110,7 @@ class ChEESOptions(TunerOptions):
     iterations
         Iterations of the adaptation.
     step_size
-        ε to begin with.
+        Initial ε.
     max_leapfrogs
         The largest L_max.
     """
@@ -131,11 +131,11 @@ class GibbsOptions(TunerOptions):
     Attributes
     ----------
     rounds, iterations
-        Rounds, and iterations of each.
+        Number of rounds, and iterations of each.
     max_leapfrogs
-        L_max, which is kept.
+        L_max, which is held fixed.
     step_size, walk
-        ε and α to begin with.
+        Initial ε and α.
     """
 
     rounds: int = 25

@@ -1,7 +1,7 @@
 """Random numbers that depend on nothing but a seed, alike in a plain graph and under XLA, on any device.
 
-TensorFlow chooses another algorithm for another device or compiler, unless one is named, and makes other
-floating-point numbers of the same bits. The integers of Philox agree, so all draws here are made from them.
+Unless an algorithm is named, TensorFlow's choice depends on the device and the compiler, and so does its
+conversion of bits to floating-point numbers. The integers of Philox agree, so all draws here use them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 3. tuning, all of whose draws are discarded;
 4. the long run, in chunks from each of which it can be resumed.
 
-What a model has to say to each of them it says as a `Sampleable`.
+A model provides what these steps need as a `Sampleable`.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def sample(
     """Draw from the posterior of a model's trainable parameters by Hamiltonian Monte Carlo.
 
     Positive parameters are sampled as their logarithms. A `SGPMCFreeForm` is first approximated by a Gaussian
-    and afterwards predicts by its draws. So does a collapsed `GPRNTensor`, whose whitened nodes V [N, K] are
-    drawn, the weights integrated out exactly; its chains start at its present nodes, best after `fit`. Any
-    other GPflow model with a deterministic ``maximum_log_likelihood_objective`` and priors on its trainable
-    parameters can be sampled too, such as ``GPMC``, ``SGPMC`` or ``GPR``; its chains start near its present
-    parameters. A model of your own says more of itself by a method ``sampleable``, see
+    and afterwards predicts from its draws. So does a collapsed `GPRNTensor`, whose whitened nodes V [N, K]
+    are drawn, the weights integrated out exactly; its chains start at its current nodes, best after `fit`.
+    Any other GPflow model with a deterministic ``maximum_log_likelihood_objective`` and priors on its
+    trainable parameters can be sampled too, such as ``GPMC``, ``SGPMC`` or ``GPR``; its chains start near its
+    current parameters. A model of your own can customise its sampling by a method ``sampleable``, see
     `gpflow_ext.sampling.sampleable`.
 
     Parameters
@@ -77,50 +77,51 @@ def sample(
     model
         The model.
     num_samples
-        S, draws to keep of each chain.
+        S, the number of draws to keep from each chain.
     num_chains
-        C; of a small model ten cost little more than two, of a large one five times as much.
+        C, the number of chains; for a small model ten cost little more than two, for a large one five times
+        as much.
     tuner
         ``"bayesopt"``, of Hensman et al. (2015); ``"dual_averaging"`` and ``"chees"`` for the same sampler;
-        ``"nuts"`` for the no-U-turn sampler; ``"gibbs"`` for the paper's baseline, which moves a
-        `SGPMCFreeForm`'s v and θ in turn; or a `Setting` that is not tuned, of Gibbs if it has a ``walk``.
+        ``"nuts"`` for the no-U-turn sampler; ``"gibbs"`` for the paper's baseline, which updates v and θ of a
+        `SGPMCFreeForm` in turn; or a fixed `Setting`, for Gibbs sampling if it has a ``walk``.
     tuning
         Options of the tuner, by name or as an object of `gpflow_ext.sampling.options`.
     precondition
-        Coordinates in which the chains move, an object of `gpflow_ext.coordinates`, one of your own, or a
-        name. ``"vb"``: the Gaussian approximation of v is their standard normal, its mean moving with θ to
-        first order. ``"conditional"``: what its sites say of v at each θ is; an evaluation costs about twice
-        as much, and the hyperparameters move freely. Of several latent functions both take the sites
-        together, as ``"joint"`` does at any size. ``"rescaled"``: on a grid nearly that, for little more than
-        vb. ``"fisher"``, of a `GPRNTensor`: scaled by the information about a node where the chains start.
-        ``None`` or ``"whitened"``: the whitened ones, as in the paper. ``"auto"`` is rescaled on a grid,
-        elsewhere conditional where the kernel is sampled and V has at most 1024 entries or one column, else
-        vb; fisher for a `GPRNTensor`; for Gibbs and all other models None.
+        Preconditioner: coordinates in which the chains move, an object of `gpflow_ext.coordinates`, one of
+        your own, or a name. ``"vb"``: the Gaussian approximation of v becomes a standard normal; its mean
+        moves with θ to first order. ``"conditional"``: the Gaussian that the sites give v at each θ becomes
+        one; an evaluation costs about twice as much, and the hyperparameters move freely. For several latent
+        functions both take the sites together, as ``"joint"`` does at any size. ``"rescaled"``: nearly
+        conditional, on a grid, for little more than vb. ``"fisher"``, for a `GPRNTensor`: scaled by the
+        Fisher information about a node where the chains start. ``None`` or ``"whitened"``: whitened, as in
+        the paper. ``"auto"``: rescaled on a grid; otherwise conditional if the kernel is sampled and V has at
+        most 1024 entries or one column, else vb; fisher for a `GPRNTensor`; None for Gibbs and other models.
     approximate
-        Whether to fit the Gaussian approximation; by default where the model has none yet.
+        Whether to fit the Gaussian approximation; by default only if the model has none yet.
     warm_up
         Burn-in: iterations discarded after tuning.
     thin
-        Iterations for each draw kept: memory is O(C·S·d).
+        Iterations per draw kept. Memory is O(C·S·d) for d sampled numbers.
     chunk
-        Draws kept between two checkpoints and movements of the progress bar.
+        Draws kept between two checkpoints, and between updates of the progress bar.
     checkpoint_dir
-        Folder for checkpoints. Where it holds one of the same model and settings the run resumes there, and
-        ends with the same draws as if it had never stopped. With a larger ``num_samples`` it goes on.
-        Once tuned and warm, SIGINT and SIGTERM end the run after the present chunk, with a checkpoint.
+        Folder for checkpoints. If it holds one of the same model and settings, the run resumes there and
+        ends with the same draws as if it had never stopped. With a larger ``num_samples`` it continues.
+        After tuning and burn-in, SIGINT and SIGTERM end the run after the current chunk, with a checkpoint.
     progress
-        Show a progress bar; ``None`` does where standard error is a terminal.
+        Show a progress bar; by default (``None``) only if standard error is a terminal.
     seed
         Seed of all random numbers.
     jit_compile
-        XLA, in one compilation whatever the number of draws; ``None`` means on GPU and TPU only. The random
-        numbers are the same, except for the no-U-turn sampler; rounding parts the chains in time.
+        Compile with XLA, once whatever the number of draws; ``None`` means on GPU and TPU only. The random
+        numbers are the same, except for the no-U-turn sampler; rounding makes the chains diverge in time.
     strategy
-        A ``tf.distribute.MirroredStrategy``: each of its devices has its share of the chains, which draw what
-        they draw on one device, up to rounding. The model may be built in its scope or outside. For
+        A ``tf.distribute.MirroredStrategy``: each of its devices has its share of the chains, whose draws are
+        those of a single device, up to rounding. The model may be built in its scope or outside. For
         ``"bayesopt"``, ``"gibbs"`` and a `Setting`, without XLA.
     check
-        Diagnose the draws and warn loudly where a gate is failed; see `Draws.check`.
+        Diagnose the draws and warn about each gate that fails; see `Draws.check`.
 
     Returns
     -------
@@ -129,18 +130,19 @@ def sample(
     Raises
     ------
     ValueError
-        For a trainable parameter without a prior, an unknown tuner, wrong options of it, coordinates that do
-        not fit the model or the sampler, all before any work is done; or for a checkpoint of another run.
+        For a trainable parameter without a prior, an unknown tuner or wrong options for it, or coordinates
+        that do not fit the model or the sampler, all before any work is done; or for a checkpoint of another
+        run.
     NotImplementedError
         For a `GPRNTensor` with the tensor posterior; for a ``strategy`` with XLA, several machines, or
-        another tuner than it is for.
+        a tuner that it does not support.
 
     Warns
     -----
     ConvergenceWarning
-        Where the draws fail a gate.
+        If the draws fail a gate.
     UserWarning
-        Where a kernel that is not sampled and the scale of the inputs do not go together, see `fit`.
+        If a kernel that is not sampled does not suit the scale of the inputs, see `fit`.
     """
     if min(num_samples, num_chains, thin, chunk) < 1 or warm_up < 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a model must offer to be sampled, and coordinates in which its chains move.
+"""The protocols of models that can be sampled, and of coordinates in which chains move.
 
 `gpflow_ext.sample` knows no class of models. It asks `sampleable` for a `Sampleable`: the model's own, from a
 method of that name, or a `PlainSampleable` of any GPflow model whose trainable parameters have priors.
@@ -31,7 +31,7 @@ class Sampleable(Protocol):
         """What is drawn: its trainable parameters, each with a prior; one named V comes first."""
 
     def log_likelihood(self) -> LogLikelihood:
-        """Return the log likelihood of a stack [C], or what stands for it.
+        """Return the log likelihood of a stack [C], or what replaces it.
 
         Called after `prepare`: what does not depend on the sampled parameters can be computed here, once.
         """

@@ -1,4 +1,4 @@
-"""A free-form model as a sampler sees it."""
+"""The adapter of a free-form model for sampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JOINTLY_CONDITIONAL = 1024  # entries of V whose joint precision is factorised 
 
 
 class Holding(Approximated, Protocol):
-    """A free-form model that predicts by draws."""
+    """A free-form model that predicts from draws."""
 
     @property
     def is_approximated(self) -> bool:
@@ -75,7 +75,7 @@ class SampledFreeForm:
         return approximation(target, self.density)
 
     def coordinates(self, kind: Kind) -> Coordinates | None:
-        """Return those of each θ where they are cheap, else those of one; none for Gibbs sampling."""
+        """Return coordinates conditional on θ if they are cheap, else for one θ; none for Gibbs sampling."""
         if kind == "gibbs":
             return None
         if self._model.structure is not None:
@@ -84,7 +84,7 @@ class SampledFreeForm:
         return Conditional() if few and self._model.kernel.trainable_parameters else VB()
 
     def prepare(self, approximate: bool | None, jit_compile: bool | None) -> None:
-        """Fit the Gaussian approximation; by default where the model has none yet."""
+        """Fit the Gaussian approximation; by default only if the model has none yet."""
         if approximate or (approximate is None and not self._model.is_approximated):
             gaussian_approximation(self._model, jit_compile=jit_compile)
 

@@ -42,7 +42,7 @@ def coordinates(name: str, value: Array) -> Iterator[tuple[str, Array]]:
 
 
 def summarise(values: Mapping[str, Array]) -> Summary:
-    """Return the table of draws [C, S, *shape] by name; of many numbers those of small parameters.
+    """Return the table of draws [C, S, *shape] by name; if there are many, only those of small parameters.
 
     R-hat and the bulk effective sample size need ArviZ; without it, or with too few draws, they are empty.
     """
@@ -61,7 +61,7 @@ def summarise(values: Mapping[str, Array]) -> Summary:
 
 
 def _mixing(draws: Array) -> tuple[str, str]:
-    """Return R-hat and the bulk effective sample size of a coordinate [C, S], where they can be had."""
+    """Return R-hat and the bulk effective sample size of a coordinate [C, S], if they can be computed."""
     if draws.shape[1] < _FEWEST:
         return "", ""
     try:

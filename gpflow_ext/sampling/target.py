@@ -5,7 +5,7 @@
 for the trainable parameters θ of a model, their values joined to x [C, d]. No variable is assigned, so that
 chains are a leading axis and the density can be compiled and differentiated like any other function. What is
 positive is sampled as its logarithm, whatever transform the model trains it with: a length scale of 10 to 20
-has a standard deviation near 10 through a softplus, where the whitened latent functions have 1.
+has a standard deviation near 10 through a softplus, compared with 1 of the whitened latent functions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpflow_ext.sampling.affine import Affine
 tfb = tfp.bijectors
 
 LogLikelihood = Callable[[Stack], tf.Tensor]
-"""Map values [C, ...] of the parameters to the log likelihood, or what stands for it, [C]."""
+"""Map values [C, ...] of the parameters to the log likelihood, or what replaces it, [C]."""
 
 
 class Coordinate(NamedTuple):
@@ -168,7 +168,7 @@ def _weak_prior(transform: Any) -> str:
 
 
 def log_scale(transform: Any) -> Any:
-    """Return the transform with exp in place of a softplus, its lower bound kept; any other as it is."""
+    """Return the transform with exp instead of a softplus, its lower bound kept; any other as it is."""
     if isinstance(transform, tfb.Softplus):
         return tfb.Exp()
     if isinstance(transform, tfb.Chain) and any(

@@ -1,4 +1,4 @@
-"""Which kernel, options and adaptation a tuner's name stands for."""
+"""The tuners by name: the transition kernel, options and adaptation of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KERNELS: dict[Kind, Callable[..., hmc.Counting]] = {
 
 
 class Method(NamedTuple):
-    """What a name stands for."""
+    """The transition kernel, options and adaptation of a named tuner."""
 
     kind: Kind
     options: type[TunerOptions]
@@ -67,7 +67,7 @@ class Tuner:
 
     @property
     def kind(self) -> Kind:
-        """Of the sampler."""
+        """Kind of the sampler."""
         return self.method.kind
 
     def within(self, scaled: bool) -> Tuner:

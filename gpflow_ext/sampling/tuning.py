@@ -28,7 +28,7 @@ _JITTER = 1e-8
 
 
 class Setting(NamedTuple):
-    """Parameters of the sampler."""
+    """Parameters of the sampler: step size, number of leapfrog steps, and for Gibbs sampling the walk."""
 
     step_size: float  # ε of a leapfrog step
     max_leapfrogs: int
@@ -181,13 +181,13 @@ def reward(positions: Any, first: Any, max_leapfrogs: int, penalty: float = 0.5)
     Parameters
     ----------
     positions
-        Of a short run, [S, C, d].
+        Positions of a short run, [S, C, d].
     first
         Where it began, [C, d].
     max_leapfrogs
         L_max.
     penalty
-        Half in the paper; 1 counts a gradient as what it costs, which suits where few coordinates are slow.
+        ½ in the paper; 1 charges each gradient its cost, which suits posteriors with few slow coordinates.
     """
     path = tf.concat([first[None], positions], axis=0)
     jump = float(tf.reduce_mean(tf.reduce_sum(tf.square(path[1:] - path[:-1]), axis=-1)))

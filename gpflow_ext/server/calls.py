@@ -46,7 +46,7 @@ def parse(body: bytes, limits: Limits) -> Any:
     Raises
     ------
     RefusedError
-        400, if it is none: NaN and infinities are no numbers of JSON. 422, if it has more brackets than the
+        400, if it is none: NaN and infinities are not numbers of JSON. 422, if it has more brackets than the
         inputs and targets of as many rows as there may be: to parse them would take seconds.
     """
     if max(body.count(b"["), body.count(b"{")) > 2 * limits.rows + _AROUND:

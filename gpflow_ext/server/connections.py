@@ -1,7 +1,7 @@
-"""Connections of uvicorn that wait neither for headers nor for a reader of their answer for ever.
+"""Connections of uvicorn with time limits on receiving headers and on sending the answer.
 
-Where there are as many as there may be, a new one takes the place of that which has waited the longest for a
-request; only where all have one is it refused.
+At the maximum number of connections a new one replaces the one that has waited longest for a request; it is
+refused only if all are serving one.
 """
 
 from __future__ import annotations

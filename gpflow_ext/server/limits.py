@@ -1,4 +1,4 @@
-"""What a client may ask of the server, at most."""
+"""Limits on the requests of a client."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class Limits:
     Attributes
     ----------
     rows
-        Rows of a request.
+        Most rows of a request.
     bytes
-        Size of its body.
+        Largest size of its body.
     seconds
-        From its first byte to its answer, waiting for others included.
+        Longest time from its first byte to its answer, including waiting for others.
     header_seconds
-        From opening a connection, or from the first byte of its next request, to the end of the headers.
+        Longest time from opening a connection, or from the first byte of its next request, to the end of the
+        headers.
     connections
-        Open at once.
+        Most connections open at once.
     """
 
     rows: int = 10_000
@@ -40,7 +41,7 @@ class Limits:
 
 
 class RefusedError(Exception):
-    """A request that is not answered: the status of HTTP and reasons, of which some are told."""
+    """A refused request, with the HTTP status and the reasons, of which some are sent."""
 
     def __init__(self, status: int, *reasons: str) -> None:
         super().__init__("; ".join(reasons))

@@ -1,4 +1,4 @@
-"""What the server tells Prometheus."""
+"""The server's metrics for Prometheus."""
 
 from __future__ import annotations
 

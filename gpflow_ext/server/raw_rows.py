@@ -108,9 +108,9 @@ def example_row(
     Parameters
     ----------
     columns
-        Of a manifest.
+        Columns, as a manifest has them.
     names, row
-        Of the inputs, and their values.
+        Names of the inputs, and their values.
     """
     values = dict(zip(names, row, strict=True))
     return {column["tensor"]: _cell(column, values) for column in columns}

@@ -1,7 +1,7 @@
 """Gaussian sites: q(f) ∝ p(f) ∏ₙ exp(nat1ₙ fₙ − ½ precₙ fₙ²), the algebra every site method shares.
 
 The prior seen from the data is a `Prior`: `Dense`, f ~ N(μ, Σ), or a `Projection`, f = μ + Aᵀv + r with
-v ~ N(0, I) and r ~ N(0, diag(residual)), or one of a user's own. With Q = Σ or AᵀA, Λ = diag(prec) and
+v ~ N(0, I) and r ~ N(0, diag(residual)), or a user's own. With Q = Σ or AᵀA, Λ = diag(prec) and
 ρ = nat1 − Λμ:
 
     α = (I + ΛQ)⁻¹ ρ      m = μ + Qα      nat1 = α + Λm
@@ -93,7 +93,7 @@ class Prior(Protocol):
     def log_normaliser(self, sites: Sites, factor: Factor | None = None) -> tf.Tensor:
         """Return log ∫ p(h) ∏ₙ tₙ(μₙ + hₙ) dh, differentiable in the prior, [].
 
-        ``factor`` is that of ``sites.prec``, held fixed, where the caller has it; it may be left unused.
+        ``factor`` is that of ``sites.prec``, held fixed, if the caller has it; it need not be used.
         """
 
 

@@ -1,8 +1,8 @@
-"""Recursions over time in chunks: what is one chain of N steps runs as C chains of n side by side.
+"""Recursions over time in chunks: one chain of N steps runs as C parallel chains of n steps.
 
 A linear recursion is first run from zero within all chunks at once, then from chunk to chunk, and once more
-within all chunks from the states that they really begin with: about twice the work of one chain, in n + C
-steps in place of N, memory O(N) times that of a state.
+within all chunks from their true initial states: about twice the work of one chain, in n + C steps instead
+of N, memory O(N) times that of a state.
 
 Values over time are [n, ..., C]: row k of column c is the time cn + k, and what stands between are the axes
 of a small vector or matrix and that of the latent functions, [d, L] or [d, d, L]. The chunks are the last
@@ -111,7 +111,7 @@ def along_chunks(
     step
         Maps (the state at the beginning of a chunk, what its map is made of) to the state at its end.
     start
-        Of the first chunk, or with ``reverse`` of the last, [...].
+        State at the start of the first chunk, or with ``reverse`` of the last, [...].
     maps
         Each [..., C].
     """

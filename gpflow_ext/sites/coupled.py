@@ -1,4 +1,4 @@
-"""The prior of outputs f = Wg that are mixtures of independent functions g: all of f is one Gaussian vector.
+"""The prior of outputs f = Wg, mixtures of independent functions g, as one Gaussian vector of all outputs.
 
 The values of P outputs at N data are laid out in a line of NP, output by output within each datum: a prior
 of one latent function at NP "data", on which all of the algebra stands. The inducing variables are those of

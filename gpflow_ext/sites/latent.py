@@ -1,4 +1,4 @@
-"""Kernels of several outputs: what they say of each latent function, and how outputs mix these.
+"""Multi-output kernels: the kernel of each latent function, and how outputs mix these.
 
 A kernel of one output is shared by all latent functions, as ``SharedIndependent`` is;
 ``SeparateIndependent`` has one for each. ``LinearCoregionalization``, f = Wg, has one for each of the
@@ -34,7 +34,7 @@ POINTS = FallbackSharedIndependentInducingVariables, FallbackSeparateIndependent
 
 
 class Functions(Protocol):
-    """What decides the prior of the latent functions."""
+    """Protocol of what determines the prior of the latent functions."""
 
     kernel: Kernel
     mean_function: gpflow.functions.MeanFunction

@@ -181,7 +181,7 @@ class Markov(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """What the filter and the smoother make of b = ρ, each over time."""
+    """Results of the filter and the smoother for b = ρ, each over time."""
 
     before: tf.Tensor  # x⁻, [n, d, L, C]
     u: tf.Tensor  # [n, L, C]
@@ -190,7 +190,7 @@ class Passes(NamedTuple):
 
 
 class MarkovFactor(NamedTuple):
-    """What the filter of covariances knows, for given precisions."""
+    """Results of the covariance filter, for given precisions."""
 
     prior: Markov
     lam: tf.Tensor  # λ, [n, L, C]

@@ -22,7 +22,7 @@ SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 
 
 class SitedModel(Protocol):
-    """What a method needs of a model with Gaussian sites; `gpflow_ext.models.SiteModel` has it."""
+    """Protocol of a model with Gaussian sites for a method; `gpflow_ext.models.SiteModel` implements it."""
 
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood
@@ -75,9 +75,9 @@ class Step(NamedTuple):
 
 
 class SiteMethod(abc.ABC):
-    """How sites are proposed and what they maximise; without state of its own.
+    """A site method: how sites are updated and what they maximise; it has no state of its own.
 
-    A subclass gives `step` and `objective`. ``name`` is what a model, or ``fit(recipe=...)``, calls it.
+    A subclass implements `step` and `objective`. ``name`` is its name in a model and in ``fit(recipe=...)``.
     """
 
     name: ClassVar[str]
@@ -85,12 +85,12 @@ class SiteMethod(abc.ABC):
     newton: ClassVar[bool] = False  # whether a step near the fixed point squares the violation
 
     def check(self, model: SitedModel) -> None:  # noqa: B027  (nothing to check is the usual case)
-        """Raise where the method is not for the model's likelihood or sites.
+        """Raise if the method does not support the model's likelihood or sites.
 
         Raises
         ------
         ValueError, NotImplementedError
-            That names the reason and what to use.
+            With the reason, and what to use instead.
         """
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
@@ -106,7 +106,7 @@ class SiteMethod(abc.ABC):
         """Return what is maximised, at any sites, []."""
 
     def known(self, state: Any) -> tf.Tensor:
-        """Return the objective of a state of a monotone method where the state holds it, [], else NaN."""
+        """Return the objective of a state of a monotone method if the state holds it, [], else NaN."""
         return tf.constant(np.nan, state.violation.dtype)
 
     def value(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
@@ -116,7 +116,7 @@ class SiteMethod(abc.ABC):
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
 
-        By default `objective` with the sites held fixed: right where that is stationary in the sites.
+        By default `objective` with the sites held fixed, which is right if it is stationary in the sites.
         """
         return self.objective(model, prior, Sites(*map(tf.stop_gradient, state.sites)))
 

@@ -48,14 +48,14 @@ KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions
 
 
 class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
-    """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent.
+    """A Gaussian process whose posterior is the prior times one Gaussian site per datum and latent function.
 
-    The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: the model's site method proposes
-    them, gradients train everything else. `gpflow_ext.fit` trains the model by that method; in GPflow's own
-    optimisers the objective brings the sites to their fixed point by itself.
+    The sites are non-trainable parameters ``nat1`` and ``prec``, [N, L]: the model's site method computes
+    them, gradients train everything else. `gpflow_ext.fit` trains the model by that method; with GPflow's own
+    optimisers each evaluation of the objective brings the sites to their fixed point.
 
-    A subclass names another method by ``site_method``, a `gpflow_ext.sites.SiteMethod` or the name of a known
-    one, and may override `prior` and `posterior`.
+    A subclass chooses another method by ``site_method``, a `gpflow_ext.sites.SiteMethod` or the name of a
+    known one, and may override `prior` and `posterior`.
 
     Parameters
     ----------
@@ -71,20 +71,21 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     mean_function
         Zero by default.
     num_latent_gps
-        L; by default what the likelihood and the targets ask for.
+        L, the number of latent functions; by default as many as the likelihood and the targets need.
     prior
-        ``None``, or ``"markov"`` for the exact prior of a function of one input, such as time, at O(Nd³): a
-        filter and a smoother over d states in place of matrices. Inputs may be irregular, unsorted and equal;
-        missing data are left out. The kernel is made of ``Matern12``, ``Matern32``, ``Matern52``,
-        ``Exponential``, ``Cosine``, ``Periodic(SquaredExponential())``, ``Constant``, ``Linear`` and
-        ``White`` by sums and products, of at most 16 states. See docs/models/state_space.md. Or
-        ``"vecchia"``, or `VecchiaOptions`, for functions of places: each value depends on its nearest
-        neighbours among those before it; about O(N^1.5) in the plane. See docs/models/vecchia.md.
+        ``None``: the dense prior, or the sparse one with ``inducing_variable``. ``"markov"``: the exact prior
+        of a function of one input, such as time, at O(Nd³), by a Kalman filter and smoother over d states.
+        Inputs may be irregular, unsorted and equal; leave out missing data. The kernel is made of
+        ``Matern12``, ``Matern32``, ``Matern52``, ``Exponential``, ``Cosine``, ``Constant``, ``Linear``,
+        ``Periodic(SquaredExponential())`` and ``White`` by sums and products, with at most 16 states; see
+        docs/models/state_space.md. ``"vecchia"`` or `VecchiaOptions`: for functions of space, each value
+        depends on its nearest neighbours among those before it; about O(N^1.5) in the plane; see
+        docs/models/vecchia.md.
     inducing_variable
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and
         ``SharedIndependentInducingVariables`` or ``SeparateIndependentInducingVariables`` of these.
-        ``"auto"``: as many of the inputs as explain the prior, at most 300; see
+        ``"auto"`` takes as many of the inputs as explain the prior, at most 300; see
         `gpflow_ext.inducing.conditional_variance`.
 
     Raises
@@ -92,7 +93,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     ValueError
         For data that are not finite matrices of equal length or lie outside the likelihood's support.
     NotImplementedError
-        For other multi-output kernels, or a likelihood that the site method is not for.
+        For other multi-output kernels, or a likelihood that the site method does not support.
     """
 
     site_method: SiteMethod | str = "kmm"
@@ -141,7 +142,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
 
     @property
     def sites(self) -> Sites:
-        """The current sites as tensors; where variables have got more rows, those of new data are zero."""
+        """The current sites as tensors; if data in variables have grown, the sites of new rows are zero."""
         nat1, prec = map(_read, (self.nat1, self.prec))
         X = self.data[0]
         if self.follows:
@@ -150,7 +151,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
 
     @property
     def latent_sites(self) -> Sites:
-        """The current sites as one to a datum and latent function, [N, L]."""
+        """The current sites, one per datum and latent function, [N, L]."""
         return self.sites
 
     def assign_sites(self, new: Sites) -> None:
@@ -190,17 +191,17 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         return self.likelihood.predict_log_density(X, mean, var, Y)
 
     def settle_sites(self, steps: int = 200, tolerance: float | None = None) -> tuple[SiteState, tf.Tensor]:
-        """Bring the sites to their fixed point at the present hyperparameters, by the model's site method.
+        """Bring the sites to their fixed point at the current hyperparameters, by the model's site method.
 
-        Sites that are there already stay as they are, and so do all where the iteration is not finite.
+        Sites already at the fixed point stay as they are, and so do all if the iteration is not finite.
 
         Parameters
         ----------
         steps
-            Updates of all sites, at most.
+            Maximum number of updates of all sites.
         tolerance
-            The violation of the fixed point that ends them; by default a hundredth of the method's
-            `stationarity`, for a gradient of six digits, or that itself in single precision.
+            The violation of the fixed point at which the updates end; by default a hundredth of the method's
+            `stationarity`, for a gradient with six correct digits, or all of it in single precision.
 
         Returns
         -------
@@ -223,8 +224,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Return the objective of the model's site method, the sites brought to their fixed point first.
 
-        As a function of the hyperparameters it is the optimised objective, with its exact gradient; NaN where
-        the sites cannot be brought there.
+        As a function of the hyperparameters it is the optimised objective, with its exact gradient; NaN if
+        the sites do not reach the fixed point.
         """
         prior = self.prior()
         state, finite = self._settle(prior)
@@ -234,8 +235,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
         """Return the objective at the fixed point of the sites for each member of a stack of parameters, [C].
 
-        What `gpflow_ext.sample` draws hyperparameters from: the sites are integrated out as the method does.
-        The model's own stay as they are; each member starts from them.
+        `gpflow_ext.sample` draws hyperparameters from it: the latent functions are integrated out as the
+        method does. The model's own sites stay as they are; each member starts from them.
         """
         parameters, method = [parameter for parameter, _ in stack.values], site_method(self.site_method)
         tolerance, start = method.stationarity(), self.sites
@@ -251,7 +252,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         return tf.map_fn(one, values, fn_output_signature=start.nat1.dtype)
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
-        """Return R [1 or L, M, M], RRᵀ = K_uu, or K at the data of a dense model, and q(v) for u = Rv."""
+        """Return R [1 or L, M, M], RRᵀ = K_uu, or K at the data for a dense model, and q(v) for u = Rv."""
         self._check_whitened()
         seen = self.prior().whiten()
         return seen.chol, seen.message(self.latent_sites).posterior()
@@ -262,7 +263,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         Raises
         ------
         NotImplementedError
-            Where the latent functions are mixtures: q couples these, and GPflow's q_sqrt does not.
+            If the latent functions are mixtures: q couples these, and GPflow's q_sqrt cannot.
         """
         if latent.mixing(self.kernel) is not None:
             raise NotImplementedError(

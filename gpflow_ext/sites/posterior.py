@@ -21,7 +21,7 @@ P = TypeVar("P", covariant=True)
 
 
 class SiteConditioned(Protocol[P]):
-    """What a posterior reads from its model, whose prior is a ``P``."""
+    """Protocol of the model of a posterior, whose prior is a ``P``."""
 
     kernel: gpflow.kernels.Kernel
     mean_function: gpflow.functions.MeanFunction

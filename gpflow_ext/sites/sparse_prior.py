@@ -1,4 +1,4 @@
-"""The prior of a sparse model as a projection, and a copy of it that stays while the model moves on."""
+"""The prior of a sparse model as a projection, and a copy of it that stays fixed while the model changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpflow_ext.sites import Coupled, Message, Projection, coupled, latent
 
 
 class SparsePrior(latent.Functions, Protocol):
-    """What decides a projection."""
+    """Protocol of what determines a projection."""
 
     inducing_variable: InducingVariables
 

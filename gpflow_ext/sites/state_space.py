@@ -36,7 +36,7 @@ class StateSpace(NamedTuple):
 
 
 class Family(NamedTuple):
-    """How a class of kernels becomes a `StateSpace`."""
+    """Conversion of a class of kernels to a `StateSpace`."""
 
     size: Callable[[Any, int], int]  # (kernel, harmonics) to d
     build: Callable[[Any, int], StateSpace]

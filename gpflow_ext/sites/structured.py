@@ -1,4 +1,4 @@
-"""Models whose prior has a structure in place of a matrix of N rows: a state space, or neighbours."""
+"""Models with a structured prior instead of a matrix of N rows: a state space, or neighbours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 def misfit(prior: str | VecchiaOptions, kernel: gpflow.kernels.Kernel, X: Any) -> str | None:
     """Say why a structured prior, ``"markov"`` or ``"vecchia"``, does not fit a kernel and inputs X [N, D].
 
-    Return ``None`` where it fits. Of ``"vecchia"`` the memory is not looked at; building the model does.
+    Return ``None`` if it fits. The memory of ``"vecchia"`` is only checked when the model is built.
     """
     if prior == "markov":
         try:
@@ -68,10 +68,15 @@ class HasStructure(HoldsData):
             vecchia_check.check(kernel, X, owner)
 
     def choose_neighbours(self) -> None:
-        """Choose the neighbours of a Vecchia prior, nearest in units of the present length scales.
+        """Choose the neighbours of a Vecchia prior, nearest in units of the current length scales.
 
-        They stay while hyperparameters are learnt: a new choice is worth it where length scales of several
+        They stay fixed while hyperparameters are learnt. Choose again if the length scales of several
         columns have changed by different factors.
+
+        Raises
+        ------
+        ValueError
+            For a model with another prior.
         """
         if self.vecchia is None:
             raise ValueError('Only prior="vecchia" has neighbours to choose.')
@@ -80,7 +85,7 @@ class HasStructure(HoldsData):
 
     @property
     def prior_name(self) -> str | None:
-        """What the prior is called, ``None`` for one of matrices."""
+        """The name of a structured prior, else ``None``."""
         return "markov" if self.is_markov else None if self.vecchia is None else "vecchia"
 
     @property

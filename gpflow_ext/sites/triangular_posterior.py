@@ -22,7 +22,7 @@ from gpflow_ext.sites import Whitened, latent, products, sparse_prior
 
 
 class Model(Protocol):
-    """What a posterior reads from its model."""
+    """Protocol of the model of a posterior."""
 
     kernel: gpflow.kernels.Kernel
     mean_function: gpflow.functions.MeanFunction
@@ -133,7 +133,7 @@ class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPos
 
 
 class WhitenedPosterior(TriangularPosterior):
-    """With the factors F_k of S_k = F_kF_kᵀ that a variational model trains; half GPflow's operations."""
+    """Posterior with factors F_k of S_k = F_kF_kᵀ, as variational models train; half GPflow's operations."""
 
     _model: Variational
 
@@ -152,7 +152,7 @@ class WhitenedPosterior(TriangularPosterior):
 
 
 class SparseSitePosterior(TriangularPosterior):
-    """With the factors R_k of S_k⁻¹ = R_kR_kᵀ that Gaussian sites give."""
+    """Posterior with factors R_k of S_k⁻¹ = R_kR_kᵀ, as Gaussian sites give."""
 
     _model: SiteConditioned
 

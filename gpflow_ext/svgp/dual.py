@@ -39,14 +39,14 @@ from gpflow_ext.training.distribute import Shards
 
 
 class SparseVariational(WhitenedVariational, Protocol):
-    """What the engine needs of a model."""
+    """Protocol of a model for the engine."""
 
     def gram(self) -> tf.Tensor:
         """Return K_uu, [1 or K, M, M]."""
 
 
 class DualUpdates(AscentUpdates):
-    """What is compiled: a step on a minibatch whose dual parameters follow the hyperparameters.
+    """Functions to compile: a step on a minibatch whose dual parameters follow the hyperparameters.
 
     The parameters are those of `AscentUpdates`, and q moves by natural gradients.
     """

@@ -33,23 +33,23 @@ _LEAST = 0.01  # to which γ falls on minibatches: q is then an average over the
 class DualOptions:
     """Options of the recipe "dual".
 
-    The lengths at step t = 0, 1, … are their first values by √(1 + t/``decay_steps``): large steps while all
-    is far from where it ends, and averages of ever more minibatches later, whatever the number of steps.
+    The step lengths at step t = 0, 1, … are their first values divided by √(1 + t/``decay_steps``): large
+    steps far from the optimum, and averages over ever more minibatches later, whatever the number of steps.
 
     Attributes
     ----------
     minibatch_size
         B, rows in a minibatch of arrays; all data by default.
     gamma
-        First length γ in (0, 1] of the steps of q, which falls to 0.01 at least: by default 0.1 with
-        minibatches. Without them it is constant, by default 1.
+        First step length γ in (0, 1] of the natural-gradient steps of q, which falls to no less than 0.01; by
+        default 0.1 with minibatches. Without them it is constant, by default 1.
     rate
-        First learning rate of the hyperparameters' Adam, which moves positive ones by their logarithms.
+        First learning rate of Adam for the hyperparameters, which moves positive ones by their logarithms.
     inducing_share
-        The learning rate of inducing points as a share of it. Their many coordinates move at once: at the
-        rate of the others they would leave what q knows about them.
+        Learning rate of inducing points as a share of ``rate``. Their many coordinates move at once: at the
+        full rate they would move faster than q can follow.
     decay_steps
-        After which they have fallen to 0.7; ``None`` keeps all lengths constant.
+        Steps after which lengths and rates have fallen to 0.7; ``None`` keeps them constant.
     optimizer
         Another tf_keras optimiser of hyperparameters and inducing points, with its own rate.
     hold
@@ -146,7 +146,7 @@ class FallingRate(tf_keras.optimizers.schedules.LearningRateSchedule):
     Parameters
     ----------
     rate
-        That of step 0.
+        The learning rate of step 0.
     decay_steps
         T.
     """
@@ -171,7 +171,7 @@ class SparseAdam(LogSpaceAdam):
     points
         The variables of inducing points.
     share
-        Of Adam's step.
+        Share of Adam's step that inducing points take.
     """
 
     def __init__(

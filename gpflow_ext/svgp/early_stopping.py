@@ -1,4 +1,4 @@
-"""Early stopping: the state with the best score on held-out data is kept, and ends the run when it is old."""
+"""Early stopping: keep the state with the best score on held-out data; stop when it improves no more."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class EarlyStopping(tf.Module):
     Parameters
     ----------
     score
-        Returns the score of the present state.
+        Returns the score of the current state.
     variables
         What the score depends on; a copy of the best ones is kept.
     patience
-        Evaluations without improvement after which to stop; ``None`` never stops.
+        Number of evaluations without improvement after which to stop; ``None`` never stops.
     """
 
     def __init__(

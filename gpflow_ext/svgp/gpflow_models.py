@@ -1,4 +1,4 @@
-"""The recipe of GPflow's own models: for each what converges on it."""
+"""The recipe of GPflow's own models: for each a method that converges for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GPflowOptions:
         Steps on minibatches over which the lengths of natural gradients and Adam's rate fall to a twentieth,
         by a cosine; ``None`` keeps them constant.
     optimizer
-        A tf_keras optimiser that moves everything, as in the recipe "adam".
+        A tf_keras optimiser of all trainable variables, as in the recipe "adam".
     starts
         Starting points of L-BFGS on all data; see `training.site_recipe.SiteOptions`.
     start

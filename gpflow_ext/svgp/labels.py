@@ -1,4 +1,4 @@
-"""The start of q from the labels: one pass of regression on them, in closed form.
+"""Initialise q from the labels by one pass of regression on them, in closed form.
 
 Class labels are taken for values of the latent functions with Gaussian noise, y_nk = c t_nk with
 t_nk = [label n is k] − 1/K, and noise of variance s²: for f = μ + Aᵀv + r, v ~ N(0, I),
@@ -39,7 +39,7 @@ _HELD_OUT, _SHARE = 2000, 0.2  # rows that are predicted, and the largest share 
 
 
 class LabelStart(NamedTuple):
-    """What q was started from."""
+    """How q was initialised."""
 
     scale: float  # c
     noise: float  # s² of the mean
@@ -48,7 +48,7 @@ class LabelStart(NamedTuple):
 
 
 def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelStart:
-    """Start q of a classifier, or its sites, from a regression on the labels, and leave all else as it is.
+    """Initialise q of a classifier, or its sites, by regression on the labels; all else stays as it is.
 
     Parameters
     ----------
@@ -59,16 +59,16 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
     data
         (X [N, D], Y [N, 1]) for a model that does not hold its data.
     seed
-        Of the rows that are held out to choose.
+        Seed of the rows that are held out to choose.
 
     Returns
     -------
-    c, s² and the noise of the covariance that were taken, and by what.
+    The scale c, the noise s² and the noise of the covariance that were chosen, and the score they reached.
 
     Raises
     ------
     ValueError
-        For data where the model holds its own, or none where it does not.
+        If data are given to a model that holds its own, or not given to one that does not.
     NotImplementedError
         For another model or likelihood.
     """
@@ -139,7 +139,7 @@ def start_as_asked(
     Raises
     ------
     ValueError
-        For an unknown start, or data that are no arrays.
+        For an unknown start, or data that are not arrays.
     """
     if start is None:
         return {}
@@ -194,7 +194,7 @@ class Sums(NamedTuple):
 
 
 class LabelRegression(tf.Module):
-    """What is compiled: the sums of the regression, and what its q predicts."""
+    """Functions to compile: the sums of the regression, and what its q predicts."""
 
     def __init__(self, model: SVGP) -> None:
         super().__init__()

@@ -32,13 +32,13 @@ class MinibatchAscent(tf.Module):
     gamma
         γ of step number t = 0, 1, …, in (0, 1]; ``None`` leaves q to the optimiser.
     hold
-        For so many steps the hyperparameters stay, and q alone moves.
+        Number of first steps in which only q moves and the hyperparameters are fixed.
     concave
         Whether γ-steps leave out negative weights wₙ at once.
     shards
         The rows of a minibatch sharded over the replicas of a ``tf.distribute`` strategy.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     updates
         What is compiled.
     several

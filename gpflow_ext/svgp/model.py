@@ -17,18 +17,19 @@ from gpflow_ext.svgp.whitened_normal import divergence, marginals
 
 
 class SVGPRobustMax(SVGP):
-    """Classification into K classes by K latent functions, the largest of which names the class.
+    """Sparse variational classifier with K latent functions, the largest of which gives the class.
 
-    A GPflow ``SVGP``, whitened, kernel and inducing points shared by the K functions or one for each, with
-    the robust-max likelihood in place of GPflow's ``MultiClass``: its probabilities are exact and sum to one
-    where GPflow's 20 Gauss-Hermite nodes are wrong by up to 0.1. With u = Lv, q(v_k) = N(m_k, S_k),
-    A = L⁻¹K_uf and N/B times the sum over a minibatch of B rows (Hensman et al. 2015, sections 2 and 4.4)
+    It is a whitened GPflow ``SVGP``, with a kernel and inducing points shared by the K functions or one of
+    each per function, and the robust-max likelihood instead of GPflow's ``MultiClass``: probabilities are
+    exact and sum to one, where GPflow's 20 Gauss-Hermite nodes are off by up to 0.1. With u = Lv,
+    q(v_k) = N(m_k, S_k), A = L⁻¹K_uf and N/B times the sum over a minibatch of B rows (Hensman et al. 2015,
+    sections 2 and 4.4)
 
         elbo = N/B Σₙ E_q[log p(yₙ | f(xₙ))] − Σ_k KL[N(m_k, S_k) || N(0, I)]
 
-    A step costs O(KM²B + M³); `gpflow_ext.numerics.triangular` holds what makes it fast. The White part of
-    ``SquaredExponential() + White(1e-3)`` makes the likelihood softer: the largest of K functions with
-    noise. `gpflow_ext.fit` trains q by natural gradients and the rest by Adam, or all by one optimiser.
+    A step costs O(KM²B + M³). The ``White`` part of ``SquaredExponential() + White(1e-3)`` makes the
+    likelihood softer: the class is that of the largest of K functions with noise. `gpflow_ext.fit` trains on
+    all data by L-BFGS with q at its optimum, on minibatches by natural gradients for q and Adam for the rest.
 
     Parameters
     ----------
@@ -40,22 +41,22 @@ class SVGPRobustMax(SVGP):
         Inducing points [M, D], see `gpflow_ext.inducing.kmeans`, or any inducing variables that GPflow has
         for the kernel.
     num_data
-        N, the rows of all minibatches together; ``None`` means that each call has all of them.
+        N, the number of training rows; ``None`` means that each call is given all of them.
     epsilon
         ε in (0, 1 − 1/K), the share of wrong labels.
     learn_epsilon
-        Train ε, under a Beta prior with its mode at the given value and the weight of 1/ε labels. Held at a
-        value below the share of labels that the model cannot explain, it makes predictions far too sure.
+        Train ε, under a Beta prior with its mode at the given value and the weight of 1/ε labels. If ε is
+        held below the share of labels that the model cannot explain, predictions are far too confident.
     mean_function
-        Of the latent functions; zero by default.
+        Mean function of the latent functions; zero by default.
     q_mu, q_sqrt
-        Starting m [M, K] and lower triangular factors of S [K, M, M]; the prior by default.
+        Initial m [M, K] and lower triangular factors of S [K, M, M]; the prior by default.
 
     Raises
     ------
     ValueError
-        For fewer than two classes, ε out of range, inducing points that are not finite, or a kernel of
-        several outputs that are not K.
+        For fewer than two classes, ε out of range, inducing points that are not finite, or a multi-output
+        kernel whose number of outputs is not K.
     NotImplementedError
         For ``LinearCoregionalization`` and other multi-output kernels.
     """

@@ -35,7 +35,7 @@ Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 
 
 class WhitenedVariational(Protocol):
-    """What the engine needs of a model."""
+    """Protocol of a model for the engine."""
 
     q_mu: gpflow.Parameter  # E[v], [M, K]
     q_sqrt: gpflow.Parameter  # lower triangular factors of Var[v], [K, M, M]
@@ -63,7 +63,7 @@ class WhitenedVariational(Protocol):
 
 
 class Sums(NamedTuple):
-    """What a minibatch adds up to; the sums of all replicas."""
+    """Sums over a minibatch, of all replicas."""
 
     value: tf.Tensor  # N/B Σₙ Eₙ, []
     correct: tf.Tensor  # rows classified as their labels say, []
@@ -73,7 +73,7 @@ class Sums(NamedTuple):
 
 
 class AscentUpdates(tf.Module):
-    """What is compiled: a step on a minibatch, with the natural parameters of q that it keeps.
+    """Functions to compile: a step on a minibatch, with the natural parameters of q that it keeps.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class AscentUpdates(tf.Module):
         Parameters
         ----------
         rows
-            Those of each minibatch, [S, B].
+            Row numbers of each minibatch, [S, B].
         X, Y
             The data, [N, D] and [N, 1].
         least

@@ -56,7 +56,7 @@ class ProjectedNewton:
     bounds
         A pair (low, high) for each of the P numbers, one variable after the other; none by default.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
 
     Raises
     ------

@@ -51,8 +51,8 @@ class RobustMaxOptions:
         B, rows in a minibatch of arrays; all data by default.
     gamma
         Length γ in (0, 1] of the natural-gradient steps of q, reached after ten steps. With minibatches they
-        leave out what is not concave in the likelihood, see `svgp.natural_gradient`. ``None`` leaves q
-        to the optimiser: the paper used AdaDelta for all.
+        leave out non-concave parts of the likelihood, see `svgp.natural_gradient`. ``None`` leaves q to the
+        optimiser; the paper used AdaDelta for everything.
     optimizer
         A tf_keras optimiser of the hyperparameters and inducing points; by default Adam at ``rate``.
     rate
@@ -61,9 +61,11 @@ class RobustMaxOptions:
         Steps over which γ and the default optimiser's rate fall to a twentieth, by a cosine; ``None`` keeps
         them constant.
     hold
-        Steps for which the kernel, ε and the inducing points stay, as in the paper; q alone moves.
+        Number of first steps in which the kernel, ε and the inducing points stay fixed, as in the paper, and
+        only q moves.
     validation
-        Held-out (X [V, D], Y [V, 1]); the model ends with the parameters of the best NLPD on them.
+        Held-out (X [V, D], Y [V, 1]); the model ends with the parameters of the best NLPD (negative log
+        predictive density) on them.
     validate_every
         Steps between two evaluations of it.
     patience
@@ -119,7 +121,7 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
 
     The data are (X [N, D], Y [N, 1]), or a ``tf.data.Dataset`` of minibatches that repeats without end. With
     a ``strategy`` each minibatch of arrays is sharded over its replicas; the result is the same up to
-    rounding. The model is built outside of its scope. Without XLA.
+    rounding. The model is built outside its scope. Without XLA.
     """
     size, gamma, decay_steps, hold = (
         options.minibatch_size,
@@ -230,7 +232,7 @@ def _report(engine: MinibatchAscent, watch: EarlyStopping | None) -> str:
 
 
 class HeldOut(tf.Module):
-    """What is compiled: the log density of held-out data."""
+    """Functions to compile: the log density of held-out data."""
 
     def __init__(self, model: SVGPRobustMax) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ DOUBLINGS = 60  # of L in a step, at most
 
 
 class AverageDescent(Loss):
-    """What is compiled: a step, with the table and the other state that it keeps.
+    """Functions to compile: a step, with the table and the other state that it keeps.
 
     Parameters
     ----------
@@ -103,12 +103,12 @@ class StochasticAverageGradient(tf.Module):
     data
         Inputs [N, D] and targets [N, P].
     num_batches
-        Batches into which the shuffled rows are divided once, alike in size up to one row; one for the full
-        gradient, whose steps never raise the loss.
+        Number of batches into which the shuffled rows are divided once, equal in size up to one row; one for
+        the full gradient, whose steps never raise the loss.
     seed
         Seed of the division and of the draws.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
 
     Raises
     ------

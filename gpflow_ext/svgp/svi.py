@@ -35,7 +35,7 @@ class LBFGSBOptions:
     Attributes
     ----------
     iterations
-        Of L-BFGS-B in a step.
+        Iterations of L-BFGS-B in a step.
     bounds
         As for `vi_means`.
     """

@@ -31,7 +31,7 @@ class MeansOptions:
     optimizer
         ``"lbfgs"`` (L-BFGS-B) or ``"projected_newton"``, whose step costs about 3P gradients for P numbers.
     iterations
-        Of the optimiser in a step; by default 20 of L-BFGS-B, one of Newton's method.
+        Iterations of the optimiser in a step; by default 20 of L-BFGS-B, one of Newton's method.
     bounds
         Least and largest value of every positive hyperparameter; none by default.
     """

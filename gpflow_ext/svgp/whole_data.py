@@ -1,11 +1,11 @@
-"""q of a whitened sparse model at its optimum, as a function of the hyperparameters: all data at once.
+"""The bound of a whitened sparse model at the optimal q, as a function of the hyperparameters, on all data.
 
 At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` bring q(v) to the maximum of
 the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
-theorem), which L-BFGS climbs. The steps are mixed, see `svgp.anderson`, for a fixed-point iteration may turn
-round the optimum or creep along a ridge; one that does not raise the bound is taken again without memory, and
-then at half the length. Weights wₙ may be negative, so that the optimum is also found where the likelihood is
-not log-concave.
+theorem), which L-BFGS maximises. The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point
+iteration may circle the optimum or creep along a ridge; one that does not raise the bound is repeated without
+memory, and then at half the length. Weights wₙ may be negative, so the optimum is also found if the
+likelihood is not log-concave.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Point(NamedTuple):
 
 
 class OptimalPosterior(tf.Module):
-    """What is compiled: the bound at the best q(v), and its gradient in the hyperparameters.
+    """Functions to compile: the bound at the best q(v), and its gradient in the hyperparameters.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class WholeData(tf.Module):
     variables
         Its hyperparameters.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     state: Sequence[tf.Variable] = ()  # it starts from the model's q
@@ -287,7 +287,7 @@ def whole_data_plan(
     run
         What `fit` was asked for.
     name
-        Of the recipe.
+        Name of the recipe.
     starts
         See `training.site_recipe.SiteOptions`.
     """

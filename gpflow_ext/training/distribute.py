@@ -1,9 +1,8 @@
 """Data sharded over the replicas of a ``tf.distribute`` strategy, and sums over them.
 
-A replica is a device: one of this machine's (``MirroredStrategy``) or of several machines', a process to
-each (``MultiWorkerMirroredStrategy``). The variables of a model stay ordinary ones, equal in every process;
-a replica holds its rows of the data and computes with them, and only sums travel. TensorFlow does the
-communication.
+A replica is a device of this machine (``MirroredStrategy``) or of several machines, with a process on each
+(``MultiWorkerMirroredStrategy``). The variables of a model stay ordinary ones, equal in every process; a
+replica holds its rows of the data and computes with them, and only sums are communicated, by TensorFlow.
 
 Two workers run the same script on the same data, each told by ``TF_CONFIG`` who it is:
 
@@ -17,9 +16,9 @@ where ``train.py`` makes the strategy first, before any other use of TensorFlow:
 >>> model = gpflow_ext.models.SparseEP(train, kernel, likelihood, inducing_variable=Z)
 >>> gpflow_ext.fit(model, strategy=strategy, checkpoint_dir="runs/one")
 
-The script starts when all workers are there. Worker 0 is the chief: it alone writes checkpoints, and the
-others take their state from it. When a worker dies the rest end within seconds with `WorkerLostError`;
-started again, with as many workers or another number, they go on from the last checkpoint.
+Training starts when all workers have started. Worker 0 is the chief: it alone writes checkpoints, and the
+others take their state from it. If a worker dies, the rest end within seconds with `WorkerLostError`;
+restarted, with the same number of workers or another, they resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class WorkerLostError(RuntimeError):
 def strategy_from_name(name: Literal["mirrored", "multiworker"] | None) -> tf.distribute.Strategy | None:
     """Return ``MirroredStrategy`` over this machine's devices, or ``MultiWorkerMirroredStrategy``.
 
-    The first takes all GPUs, else all logical CPUs. The second waits until every worker that ``TF_CONFIG``
-    names has started, and must come before any other use of TensorFlow; one to a process. ``None`` gives
-    ``None``.
+    The first uses all GPUs, or all logical CPUs if there are none. The second waits until every worker that
+    ``TF_CONFIG`` names has started, must be made before any other use of TensorFlow, and only once per
+    process. ``None`` gives ``None``.
 
     Raises
     ------
@@ -220,7 +219,7 @@ class Shards:
         return self.equal(self.call(part))
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run in a graph: outside of one the collectives of several replicas of a process wait in turn."""
+        """Run in a graph: outside one the collectives of several replicas of a process wait in turn."""
         return tf.function(lambda: self.run(function, *args), autograph=False)()
 
     @contextmanager

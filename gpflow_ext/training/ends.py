@@ -1,4 +1,4 @@
-"""Bad ends of a fit: the start that is at fault is refused by name, any other is warned of."""
+"""Failed fits: a start that is at fault is refused by name, any other failure gives a warning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOKED_AT = 10_000  # rows
 
 
 class FitWarning(UserWarning):
-    """A fit has ended where its objective was not finite, or fell."""
+    """Warning that a fit failed (its objective was not finite, or fell) or stopped while still improving."""
 
 
 def check_parameters(model: tf.Module) -> None:
@@ -36,7 +36,7 @@ def check_first_step(model: Any, data: Any = None) -> None:
     """Raise ``ValueError`` for rows that make the objective of a start with finite parameters no number.
 
     At them the prior variance, the prior mean, or the log likelihood of this is not finite. It may be none of
-    these. Some of the rows are looked at.
+    these. Only some of the rows are examined.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is odd about trained parameters: that they have run away, are at a bound, or are switched off."""
+"""Oddities of trained parameters: they have diverged, are at a bound, or have no effect."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def check_per_call(steps_per_call: int, minibatch_size: int | None, **multiples:
     Parameters
     ----------
     steps_per_call, minibatch_size
-        Of a recipe's options.
+        Values of a recipe's options.
     multiples
         Numbers of steps that end with a call, by the names of their options.
     """
@@ -137,7 +137,7 @@ def gradient_steps(
     batches
         Iterator over minibatches.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     per_call
         Optimiser steps of one step of the solver, whose objective is their mean; above one ``batches`` are
         `Minibatches`, and the host waits for the device once in a call.

@@ -26,9 +26,9 @@ class GradientOptions:
     minibatch_size
         Rows in a minibatch of arrays; all data by default.
     steps_per_call
-        Steps on minibatches of arrays that one call of the compiled function does, a single step of `fit`
-        whose objective is their mean. The parameters after so many minibatches are the same; what Python
-        does for a step, and on a GPU the wait for its result, is done once for all of them.
+        Steps on minibatches of arrays in one call of the compiled function, which is a single step of `fit`
+        whose objective is their mean. The parameters after a number of minibatches are the same; the overhead
+        of Python, and on a GPU the wait for the result, is paid once for all of them.
     """
 
     optimizer: Any = None

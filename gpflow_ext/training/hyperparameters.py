@@ -22,7 +22,7 @@ _End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
 
 
 class Sited(Protocol):
-    """What the ascent needs of a model."""
+    """Protocol of a model for the ascent."""
 
     @property
     def parameters(self) -> Sequence[gpflow.Parameter]:
@@ -40,16 +40,16 @@ class HyperparameterAscent(tf.Module):
     """One run of L-BFGS on the optimised objective, in steps of some iterations.
 
     In each evaluation the sites are brought to their fixed point at the new hyperparameters, warm-started
-    from those at the iterate of L-BFGS, so that a trial far away leaves no trace where there are several
-    fixed points, and the gradient is that of the objective there with the sites held fixed, exact by
-    the envelope theorem. Positive parameters move in log space; see `log_space`. A step never lowers the
+    from those at the iterate of L-BFGS, so that a distant trial leaves no trace if there are several fixed
+    points. The gradient is that of the objective there with the sites held fixed, exact by the envelope
+    theorem. Positive parameters move in log space; see `log_space`. A step never lowers the
     objective. It depends on the variables of the model and of the ascent alone: a restart from a checkpoint
     repeats it exactly.
 
     Parameters
     ----------
     solver
-        Of the sites.
+        The solver of the sites.
     model
         The model.
     variables

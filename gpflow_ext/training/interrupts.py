@@ -11,10 +11,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Takes note of SIGINT and SIGTERM while it is entered, where Python or nobody handles them else.
+    """Context manager that records SIGINT and SIGTERM, unless the user's program handles them.
 
-    A second signal has the usual effect at once. It does nothing outside of the main thread, to which Python
-    gives all signals.
+    A second signal has the usual effect at once. It does nothing outside the main thread, to which Python
+    delivers all signals.
     """
 
     def __init__(self) -> None:

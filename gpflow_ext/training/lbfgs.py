@@ -1,4 +1,4 @@
-"""L-BFGS on an objective that is itself the end of an inner iteration over the sites."""
+"""L-BFGS on an objective that is itself the result of an inner iteration over the sites."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their
 _SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
 
 Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
-"""Evaluate at the present values of the variables; return the objective and its gradient in each of them."""
+"""Evaluate at the current values of the variables; return the objective and its gradient in each of them."""
 
 
 def evaluation(
@@ -60,8 +60,8 @@ def evaluation(
 def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> float:
     """Return the relative gain below which steps of some iterations end a run.
 
-    Where many numbers move, inducing inputs above all, they would else climb a flat valley for thousands of
-    iterations. Without ``valley`` the more than `MANY` count like the more than `FEW`.
+    With many numbers to move, above all inducing inputs, a run would otherwise creep along a flat ridge for
+    thousands of iterations. Without ``valley`` the looser gain for more than `MANY` is not used.
     """
     rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
     number = sum(variable.shape.num_elements() for variable in variables)
@@ -127,7 +127,7 @@ class Run(tf.Module):
     coordinates
         What moves.
     evaluate
-        Evaluate at the present values of the variables; the gradient is that in the variables.
+        Evaluate at the current values of the variables; the gradient is that in the variables.
     tolerance
         Relative gain of an iteration that counts as none.
     bounds
@@ -249,8 +249,8 @@ class Run(tf.Module):
 class _Guarded:
     """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
 
-    Too far is where a coordinate has moved by more than ``leap`` from the present iterate. There the loss is
-    as far above the present iterate as the tangent is below, with the opposite gradient: cubic interpolation
+    Too far is where a coordinate has moved by more than ``leap`` from the current iterate. There the loss is
+    as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
     then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
     as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
     """

@@ -19,7 +19,7 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Start, Tried, best, check_starts, further_starts, number_of_starts
 
-_SAME = 1e-6  # relative: two values of an objective that is no estimate differ by less
+_SAME = 1e-6  # relative: two values of an objective that is not an estimate differ by less
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LBFGSOptions:
     Attributes
     ----------
     iterations
-        Of L-BFGS in a step.
+        Iterations of L-BFGS in a step.
     starts
         Starting points; see `training.site_recipe.SiteOptions`.
     """
@@ -54,9 +54,9 @@ class LBFGSSteps(tf.Module):
     variables
         What moves.
     iterations
-        Of L-BFGS-B in a step.
+        Iterations of L-BFGS-B in a step.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     box
         Bounds of each number; see `svgp.vi_means.box_of`.
     tolerance
@@ -65,7 +65,7 @@ class LBFGSSteps(tf.Module):
         Further starts: the first step climbs from each of them too, and keeps the best.
     posterior
         Variables of q among those that move: the first step climbs in them alone before it climbs in all.
-        From a q that the data have not moved yet the kernel would come to fit q in place of the data.
+        From a q that has not been fitted to the data yet the kernel would be fitted to q instead of the data.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Coordinates for optimisers: the logarithms of positive parameters, all others as GPflow moves them.
 
-GPflow's softplus is the identity for large values: a variance that ends at 5,000 takes thousands of unit
-steps. In log space every scale is as near as any other. The transform's own lower bound stays: it is the
-part above the bound whose logarithm is the coordinate.
+GPflow's softplus is close to the identity for large values: a variance that ends at 5,000 takes thousands of
+unit steps. In log space all scales are equally easy to reach. The transform's own lower bound is kept: the
+coordinate is the logarithm of the part above the bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LogSpace:
         self._ends = np.cumsum(sizes)
 
     def vector(self) -> Vector:
-        """Return the present values, [P]."""
+        """Return the current values, [P]."""
         values = [np.ravel(variable.numpy()) for variable in self._variables]
         return self.at(np.concatenate([np.zeros(0), *values]).astype(np.float64))
 

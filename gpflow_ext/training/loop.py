@@ -1,4 +1,4 @@
-"""The training loop shared by every recipe: it sees an update and variables, never a model's inside."""
+"""The training loop shared by every recipe: it only knows an update and variables, not the model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit did.
+    """The result of a fit: its objective, times, and why it ended.
 
     Attributes
     ----------
@@ -48,14 +48,14 @@ class FitResult:
     times
         Seconds from the start of this run to the end of each step, shape [steps run].
     first_step
-        Steps that a checkpoint had already done before this run.
+        Number of steps done before this run, by a checkpoint.
     status
         Why the run ended.
     starts
-        The starts that were tried, if there were several, and the objective that the first step has reached
-        from each; the best was kept.
+        The starting points that were tried, if there were several, and the objective that the first step
+        reached from each; the best was kept.
     notes
-        What is odd about the end, a sentence each; see `training.findings`.
+        A sentence about each oddity of the trained parameters; see `training.findings`.
     """
 
     objective: npt.NDArray[np.float64]
@@ -67,7 +67,7 @@ class FitResult:
 
     @property
     def steps(self) -> int:
-        """Number of the last step, those before a restart included."""
+        """Number of the last step, counting those before a restart."""
         return self.first_step + len(self.objective)
 
     @property

@@ -16,7 +16,7 @@ RATE = 0.01
 
 
 class InLogSpace:
-    """What an optimiser inherits from first, to move positive parameters by their logarithms.
+    """Mixin of optimisers, to be the first base: positive parameters move by their logarithms.
 
     For a tf_keras optimiser whose step does not depend on the value of a variable. A step of 0.01 is then one
     of a hundredth of a parameter, whatever its size.
@@ -88,7 +88,7 @@ def built(
     Raises
     ------
     ValueError
-        For anything else. For an optimiser that was made outside of the scope of the variables.
+        For anything else. For an optimiser that was made outside the scope of the variables.
     """
     strategies = [v.distribute_strategy for v in variables if isinstance(v, tf.distribute.DistributedValues)]
     scope = strategies[0].scope() if strategies else contextlib.nullcontext()
@@ -97,7 +97,7 @@ def built(
             optimizer = LogSpaceAdam(rate, name="LogSpaceAdam", parameters=parameters)
     elif strategies and getattr(optimizer, "_distribution_strategy", None) is not strategies[0]:
         raise ValueError(
-            "The model was built inside of `strategy.scope()` and `optimizer` was not: make both there."
+            "The model was built inside `strategy.scope()` and `optimizer` was not: make both there."
         )
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
         raise ValueError(

@@ -20,16 +20,16 @@ from gpflow_ext.training.starts import Tried
 
 @dataclass(frozen=True)
 class Run:
-    """What `gpflow_ext.fit` tells every recipe.
+    """The arguments of `gpflow_ext.fit` that every recipe is given.
 
     Attributes
     ----------
     data
         Training data that the model does not hold, (X [N, D], Y [N, P]) or a ``tf.data.Dataset``.
     seed
-        Seed of whatever is random.
+        Seed of all random numbers.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     strategy
         A ``tf.distribute`` strategy, only given to a recipe that ``distributes``.
     """
@@ -70,15 +70,15 @@ class Plan:
     shards
         How the data are sharded over the replicas of a ``tf.distribute`` strategy.
     gather
-        Makes the variables complete in each process where the data are sharded over several.
+        Makes the variables complete in each process if the data are sharded over several.
     settled
-        How a run ends whose solver has settled.
+        The status of a run whose solver has settled.
     report
         What a progress bar shows beside the objective.
     finish
         Called once at the end, after the last checkpoint.
     tried
-        The starts of which the best was kept, once it was chosen.
+        The starting points of which the best was kept, once it was chosen.
     """
 
     solver: Solver
@@ -105,7 +105,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A recipe without options."""
+    """The options of a recipe that has none."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def register(model_class: type, recipe: Callable[..., Plan]) -> None:
     Parameters
     ----------
     model_class
-        A class of GPflow models; that of the nearest base class decides.
+        A class of GPflow models. For a model the recipe of its nearest base class is used.
     recipe
         A `Recipe`, or a function (model, `Run`, **options) -> `Plan`.
 

@@ -1,4 +1,4 @@
-"""Runs that end on a slope: by how much the objective was still rising, and which parameters still moved."""
+"""Runs that stop too early: by how much the objective was still rising, and which parameters still moved."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpflow_ext.training.loop import FitResult, Status
 
 _SHARE = 0.1  # of the steps, the last ones, that are looked at
 _RISE = 1e-4  # relative: a smaller rise over them is none
-_ERRORS = 3.0  # standard errors of a rise that is no noise
+_ERRORS = 3.0  # standard errors of a rise that is not noise
 _SHOWN = 3  # parameters that are named
 _LARGEST = 100  # elements of a parameter that is watched
 
 
 class LastSteps:
-    """Where the parameters of a model were before the last tenth of its steps.
+    """Callback that records the parameters of a model before the last tenth of its steps.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class LastSteps:
             self._before = self._values()
 
     def slope(self, result: FitResult) -> str | None:
-        """Say by how much the objective was rising where the steps were over; ``None`` where it was not."""
+        """Say by how much the objective was still rising when the steps ran out; ``None`` if it was not."""
         last = result.objective[-max(2, round(_SHARE * result.steps)) :]
         if result.status is not Status.MAX_STEPS or len(last) < 2:
             return None

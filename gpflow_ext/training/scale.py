@@ -1,4 +1,4 @@
-"""Whether the kernels of a model fit the scale of its inputs: where not, the objective does not show it."""
+"""Check whether the kernels of a model suit the scale of its inputs, which the objective does not show."""
 
 from __future__ import annotations
 

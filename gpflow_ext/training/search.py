@@ -1,7 +1,7 @@
 """SciPy's L-BFGS-B, suspended between two parts of a run.
 
 SciPy calls the loss and returns at the end. Here it does so in a thread of its own, which waits while the run
-does not go on; the loss is evaluated, and all else done, in the thread of the caller. No two run at once.
+is suspended; the loss is evaluated, and all else done, in the caller's thread. Only one runs at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOSED = object()
 
 
 class Guard(Protocol):
-    """What stands between the search and the loss."""
+    """Wrapper of the loss that guards the search."""
 
     first: float
     best: tuple[Vector, float]
@@ -62,7 +62,7 @@ class SettledError(Exception):
 
 
 class _ClosedError(Exception):
-    """Raised in the thread of a search that nobody goes on with."""
+    """Raised in the thread of a search that is abandoned."""
 
 
 class Search:
@@ -75,7 +75,7 @@ class Search:
     guard
         Makes the guard of a loss.
     options
-        Of ``scipy.optimize.minimize``.
+        Options of ``scipy.optimize.minimize``.
     bounds
         Pairs, or ``None``.
     """

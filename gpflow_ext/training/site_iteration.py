@@ -20,7 +20,7 @@ _LONG = 5_000  # data of a state space from which XLA is worth its time
 
 
 class SiteUpdates(tf.Module):
-    """What is compiled: functions of a model's variables and data, without any state of their own.
+    """Functions to compile, of a model's variables and data, without any state of their own.
 
     Sites are assigned only when they are finite.
     """
@@ -97,7 +97,7 @@ def _or_nan(finite: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 
 
 class SiteIteration(tf.Module):
-    """Steps of a site method at the model's present hyperparameters.
+    """Steps of a site method at the model's current hyperparameters.
 
     A step that is not finite is undone and reported as NaN.
 
@@ -108,7 +108,7 @@ class SiteIteration(tf.Module):
     method
         How its sites are proposed.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(self, model: SitedModel, method: SiteMethod, jit_compile: bool | None = None) -> None:
@@ -129,7 +129,7 @@ class SiteIteration(tf.Module):
 
     @property
     def current(self) -> Any:
-        """The present state of the method."""
+        """The current state of the method."""
         return self._packed([part.read_value() for part in self.point])
 
     @property

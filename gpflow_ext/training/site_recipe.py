@@ -27,17 +27,17 @@ class SiteOptions:
     Attributes
     ----------
     site_updates
-        Updates of all sites in an evaluation of L-BFGS, at most.
+        Maximum number of updates of all sites in an evaluation of L-BFGS.
     hyper_updates
         Iterations of L-BFGS in a step.
     stationarity
         Largest violation of the fixed point, relative to 1 + |prec|, that counts as converged; by default the
         method's own.
     starts
-        Starting points of the hyperparameters: the model's own, then those that the inputs suggest, then
-        random ones; see `training.starts`. The first step climbs from each and keeps the best. By default
-        five where a kernel has three length scales or more and there are at most 500 latent values, two where
-        it has several or one that is far from what the inputs suggest, else one.
+        Number of starting points of the hyperparameters: the model's own values, then those that the inputs
+        suggest, then random ones; see `training.starts`. The first step climbs from each and keeps the best.
+        By default five if a kernel has three length scales or more and there are at most 500 latent values,
+        two if it has several or one that is far from what the inputs suggest, else one.
     """
 
     site_updates: int = 200

@@ -1,4 +1,4 @@
-"""The sites behind a q(f) that GPflow holds in full: at its optimum it has no more freedom than they.
+"""The sites behind a q(f) that GPflow holds in full: at its optimum it is determined by them.
 
 With a likelihood of independent data the bound of GPflow's ``VGP``, ``VGPOpperArchambeau`` and, on all data,
 ``SVGP`` is highest where S⁻¹ is the prior's precision plus one Gaussian site for each datum (Opper &
@@ -131,13 +131,13 @@ class TwinSteps(tf.Module):
     model, twin
         The model and its twin.
     solver
-        Of the twin.
+        The solver of the twin.
     polish
         L-BFGS on the model.
     stationarity
         The violation at which the twin has settled.
     jit_compile
-        XLA; ``None`` means on GPU and TPU only.
+        Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What every iterative method is to the training loop: it starts, steps, and says how far it is from rest."""
+"""The protocol of iterative methods for the training loop: start, step, and the distance from convergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where training starts: at the model's own parameters, at what the data suggest, and at random ones."""
+"""Starting points of training: the model's own parameters, those that the data suggest, and random ones."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Tried(NamedTuple):
 
 
 def number_of_starts(model: BayesianModel, given: int | None, X: Any = None) -> int:
-    """Return how many are asked for; by default one, and two or five where one may not lead to the optimum.
+    """Return the number asked for; by default one, and two or five if one may not lead to the optimum.
 
-    The objective of a kernel with a length scale for each input has several optima, the more the more inputs
-    there are, among which random starts look where they cost little; with one length scale it hardly ever
-    has. But far from the length scales that inputs X [N, D] suggest a kernel may relate no two of them, or
+    The objective of a kernel with a length scale for each input has several optima, and more with more
+    inputs; random starts search among them if they are cheap. With one length scale it rarely has several.
+    But far from the length scales that inputs X [N, D] suggest, a kernel may correlate no two of them, or
     tell none apart, and the objective is flat.
     """
     if given is not None:

@@ -1,4 +1,4 @@
-"""How the workers of a ``tf.distribute`` strategy start as one run."""
+"""Start the workers of a ``tf.distribute`` strategy as one run."""
 
 from __future__ import annotations
 

@@ -161,7 +161,8 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
         "By `python -m scripts.benchmarks.auto`, which resumes from the journal beside this page. NLPD on test rows, in "
         "nats, the mean over splits; real targets are standardised. The lowest of a row is bold. `auto` compares "
         "kernels within its budget; `estimator` is `GPClassifier`, `GPRegressor`, `GPOrdinal` or `GPCountRegressor` "
-        "with nothing set. Seconds, as paid, compilation included, in brackets. Split 0 of five of the binary tables was looked at "
+        "with nothing set. Seconds as paid, in brackets: those of `auto` include compilation, and what it has compiled the "
+        "estimators need not compile again. Split 0 of five of the binary tables was looked at "
         "when the kernels that `auto` compares were chosen after the first of these measurements. Later their order, and that several "
         "are averaged, were chosen by cross-validation inside the training part of split 0 of twelve tables, which holds rows that "
         "other splits test on.",

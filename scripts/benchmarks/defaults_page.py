@@ -27,11 +27,11 @@ MOST_ROWS = 5000
 TEXT = """\
 # Defaults on public tables
 
-Each model of the package that fits the task, at its defaults: a squared exponential with one length scale of 1, or with one for each of up to
-20 inputs ("ARD"); inputs standardised, real targets too. Beside it other libraries at theirs: scikit-learn's Gaussian process with the same
+Every model of the package that suits the task, at its defaults: a squared exponential with one length scale of 1, or with one for each of up to
+20 inputs ("ARD"); inputs are standardised, and real targets too. Other libraries at their defaults for comparison: scikit-learn's Gaussian process with the same
 kernel, logistic, ordinal, Poisson and Bayesian linear regression ("linear"), calibrated SVC, gradient boosting, GPflow's own models by its own
-optimiser, GPBoost. All on the same splits, one process, one after the other; tables with more rows are cut. GPflow's optimiser, and random
-starts after the first, end when their seconds are over. Seconds of the wall depend on what else the machine does; those of the processor less. Written by
+optimiser, GPBoost. All run on the same splits in one process, one after the other. Large training sets are cut; each section gives the number of rows. GPflow's optimiser, and
+random starts after the first, end when their seconds are over. Wall seconds depend on the other load of the machine; CPU seconds less. Written by
 `python -m scripts.benchmarks.defaults`, which says more with `--help`.
 """
 
@@ -81,12 +81,12 @@ def text(records: Sequence[Record]) -> str:
 
 
 ENDS = """\
-On the first split: the objective that a default fit has reached, and the best one of fits from random starts, whose parameters are
-multiplied by log-normal factors of deviation 2. A negative number is a default fit that is better than all of these.
+On the first split: the objective that the default fit reached, and the best objective of fits from random starts, whose parameters are
+multiplied by log-normal factors of deviation 2. A negative number in "less by" means that the default fit is better than all of these.
 """
 HEADLINE = """\
-NLPD of the model that [the guide](../choosing.md) recommends, with the kernel that has the higher bound, less that of others: mean and
-standard error over the splits. "Behind" is more than one standard error above.
+NLPD of the model that [the guide](../choosing.md) recommends, with the kernel that has the higher bound, minus that of others: mean and
+standard error over the splits. Negative is better. "Behind" means more than one standard error above zero.
 """
 
 

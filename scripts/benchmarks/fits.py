@@ -95,7 +95,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "# What a fit costs\n",
         "Binary classification with a logistic likelihood and a squared exponential kernel, from the same start; "
         "GPLaplace, scikit-learn and GPBoost maximise the same objective, VGPKMM a bound. Each in a process of its own: the imports, the "
-        "first fit with all compilation, a second one of new objects, and a third one with a twentieth fewer rows. Size 351 is the ionosphere "
+        "first fit with all compilation, a second one of new objects, and a third one with a twentieth fewer rows. "
+        "Times are in seconds; `fresh process` is the imports and the first fit together. Size 351 is the ionosphere "
         "data, the others are drawn from the model. Written by `python -m scripts.benchmarks fits`.\n",
         report.describe(where),
         "",
@@ -116,7 +117,10 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         parts += [
             "## Every class of models\n",
             f"{fits_classes.ROWS} rows, {fits_classes.NETWORK_ROWS} for networks, {fits_classes.INDUCING} inducing points where there are "
-            "any, by the default recipe for some steps. Of the second model: the seconds of its steps, and those of all else that `fit` and the constructors do.\n",
+            "any, a few steps of the default recipe. `steps` are the seconds of the second model's steps, `all else` "
+            "those of everything else that `fit` and the constructors do. `first scores` and the column after it are "
+            "the seconds of `gpx.metrics.evaluate` for the first and the second model. `traces` counts the functions "
+            "traced for the first model, `again` those for later ones.\n",
             _kinds(kinds),
         ]
     parts += ["## Targets\n", report.table(("target", "measured", "met"), verdicts(records))]

@@ -21,7 +21,7 @@ TARGETS = {"seconds": 10.0, "times": 50.0, "megabytes": 300.0}
 TEXT = """\
 S = {functions} functions of GPflow's `SVGP` (Bernoulli, squared exponential, {inducing} inducing points, {width} inputs) by
 `gpx.sample_functions(svgp, {functions}, seed, num_features=F, dtype=...)`, at N inputs by `.numpy(X)`. CPU seconds of all threads, after
-the first call, which draws and compiles; the best of the rounds, at a million the only one. Memory is what the process grew by beyond the result of [S, N]. The joint
+the first call, which draws and compiles; the best of the rounds, at a million inputs the only one. Memory is the growth of the process beyond the result of [S, N]. The joint
 draw is GPflow's `predict_f_samples(X, {functions}, full_cov=True)` under `tf.function`; at a million inputs its covariance would
 take 8 TB. Written by `python -m scripts.benchmarks functions`.
 """

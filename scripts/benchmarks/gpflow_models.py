@@ -151,11 +151,13 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     return "\n".join([
         "# GPflow's own models\n",
         "`gpflow_ext.fit` with its defaults, and `gpflow.optimizers.Scipy` with up to 5,000 iterations, from the same start: "
-        "a squared exponential with two length scales of 1, 30 inducing points. Seconds of a fit as a user pays them; GPflow "
-        "compiles each new model again, `fit` the first of its structure. An evaluation is one of the objective with its gradient; "
-        "of VGP and SVGP ours is at the optimal q. The last columns are our seconds in the second fit until GPflow's "
-        f"objective less {NEAR:g}, and GPflow's over them; a dash where we end lower. Free points have many optima and "
-        f"valleys where both may end by their budget: {SEEDS} sets of data, of which the median counts. Written by `python -m scripts.benchmarks gpflow_models`.\n",
+        "a squared exponential with two length scales of 1, 30 inducing points. Seconds are those of a whole fit, as "
+        "a user pays for it. GPflow compiles each new model again, `fit` only the first of a structure. An evaluation "
+        "computes the objective with its gradient; for VGP and SVGP ours is at the optimal q. The last columns are "
+        f"our seconds in the second fit until GPflow's objective less {NEAR:g}, and the ratio of GPflow's seconds to "
+        "them; a dash means that we end lower. With free inducing points there are many optima, and valleys where "
+        f"both may run out of their budget: {SEEDS} data sets were tried there, and the median counts. Written by "
+        "`python -m scripts.benchmarks gpflow_models`.\n",
         report.describe(where),
         "",
         report.table(columns, rows),

@@ -35,9 +35,9 @@ Records = list[dict[str, Any]]
 TEXT = """\
 N = {rows}, K = {nodes}, {inputs} inputs, random targets. A step is, for `collapsed`, one closed-form update of the nodes and
 one evaluation of the bound with its gradient. For the others it is one evaluation with its gradient, by Adam for `tensor normal` and
-`SVGP` (K latent functions, M = N inducing points). They are models of their own: `GPR` has outputs that are independent given
-one kernel, `SVGP` correlations that do not change with the input. Targets of `collapsed` are a memory-mapped float32 file, read
-once when the model is made: that pass is a column of its own. Medians of {repeats} interleaved steps; the share is that of the
+`SVGP` (K latent functions, M = N inducing points). These are different models: `GPR` has independent outputs that share
+one kernel, `SVGP` has correlations that do not change with the input. Targets of `collapsed` are a memory-mapped float32 file, read
+once when the model is made: that pass has its own column. Medians of {repeats} interleaved steps; the share is that of the
 operations per second of a {product} × {product} matrix product in the same rounds (a median of {rate:.0f} GFLOP/s).
 """
 

@@ -123,10 +123,10 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
         f"log s = {LOG_S:g}, log σ = {LOG_SIGMA:g}. Seconds until the bound is within {PRECISION:g} of the "
         f"optimum, medians of up to {repeats} interleaved runs (one where a run takes more than "
         f"{SLOW:g} s). Not in them: the first call, with compilation, which has its own column (exact "
-        "likelihood); for natural gradients the evaluation of the objective. The parallel fixed point comes near "
+        "likelihood); for natural gradients the evaluation of the objective. The parallel fixed point first iterates "
         "with its matrices in float32, and finishes and is judged in float64. N = 351 is ionosphere, raw inputs; "
-        "other sizes are drawn from the model. Methods with an objective of their own are timed to their own "
-        "end.\n",
+        "other sizes are drawn from the model. Methods with an objective of their own are timed until they stop by "
+        "themselves.\n",
     ]
     for size, chosen in by_size.items():
         parts += [f"### N = {size}\n", fixed_table(chosen)]

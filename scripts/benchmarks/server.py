@@ -29,8 +29,8 @@ TEXT = """\
 {where} Written by `python -m scripts.benchmarks server`.
 
 An exported `VGPKMM` with {training} training rows and {inputs} inputs. First its `serving_default`, called with all rows at once in a
-process of its own: `whole` is the function before it is divided into blocks of rows. The memory is the largest that the process had,
-less what it had before the call.
+process of its own: `whole` is the function before it is divided into blocks of rows. The memory is the peak of the process,
+minus its memory before the call.
 
 {rows}
 One row, from a tensor in to tensors out, medians of {repeats} rounds in turn: {row}.

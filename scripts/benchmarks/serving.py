@@ -28,9 +28,9 @@ TEXT = """\
 {where} Written by `python -m scripts.benchmarks serving`.
 
 One row with {inputs} inputs through the `serving_default` of an exported dense `VGPKMM` with a probit likelihood and N training
-rows, as `tf.saved_model.load` gives it: from a tensor in to tensors out. `arithmetic` is what no implementation can leave
-out, in NumPy: N squared distances and their exponentials, the product with a matrix [N, N], two dot products, Φ. `empty` is
-TensorFlow's call of a graph with the same input and outputs in which nothing is computed. The target is 1.2 times the sum of
+rows, as `tf.saved_model.load` gives it: from a tensor in to tensors out. `arithmetic` is the work that no implementation can
+avoid, in NumPy: N squared distances and their exponentials, the product with a matrix [N, N], two dot products, Φ. `empty` is
+TensorFlow's call of a graph with the same input and outputs that computes nothing. The target is 1.2 times the sum of
 both. Microseconds are medians of {repeats} interleaved rounds of {calls} calls.
 
 {table}

@@ -33,7 +33,7 @@ TEXT = """\
 ## Effective draws in a second
 
 The smallest bulk ESS of all coordinates (ArviZ) over the seconds of sampling, without tuning, warm-up and compilation,
-which stand in their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws of one
+which have their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws of one
 chain or half as many of each of ten, tuned by {trials} trials with at most 20 leapfrog steps, on the grid 50. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
 `HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps. The step size is adapted to an acceptance of {target} in a burn-in of
 {burn} iterations, then {theirs} draws of the one chain that it can run. NumPyro, where installed: the same density in JAX, sampled by its

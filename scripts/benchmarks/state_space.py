@@ -163,10 +163,11 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     return "\n".join([
         "# State space\n",
         "![CPU seconds of a second fit against the number of data](benchmark_state_space.png)\n",
-        'Counts at N regular times, a hundred to a length scale, with `prior="markov"`, Matern-3/2 and Poisson; hyperparameters '
-        "held. A sweep is α, Σα, marginal variances and log determinant at given precisions. Of the others the second and later "
-        "fits of new models as a user pays them, the best of three; the first compiles, under XLA from 5,000 data on. "
-        "CPU seconds are of all threads; where the load exceeds the cores wall seconds are those of a busy machine. "
+        'Counts at N regular times, a hundred to a length scale, with `prior="markov"`, Matérn-3/2 and Poisson; '
+        "hyperparameters are fixed. A sweep computes α, Σα, marginal variances and the log determinant at given "
+        "precisions. The other rows are whole fits of new models, as a user pays for them: the best of three after "
+        "the first, which compiles, under XLA from 5,000 data upwards. CPU seconds are those of all threads; where "
+        "the load exceeds the cores, wall seconds are those of a busy machine. "
         f"{named} Written by `python -m scripts.benchmarks state_space`.\n",
         report.describe(where).replace(", no XLA.", "."),
         "",

@@ -23,14 +23,15 @@ TEXT = """\
 
 ![Left: ratios of seconds against other libraries, by model. Right: seconds of whole fits in a fresh process and after it](benchmarks.png)
 
-Left: the seconds of another library over ours, in one run, for the work alone that both do once they are compiled. Right: what a user
+Left: the seconds of another library divided by ours, in one run, for the same work once both are compiled. Right: what a user
 waits for, from the [fits of binary data](benchmark_fits.md): the import, the compilation and the fit in a fresh process, and the next
 fit in the same process. A first fit of a few hundred rows is slower here than in scikit-learn or GPBoost, which compile nothing.
 
-The tables are collected by `python -m scripts.benchmarks` from the pages of the single models, which say what is compared, on which
-machine and when. "> x" did not arrive within its cap. Where another library has no such model it is compared by the nearest one it
-has, and by the time of a step alone. `First call` is the compilation, and of effective draws all that comes before them; it is not in
-the seconds. `Share`: operations per second of our step over those of a square matrix product.
+The first table counts the comparisons in which we are faster, and gives the least, median and largest ratio. `python -m scripts.benchmarks`
+collects the tables from the pages of the single models, which say what is compared, on which machine and when. "> x" means that the other
+library did not reach the result within its time limit. If it has no such model, its nearest one is taken, and only the time of a step is
+compared. `First call` is the compilation, and for effective draws everything before the draws; the seconds exclude it.
+`Share` is the operations per second of our step divided by those of a square matrix product.
 """
 
 

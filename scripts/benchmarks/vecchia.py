@@ -154,11 +154,12 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     )
     return "\n".join([
         "# Vecchia priors\n",
-        f"Laplace's method for counts and binary data at random places in the unit square, Matern-3/2 of length scale {SCALE:g} "
-        f"and variance 1, {NEIGHBOURS} neighbours, random order; {HELD_OUT:,} held-out places are scored. CPU seconds of a new model: "
-        "build, order, neighbours and tree; evidence, from no sites at all to the mode, for gpflow_ext with the gradient in the "
-        "hyperparameters; posterior, what predictions share; predict, all held-out places. From "
-        f"{ONCE:,} data on the first call stands, which compiles; else the second. The fit learns variance and length scale from 1 and "
+        "Laplace's method for counts and binary data at random places in the unit square, with a Matérn-3/2 kernel "
+        f"of length scale {SCALE:g} "
+        f"and variance 1, {NEIGHBOURS} neighbours, random order; {HELD_OUT:,} held-out places are scored. Times are CPU seconds of a "
+        "new model. `build` makes the order, the neighbours and the tree. `evidence` goes from no sites to the mode, in gpflow_ext "
+        "with the gradient in the hyperparameters. `posterior` is the work that predictions share, and `predict` predicts all "
+        f"held-out places. From {ONCE:,} data upwards the first call is given, which compiles; below that the second. The fit learns variance and length scale from 1 and "
         f"{2 * SCALE:g}, at most at {FITTED:,} data. {named} Written by `python -m scripts.benchmarks vecchia`.\n",
         report.describe(where),
         "",

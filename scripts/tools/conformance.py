@@ -148,8 +148,9 @@ def document(records: Sequence[Record]) -> str:
     dates = "".join(f"- {each['feature']}: {report.describe(each['environment'])}\n" for each in records)
     return (
         "# GPflow's contract\n\n"
-        "What GPflow's models can do, tried on every model of this package and on GPflow's own, the last four rows. ✓: the tests "
-        "of the column pass; a number: the model has no such thing, for the reason below. Written by "
+        "What GPflow's models can do, tested on every model of this package and on GPflow's own, in the last four "
+        "rows. ✓ means that the tests of the column pass; a number means that it does not apply to the model, for the "
+        "reason below. Written by "
         "`python -m scripts.tools.conformance`.\n\n"
         f"{report.table(('', *(each['feature'] for each in records)), rows)}\n"
         f"## Where it does not apply\n\n{notes}\n"

@@ -233,9 +233,10 @@ def document(records: Sequence[Record]) -> str:
     )
     return (
         "# GPflow's own tests\n\n"
-        "The test files that GPflow releases with its source, run with our classes in the place of GPflow's: what is replaced "
-        "is named in the first column. GPR, SGPR, GPRFITC and VGP are what theory says they equal, a site model at its fixed "
-        "point, dense, sparse or with Z = X. A file counts where it builds an object of ours. Written by "
+        "The test files that GPflow releases with its source, run with our classes in place of GPflow's: the first "
+        "column names what is replaced by what. GPR, SGPR, GPRFITC and VGP are replaced by the site model that equals "
+        "them in theory, at its fixed point: dense, sparse or with Z = X. A file counts if it builds one of our "
+        "objects. Written by "
         "`python -m scripts.tools.gpflow_tests`.\n\n"
         f"In all {totals['passed']} passed, {totals['failed']} failed, {totals['not applicable']} do not apply, "
         f"{totals['skipped']} skipped.\n\n"

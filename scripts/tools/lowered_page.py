@@ -11,27 +11,29 @@ from ..shared.journal import Record
 
 HEADER = """# Without TensorFlow
 
-No GPU and no TPU was used for this page, nor for any other figure of this guide. It shows two things about what the fits,
-samples and predictions of small models compile (48 data, 12 inducing points, three inputs). It is a program of StableHLO, the
-portable language of XLA. And another runtime, JAX's PJRT client on the CPU, returns for it what TensorFlow's own graph returns. The same files run on a GPU or a TPU where JAX has one, without TensorFlow and without this package:
+The compiled programs of this package run without TensorFlow. This page shows two things about the programs that fits, samples and
+predictions of small models compile (48 data, 12 inducing points, three inputs). They can be lowered to StableHLO, the portable language
+of XLA. And another runtime, JAX's PJRT client on the CPU, returns the same results for them as TensorFlow's own graph. No GPU and no TPU
+was used for this page, nor for any other figure in this guide. The same files run on a GPU or a TPU if JAX has one, without TensorFlow and
+without this package:
 
     python -m scripts.tools.lower FOLDER                    # with TensorFlow: programs, inputs, TensorFlow's results
     python scripts/tools/run_pjrt.py FOLDER --repeats 10    # with JAX alone, on its default device
 
-*Difference* is the largest one from TensorFlow's graph, relative to the largest entry of an output where that is above one.
-It stays below 1e-12 (1e-5 in single precision) but where rounding is amplified, which `LOOSER` in `scripts/tools/lower.py`
-names with the reason. *Inexact* counts the products of float32 that a device may round to TensorFloat-32 or bfloat16;
-`gpx.allow_tf32()` is what would make it more than zero. *Calls* are custom calls, whose names a runtime has to know.
-Seconds to lower, and to compile on the CPU, which unrolls what a GPU hands to its libraries, are those of a busy machine
-with two cores.
+*Difference* is the largest difference from TensorFlow's graph, relative to the largest entry of an output where that is above one.
+It stays below 1e-12 (1e-5 in single precision), except where rounding is amplified; `LOOSER` in `scripts/tools/lower.py`
+lists these cases with the reason. *Inexact* counts the float32 products that a device may round to TensorFloat-32 or bfloat16; only
+`gpx.allow_tf32()` makes it more than zero. *Calls* are custom calls, whose names a runtime has to know.
+The seconds to lower and to compile were measured on the CPU of a busy machine with two cores. Compiling for a CPU unrolls what a GPU hands
+to its libraries.
 
-Three programs of the collapsed `GPRNTensor` differ by more than that: `NetworkUpdates.move` and the predictions, at the network that
-its default fit of these data ends at. Why is not yet known.
+Three programs of the collapsed `GPRNTensor` differ by more than that: `NetworkUpdates.move` and the predictions, at the network where
+its default fit of these data ends. The reason is not yet known.
 
-*GPU ms* is an estimate, no measurement: models of this size keep no GPU busy, so that a call takes as long as its kernels take to be
-launched. XLA fuses about ten operations to a kernel (a rule of thumb), and a launch takes about five microseconds. What is within a
+*GPU ms* is an estimate, not a measurement. Models of this size do not keep a GPU busy, so that a call takes as long as launching its
+kernels. XLA fuses about ten operations into a kernel (a rule of thumb), and a launch takes about five microseconds. The body of a
 loop or a branch is counted once: a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a
-call ("steps in a call") are a loop of that kind: their estimate is that of one minibatch, and the host waits once for all.
+call ("steps in a call") are such a loop: their estimate is that of one minibatch, and the host waits once for all of them.
 """
 # Seconds of a launch, and operations that XLA fuses to a kernel: rules of thumb for a GPU.
 LAUNCH, FUSED = 5e-6, 10.0

@@ -36,13 +36,13 @@ model_config_list {{
 README = """# The zoo
 
 Trained models to load, to serve, or to compare your own with. Each folder holds one version: a SavedModel that
-TensorFlow alone can load, `MODEL_CARD.md` with data, scores, signatures and how to make it again, `manifest.json` with
+needs only TensorFlow, `MODEL_CARD.md` with data, scores, signatures and how to make it again, `manifest.json` with
 the hash of every file, and `example.npz` with a few synthetic inputs and what the model must return for them.
 
 {table}
 
 Scores are of held-out rows, with 95 % intervals for the choice of those rows; cards name those of a linear model on the
-same rows. Every model is small and trained in a few minutes at most: an example of its class, no benchmark result.
+same rows. Every model is small and trained in a few minutes at most: an example of its class, not a benchmark result.
 
 Made by `make zoo`, which also writes this page. A SavedModel is a program: load only what you trust, and check it first.
 

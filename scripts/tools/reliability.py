@@ -114,8 +114,8 @@ def document(records: Sequence[Record]) -> str:
     tests = "\n".join(_tests(each["row"], ROWS[each["row"] - 1]) for each in records)
     return (
         "# Reliability\n\n"
-        "What must hold, and what the tests that show it found. A row is measured by `python -m scripts.tools.reliability`, which "
-        "runs these tests; the fast ones are part of `make test`. Where several tests record a figure of one name the "
+        "Invariants that must hold, and what their tests measured. `python -m scripts.tools.reliability` runs the "
+        "tests of each row; the fast ones are part of `make test`. Where several tests record the same figure, the "
         "worst is shown.\n\n"
         f"{rows}\n\n{remarks}\n## The tests\n\n{tests}\n\n## When and where\n\n{_dates(records)}"
     )

@@ -27,7 +27,7 @@ ROWS = (
         "Stan's moments",
         "|z| ≤ 4 of both hyperparameters; sorted log intensities within 0.01; ratio of deviations 0.9-1.1",
         ("test_reference_posteriors.py",),
-        "The short run is held to 0.03 in the log intensities; the long one to the target.",
+        "The short run must be within 0.03 in the log intensities, the long one within the target.",
     ),
     Row(
         "Simulation-based calibration: regression, binary, counts, classes",
@@ -37,7 +37,8 @@ ROWS = (
             "test_calibration.py::test_ranks_are_uniform",
             "test_calibration.py::test_the_band_holds_uniform_ranks",
         ),
-        "With fewer inducing points than data the free-form density is that of a model from which data can be drawn only where the kernel has no higher rank. "
+        "With fewer inducing points than data, one can draw data from the model of the free-form density only if the "
+        "rank of the kernel is no higher than their number. "
         "Hence M = N = 8 under a squared exponential kernel, and M = 8 for N = 20 "
         "under a linear one.",
     ),
@@ -161,7 +162,7 @@ ROWS = (
         "double precision",
         "error within 0.2 points, NLPD within 0.01 for M ≤ 200",
         ("test_precision.py::test_single_precision_predicts_as_double",),
-        remark="Where a model is sampled, on the test rows whose class its 1,200 draws can decide.",
+        remark="For sampled models, only on the test rows whose class its 1,200 draws can decide.",
     ),
     Row(
         "The same seed twice; with XLA and without",
@@ -172,7 +173,7 @@ ROWS = (
             "test_precision.py::test_xla_trains_the_same_model",
             "test_precision.py::test_xla_samples_the_same_density",
         ),
-        remark="The random numbers of XLA are others: of a sampled model the density and its gradient are compared.",
+        remark="XLA draws other random numbers: for a sampled model the density and its gradient are compared.",
     ),
     Row(
         "Resuming: Adam, natural gradients, EP sites, chains",
@@ -258,8 +259,9 @@ ROWS = (
         "files before and after; Python, TensorFlow 1 and C, which run 13 of them in a watched folder",
         "at least 100 models, none accepted, nothing written; every unedited export accepted",
         ("test_hostile_graphs.py", "test_hostile_files.py", "test_hostile_loaders.py"),
-        "Each passed test of an operation, an edit, a file, an index or an example is a hostile model that was refused. A "
-        "byte changed together with its hash may be another number or name: such a model is accepted, and computes.",
+        "Each passed test of an operation, an edit, a file, an index or an example is a hostile model that was "
+        "refused. If a byte and its hash are changed together, the result may be a valid model with another number or "
+        "name: such a model is accepted, and only computes.",
     ),
     Row(
         "The manifest: each value edited, each key dropped or mistyped, random changes of a byte",
@@ -285,7 +287,8 @@ ROWS = (
         "the last good state is read; a sentence names the folder and what is left; a signal saves a checkpoint, from "
         "which the run ends the same",
         ("test_faults.py",),
-        "Writes are failed in the calls that Python sees; inside TensorFlow, by a limit on the size of files.",
+        "Failed writes are simulated in the calls that Python makes, and inside TensorFlow by a limit on the size of "
+        "files.",
     ),
     Row(
         "Requests that are wrong, huge, slow or too many; a model that is slow or fails; SIGTERM while one runs",

@@ -245,16 +245,16 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
     ]
     return "\n".join(
         [
-            "# What is left behind\n",
+            "# Memory in long runs\n",
             f"Models of up to {MOST} rows, sizes in random order, each dropped before the next; the second half of "
-            "the fits has the sizes of the first, samples and exports have a new one each time. Requests of up to "
+            "the fits repeats the sizes of the first half; samples and exports have a new size each time. Requests of up to "
             f"20 rows from {CLIENTS} clients, one in ten wrong. Written by `python -m scripts.tools.soak`.\n",
             report.describe(where),
             "",
             report.table(("", "done", "live graphs", "in use, MB", "resident, MB", "open files"), rows),
-            "In use: what the C library has given out and not got back. Resident: after it has returned to the system "
-            "what pages are free; it holds the rest of pages of which a part is in use too. Flat: no graph or open "
-            f"file more than after the first, and from the middle to the end at most {GROWTH:g} MB more in use, or "
+            "In use: memory that the C library has allocated and not freed. Resident: the memory of the process after "
+            "the library has returned free pages to the system; it keeps pages that are partly in use. Flat: no graph "
+            f"or open file more than after the first, and from the middle to the end at most {GROWTH:g} MB more in use, or "
             "resident where only that is known.\n",
             report.table(("", "flat", "resident: MB more from the middle to the end"), verdicts),
         ]

@@ -1,4 +1,4 @@
-"""Real data, ready for a model: a name, a file or a data frame in, standardised arrays out."""
+"""Load data for a model: from a name, a file or a data frame to standardised arrays."""
 
 from gpflow_ext.data.datasets.catalogue import known_names
 from gpflow_ext.data.datasets.grids import GridCounts, grid_counts

@@ -1,4 +1,4 @@
-"""What is known about each named data set: its target, its task, and the columns that are not inputs."""
+"""Catalogue of the named data sets: their targets, tasks, and columns that are not inputs."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ _BINS = {1: 100, 2: 20}  # along each axis
 def count_events(table: Table, request: Request, known: Known) -> Raw:
     """Count the rows of a table, one event each, in bins: inputs are centres, exposures the size of a bin.
 
-    Without ``target`` all columns that are not dropped say where an event was. The bins cover the events from
-    the first to the last along each axis: an interval of observation that is longer is not known here, and
-    the intensity at its ends is that of where events were.
+    Without ``target`` all columns that are not dropped give the place of an event. The bins cover the events
+    from the first to the last along each axis: a longer interval of observation is not known here, and the
+    intensity at its ends is that of where events were.
     """
     if request.exposure is not None:
         raise ValueError(f"exposure={request.exposure!r} is for counts: that of an event's bin is its size.")

@@ -1,4 +1,4 @@
-"""From a table, of a file or a data frame, to inputs and a target."""
+"""Read inputs and a target from a table, in a file or a data frame."""
 
 from __future__ import annotations
 

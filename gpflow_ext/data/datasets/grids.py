@@ -41,13 +41,13 @@ def grid_counts(
     bins
         Cells along each input, one number for all or D of them.
     bounds
-        The observed interval of each input; by default from the first event to the last, which makes the
-        intensity near the ends too large.
+        The observed interval of each input; by default from the first event to the last, which overestimates
+        the intensity near the ends.
 
     Raises
     ------
     ValueError
-        For events that are not finite or lie outside of the bounds, or fewer than one cell.
+        For events that are not finite or lie outside the bounds, or fewer than one cell.
     """
     points = np.asarray(events, np.float64)
     points = points[:, None] if points.ndim == 1 else points

@@ -1,4 +1,4 @@
-"""``load``: from a name or a file to a standardised training and test part, in visible steps."""
+"""``load``: from a name or a file to a standardised training and test part; notes record each step."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def load(
     """Load a data set and divide it into a standardised training and test part.
 
     A table is a text file with a header line (separated by comma, semicolon, tab or bar; plain, ``.gz``,
-    ``.bz2`` or ``.xz``), a Parquet file, or a pandas data frame. What its columns hold is found out: numbers,
-    with decimal points or commas; dates, as days since the first one; text of few levels, as one 0/1 column
-    per level. Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or
+    ``.bz2`` or ``.xz``), a Parquet file, or a pandas data frame. The type of each column is inferred:
+    numbers, with decimal points or commas; dates, as days since the first one; text of few levels, as one 0/1
+    column per level. Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or
     ``<name>.npz``), among the sets bundled with scikit-learn, and on OpenML. Nothing is dropped, assumed or
-    changed without a sentence in ``Split.notes``; docs/tables.md tells the rules.
+    changed without a sentence in ``Split.notes``; docs/tables.md gives the rules.
 
     Parameters
     ----------
@@ -63,42 +63,42 @@ def load(
         A known name (see ``known_names``), the path of a table, that of an .npz file with the arrays X and Y,
         or a data frame.
     target
-        Target column, or several; a column ``y`` is found by itself. Of events, the columns of their places.
+        Target column, or several; a column ``y`` is the default. For events, the columns of their places.
     task
         "regression", "binary", "multiclass", "ordinal", "counts", or "events": places on a line or in the
         plane, one row each, which are counted in bins and become counts with exposures. None keeps the task
-        of a named set, and for others takes words and two distinct values as classes, all else as regression.
+        of a named set; for other data, words and two distinct values are classes, all else is regression.
     seed
         Seed of the random split.
     test_fraction
         Share of the test part, in [0, 1); 0 leaves it empty. Classes keep their proportions.
     split
-        "random", "published" (for the sets that have one), or None: the parts in which the set comes
+        "random", "published" (for sets that have a published split), or None: the parts that the set comes in
         (MNIST, ``test=``), else random.
     standardise
-        Shift and scale each input to mean 0 and deviation 1 over the training part; "common" takes one shift
-        and one scale for all inputs, as for the pixels of an image. Targets keep their units.
+        Shift and scale each input to mean 0 and standard deviation 1 over the training part; "common" uses
+        one shift and one scale for all inputs, as for the pixels of an image. Targets keep their units.
     missing
-        What to do with missing values: "error", "drop" the rows, fill in the training "mean" (and add an
-        input of 0 and 1 for each column with gaps in the training part), or "keep" those of several targets
-        as NaN, for a model that takes them.
+        What to do with missing values: "error", "drop" the rows, fill in the training "mean" (and add a 0/1
+        input for each column with gaps in the training part), or "keep" missing values of several targets as
+        NaN, for a model that accepts them.
     drop, one_hot
         Columns to leave out; columns to encode as one 0/1 column per level, whatever they hold.
     categories
-        For columns of ordered levels, and for an ordinal target, the levels, the lowest first:
+        For columns of ordered levels, and for an ordinal target, the levels from lowest to highest:
         ``{"size": ["S", "M", "L"]}``. They become 0, 1, ...
     dates
-        For columns whose dates could be read in two ways, "dmy", "mdy" or "ymd": ``{"day": "dmy"}``.
+        "dmy", "mdy" or "ymd" for columns whose dates are ambiguous: ``{"day": "dmy"}``.
     decimal
-        "." or ",": the mark before decimals, where it could be either.
+        "." or ",": the decimal mark, if it is ambiguous.
     bins
         For events, how many bins along each axis, one number for all; by default 100 on a line, 20 by 20 in
         the plane.
     exposure
-        Of counts, the column of their exposures: the time, area or population in which each was counted. The
-        task is then "counts", the column is no input, and what is predicted is a rate.
+        For counts, the column of their exposures: the time, area or population in which each was counted. The
+        task is then "counts", the column is not an input, and the model predicts a rate.
     test
-        Table with the test rows, with the columns of the first.
+        Table of the test rows, with the columns of the first.
     dtype
         Floating type of the arrays; None is ``gpflow.default_float()``.
     data_dir
@@ -114,8 +114,8 @@ def load(
     Raises
     ------
     TableError
-        A ``ValueError`` with ``problems``: all that keeps a table from being used, each with its column, its
-        rows and the arguments that would mend it.
+        A ``ValueError`` with ``problems``: everything that keeps a table from being used, each with its
+        column, its rows and the arguments that would fix it.
     ValueError
         If an argument or a set is not usable; the message says what to do.
     ImportError

@@ -1,4 +1,4 @@
-"""Treat what models cannot take: infinite, missing and constant values; each treatment returns a note."""
+"""Treat values that models cannot use: infinite, missing and constant ones; each treatment returns a note."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def not_positive(raw: Raw, missing: str) -> list[Problem]:
 
 
 def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
-    """Find or drop rows with missing values, and return the rows that were kept, and what is wrong.
+    """Find or drop rows with missing values; return the data, the rows that were kept, and problems.
 
     With ``missing="mean"`` inputs keep their NaN: the mean is that of a training part not yet chosen.
     """
@@ -150,9 +150,9 @@ class Filled(NamedTuple):
 
 
 def fill_with_mean(train: Floats, test: Floats, columns: Sequence[Column], table: str) -> Filled:
-    """Put the training mean of each input in place of NaN, and add an input for each column with gaps.
+    """Replace NaN by the training mean of each input, and add an input for each column with training gaps.
 
-    That input is 1 where the column was missing in the training part, else 0; it stands behind the others.
+    That input is 1 where a cell of the column was missing, else 0; these inputs come after the others.
     """
     notes, filled = [], []
     flags: tuple[list[Floats], list[Floats]] = ([], [])
@@ -191,7 +191,7 @@ def _filled_note(column: Column, number: int, means: Sequence[float], flagged: b
 
 
 def note_constant(train: Floats, names: Sequence[str]) -> list[str]:
-    """Tell which columns take a single value over the training part."""
+    """Return notes on the columns that take a single value over the training part."""
     constant = np.flatnonzero(np.ptp(train, axis=0) == 0.0)
     if constant.size == 0:
         return []

@@ -1,4 +1,4 @@
-"""What passes between the readers of data files and ``load``: a request, and the data as it was found."""
+"""Interface between the readers of data files and ``load``: a request, and the data as found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHERE_FILES_ARE = "set GPFLOW_EXT_DATA (or data_dir=) to the folder that holds t
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked of a source, checked by nobody yet."""
+    """The user's request of a source, not yet checked."""
 
     name: Any  # a name, a path, or a data frame
     target: str | tuple[str, ...] | None = None

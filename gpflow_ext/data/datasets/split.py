@@ -1,4 +1,4 @@
-"""What ``load`` returns: a training and a test part, with all that is needed to use and to cite them."""
+"""The result of ``load``: a training and a test part, with all that is needed to use and to cite them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Split:
     seed
         The seed that chose the test rows.
     sha256
-        Of the raw file or arrays.
+        SHA-256 of the raw file or arrays.
     source
         Where the data came from, with the licence as it is stated there.
     notes
@@ -101,7 +101,7 @@ class Split:
     exposure
         Exposures [N, 1] of the training and the test counts, or None.
     treatment
-        How the raw columns of a table became inputs, which ``export`` takes along; None for sets of arrays.
+        How the raw columns of a table became inputs, which ``export`` stores; None for sets of arrays.
     """
 
     train: tuple[Array, Array]

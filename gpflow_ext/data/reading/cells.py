@@ -1,4 +1,4 @@
-"""What a cell of text holds: nothing, a number, or words. TensorFlow reads served cells by the same rules."""
+"""Read a cell of text: nothing, a number, or words. TensorFlow reads served cells by the same rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def to_number(cell: str, decimal: str = ".") -> float:
     Raises
     ------
     ValueError
-        If it is no number.
+        If it is not a number.
     """
     if "_" in cell or not cell.isascii():
         raise ValueError(f"{cell!r} is no number")

@@ -62,7 +62,7 @@ def parse(cells: Sequence[str], order: str) -> tuple[NDArray[np.int64], Floats, 
 
 
 def days_since(cells: Sequence[str], order: str, origin: int) -> Floats:
-    """Return the days from midnight of the day ``origin`` on, [N], NaN where a cell is no date."""
+    """Return the days from midnight of the day ``origin`` on, [N], NaN where a cell is not a date."""
     day, seconds, valid = parse(cells, order)
     return np.where(valid, (day - origin).astype(np.float64) + seconds / 86400.0, np.nan)
 

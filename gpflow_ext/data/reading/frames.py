@@ -31,7 +31,7 @@ def read_parquet(path: Path, least_rows: int = 2) -> Table:
     Raises
     ------
     TableError
-        If it is no such file, or holds what is no number, text, date or category.
+        If it is not such a file, or holds values that are not numbers, text, dates or categories.
     ImportError
         Without pandas or pyarrow.
     """
@@ -53,8 +53,8 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
     Raises
     ------
     TableError
-        If it has no columns or rows enough, unnamed or repeated columns, or holds what is no number, text,
-        date or category.
+        If it has no columns, too few rows, or unnamed or repeated columns, or holds values that are not
+        numbers, text, dates or categories.
     """
     names = [text_of(column) for column in frame.columns]
     problems = check_names(names)

@@ -1,4 +1,4 @@
-"""Find out what each column of a table holds: notes on what was assumed, problems where that cannot be."""
+"""Infer what each column of a table holds, with notes on assumptions, and problems where that fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECIMAL = (Remedy("decimal", ","), Remedy("decimal", "."))
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user says of columns; what is not said is found out."""
+    """The user's statements about columns; everything else is inferred."""
 
     one_hot: Sequence[str] = ()
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is wrong with a table, all of it at once, each with the arguments that would mend it."""
+"""The problems of a table, reported all at once, each with the arguments that would fix it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Problem:
     rows
         The rows that it concerns, counted from 0 below the header.
     remedies
-        Arguments of which each would do.
+        Arguments, any one of which would fix it.
     advice
         What to do about the table itself.
     """
@@ -54,7 +54,7 @@ class Problem:
 
 
 class TableError(ValueError):
-    """A table that cannot be used as it was asked for.
+    """Error of a table that cannot be used as it was asked for.
 
     Attributes
     ----------

@@ -23,11 +23,11 @@ class Table:
     Parameters
     ----------
     name
-        Of the file, for messages.
+        Name of the file, for messages.
     names, columns
         The columns in their order.
     sha256
-        Of the file or frame.
+        SHA-256 of the file or frame.
     lines
         The line of the file on which each row ends; None where rows have no lines.
     levels

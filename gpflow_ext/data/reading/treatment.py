@@ -1,4 +1,4 @@
-"""How raw columns become the inputs of a model: what is stored with a split and with an exported model."""
+"""Conversion of raw columns to the inputs of a model, stored with a split and with an exported model."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Column:
         As the table has it.
     kind
         A "number" stays itself; a "date" becomes the days since the first one; "one-hot" makes a column of 0
-        and 1 for each level, all 0 for a level that is not known; "ordinal" the place of the level, from 0.
+        and 1 for each level, all 0 for an unknown level; "ordinal" gives the position of the level, from 0.
     levels
-        Of a category.
+        Levels of a category.
     decimal
-        Where the cells of a number are text: how they are read, as `to_number` takes it.
+        How the cells of a number are read if they are text, as `to_number` takes it.
     date_order
-        "ymd", "dmy" or "mdy", of a date.
+        "ymd", "dmy" or "mdy", for a date.
     origin
         The Julian day number from which a date is counted.
     fill
-        What stands for a missing cell in each input; nothing where it makes the row not finite.
+        Value of each input for a missing cell; empty if a missing cell makes the row non-finite.
     flagged
-        Whether an input of 0 and 1 tells which cells were missing.
+        Whether a 0/1 input marks the cells that were missing.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether its cells are text to a model that is served."""
+        """Whether a served model takes its cells as text."""
         return self.kind != "number"
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of its inputs, the one that tells what was missing left out."""
+        """Names of its inputs, except for the one that marks missing cells."""
         if self.kind == "one-hot":
             return tuple(f"{self.name}={level}" for level in self.levels)
         return (self.name,)
@@ -72,7 +72,7 @@ class Column:
         return np.fromiter(map(cells.is_missing, column), bool, len(column))
 
     def values(self, column: Cells) -> Floats:
-        """Return its inputs [N, k], NaN where a cell is missing or is no date and no known level in order."""
+        """Return its inputs [N, k], NaN where a cell is missing, not a date, or not a known ordinal level."""
         if self.kind == "number":
             if isinstance(column, np.ndarray) and column.dtype.kind == "f":
                 return column[:, None].astype(np.float64, copy=False)
@@ -96,7 +96,7 @@ class Treatment:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the D inputs: those of the columns in order, then those that tell what was missing."""
+        """Names of the D inputs: those of the columns in order, then those that mark missing cells."""
         names = [name for column in self.columns for name in column.input_names]
         return (*names, *(f"{column.name} is missing" for column in self.columns if column.flagged))
 
@@ -112,18 +112,18 @@ class Treatment:
         ----------
         rows
             A data frame, a mapping from column to cells, or a sequence of mappings from column to cell.
-            Further columns are ignored.
+            Other columns are ignored.
 
         Returns
         -------
-        Inputs in the units of the table. A cell that is missing gets the column's fill, or makes its row NaN;
-        so does a text that is no date, or no known level of an order, whatever the fill; a level of a one-hot
-        column that is not known has 0 in all its inputs.
+        Inputs in the units of the table. A missing cell gets the column's fill, or makes its row NaN. A text
+        that is not a date, or not a known level of an ordinal column, makes its row NaN whatever the fill. An
+        unknown level of a one-hot column has 0 in all its inputs.
 
         Raises
         ------
         TableError
-            For columns that are not there, and cells that are no numbers where numbers are needed.
+            For missing columns, and cells that must be numbers and are not.
         """
         raw = self.cells(rows)
         parts, flags = [], []

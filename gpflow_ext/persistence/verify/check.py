@@ -29,7 +29,7 @@ from .tables import check_example, check_index
 
 
 class Verified(NamedTuple):
-    """What was checked: the folder of the version, how many files, and which operations the graph holds."""
+    """Result of a check: the folder of the version, the number of files, and the operations of the graph."""
 
     folder: Path
     files: int
@@ -37,18 +37,18 @@ class Verified(NamedTuple):
 
 
 def verify(path: str | os.PathLike[str], *, key: bytes | None = None) -> Verified:
-    """Check that an exported model is exactly of the form that an export writes, and only computes.
+    """Check that an exported model has exactly the form that an export writes, and only computes.
 
-    It is checked as it lies there: who can write to the folder can change it afterwards. `verified_copy` and
-    ``load_exported`` leave no such time.
+    It is checked in place: anyone who can write to the folder can change it afterwards. `verified_copy` and
+    ``load_exported`` leave no such gap.
 
     Parameters
     ----------
     path
         An exported model (its newest version is taken) or one version of it.
     key
-        A public Ed25519 key, PEM or 32 bytes: the model must be signed by its private half. Without it
-        nothing shows who exported the model, because all hashes could have been rewritten.
+        A public Ed25519 key, PEM or 32 bytes: the model must be signed by its private half. Without a key
+        nothing proves who exported the model, since all hashes could have been rewritten.
 
     Raises
     ------

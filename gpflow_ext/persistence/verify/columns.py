@@ -1,4 +1,4 @@
-"""What a manifest says of the raw columns of a table, and the tensors that take them."""
+"""Checks of the raw columns in a manifest, and of the tensors that take them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _DEEPEST = 50  # calls within calls
 
 
 class Graph(NamedTuple):
-    """What the checks found; the signatures as a manifest has them, the variables in the order of saving."""
+    """Results of the checks: signatures as a manifest has them, variables in the order of saving."""
 
     operations: tuple[str, ...]
     signatures: dict[str, Any]

@@ -1,7 +1,7 @@
 """Coordinates in which chains move, for ``gpflow_ext.sample(precondition=...)``.
 
 Each is an object with the protocol `Coordinates`: given what is sampled, it returns the density in its
-coordinates and where standard normals start the chains. One of your own needs no more.
+coordinates and maps standard normals to where the chains start. Your own need nothing else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def coordinates_from(given: Coordinates | str | None, sampled: Sampleable, kind:
     sampled
         What is sampled.
     kind
-        Of the sampler.
+        Kind of the sampler.
 
     Raises
     ------

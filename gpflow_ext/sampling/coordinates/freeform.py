@@ -22,7 +22,7 @@ from gpflow_ext.sampling.target import Target
 
 
 class VB:
-    """The Gaussian approximation of v is their standard normal, its mean moving with θ to first order."""
+    """Coordinates in which the Gaussian approximation of v is N(0, I), its mean linear in θ."""
 
     name, scaled = "vb", True
 
@@ -37,10 +37,11 @@ class VB:
 
 
 class Conditional:
-    """What the Gaussian sites of the approximation say of v at each θ is their standard normal.
+    """Coordinates in which the Gaussian that the approximation's sites give v at each θ is N(0, I).
 
-    An evaluation costs about twice as much, and the hyperparameters move freely. The sites of several latent
-    functions are taken together, as in `Joint`, where there is no grid and V has at most 8192 entries.
+    An evaluation costs about twice as much as with `VB`, and the hyperparameters move freely. The sites of
+    several latent functions are taken together, as in `Joint`, if there is no grid and V has at most 8192
+    entries.
     """
 
     name, scaled = "conditional", True
@@ -55,7 +56,7 @@ class Conditional:
 
 
 class Joint:
-    """As `Conditional`, the sites of all latent functions of a datum taken together at any size."""
+    """Coordinates as `Conditional`, the sites of all latent functions of a datum together at any size."""
 
     name, scaled = "joint", True
 
@@ -69,7 +70,7 @@ class Joint:
 
 
 class Rescaled:
-    """Nearly those of `Conditional` on a grid, for little more than `VB`; see `rescaled.RescaledSites`."""
+    """Coordinates close to `Conditional` on a grid, at little more cost than `VB`; see `RescaledSites`."""
 
     name, scaled = "rescaled", True
 
@@ -104,7 +105,7 @@ class Sites(Protocol):
 
 
 def approximation(target: Target, density: FreeFormDensity) -> Affine:
-    """Return the coordinates of q(v), its mean moving with θ as its sites have it, to first order.
+    """Return the coordinates of q(v), whose mean moves with θ as its sites imply, to first order.
 
     Parameters
     ----------

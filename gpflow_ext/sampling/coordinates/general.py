@@ -12,7 +12,7 @@ from gpflow_ext.sampling.target import Target
 
 
 class Whitened:
-    """The parameters' own coordinates: logarithms of what is positive, and whitened functions."""
+    """The parameters' own coordinates: logarithms of positive parameters, and whitened functions."""
 
     name, scaled = "whitened", False
 
@@ -27,14 +27,14 @@ class Whitened:
 
 @runtime_checkable
 class Informed(Protocol):
-    """What offers the information about its whitened V."""
+    """Protocol of a model that offers the information about its whitened V."""
 
     def information_factor(self) -> tf.Tensor:
         """Return F, [P, M, M], FFᵀ the inverse of the expected information about each column of V."""
 
 
 class Fisher:
-    """Scaled by the Fisher information about V where the chains start, of a `GPRNTensor`."""
+    """Coordinates of a `GPRNTensor` scaled by the Fisher information about V where the chains start."""
 
     name, scaled = "fisher", True
 

@@ -1,4 +1,4 @@
-"""Coordinates of v that take account of how the outputs of a datum are correlated."""
+"""Coordinates of v that account for correlations between the outputs of a datum."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class JointSites:
 
         v ~ N(m, B⁻¹),  B = I + Σₙ aₙaₙᵀ ⊗ Wₙ,  Bm = Σₙ aₙ ⊗ (νₙ − Wₙμₙ),  Wₙ = −∂²E[log p(yₙ | fₙ)]/∂m∂mᵀ
 
-    at the marginals of q, whose own sites are the diagonals of Wₙ. To q the functions are independent: a
-    direction in which the likelihood does not look, such as a shift of the functions of all classes, is as
-    narrow there as the others. Here it keeps the width of the prior, so that chains need not go many steps
-    for it. Where the likelihood is not log-concave the negative eigenvalues of Wₙ are cut. With a projection
-    for each latent function aₙ is that of the function; where outputs are μ + Hg, g has the sites HᵀWₙH.
+    at the marginals of q, whose own sites are the diagonals of Wₙ. Under q the functions are independent: a
+    direction to which the likelihood is insensitive, such as a common shift of the functions of all classes,
+    is as narrow there as the others. Here it keeps the width of the prior, so chains need not take many steps
+    along it. If the likelihood is not log-concave the negative eigenvalues of Wₙ are set to zero. With a
+    projection for each latent function aₙ is that of the function; for outputs μ + Hg, g has the sites HᵀWₙH.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class JointSites:
         return self._move(stack, self._project(stack), tf.zeros_like(stack[self._model.V]))[0]
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log N(v; m, B⁻¹), [C], of z in place of V.
+        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log N(v; m, B⁻¹), [C], of z instead of V.
 
         v = m + R⁻ᵀz for B = RRᵀ at θ, see `ConditionalSites`. O(C((ML)³ + NM²L²)).
         """

@@ -1,4 +1,4 @@
-"""Coordinates of v that move with the hyperparameters at the price of the density, on grids."""
+"""Coordinates of v that move with the hyperparameters, on grids, at little more cost than the density."""
 
 from __future__ import annotations
 

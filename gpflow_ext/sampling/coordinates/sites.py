@@ -14,21 +14,21 @@ class ConditionalSites:
 
         B = I + AΛAᵀ = RRᵀ,    m = B⁻¹Aρ,    ρ = ν − Λμ
 
-    In these coordinates the posterior of z hardly depends on θ: what ties v and θ together does not hold up
-    the sampler. Where outputs mix the latent functions, each has the sites that it has while the others stay
+    In these coordinates the posterior of z hardly depends on θ, so the coupling of v and θ does not slow the
+    sampler down. If outputs mix the latent functions, each has the sites that it has while the others stay
     as they were when the approximation was made.
 
     Parameters
     ----------
     density
-        Of a model with a Gaussian approximation.
+        The density of a model with a Gaussian approximation.
     """
 
     def __init__(self, density: FreeFormDensity) -> None:
         self._density, self._model = density, density.model
 
     def log_likelihoods(self, stack: Stack) -> tf.Tensor:
-        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z in place of V.
+        """Return Σₙ E[log p(yₙ | fₙ)] + log N(v; 0, I) − log q(v | θ), [C]; the stack has z instead of V.
 
         Times p(θ) N(z; 0, I) it is the density of (z, θ). O(C(LM³ + LNM²)), less on grids.
         """

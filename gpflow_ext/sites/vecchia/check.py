@@ -1,4 +1,4 @@
-"""Whether a model can have a Vecchia prior, and if not why."""
+"""Check whether a model can have a Vecchia prior, and why not."""
 
 from __future__ import annotations
 

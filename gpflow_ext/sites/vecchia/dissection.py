@@ -34,7 +34,7 @@ class Level(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """What the factorisation needs of the couplings."""
+    """The elimination tree, as the factorisation needs it."""
 
     levels: tuple[Level, ...]
     entries: Array  # where each pair of a clique lies in the panels, one beyond where none, [N, pairs]
@@ -167,7 +167,7 @@ def _table(rows: Array, values: Array, count: int, filler: int) -> Array:
 
 
 class _Places:
-    """Where a datum stands in the front of a node."""
+    """Positions of data in the fronts of nodes."""
 
     def __init__(
         self, level: Array, node: Array, place: Array, own: list[Array], keys: list[Array], N: int

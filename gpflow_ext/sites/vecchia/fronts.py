@@ -33,7 +33,7 @@ class LevelAt(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What the nodes of a level have found."""
+    """Blocks of the factor at the nodes of a level."""
 
     R: tf.Tensor  # [nodes, L, o, o]
     X: tf.Tensor  # [nodes, L, o, b]

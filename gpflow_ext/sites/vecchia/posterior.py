@@ -19,7 +19,7 @@ from gpflow_ext.sites.vecchia.structure import Structure
 
 
 class HasNeighbours(SiteConditioned[Vecchia], Protocol):
-    """What the posterior reads from its model."""
+    """Protocol of the model of the posterior."""
 
     structure: Structure
 
@@ -31,8 +31,8 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
 
         mean μ* + aᵀ(m − μ)_c        variance D + aᵀV_c a
 
-    Means and variances at the data are exact. The correlations in V_c are those of (K_c⁻¹ + Λ_c)⁻¹: what the
-    data beyond c say of them is left out. O(ND + k³) for a place with its k neighbours. ``update_cache``
+    Means and variances at the data are exact. The correlations in V_c are those of (K_c⁻¹ + Λ_c)⁻¹, which
+    ignores what data beyond c say of them. O(ND + k³) for a place with its k neighbours. ``update_cache``
     reads the model again.
     """
 

@@ -1,4 +1,4 @@
-"""What of a Vecchia prior no hyperparameter moves: the order, the neighbours, the tree of the elimination."""
+"""The parts of a Vecchia prior that do not depend on hyperparameters: order, neighbours, elimination tree."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
 
 @dataclass
 class VecchiaOptions:
-    """How a Vecchia prior approximates the process; ``prior="vecchia"`` has the defaults.
+    """Options of a Vecchia prior (Vecchia 1988), for ``SiteModel(prior=...)``; "vecchia" means the defaults.
 
     Attributes
     ----------
     neighbours
-        The most data before it that a datum is conditioned on. With as many as there are data nothing is
-        approximated.
+        The maximum number of earlier data that each datum is conditioned on. With all N data the prior is
+        exact.
     ordering
-        ``"random"``; ``"maximin"``, each datum as far as can be from all before it, O(N²); ``"coordinate"``,
-        by the sum of the coordinates.
+        ``"random"``; ``"maximin"``, each datum as far as possible from all before it (Guinness 2018), O(N²);
+        ``"coordinate"``, by the sum of the coordinates.
     seed
-        Of the order.
+        Seed of the order.
+
+    Raises
+    ------
+    ValueError
+        For fewer than one neighbour, or an unknown ordering.
     """
 
     neighbours: int = 20
@@ -60,7 +65,7 @@ class Structure(tf.Module):
     Raises
     ------
     ValueError
-        Where the factor would take more than `LARGEST` bytes.
+        If the factor would take more than `LARGEST` bytes.
     """
 
     def __init__(self, X: Array, scales: Array, options: VecchiaOptions) -> None:

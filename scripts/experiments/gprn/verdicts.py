@@ -32,7 +32,7 @@ def by_the_bound(records: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
     names = sorted({f"{r['method']}, K = {r['nodes']}" for r in picked.values()})
-    table = report.table(["picked by the bound, less", "nRMSE", "NLPD"], rows)
+    table = report.table(["network picked by the bound, minus", "nRMSE", "NLPD"], rows)
     return [f"Picked by the bound: {'; '.join(names)}.\n", table]
 
 

@@ -78,9 +78,11 @@ def page(records: list[Record]) -> str:
     parts = [
         "# Images: Gaussian processes on scattering features\n",
         "MNIST, `SVGPRobustMax` on `gpx.features.Scattering`, float32; written by `python -m scripts.experiments.images`. "
-        "CPU seconds of the process from the pixels of all training images to the trained model: features, their axes, "
-        "q from the labels and all steps. What was chosen was chosen on the last 10,000 training "
-        "images, after training on the others; test images serve for the rows below that say so.\n",
+        "CPU seconds of the process from the pixels of all training images to the trained model: features, their "
+        "axes, q from the labels and all steps. Settings were chosen on the last 10,000 training images, after "
+        "training on the others. Test images are used only for the rows under their heading and for the turned "
+        "digits. `order` is the order of the scattering, `dims` the number of principal axes kept, M the number of "
+        "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients.\n",
     ]
     for part, title in (
         ("test", "## Test images"),

@@ -61,8 +61,8 @@ stretches far from the optimum where σ is large. At log σ = −1, where it arr
 the order that the paper prints.
 
 What does not: the paper's operations for its own algorithm (6M to 81M). A single sweep makes N rank-one updates of an
-N × N matrix, 2N³ or 44M at N = 280, before any step on the mean, so its figures cannot be for full convergence in
-this unit; they are no target here. "Always converged in 5 iterations" fails where the sweeps above exceed 5. The
+N × N matrix, 2N³ or 44M at N = 280, before any step on the mean. So its figures cannot be for full convergence in
+this unit, and they are not a target here. "Always converged in 5 iterations" fails where the sweeps above exceed 5. The
 first sweep here takes {sweep}: beside the updates the bound is evaluated, to reject a sweep that lowers it, since the paper's
 proof of monotone ascent does not hold. The mean is found by conjugate gradients, O(N²) an iteration.
 """
@@ -71,8 +71,8 @@ ORDINAL = """\
 ## Ordinal data
 
 Cumulative logit with 20 pieces, five levels, thresholds and kernel learnt from length scale √D and variance 1; a fifth
-of the rows drawn with seed 0 for testing. machine_cpu: log(1 + x) of the inputs. The same likelihood in both models.
-Seconds leave out the first call with its compilation; "> 60" was stopped there.
+of the rows drawn with seed 0 for testing. For machine_cpu the inputs are log(1 + x). Both models have the same likelihood.
+Seconds exclude the first call with its compilation; "> 60" means that the fit was stopped there.
 """
 
 COUNTS = """\

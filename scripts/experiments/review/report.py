@@ -165,14 +165,15 @@ FINDINGS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "svi-natural",
         ("svi-L-BFGS-B", "svi-FG", "svi-SAG"),
         "svi-natural and svi-SAG draw minibatches of max(m, n/100) rows; the hyperparameters of svi-natural move by "
-        "Adam at the rate 0.01. The methods svi-FG and svi-SAG move q(u) and the hyperparameters by one step length, the inverse of the Lipschitz constant that their line search finds. The table of SAG holds a gradient for each batch.",
+        "Adam at the rate 0.01. The methods svi-FG and svi-SAG move q(u) and the hyperparameters by one step length, the inverse of the Lipschitz constant that their line search finds. SAG "
+        "stores a gradient for each batch.",
     ),
     "review_vi_svi": (
         '"vi-means beats its opponent in all the experiments"',
         "means-L-BFGS-B",
         ("svi-L-BFGS-B",),
-        "Both climb one bound; vi-means has the optimal q(u) substituted and is left with three hyperparameters, "
-        "svi-L-BFGS-B has m(m + 3)/2 numbers more.",
+        "Both maximise the same bound. In vi-means the optimal q(u) is substituted, and three hyperparameters are "
+        "left; svi-L-BFGS-B has m(m + 3)/2 more variables.",
     ),
     "review_large": (
         'no sentence; of moderate problems "the vi-means method beats all the discussed svi variations"',
@@ -184,15 +185,16 @@ FINDINGS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "no sentence",
         "means-L-BFGS-B",
         ("means-PN",),
-        "From one start to one optimum. A step of projected Newton costs about 3P gradients, P = 3, for the exact "
-        "Hessian, and takes a few trials of its length.",
+        "Both go from the same start to the same optimum. A step of projected Newton costs about 3P gradients, P = 3, "
+        "for the exact Hessian, and tries a few step lengths.",
     ),
     "review_classification": (
         "no sentence: the section is announced, and the text ends",
         "vi-JJ",
         ("svi-classification", "vi-Taylor"),
         "A step of vi-JJ and vi-Taylor is at most four iterations of L-BFGS on all data, the sites at their fixed "
-        "point in each evaluation (the author's code makes five updates of ξ before each five evaluations). The method svi-classification is AdaDelta at the rate 1 on minibatches of n/100 rows, at least ten.",
+        "point in each evaluation (the author's code makes five updates of ξ before each five evaluations). The "
+        "method svi-classification is AdaDelta with rate 1 on minibatches of n/100 rows, but at least ten.",
     ),
 }
 
@@ -215,11 +217,11 @@ def text(journal: Journal, notes: str) -> str:
         "# Izmailov's review (2016): the methods compared\n",
         "Written by `python -m scripts.experiments.review`. Test score against seconds of training; compilation and "
         "scoring are not counted. All methods start from one squared exponential kernel (one length scale), noise "
-        "variance 0.1 and the same inducing points, centres of k-means that stay; rows with missing values are left out. The objective of minibatch "
+        "variance 0.1 and the same inducing points, fixed centres of k-means; rows with missing values are left out. The objective of minibatch "
         "methods is an estimate from the last minibatch.\n",
         notes + "\n",
-        "The text of the review that is available has no figures, so where it prints no sentence "
-        "ours stands alone.\n",
+        "The available text of the review has no figures. Where it makes no statement, the table gives only our "
+        "result.\n",
         _findings(journal),
     ]
     for name, (title, methods, _) in FIGURES.items():

@@ -21,8 +21,8 @@ TEXT = """\
 ## Inducing points and the free form
 
 Whether a silhouette is one of a car (`{data}`, {rows} rows for training, as many for testing, 18 inputs, standardised; the
-`image` data of the paper, with as many inputs and 1,000 rows, are not at hand). A probit likelihood, a length scale for each
-input, Gamma(1.1, rate 1) on length scales and variance. Z by k-means, or freed from there under the Gaussian approximation.
+`image` data of the paper, with as many inputs and 1,000 rows, were not available). A probit likelihood, a length scale for each
+input, Gamma(1.1, rate 1) on length scales and variance. Z by k-means, or optimised from there under the Gaussian approximation.
 The score is the mean log predictive density of the test rows: means over {splits} random splits and their standard errors.
 """
 

@@ -34,12 +34,12 @@ TEXT = """\
 ## A point pattern on a square
 
 {events} points of a log Gaussian Cox process on a square of side 10, its log intensity drawn from a Gaussian process with length
-scale {lengthscale:g} and variance {variance:g}; the pine saplings of the paper (126 points) are not at hand. Counts in the cells of a grid,
+scale {lengthscale:g} and variance {variance:g}. The pine saplings of the paper (126 points) were not available. Counts in the cells of a grid,
 inducing points on a grid, a squared exponential kernel with Gamma(1.75, rate 1) on its length scale and Gamma(1.2, rate 1)
 on its variance, a constant mean with N(0, 1). Both being grids, the Kronecker structure is used. {chains} chains, tuned by
-Bayesian optimisation; on the finest grid a tenth of the draws, by the setting that stands there. Coordinates: `None` the
-whitened ones of the paper, `vb` those of the Gaussian approximation of v, `rescaled` the same, following the length scale and
-the variance, whose moves change what every v means.
+Bayesian optimisation; on the finest grid a tenth of the draws, with the setting given in the table. Coordinates: `None` are the
+whitened ones of the paper, `vb` those of the Gaussian approximation of v, `rescaled` the same, but following the length scale
+and the variance.
 `expected` is the posterior mean of ∫ intensity, `error` the root mean squared error of the posterior mean of the log
 intensity, `covered` the share of cells whose true log intensity is within two standard deviations.
 

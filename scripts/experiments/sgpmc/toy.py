@@ -29,9 +29,9 @@ TEXT = """\
 
 {size} points of three Gaussian distributions on the plane, as many for testing. The robust-max likelihood, a squared
 exponential kernel with Gamma(3, rate 2) on its length scale and Gamma(3, rate 3) on its variance, and a nugget of {nugget}. {inducing}
-inducing points, by k-means and then freed under the Gaussian approximation. {chains} chains of {draws} draws. `confident` is the
-share of the square below where one class has a probability above {confident}, which the paper finds smaller by the free form;
-`correlation` the largest between values v of two latent functions, which the Gaussian takes for independent.
+inducing points, by k-means and then optimised under the Gaussian approximation. {chains} chains of {draws} draws. `confident` is the
+share of the square below where one class has a probability above {confident}; the paper finds it smaller for the free form.
+`correlation` is the largest correlation between values v of two latent functions, which the Gaussian approximation takes as independent.
 """
 
 

@@ -41,10 +41,10 @@ points: m % of the training rows, drawn at random with the split's seed, then le
 variance 1e-3, and ℓ² = the median distance of the inducing points, the start of the authors' own code.
 SEP takes one parallel sweep (damping 0.5) and one gradient step by the authors' rule (step sizes from 1e-2, × 1.02
 while a gradient keeps its sign, else × 0.5) in an iteration. FITC takes an iteration of L-BFGS with the sites at their fixed
-point in each evaluation. SVI is GPflow's SVGP with the same probit, one of L-BFGS as in the paper, or one of Adam(0.01).
+point in each evaluation. SVI is GPflow's SVGP with the same probit, and takes one iteration of L-BFGS, as in the paper, or of Adam(0.01).
 ± is the standard error of the mean over the splits. "Within 2 s.e." compares with the paper's mean by the standard
-error found here: the paper prints none, and its splits are others.
-Seconds are those of training, compilation not in them.
+error found here: the paper prints none, and has other splits.
+Seconds are those of training, without compilation.
 """
 
 
