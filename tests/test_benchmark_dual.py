@@ -76,5 +76,5 @@ def test_the_page_compares_seconds_and_marks() -> None:
     assert f"| dual | {seconds:.2f} | 1.0 |" in levels
     assert f"| slow | 2.50 | {2.5 / seconds:.1f} |" in levels
     assert f"| early | – | > {2.5 / seconds:.1f} |" in levels
-    assert text.count("of 24 marks: early at 8.") == 2
+    assert text.count("these have a lower mean NLL than `dual`: early at 8.") == 2
     assert "Others used the machine" in text

@@ -33,7 +33,9 @@ TOWER: list[dict[str, str]] = [
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "classes densities functions average rescaled batches metrics predictor plotting"},
+    {
+        "prediction": "classes densities functions composed average rescaled batches metrics predictor plotting"
+    },
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card portable predict_jax stablehlo serving exported export ."
@@ -54,7 +56,7 @@ TOWER: list[dict[str, str]] = [
         "laplace": "expansion updates method model recipe",
         "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal node_kernels conditional priors profiled sampled tensor collapsed members renewal "
-        "posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
+        "predictions posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
     {"models": "", "kernels": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},

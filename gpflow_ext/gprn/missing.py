@@ -8,6 +8,7 @@ import tensorflow as tf
 from gpflow.base import MeanAndVariance
 
 from gpflow_ext.gprn.posterior import NetworkPosterior
+from gpflow_ext.gprn.predictions import NetworkPredictions
 
 
 class Predicting(Protocol):
@@ -21,6 +22,10 @@ class Predicting(Protocol):
 
 class PredictsMissing:
     """Mixin of networks that predict missing targets in the rows of their data."""
+
+    def predictions(self: Predicting, X: tf.Tensor) -> NetworkPredictions:
+        """Return what is evaluated and served at X [X, Q]."""
+        return self.posterior(None).predictions(X)
 
     def predict_missing(self: Predicting) -> MeanAndVariance:
         """Return mean and variance of y in the rows of the data, [N, D], for targets that are missing there.

@@ -19,7 +19,6 @@ from gpflow_ext.gprn.conditional import NetworkPrior, View
 from gpflow_ext.gprn.draws import DrawsPosterior
 from gpflow_ext.gprn.missing import PredictsMissing
 from gpflow_ext.gprn.posterior import ApproximatePosterior, NetworkPosterior
-from gpflow_ext.gprn.predictions import NetworkPredictions
 from gpflow_ext.gprn.sampled import SampleableNetwork, SampledNetwork
 from gpflow_ext.gprn.scales import HasOutputScales
 from gpflow_ext.gprn.tensor import TensorPosterior
@@ -305,10 +304,6 @@ class GPRNTensor(
         posterior = self.posterior(None)
         mean, var = posterior.fused_predict_f(Xnew)
         return mean, var + posterior.noise()
-
-    def predictions(self, X: tf.Tensor) -> NetworkPredictions:
-        """Return what is evaluated and served at X [X, Q]."""
-        return self.posterior(None).predictions(X)
 
     def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
         """Return mean and variance of y for some outputs [B], each [batch..., X, B]."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import tensorflow as tf
 from gpflow.base import MeanAndVariance
 
 from gpflow_ext.gprn import outputs
 
-if TYPE_CHECKING:
-    from gpflow_ext.gprn.posterior import NetworkPosterior
-
 
 class NetworkPredictions:
     """By the moments of y, each output with its noise; densities are those of the Gaussian with them."""
 
-    def __init__(self, posterior: NetworkPosterior, X: tf.Tensor) -> None:
+    def __init__(self, posterior: Any, X: tf.Tensor) -> None:
         self._posterior, self._X = posterior, X
 
     def f(self) -> MeanAndVariance:
