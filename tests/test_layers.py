@@ -27,7 +27,7 @@ TOWER: list[dict[str, str]] = [
     {"functions": "randomness frequencies features paths draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
-        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior markov_posterior vecchia.ordering vecchia.dissection "
+        "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.dissection "
         "vecchia.fronts vecchia.prior vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia structured model"
     },
     {

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
-from check_shapes import inherit_check_shapes
-from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
+from gpflow.posteriors import PrecomputedValue
 
 from gpflow_ext.numerics import batched, linalg
-from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import chunked, markov_prior
+from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.markov import Markov
 from gpflow_ext.sites.posterior import SiteConditioned
 from gpflow_ext.sites.state_space import DTYPE
 
 
-class MarkovPosterior(TakesNumbers, AbstractPosterior):
+class MarkovPosterior(MarginalPosterior):
     """GPflow's cached posterior, its cache what the filter and the smoother know at each datum.
 
     A new time has a datum before it, whose filtered state x, P is carried on to it, and one after it, whose
@@ -27,12 +24,8 @@ class MarkovPosterior(TakesNumbers, AbstractPosterior):
     O(log N + d³) for a time, whatever the number of data. ``update_cache`` reads the model again.
     """
 
-    def __init__(
-        self, model: SiteConditioned[Markov], precompute_cache: PrecomputeCacheType | str | None
-    ) -> None:
-        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
-        self._model = model
-        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+    prior_name, one_input = "markov", "time"
+    _model: SiteConditioned[Markov]
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         """Return the sorted times [N], and x, P, r, N at each: [N, d, L] and [N, d, d, L]."""
@@ -48,26 +41,6 @@ class MarkovPosterior(TakesNumbers, AbstractPosterior):
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         parts = linalg.finite(self._parts(), self._model)
         return tuple(PrecomputedValue(part, (True, *(False,) * (part.shape.rank - 1))) for part in parts)
-
-    @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        parts = linalg.finite(self._parts(), self._model)
-        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
-
-    @inherit_check_shapes
-    def _conditional_with_precompute(
-        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        if full_cov:
-            raise NotImplementedError(
-                'prior="markov" predicts each time by itself: for covariances between new inputs take the '
-                "dense model or `inducing_variable`."
-            )
-        rows = Rows(Xnew)
-        mean, var = (tf.cast(part, rows.flat.dtype) for part in self._at(cache, rows.flat))
-        return rows.apart(mean), batched.independent_outputs(rows.apart(var), full_cov, full_output_cov)
 
     def _at(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at X [R, 1], [R, L]."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import gpflow
 import tensorflow as tf
-from check_shapes import inherit_check_shapes
-from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
+from gpflow.posteriors import PrecomputedValue
 
-from gpflow_ext.numerics import batched, linalg
-from gpflow_ext.numerics.batched import Rows, TakesNumbers
+from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import latent
+from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned
 from gpflow_ext.sites.vecchia import conditionals
 from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia
@@ -24,7 +23,7 @@ class HasNeighbours(SiteConditioned[Vecchia], Protocol):
     structure: Structure
 
 
-class VecchiaPosterior(TakesNumbers, AbstractPosterior):
+class VecchiaPosterior(MarginalPosterior):
     """GPflow's cached posterior, its cache the inputs with mean, variance and precision at each.
 
     With c the neighbours of a new place, a = K_c⁻¹k and D = k** − aᵀk:
@@ -36,10 +35,8 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
     reads the model again.
     """
 
-    def __init__(self, model: HasNeighbours, precompute_cache: PrecomputeCacheType | str | None) -> None:
-        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
-        self._model = model
-        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+    prior_name, one_input = "vecchia", "place"
+    _model: HasNeighbours
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         """Return X [N, D], then m − μ, V and Λ at each datum, [N, L], in double precision, and the scales."""
@@ -54,26 +51,6 @@ class VecchiaPosterior(TakesNumbers, AbstractPosterior):
         parts = linalg.finite(self._parts(), self._model)
         axes = *((True, False),) * 4, (False,)
         return tuple(map(PrecomputedValue, parts, axes))
-
-    @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        parts = linalg.finite(self._parts(), self._model)
-        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
-
-    @inherit_check_shapes
-    def _conditional_with_precompute(
-        self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        if full_cov:
-            raise NotImplementedError(
-                'prior="vecchia" predicts each place by itself: for covariances between new inputs take the '
-                "dense model or `inducing_variable`."
-            )
-        rows = Rows(Xnew)
-        mean, var = (tf.cast(part, rows.flat.dtype) for part in self._at(cache, rows.flat))
-        return rows.apart(mean), batched.independent_outputs(rows.apart(var), full_cov, full_output_cov)
 
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at places [R, D], [R, L]."""
