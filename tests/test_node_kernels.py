@@ -191,7 +191,6 @@ def test_checkpoints_and_exports_hold_the_kernels_of_nodes(posterior, tmp_path) 
     np.testing.assert_allclose(gpx.metrics.evaluate(new, (XNEW, Y))["nlpd"], -density, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_networks_with_kernels_of_nodes_are_sampled() -> None:
     new = model([problems.kernel(1.0, 0.6), gpflow.kernels.Matern32(1.0, 2.0)])
     gpflow.set_trainable(new, False)
