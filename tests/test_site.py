@@ -113,12 +113,13 @@ def served(site) -> Iterator[tuple[str, threading.Event, dict]]:
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path != "/measure":
-                return super().do_GET()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(measure.encode())
+            if self.path == "/measure":
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(measure.encode())
+            else:
+                super().do_GET()
 
         def do_POST(self) -> None:
             answer.update(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
