@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ parts
 
 GPFLOW_EXT_DATA names the folder with these sets and with splits/, the published split of ionosphere and sonar.
 Operations are counted as they are executed (see scripts/shared/flops.py), seconds are measured in runs of their own.
-Tables go to kmm.md, figures beside it.
+Records go to kmm.jsonl, and what is there is not measured again; tables and figures are made from them alone.
 """
 
 PARTS = ("figure1", "table", "ordinal", "counts")
@@ -92,8 +93,15 @@ def multiclass(name: str, rows: int | None = None) -> tuple[Any, Callable[[], An
     return split, functools.partial(StickBreaking, num_classes=len(split.labels))
 
 
-def experiments(parts: Sequence[str], quick: bool) -> dict[str, list[Any]]:
-    """Run the convergence experiments that the parts need: outcomes by data set."""
+def measure(parts: Sequence[str], quick: bool, journal: Any) -> None:
+    """Measure what the journal lacks of the parts."""
+    if {"figure1", "table"} & set(parts):
+        measure_convergence(parts, quick, journal)
+    measure_tasks(parts, quick, journal)
+
+
+def measure_convergence(parts: Sequence[str], quick: bool, journal: Any) -> None:
+    """Run the methods on the sets and settings that the parts need."""
     from . import convergence
 
     shown = SHOWN[:2] if quick else SHOWN
@@ -109,70 +117,107 @@ def experiments(parts: Sequence[str], quick: bool) -> dict[str, list[Any]]:
         if not quick:
             jobs["sonar"] = (functools.partial(binary, "sonar"), shown)
             jobs["vehicle"] = (functools.partial(multiclass, "vehicle", rows=200), shown[1:2])
-    found: dict[str, list[Any]] = {}
     for name, (source, settings) in jobs.items():
-        laboratory = convergence.Laboratory(*source(), QUICK_MULTIPLE if quick else MULTIPLE)
-        found[name] = []
-        for setting in settings:
-            found[name].append(laboratory.measure(setting))
-            print(f"{name}, log s = {setting[0]:g}, log sigma = {setting[1]:g}: done", flush=True)
-    return found
-
-
-def convergence(parts: Sequence[str], quick: bool, folder: Path) -> list[str]:
-    """Run the convergence experiments, draw the figures and return the text."""
-    from . import convergence, tables
-
-    found = experiments(parts, quick)
-    text = [tables.METHODS.format(multiple=QUICK_MULTIPLE if quick else MULTIPLE)]
-    if "figure1" in parts:
-        text.append("## Figure 1\n")
-        for name, outcomes in found.items():
-            if name in TITLES:
-                chosen = [outcome for outcome in outcomes if outcome.setting in SHOWN]
-                convergence.figure(folder / f"kmm_{name}.png", TITLES[name], chosen)
-                text.append(f"![{TITLES[name]}](kmm_{name}.png)\n")
-        text += [
-            f"### {name}\n\n{tables.bounds(outcomes)}\n{tables.operations(outcomes, paper=False)}"
-            for name, outcomes in found.items()
-            if name != "ionosphere"
+        keys = [
+            {"set": name, "log_s": log_s, "log_sigma": log_sigma, "seed": 0} for log_s, log_sigma in settings
         ]
-    if "table" in parts:
-        text += tables.nine_settings(found["ionosphere"])
-    return text
+        if all(journal.find(**key) for key in keys):
+            continue
+        laboratory = convergence.Laboratory(*source(), QUICK_MULTIPLE if quick else MULTIPLE)
+        for key, setting in zip(keys, settings, strict=True):
+            journal.once(key, lambda: convergence.recorded(laboratory.measure(setting)))  # noqa: B023
+            print(f"{name}, log s = {setting[0]:g}, log sigma = {setting[1]:g}: done", flush=True)
 
 
-def tasks(parts: Sequence[str], quick: bool) -> list[str]:
-    """Run the experiments with learnt hyperparameters and return their text."""
-    from . import tables, tasks
+def measure_tasks(parts: Sequence[str], quick: bool, journal: Any) -> None:
+    """Fit the models with learnt hyperparameters."""
+    from . import tasks
 
-    cap, text = 5.0 if quick else 60.0, []
+    cap, first = 5.0 if quick else 60.0, 1 if quick else None
+    for part, names, fit in (
+        ("ordinal", tasks.ORDINAL, tasks.ordinal),
+        ("counts", tasks.COUNTS, tasks.counts),
+    ):
+        if part in parts:
+            load(names[0])
+            for name in names[:first]:
+                journal.once(
+                    {"part": part, "data": name, "seed": 0},
+                    lambda: {"rows": [asdict(row) for row in fit(cap, (name,))]},  # noqa: B023
+                )
     if "ordinal" in parts:
-        load("machine_cpu")
-        rows = tasks.ordinal(cap, tasks.ORDINAL[: 1 if quick else None])
-        text += [tables.ORDINAL, tables.tasks(rows), tables.gpflow_ordinal(tasks.gpflow_ordinal())]
-    if "counts" in parts:
-        load("scotland_lip")
-        text += [tables.COUNTS, tables.tasks(tasks.counts(cap, tasks.COUNTS[: 1 if quick else None]))]
-    return text
+        journal.once({"part": "GPflow's Ordinal"}, lambda: {"finite": math.isfinite(tasks.gpflow_ordinal())})
+
+
+def write(journal: Any, folder: Path, quick: bool) -> None:
+    """Draw the figures and write the page, from the records alone."""
+    from . import convergence
+
+    for name, outcomes in found(journal).items():
+        chosen = [outcome for outcome in outcomes if outcome.setting in SHOWN]
+        if name in TITLES and chosen:
+            convergence.figure(folder / f"kmm_{name}.png", TITLES[name], chosen)
+    report.write(folder / "kmm.md", text(journal, quick))
+
+
+def found(journal: Any) -> dict[str, list[Any]]:
+    """Return the recorded outcomes of each set."""
+    from . import convergence
+
+    outcomes: dict[str, list[Any]] = {}
+    for record in journal.records:
+        if "curves" in record:
+            outcomes.setdefault(record["set"], []).append(convergence.restored(record))
+    return outcomes
+
+
+def text(journal: Any, quick: bool = False) -> str:
+    """Return the page."""
+    from . import tables
+
+    outcomes = found(journal)
+    runs = [report.describe(record["environment"]) for record in journal.records if "environment" in record]
+    lines = [
+        "# VGP-KMM: the experiments of Khan, Mohamed & Murphy (2012)\n",
+        *(f"{run}\n" for run in runs),
+        f"Seed 0. Written by `python -m scripts.experiments.kmm{' --quick' * quick}`.\n",
+    ]
+    if outcomes:
+        lines += [
+            tables.METHODS.format(multiple=QUICK_MULTIPLE if quick else MULTIPLE),
+            "## Figure 1\n",
+            *(f"![{TITLES[name]}](kmm_{name}.png)\n" for name in outcomes if name in TITLES),
+        ]
+    lines += [
+        f"### {name}\n\n{tables.bounds(each)}\n{tables.operations(each, paper=False)}"
+        for name, each in outcomes.items()
+        if name != "ionosphere"
+    ]
+    if "ionosphere" in outcomes:
+        lines += tables.nine_settings(outcomes["ionosphere"])
+    for part, introduction in (("ordinal", tables.ORDINAL), ("counts", tables.COUNTS)):
+        rows = [row for record in journal.find(part=part) for row in record["rows"]]
+        lines += [introduction, tables.tasks(rows)] if rows else []
+        if part == "ordinal":
+            lines += [
+                tables.gpflow_ordinal(record["finite"]) for record in journal.find(part="GPflow's Ordinal")
+            ]
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Measure, draw, write."""
     options = arguments().parse_args()
     report.set_threads(options.threads)
+    from ...shared.journal import Journal
+
     folder = options.out or Path("runs/reproduce_kmm" if options.quick or options.only else "docs/results")
-    parts = (options.only,) if options.only else PARTS
-    begin, where = time.perf_counter(), report.environment(options.threads)
-    text = [
-        "# VGP-KMM: the experiments of Khan, Mohamed & Murphy (2012)\n",
-        f"{report.describe(where)} Seed 0. Written by `python -m scripts.experiments.kmm`{' --quick' * options.quick}.\n",
-    ]
-    if {"figure1", "table"} & set(parts):
-        text += convergence(parts, options.quick, folder)
-    text += tasks(parts, options.quick)
-    report.write(folder / "kmm.md", "\n".join(text))
-    print("\n".join(text))
+    begin = time.perf_counter()
+    journal = Journal(folder / "kmm.jsonl")
+    journal.heading = {"environment": report.environment(options.threads)}
+    measure((options.only,) if options.only else PARTS, options.quick, journal)
+    write(journal, folder, options.quick)
+    print(text(journal, options.quick))
     print(f"written to {folder}; {time.perf_counter() - begin:.0f} seconds")
 
 

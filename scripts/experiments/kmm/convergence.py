@@ -56,6 +56,28 @@ class Outcome:
         return max(float(curve.objective[-1]) for curve in self.curves.values())
 
 
+def recorded(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as a record: scores and curves, the seconds to a microsecond."""
+    curves = {
+        name: {
+            "flops": [float(value) for value in curve.flops],
+            "seconds": [round(float(value), 6) for value in curve.seconds],
+            "objective": [float(value) for value in curve.objective],
+        }
+        for name, curve in outcome.curves.items()
+    }
+    return {"scores": dict(outcome.scores), "curves": curves}
+
+
+def restored(record: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a record."""
+    curves = {
+        name: Curve(*(np.array(found[part]) for part in ("flops", "seconds", "objective")))
+        for name, found in record["curves"].items()
+    }
+    return Outcome((record["log_s"], record["log_sigma"]), curves, record["scores"])
+
+
 class Laboratory:
     """All methods on one data set, each compiled twice: once to be timed, once with counters.
 

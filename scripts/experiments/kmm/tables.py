@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...shared import report
@@ -157,21 +156,21 @@ def rule(outcomes: Sequence[Any]) -> str:
     return report.table(columns, rows)
 
 
-def tasks(rows: Sequence[Any]) -> str:
+def tasks(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return bounds, scores and seconds of the models with learnt hyperparameters."""
     lines = [
         [
-            row.data,
-            f"{row.sizes[0]} + {row.sizes[1]}",
-            row.method,
-            f"{row.bound:.3f}",
-            f"{row.nlpd:.4f}",
-            *([] if row.error is None else [f"{row.error:.3f}"]),
-            f"{'> ' if row.capped else ''}{report.number(row.seconds)}",
+            row["data"],
+            f"{row['sizes'][0]} + {row['sizes'][1]}",
+            row["method"],
+            f"{row['bound']:.3f}",
+            f"{row['nlpd']:.4f}",
+            *([] if row["error"] is None else [f"{row['error']:.3f}"]),
+            f"{'> ' if row['capped'] else ''}{report.number(row['seconds'])}",
         ]
         for row in rows
     ]
-    scores = [] if rows[0].error is None else ["test error"]
+    scores = [] if rows[0]["error"] is None else ["test error"]
     return report.table(["data", "rows", "method", "bound", "test NLL", *scores, "seconds"], lines)
 
 
@@ -208,11 +207,7 @@ def nine_settings(outcomes: Sequence[Any]) -> list[str]:
     ]
 
 
-def gpflow_ordinal(bound: float) -> str:
+def gpflow_ordinal(finite: bool) -> str:
     """Return a sentence on GPflow's own ordinal likelihood."""
-    state = (
-        "not a number, at the start of training"
-        if math.isnan(bound)
-        else f"{bound:.3f} at the start of training"
-    )
-    return f"The bound of GPflow's own `Ordinal` likelihood (probit) in its VGP is {state}.\n"
+    state = "finite" if finite else "not a number"
+    return f"The bound of GPflow's own `Ordinal` likelihood (probit) in its VGP is {state} at the start of training.\n"
