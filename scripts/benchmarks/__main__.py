@@ -169,7 +169,7 @@ def main() -> None:
         begin = time.perf_counter()
         module = importlib.import_module(f".{model}", __package__)
         records = module.run(options)
-        text = module.document(where, records)
+        text = pictures.illustrated(module.document(where, records), model)
         report.write(options.out, text)
         report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
         summary.write(options.out.parent)

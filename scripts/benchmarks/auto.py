@@ -214,6 +214,7 @@ def main() -> None:
     options = arguments().parse_args()
     report.set_threads(options.threads)
     from ..shared.journal import Journal
+    from . import pictures
 
     if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
         raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
@@ -222,7 +223,8 @@ def main() -> None:
     journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         run(options, journal)
-    report.write(options.out, text(journal.records))
+    report.write(options.out, pictures.illustrated(text(journal.records), "auto"))
+    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
 
 
 if __name__ == "__main__":

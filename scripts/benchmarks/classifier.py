@@ -160,6 +160,7 @@ def main() -> None:
     options = arguments().parse_args()
     report.set_threads(options.threads)
     from ..shared.journal import Journal
+    from . import pictures
 
     journal = Journal(options.out.with_suffix(".jsonl"))
     journal.heading = {"environment": report.environment(options.threads)}
@@ -168,7 +169,8 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run(options, journal)
-    report.write(options.out, text(journal.records))
+    report.write(options.out, pictures.illustrated(text(journal.records), "classifier"))
+    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import defaults_page
+from . import defaults_page, painters
 
 Record = dict[str, Any]
 RESULTS = Path(__file__).resolve().parents[2] / "docs/results"
@@ -63,9 +63,8 @@ def dual(records: Sequence[Record]) -> Any:
             ax.plot(
                 seconds, scores, color=f"C{number}", label=method.replace("GPflow SVGP, ", "GPflow, best ")
             )
-        ax.set(
-            xscale="log", yscale="log", title=titles.get(name, name), xlabel="CPU seconds", ylabel="test NLL"
-        )
+        ax.set(xscale="log", title=titles.get(name, name), xlabel="CPU seconds", ylabel="test NLL")
+        ax.xaxis.set_major_formatter("{x:g}")
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False, fontsize=8)
     return figure
 
@@ -126,7 +125,40 @@ PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
     "dual": dual,
     "state_space": state_space,
     "defaults": defaults,
+    "serving": painters.serving,
+    "server": painters.server,
+    "classifier": painters.classifier,
+    "auto": painters.auto,
+    "fits": painters.fits,
+    "gpflow_models": painters.gpflow_models,
+    "functions": painters.functions,
+    "convolution": painters.convolution,
+    "vecchia": painters.vecchia,
+    **{name: painters.ratios(name) for name in ("kmm", "sparse_ep", "robustmax", "sgpmc", "gprn")},
 }
+CAPTIONS = {  # of the pictures that a page does not place itself
+    "serving": "Microseconds of a prediction of one row, beside those that nothing avoids",
+    "server": "Left: memory of many rows in one call. Right: requests of one row, by clients",
+    "classifier": "Left: seconds of a fit. Right: log loss where training labels are wrong",
+    "auto": "NLPD of auto less that of each other method, by table",
+    "fits": "Seconds of fits in a fresh process and of the next ones, by rows",
+    "gpflow_models": "Seconds of GPflow's optimiser over those of fit, by model",
+    "functions": "CPU seconds of a hundred functions, by the number of inputs",
+    "convolution": "CPU milliseconds of a step's sums over patches, with gradients",
+    "vecchia": "CPU seconds of the parts of a model, beside GPBoost",
+    **dict.fromkeys(
+        ("kmm", "sparse_ep", "robustmax", "sgpmc", "gprn"),
+        "Seconds of other libraries over ours, by comparison",
+    ),
+}
+
+
+def illustrated(text: str, name: str) -> str:
+    """Return the text of a page with its picture below the title."""
+    if name not in CAPTIONS:
+        return text
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n![{CAPTIONS[name]}](benchmark_{name}.png)\n\n{rest.lstrip()}"
 
 
 def main() -> None:

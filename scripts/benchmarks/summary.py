@@ -50,19 +50,28 @@ class Row(NamedTuple):
 
 def write(folder: Path) -> None:
     """Write benchmarks.md and benchmarks.png, unless the folder has no measurements under their own names."""
+    found = _found(folder)
+    if found:
+        rows = {name: list(COLLECTORS[name](records)) for name, records in found.items()}
+        _draw(folder / "benchmarks.png", rows, _read(folder / "benchmark_fits.jsonl"))
+        report.write(folder / "benchmarks.md", text(folder))
+
+
+def _found(folder: Path) -> dict[str, list[Record]]:
     found = {name: _read(folder / f"benchmark_{name}.jsonl") for name in TITLES}
-    found = {name: records for name, records in found.items() if records}
-    if not found:
-        return
+    return {name: records for name, records in found.items() if records}
+
+
+def text(folder: Path) -> str:
+    """Return the page, from the records in the folder."""
+    found = _found(folder)
     rows = {name: list(COLLECTORS[name](records)) for name, records in found.items()}
-    fits = _read(folder / "benchmark_fits.jsonl")
-    _draw(folder / "benchmarks.png", rows, fits)
     parts = [TEXT, _verdict(rows)]
     for name, records in found.items():
         where = records[0]["environment"]
         heading = f"## [{TITLES[name]}](benchmark_{name}.md)\n\n{where['date']}, {where['threads']} threads, load {where['load']}.\n"
         parts += [heading, _table(rows[name])]
-    report.write(folder / "benchmarks.md", "\n".join(parts))
+    return "\n".join(parts)
 
 
 def _verdict(rows: Mapping[str, Sequence[Row]]) -> str:
@@ -217,7 +226,7 @@ def _draw(path: Path, found: dict[str, list[Row]], fits: list[Record]) -> None:
     figure, axes = plt.subplots(1, panels, figsize=(5.5 * panels, 4.2), squeeze=False, layout="constrained")
     _draw_ratios(axes[0, 0], {name: rows for name, rows in found.items() if rows})
     if fits:
-        _draw_fits(axes[0, 1], fits)
+        draw_fits(axes[0, 1], fits)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -248,7 +257,7 @@ def _draw_ratios(ax: Any, found: dict[str, list[Row]]) -> None:
     ax.set_title("Right of 1: ours is faster; > did not arrive; bar: median", fontsize=10)
 
 
-def _draw_fits(ax: Any, fits: list[Record]) -> None:
+def draw_fits(ax: Any, fits: list[Record]) -> None:
     """Draw seconds of a fit in a fresh process, and of the next one, against the number of rows."""
     learnt = [record for record in fits if record.get("learn") and not record.get("folds")]
     for number, method in enumerate(dict.fromkeys(record["method"] for record in learnt)):

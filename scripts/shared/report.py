@@ -43,9 +43,9 @@ def environment(threads: int | None = None) -> dict[str, Any]:
 def describe(where: Mapping[str, Any], precision: str = "float64") -> str:
     """Return the environment as a sentence of Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
-    commit = f"commit {where['commit']}; " if where.get("commit") else ""
+    commit = f"commit {where['commit']}" if where.get("commit") else "commit not recorded"
     return (
-        f"{commit}{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads, load average "
+        f"{commit}; {where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads, load average "
         f"{where['load']} at the start; Python {where['python']}, {versions}; {precision}, no XLA."
     )
 

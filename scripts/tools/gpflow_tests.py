@@ -30,6 +30,7 @@ from typing import Any
 
 from ..shared import report
 from ..shared.journal import Journal, Record
+from . import record_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "gpflow_tests"
@@ -117,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             journal.records = sorted([*journal.records, record], key=lambda r: order.index(r["substitute"]))
             report.write_lines(path, journal.records)
             report.write(options.out / f"{NAME}.md", document(journal.records))
+    record_pictures.write(options.out, NAME)
     records = journal.records
     return int(any(ending(test) == "failed" for record in records for test in record["tests"]))
 
@@ -240,6 +242,7 @@ def document(records: Sequence[Record]) -> str:
         "`python -m scripts.tools.gpflow_tests`.\n\n"
         f"In all {totals['passed']} passed, {totals['failed']} failed, {totals['not applicable']} do not apply, "
         f"{totals['skipped']} skipped.\n\n"
+        "![How the tests ended, by the class that was put in place](gpflow_tests.png)\n\n"
         f"{report.table(columns, rows)}\n"
         f"## What does not pass\n\n{''.join(notes)}\n"
         f"## When and where\n\n{where}"

@@ -41,13 +41,18 @@ LAUNCH, FUSED = 5e-6, 10.0
 
 def write(records: Sequence[Record], path: Path) -> None:
     """Write the page."""
+    report.write(path, text(records))
+
+
+def text(records: Sequence[Record]) -> str:
+    """Return the page."""
     parts = [HEADER]
     for dtype in ("float64", "float32"):
         found = [each for each in records if each["dtype"] == dtype]
         if found:
             rows = [_row(each["model"], one) for each in found for one in each["functions"]]
             parts += [f"## {dtype}\n", report.table(COLUMNS, rows), _where(found)]
-    report.write(path, "\n".join(parts))
+    return "\n".join(parts)
 
 
 COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "GPU ms", "difference")  # fmt: skip

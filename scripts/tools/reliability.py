@@ -19,6 +19,7 @@ from typing import Any
 
 from ..shared import report
 from ..shared.journal import Journal, Record
+from . import record_pictures
 from .reliability_rows import ROWS, Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         journal.records = sorted([*journal.records, record], key=lambda each: each["row"])
         report.write_lines(options.out / "reliability.jsonl", journal.records)
         report.write(options.out / "reliability.md", document(journal.records))
+    record_pictures.write(options.out, "reliability")
     return int(failed)
 
 
@@ -117,6 +119,7 @@ def document(records: Sequence[Record]) -> str:
         "Invariants that must hold, and what their tests measured. `python -m scripts.tools.reliability` runs the "
         "tests of each row; the fast ones are part of `make test`. Where several tests record the same figure, the "
         "worst is shown.\n\n"
+        "![How the tests of each invariant ended](reliability.png)\n\n"
         f"{rows}\n\n{remarks}\n## The tests\n\n{tests}\n\n## When and where\n\n{_dates(records)}"
     )
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from ..shared import report
 from ..shared.serving import served
+from . import record_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 512  # rows of a fit
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = report.environment()
     report.write(options.out / "soak.md", document(where, records))
     report.write_lines(options.out / "soak.jsonl", [{"environment": where}, *records])
+    record_pictures.write(options.out, "soak")
     print(document(where, records))
     return int(any(not flat(each) for each in grouped(records)))
 
@@ -251,6 +253,7 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
             f"20 rows from {CLIENTS} clients, one in ten wrong. Written by `python -m scripts.tools.soak`.\n",
             report.describe(where),
             "",
+            "![Resident memory in long runs](soak.png)\n",
             report.table(("", "done", "live graphs", "in use, MB", "resident, MB", "open files"), rows),
             "In use: memory that the C library has allocated and not freed. Resident: the memory of the process after "
             "the library has returned free pages to the system; it keeps pages that are partly in use. Flat: no graph "

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...shared import report
 from ...shared.journal import Journal, Record
+from ...tools import record_pictures
 from . import runs
 
 NAME, SHOWN, TURNED = "images", 40, 1000
@@ -33,6 +34,7 @@ def run(options: argparse.Namespace) -> None:
                 )
     text = page(journal.records)
     report.write(options.out / f"{NAME}.md", text)
+    record_pictures.write(options.out, NAME)
     print(text)
 
 
@@ -83,6 +85,7 @@ def page(records: list[Record]) -> str:
         "training on the others. Test images are used only for the rows under their heading and for the turned "
         "digits. `order` is the order of the scattering, `dims` the number of principal axes kept, M the number of "
         "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients.\n",
+        f"![Error and NLPD on the test images against CPU seconds]({NAME}_scores.png)\n",
     ]
     for part, title in (
         ("test", "## Test images"),
@@ -92,12 +95,11 @@ def page(records: list[Record]) -> str:
         if own:
             parts.append(f"{title}\n\n" + _table(own))
     where = [record["where"] for record in records if "where" in record]
-    if where:
-        parts.append(f"Last run: {report.describe(where[-1], 'float32')}\n")
     turned = [line for line in lines if "turned" in line]
     if turned:
         parts.append(_turned(turned[-1]))
-    return "\n".join(parts)
+    runs = "\n".join(f"- {report.describe(each, 'float32')}" for each in where)
+    return "\n".join([*parts, f"## When and where\n\n{runs}\n"])
 
 
 def _table(lines: list[Record]) -> str:

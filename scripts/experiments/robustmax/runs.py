@@ -18,9 +18,7 @@ from ...train_svgp_robustmax import Curve
 
 Array = npt.NDArray[Any]
 
-PHASES_TEXT = (
-    "four fifths from lengths 0.1 and 0.01, one fifth from half of them, each falling along a cosine"
-)
+PHASES_TEXT = "Four fifths of them start from lengths 0.1 and 0.01, one fifth from half of them, each falling along a cosine"
 TOY_SIZE, TOY_INDUCING = 750, 50
 MNIST_INDUCING, MNIST_BATCH, SHOWN_DIGITS = 500, 1000, 3
 PHASES = ((0.8, 0.01, 0.1), (0.2, 0.005, 0.05))  # share of the steps, rate of Adam, γ; each ends in a cosine
@@ -75,7 +73,7 @@ def _draw_toy(path: Path, model: Any, train: Any, start: Array) -> None:
     axes[1].plot(*start.T, "o", mfc="none", color="0.6", markersize=4, label="inducing points at the start")
     axes[1].plot(*Z.T, "k.", markersize=6, label="at the end")
     axes[0].set_title("750 points; probabilities 0.3, 0.95, 0.99")
-    axes[1].legend(loc="upper right", fontsize=8)
+    axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes[1].set_aspect("equal")
     figure.savefig(path, dpi=110)
@@ -149,11 +147,11 @@ def _draw_curve(path: Path, lines: list[dict[str, float]]) -> None:
         (axes[0], "error", 100.0, "test error, %"),
         (axes[1], "nlpd", 1.0, "test NLPD"),
     ):
-        ax.semilogy(seconds, [scale * line[name] for line in lines], label="SVGPRobustMax")
+        ax.plot(seconds, [scale * line[name] for line in lines], label="SVGPRobustMax")
         ax.axhline(PAPER[name], color="0.5", linestyle="--", label="Hensman et al. (2015)")
         ax.set(xlabel="seconds of training", ylabel=label)
-        ax.grid(alpha=0.3, which="both")
-    axes[0].legend()
+        ax.grid(alpha=0.3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -225,7 +223,7 @@ def _mnist_text(lines: list[dict[str, Any]]) -> str:
     return (
         f"## MNIST\n\n60,000 training and 10,000 test images, pixels with one shift and scale, {MNIST_INDUCING} inducing "
         f"points from k-means, one length scale to a pixel, minibatches of {MNIST_BATCH:,}, natural gradients and Adam "
-        f"over {heading['steps']:,} steps: {PHASES_TEXT}. Seconds are those of training; the paper has "
+        f"over {heading['steps']:,} steps. {PHASES_TEXT}. Seconds are those of training; the paper has "
         f"98.04 % and {PAPER['nlpd']}.\n{report.describe(heading['where'], 'float32')}\n\n"
         + report.table(["step", "seconds", "test accuracy, %", "test NLPD"], rows)
         + "\n![Test error and NLPD against seconds](robustmax_mnist.png)\n\n"

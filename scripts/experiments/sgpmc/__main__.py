@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,7 @@ def main() -> None:
     begin = time.perf_counter()
 
     def write(journal: Journal) -> None:
-        where = [record for record in journal.records if "cpu" in record][-1]
-        modules = (coal, pines, binary, toy, samplers, mnist)
-        parts = [part for module in modules for part in module.document(journal)]
-        report.write(folder / "sgpmc.md", "\n".join([header(where), *parts]))
+        report.write(folder / "sgpmc.md", text(journal))
 
     journal = Journal(folder / "sgpmc.jsonl", write)
     journal.heading = report.environment(options.threads)
@@ -103,9 +101,33 @@ def main() -> None:
     print(f"written to {folder / 'sgpmc.md'}; {time.perf_counter() - begin:.0f} seconds")
 
 
-def header(where: Any) -> str:
-    """Return the page's first lines."""
-    return f"# Sparse MCMC: Hensman et al. (2015)\n\nWritten by `python -m scripts.experiments.sgpmc`, {report.describe(where)}\n"
+def text(journal: Any) -> str:
+    """Return the page."""
+    from . import binary, coal, mnist, pines, samplers, toy
+
+    modules = (coal, pines, binary, toy, samplers, mnist)
+    return "\n".join(
+        [
+            "# Sparse MCMC: Hensman et al. (2015)\n",
+            "Written by `python -m scripts.experiments.sgpmc`; the runs are listed at the end.\n",
+            *(part for module in modules for part in module.document(journal)),
+            "## When and where\n",
+            *dated(journal.records),
+        ]
+    )
+
+
+def dated(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each run that left records: which experiments, when and where."""
+    runs: list[tuple[Mapping[str, Any], list[str]]] = []
+    for record in records:
+        if "cpu" in record:
+            runs.append((record, []))
+        elif runs:
+            runs[-1][1].append(record["experiment"])
+    return [
+        f"- {', '.join(dict.fromkeys(names))}: {report.describe(where)}" for where, names in runs if names
+    ]
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def run(journal: Journal, folder: Path, num_draws: int, quick: bool, problems: S
 def draw(path: Path, records: list[Record]) -> None:
     """Draw the worst R-hat against the number of draws, one panel for each problem."""
     problems = list(dict.fromkeys(one["problem"] for one in records))
-    figure, axes = runs.figure(path, 3.4 * len(problems), 3.4, columns=len(problems))
+    figure, axes = runs.figure(path, 2.6 * len(problems), 3.4, columns=len(problems))
     for ax, problem in zip(np.atleast_1d(axes), problems, strict=True):
         for one in records:
             if one["problem"] == problem:
@@ -117,7 +117,8 @@ def draw(path: Path, records: list[Record]) -> None:
         ax.set(xscale="log", yscale="log", title=problem, xlabel="seconds")
         ax.axhline(0.01, color="0.7", linewidth=1)
     np.atleast_1d(axes)[0].set_ylabel("largest R-hat of all coordinates, less 1")
-    np.atleast_1d(axes)[0].legend()
+    handles = np.atleast_1d(axes)[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=90)
 
 

@@ -108,16 +108,16 @@ def text(journal: Any) -> str:
         "workers": lambda: workers.document(journal),
     }
     lines = ["# SparseEP: the experiments of Hernández-Lobato & Hernández-Lobato (2016)\n"]
-    lines.append("Written by `python -m scripts.experiments.sparse_ep`, in one run or several:\n")
+    lines.append("Written by `python -m scripts.experiments.sparse_ep`; the runs are listed at the end.\n")
+    for experiment in EXPERIMENTS:
+        written = lambda name=experiment: traces.document(journal, name)  # noqa: E731
+        lines += parts.get(experiment, written)()
+    lines.append("\n## When and where\n")
     for record in journal.records:
         if "environment" in record:
             precision = "float32" if record["of"] in SINGLE else "float64"
             lines.append(f"- {record['of']}: {report.describe(record['environment'], precision)}")
-    lines.append("")
-    for experiment in EXPERIMENTS:
-        written = lambda name=experiment: traces.document(journal, name)  # noqa: E731
-        lines += parts.get(experiment, written)()
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

@@ -338,7 +338,9 @@ def figure(path: Path, title: str, records: Sequence[Record]) -> None:
     for ax, label in zip(axes, ("test negative log-likelihood", "test error"), strict=True):
         ax.set(xscale="log", xlabel="seconds of training", ylabel=label)
         ax.grid(color="0.9", linewidth=0.6)
-    axes[1].legend(frameon=False, fontsize=8)
+    drawn.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8
+    )
     drawn.suptitle(title, fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path, dpi=92)

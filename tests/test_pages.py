@@ -1,0 +1,50 @@
+"""The pages of results: each says what its records say, and every record says where it comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.tools import pages
+
+RESULTS = pages.RESULTS
+BEFORE_COMMITS = "2026-11-23"  # records of earlier days have none; their pages say so
+RECORDS = sorted(RESULTS.glob("*.jsonl"))
+
+
+def test_every_page_of_results_has_a_writer() -> None:
+    assert {path.stem for path in RESULTS.glob("*.md")} == set(pages.WRITERS) - {"conformance"} | {"index"}
+
+
+@pytest.mark.parametrize("name", pages.WRITERS)
+def test_a_page_says_what_its_records_say(name: str) -> None:
+    assert pages.path(name).read_text(encoding="utf-8").strip() == pages.written(name).strip(), (
+        f"run python -m scripts.tools.pages {name}"
+    )
+
+
+@pytest.mark.parametrize("name", pages.WRITERS)
+def test_a_page_shows_a_picture_that_is_there(name: str) -> None:
+    if name in ("conformance", "lowering"):
+        pytest.skip("a table of programs or features")
+    shown = [part.partition(")")[0] for part in pages.path(name).read_text(encoding="utf-8").split("](")[1:]]
+    pictures = [target for target in shown if target.endswith(".png")]
+    assert pictures
+    assert all((RESULTS / picture).is_file() for picture in pictures)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_every_record_follows_a_machine_a_date_versions_and_a_commit(path: Path) -> None:
+    where: dict | None = None
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        where = (
+            record.get("environment")
+            or record.get("where")
+            or (record if "cpu" in record and "versions" in record else where)
+        )
+        assert where is not None, record
+        assert {"cpu", "cores", "threads", "date", "versions", "python"} <= set(where)
+        assert where.get("commit") or where["date"] < BEFORE_COMMITS
