@@ -285,7 +285,7 @@ def _chosen(model: BayesianModel, recipe: str | Callable[..., Plan] | None) -> R
         found = recipe_of(model)
         if found is None:
             raise ValueError(
-                f"No recipe trains a {type(model).__name__}, which is no GPflow BayesianModel: give one "
+                f"No recipe trains a {type(model).__name__}, which is not a GPflow BayesianModel: give one "
                 "by `fit(recipe=...)` or gpflow_ext.register."
             )
         return found

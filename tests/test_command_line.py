@@ -230,7 +230,7 @@ def test_compare_ends_a_training_in_time(folder: Path) -> None:
     shown = command(folder, "compare", *table, "--models", "gp-laplace", "--seconds", "1e-9")
     assert "(2 folds, 2 not converged, " in shown
     shown = command(folder, "compare", *table, "--seconds", "0", code=2)
-    assert "'0' is no positive number" in shown
+    assert "'0' is not a positive number" in shown
 
 
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_counts_are_predicted_at_their_exposures(folder: Path) -> None:
     assert (folder / "predictions.csv").read_text().splitlines()[1] == ",,0"
     (folder / "shifts.csv").write_text("load;days;falls\n0,5;-2;0\n")
     shown = command(folder, *shlex.split(after)[1:], code=2)
-    assert "shifts.csv, line 2, column 'days': '-2' is no positive number" in shown
+    assert "shifts.csv, line 2, column 'days': '-2' is not a positive number" in shown
     assert "--exposure: shifts.csv has no column 'day'" in command(
         folder, *shlex.split(after.replace("exposure days", "exposure day"))[1:], code=2
     )

@@ -516,26 +516,26 @@ def test_a_function_is_never_called(folder, kind) -> None:
     def change(content):
         next(o for o in content["objects"] if o["kind"] == kind)["class"] = f"{__name__}:_write"
 
-    with pytest.raises(ValueError, match=r"is no class of objects|neither a bijector nor a distribution"):
+    with pytest.raises(ValueError, match=r"is not a class of objects|neither a bijector nor a distribution"):
         gpx.load_checkpoint(rewritten(folder, change), classes=[_write])
 
 
 CHANGES = {
-    "'predict_f' is no attribute": lambda c: c["objects"][0]["state"].update(predict_f=1),
-    "'__class__' is no attribute": lambda c: c["objects"][0]["state"].update(__class__=1),
+    "'predict_f' is not an attribute": lambda c: c["objects"][0]["state"].update(predict_f=1),
+    "'__class__' is not an attribute": lambda c: c["objects"][0]["state"].update(__class__=1),
     "'_self_setattr_tracking' is no": lambda c: c["objects"][0]["state"].update(_self_setattr_tracking=1),
-    "describes no model: IndexError": lambda c: c["model"].update(of=999),
-    "describes no model: KeyError": lambda c: c["objects"][0].update(kind="code"),
-    "describes no model, but int": lambda c: c.update(model=3),
-    "describes no model, but Product": lambda c: c.update(model=_first(c, "gpflow.kernels.base:Product")),
+    "does not describe a model: IndexError": lambda c: c["model"].update(of=999),
+    "does not describe a model: KeyError": lambda c: c["objects"][0].update(kind="code"),
+    "does not describe a model, but an object of int": lambda c: c.update(model=3),
+    "does not describe a model, but an object of Product": lambda c: c.update(model=_first(c, "gpflow.kernels.base:Product")),
     "has format 99": lambda c: c.update(format=99),
     "is a part of itself": lambda c: next(o for o in c["objects"] if o["kind"] == "built")[
         "arguments"
     ].update(name={"kind": "object", "of": [o["kind"] for o in c["objects"]].index("built")}),
-    "is no class of objects with plain state": lambda c: c["objects"][0].update(
+    "is not a class of objects with plain state": lambda c: c["objects"][0].update(
         {"class": "tensorflow_probability.bijectors.Exp"}
     ),
-    "is no tuple with named fields": lambda c: c["objects"][0]["state"].update(
+    "is not a named tuple": lambda c: c["objects"][0]["state"].update(
         more={"kind": "fields", "class": c["objects"][0]["class"], "of": []}
     ),
 }

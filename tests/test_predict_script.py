@@ -83,9 +83,9 @@ def test_a_model_without_names_or_classes_takes_the_columns_in_order(unnamed, tm
     [
         ("", "no header line"),
         ("u\n1\n", "2 inputs without names; .* has 1 columns"),
-        ("u,v\n1,2\n1,x\n", r"line 3, column 'v': 'x' is no number"),
-        ("u,v\n1,2\n1,1_0\n", r"line 3, column 'v': '1_0' is no number"),
-        ("u,v\n1,2\n1,\u0661\n", r"line 3, column 'v': '\u0661' is no number"),
+        ("u,v\n1,2\n1,x\n", r"line 3, column 'v': 'x' is not a number"),
+        ("u,v\n1,2\n1,1_0\n", r"line 3, column 'v': '1_0' is not a number"),
+        ("u,v\n1,2\n1,\u0661\n", r"line 3, column 'v': '\u0661' is not a number"),
         ("u,v\n1,2,3\n", "line 2: 3 cells, but the header has 2 columns"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_cell_that_is_no_number_is_told_by_its_line(table_model, tmp_path):
     lines = path.read_text().splitlines()
     lines[12] = lines[12].replace(lines[12].split(";")[1], "heavy")
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="line 13, column 'weight': 'heavy' is no number"):
+    with pytest.raises(ValueError, match="line 13, column 'weight': 'heavy' is not a number"):
         predict.predict(served, tmp_path / "a.csv", tmp_path / "b.csv", [], 5)
     lines[12] = ";;;;"
     (tmp_path / "a.csv").write_text("\n".join(lines))

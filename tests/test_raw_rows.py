@@ -214,7 +214,7 @@ def test_a_graph_that_would_differ_is_not_exported(tmp_path, monkeypatch):
 
 def test_rows_that_do_not_fit_are_named(served):
     for rows, message in (
-        ([{**ROW, "class": "many"}], "row 0, column 'class': 'many' is no number"),
+        ([{**ROW, "class": "many"}], "row 0, column 'class': 'many' is not a number"),
         (
             [{key: ROW[key] for key in ("colour", "size")}],
             "the columns Unit price, Größe, class are not there",
@@ -348,9 +348,9 @@ def test_the_server_refuses_other_rows(client):
     good = {TENSORS[name]: cell for name, cell in {**ROW, "Unit price": 3.5}.items()}
     for body, reason in (
         ({"instances": [{**good, "size": 1}]}, "row 0, size: 1 is no text"),
-        ({"instances": [{**good, "Unit_price": "3,5"}]}, "row 0, Unit_price: '3,5' is no number"),
-        ({"instances": [{**good, "Unit_price": True}]}, "True is no number"),
-        ({"instances": [{**good, "Unit_price": 10**400}]}, "is no number"),
+        ({"instances": [{**good, "Unit_price": "3,5"}]}, "row 0, Unit_price: '3,5' is not a number"),
+        ({"instances": [{**good, "Unit_price": True}]}, "True is not a number"),
+        ({"instances": [{**good, "Unit_price": 10**400}]}, "is not a number"),
         ({"instances": [{**good, "size": "\ud800"}]}, "is no text"),
         ({"instances": [good, {**good, "more": 1}]}, "row 1 must be an object with"),
         ({"instances": [[1, 2]]}, "row 0 must be an object with"),

@@ -106,7 +106,7 @@ def test_what_a_raw_row_may_hold_at_the_end(write):
     assert inputs(price="1.234,5")["price"] == 1234.5
     for day in (datetime.date(2021, 2, 2), pd.Timestamp("2021-02-02"), np.datetime64("2021-02-02")):
         assert inputs(when=day)["when"] == inputs()["when"]
-    with pytest.raises(TableError, match="row 0, column 'price': 'dear' is no number"):
+    with pytest.raises(TableError, match="row 0, column 'price': 'dear' is not a number"):
         inputs(price="dear")
     with pytest.raises(
         TableError, match="the columns colour, gap are not there; there are price, when, size"
@@ -363,7 +363,7 @@ def test_data_frames(tmp_path):
         FRAME.to_parquet(tmp_path / "table.parquet")
         np.testing.assert_array_equal(whole(tmp_path / "table.parquet", missing="mean")[0], X)
         (tmp_path / "half.parquet").write_bytes((tmp_path / "table.parquet").read_bytes()[:-20])
-        assert "no whole Parquet file" in str(problems(tmp_path / "half.parquet"))
+        assert "not a complete Parquet file" in str(problems(tmp_path / "half.parquet"))
     odd = FRAME.assign(lists=[[1], [2], [3], [4]])
     assert "a list in row 1" in problems(odd).problems[0].what
     doubled = pd.concat([FRAME, FRAME[["a"]]], axis=1)

@@ -24,14 +24,14 @@ def parser(description: str, epilog: str, prog: str | None = None) -> argparse.A
 def positive(text: str) -> int:
     """Return a whole number from 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def seed(text: str) -> int:
     """Return a whole number from 0."""
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
@@ -42,7 +42,7 @@ def above_zero(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return value
 
 
@@ -53,7 +53,7 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to below 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to below 1")
     return value
 
 

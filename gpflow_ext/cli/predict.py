@@ -124,7 +124,7 @@ def answers(served: Any, batch: Batch, names: Sequence[str], path: Path) -> dict
         row = problem.rows[0]
         cell = batch.cells[row][names.index(problem.column)]
         raise ValueError(
-            f"{path}, line {batch.lines[row]}, column {problem.column!r}: {cell!r} is no number."
+            f"{path}, line {batch.lines[row]}, column {problem.column!r}: {cell!r} is not a number."
         ) from None
 
 
@@ -159,7 +159,7 @@ def _exposure(cell: str, decimals: Sequence[str], place: str) -> float:
             value = to_number(cell, decimal)
             if value > 0.0:
                 return value
-    raise ValueError(f"{place}: {cell!r} is no positive number.")
+    raise ValueError(f"{place}: {cell!r} is not a positive number.")
 
 
 def _numbers(row: Sequence[str], line: int, names: Sequence[str], path: Path) -> list[float]:
@@ -169,7 +169,7 @@ def _numbers(row: Sequence[str], line: int, names: Sequence[str], path: Path) ->
         try:
             found.append(float("nan") if is_missing(cell) else to_number(cell))
         except ValueError:
-            raise ValueError(f"{path}, line {line}, column {name!r}: {cell!r} is no number.") from None
+            raise ValueError(f"{path}, line {line}, column {name!r}: {cell!r} is not a number.") from None
     return found
 
 

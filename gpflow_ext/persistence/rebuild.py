@@ -83,7 +83,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no object of JSON, but {type(found).__name__}.")
+        raise ValueError(f"{path} holds a {type(found).__name__} in place of a JSON object.")
     return found
 
 
@@ -179,9 +179,9 @@ class _Reader:
         except _Refused:
             raise
         except Exception as error:  # what a record that nobody wrote so can raise is endless
-            raise ValueError(f"{RECORD} describes no model: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{RECORD} does not describe a model: {type(error).__name__}: {error}") from error
         if not isinstance(found, gpflow.models.BayesianModel):
-            raise ValueError(f"{RECORD} describes no model, but {type(found).__name__}.")
+            raise ValueError(f"{RECORD} does not describe a model, but an object of {type(found).__name__}.")
         return found
 
     def value(self, node: Any) -> Any:
@@ -200,7 +200,7 @@ class _Reader:
     def _fields(self, node: Any) -> Any:
         kind = self._find(node["class"])
         if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
-            raise _Refused(f"{RECORD}: {node['class']} is no tuple with named fields.")
+            raise _Refused(f"{RECORD}: {node['class']} is not a named tuple.")
         return tuple.__new__(kind, self._values(node))
 
     def _object(self, number: int) -> Any:
@@ -220,7 +220,7 @@ class _Reader:
         """Return an object of a class before its constructor."""
         kind = self._find(node["class"])
         if not isinstance(kind, type) or issubclass(kind, CONSTRUCTED):
-            raise _Refused(f"{RECORD}: {node['class']} is no class of objects with plain state.")
+            raise _Refused(f"{RECORD}: {node['class']} is not a class of objects with plain state.")
         made: Any = object.__new__(kind)
         if isinstance(made, tf.Module):
             tf.Module.__init__(made, node["name"])
@@ -229,7 +229,7 @@ class _Reader:
     def _fill(self, made: Any, state: Mapping[str, Any]) -> None:
         for name, node in state.items():
             if not name.isidentifier() or name.startswith(("__", "_self_")) or hides(type(made), name):
-                raise _Refused(f"{RECORD}: {name!r} is no attribute for an object of {type(made).__name__}.")
+                raise _Refused(f"{RECORD}: {name!r} is not an attribute of {type(made).__name__}.")
             setattr(made, name, self.value(node))
 
     def _construct(self, node: Any) -> Any:

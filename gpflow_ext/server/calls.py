@@ -59,7 +59,7 @@ def parse(body: bytes, limits: Limits) -> Any:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:

@@ -54,7 +54,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 def holds_data(entry: Entry) -> None:
     if "external-data" in entry.tags:
-        pytest.skip("holds no data")
+        pytest.skip("It holds no data: they are an argument of its loss.")
 
 
 def follows(entry: Entry) -> bool:
@@ -212,11 +212,11 @@ def test_gpflow_s_optimiser_and_its_monitor(entry: Entry, tmp_path: Path) -> Non
 def test_natural_gradients_of_q(entry: Entry) -> None:
     if "q_mu" not in entry.tags:
         pytest.skip(
-            "has GPflow's posterior in closed form"
+            "Its posterior is in closed form: there are no q_mu and q_sqrt."
             if entry.name == "GPR"
-            else "is sampled: V has no q_mu and q_sqrt"
+            else "Its posterior is sampled: there are no q_mu and q_sqrt."
             if "free-form" in entry.tags
-            else "moves q by its own updates: no q_mu and q_sqrt are trained"
+            else "It updates q itself: no q_mu and q_sqrt are trained."
         )
     model = entry.build()
     objective = loss(model, entry.data)
@@ -239,7 +239,7 @@ def test_other_data_take_the_place_of_the_first(entry: Entry) -> None:
     """The model is that of the new data, with what it knew of the posterior."""
     holds_data(entry)
     if not entry.is_ours:
-        pytest.skip("GPflow replaces data through variables alone")
+        pytest.skip("GPflow replaces the data of a model only where they are variables.")
     model, fresh = entry.build(), entry.build(other_data(entry))
     kept = {name: part for name, part in gpflow.utilities.parameter_dict(model).items() if ".q." in name}
     model.update_data(other_data(entry))
@@ -313,9 +313,11 @@ def check_prior(entry: Entry, kernel: gpflow.kernels.Kernel, points: Any, number
 
 def takes_one_kernel(entry: Entry) -> None:
     if "network" in entry.tags:
-        pytest.skip("its outputs are nodes mixed by weights, with one kernel of each kind")
+        pytest.skip(
+            "Its outputs are mixtures already, of nodes by weights; nodes may have kernels of their own, which other tests cover."
+        )
     if entry.name in ("GPR", "VGP"):
-        pytest.skip("GPflow's takes kernels of one output")
+        pytest.skip("GPflow's class takes kernels of one output only.")
 
 
 @feature("kernels of each output")
@@ -330,7 +332,9 @@ def test_each_output_may_have_a_kernel(entry: Entry) -> None:
 def test_outputs_may_be_mixtures(entry: Entry) -> None:
     takes_one_kernel(entry)
     if entry.name.startswith("SVGPRobustMax"):
-        pytest.skip("its functions are independent: GPflow's SVGP takes the likelihood RobustMax for others")
+        pytest.skip(
+            "Its latent functions are independent; GPflow's SVGP takes mixtures with the likelihood RobustMax."
+        )
     check_prior(entry, models.mixtures(2), models.points(3), 3)
 
 
@@ -338,9 +342,9 @@ def test_outputs_may_be_mixtures(entry: Entry) -> None:
 @every()
 def test_inducing_variables_may_be_no_values_of_f(entry: Entry) -> None:
     if "inducing" not in entry.tags:
-        pytest.skip("is dense")
+        pytest.skip("It has no inducing variable.")
     if "network" in entry.tags:
-        pytest.skip("its inducing inputs are points: each is one of weights and of nodes")
+        pytest.skip("Its inducing variable is a set of points, shared by nodes and weights.")
     scales = np.full(models.POINTS.shape, 0.3)
     points = gpflow.inducing_variables.Multiscale(models.POINTS, scales)
     check_prior(entry, gpflow.kernels.SquaredExponential(lengthscales=0.8), points)
@@ -352,7 +356,7 @@ def test_a_posterior_that_is_not_finite_is_refused(entry: Entry) -> None:
     """As by GPflow, in place of predictions that are NaN."""
     model = entry.build()
     if not hasattr(model, "posterior"):
-        pytest.skip("has no posterior")
+        pytest.skip("GPflow's SGPMC has no posterior().")
     for parameter in model.parameters:
         if parameter.shape.rank == 0 and parameter.transform is not None and parameter.dtype.is_floating:
             parameter.unconstrained_variable.assign(np.nan)

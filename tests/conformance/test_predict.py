@@ -190,7 +190,7 @@ def test_a_graph_for_open_shapes_predicts_every_batch(entry, model, pool) -> Non
 @each(ALL, quick=models.QUICK)
 def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
     if not hasattr(model, "posterior"):
-        pytest.skip("has no posterior")
+        pytest.skip("GPflow's SGPMC has no posterior().")
     posterior = model.posterior()
     for flags in pool.keys() & set(FLAGS):
         assert_close(posterior.predict_f(POOL, *flags), pool[flags])
@@ -203,7 +203,7 @@ def test_a_cached_posterior_predicts_every_batch(entry, model, pool) -> None:
 def test_a_cache_follows_its_model(entry) -> None:
     model, X = entry.build(), POOL[rows((2, 3))] if entry.is_ours else POOL[:3]
     if not hasattr(model, "posterior"):
-        pytest.skip("has no posterior")
+        pytest.skip("GPflow's SGPMC has no posterior().")
     posterior = model.posterior(PrecomputeCacheType.VARIABLE)
     before = [part.numpy() for part in posterior.predict_f(X)]
     entry.move(model)

@@ -41,7 +41,7 @@ def to_number(cell: str, decimal: str = ".") -> float:
         If it is not a number.
     """
     if "_" in cell or not cell.isascii():
-        raise ValueError(f"{cell!r} is no number")
+        raise ValueError(f"{cell!r} is not a number")
     if decimal == ".":
         return float(cell)
     bare = cell.strip(SPACE)
@@ -49,7 +49,7 @@ def to_number(cell: str, decimal: str = ".") -> float:
         if _COMMA.fullmatch(bare):
             return float(bare.replace(".", "").replace(",", "."))
         if "." in bare:
-            raise ValueError(f"{cell!r} has a point that stands between no thousands")
+            raise ValueError(f"{cell!r} has a point that does not separate thousands")
     elif _THOUSANDS.fullmatch(bare):
         return float(bare.replace(",", ""))
     return float(bare)

@@ -43,7 +43,7 @@ def read_parquet(path: Path, least_rows: int = 2) -> Table:
     except ImportError as error:
         raise ImportError(_ENGINES.format(error=error)) from error
     except (OSError, ValueError) as error:  # pyarrow's errors are of these
-        raise TableError(str(path), [Problem(f"it is no whole Parquet file ({error})")]) from error
+        raise TableError(str(path), [Problem(f"it is not a complete Parquet file ({error})")]) from error
     return from_frame(frame, path.name, digest, least_rows)
 
 
@@ -70,7 +70,7 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
         columns.append(cells)
         if wrong:
             seen = type(series.iloc[wrong[0]]).__name__
-            what = f"column {column!r} holds what is no number, text or date (a {seen} in row {wrong[0] + 1})"
+            what = f"column {column!r} holds what is not a number, text or date (a {seen} in row {wrong[0] + 1})"
             problems.append(Problem(what, column, tuple(wrong), (drop(column),)))
         if getattr(series.dtype, "ordered", None):
             levels[column] = tuple(map(text_of, series.dtype.categories))

@@ -154,7 +154,7 @@ def _check_fingerprint(content: bytes) -> None:
     try:
         fingerprint.ParseFromString(content)
     except Exception as error:  # the protobuf implementations raise different classes
-        raise ValueError(f"{FINGERPRINT} is no fingerprint: {error}") from error
+        raise ValueError(f"{FINGERPRINT} is not a fingerprint: {error}") from error
     fingerprint.DiscardUnknownFields()
     if fingerprint.ByteSize() != len(content):
         raise ValueError(f"{FINGERPRINT} holds more than a fingerprint")

@@ -200,7 +200,7 @@ def _check_depth(text: str) -> None:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check(value: Any, spec: _Spec, where: str) -> None:

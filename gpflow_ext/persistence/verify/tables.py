@@ -31,7 +31,7 @@ def check_index(content: bytes, variables: Variables, size: int) -> None:
         header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries.pop(b"", b""))
         found = {k.decode(): tensor_bundle_pb2.BundleEntryProto.FromString(v) for k, v in entries.items()}
     except Exception as error:  # the protobuf implementations raise different classes
-        raise ValueError(f"variables/variables.index is no index of variables: {error}") from error
+        raise ValueError(f"variables/variables.index is not an index of variables: {error}") from error
     expected: dict[str, tuple[int, tuple[int, ...]]] = {key_of(i): v for i, v in enumerate(variables)}
     expected[OBJECT_GRAPH] = (STRING, ())
     if header.num_shards != 1 or header.endianness != 0 or found.keys() != expected.keys():

@@ -89,7 +89,7 @@ def multiclass(name: str, rows: int | None = None) -> tuple[Any, Callable[[], An
     """Return a set with several classes, standardised, and the stick-breaking likelihood with 20 pieces."""
     from gpflow_ext.likelihoods import StickBreaking
 
-    split = load(name, seed=0)
+    split = load(name, seed=0, task="multiclass")
     split = replace(split, train=tuple(part[:rows] for part in split.train))
     return split, functools.partial(StickBreaking, num_classes=len(split.labels))
 

@@ -31,8 +31,7 @@ likelihood, by SciPy's L-BFGS, stopped at {multiple:.0f} times the operations of
 Operations are counted while they are executed, forward and backward, with every rejected trial. A Cholesky factor counts N³/3,
 a triangular solve of N columns N³, a matrix product 2N³, and a linear solve 2N³/3 + 2N² per column. Any other arithmetic counts
 one for each element, transcendental functions included. A gradient evaluation of O & A has no
-loops, so three are counted and multiplied. On 256 rows or more the parallel fixed point comes near with its matrices in
-float32, counted alike; its first point is where float64 takes over.
+loops, so three are counted and multiplied.
 """
 
 TABLE = """\
