@@ -45,7 +45,7 @@ def experiment(name: str) -> str:
         text = importlib.import_module(f"{package}.comparisons").text(journal)
     elif name == "review":
         runs = [record["where"] for record in journal.records if "where" in record]
-        notes = "\n".join(report.describe(where) for where in runs)
+        notes = "\n".join(f"- {report.describe(where)}" for where in runs)
         text = importlib.import_module(f"{package}.report").text(journal, notes)
     else:
         text = importlib.import_module(f"{package}.__main__").text(journal)

@@ -117,7 +117,7 @@ def main() -> None:
         print(f"{time.perf_counter() - begin:7.0f} s  {chosen.name}: {method}", flush=True)
     shown.draw(journal, folder)
     headings = [record["where"] for record in journal.records if "where" in record]
-    page = shown.text(journal, "\n".join(report.describe(where) for where in headings))
+    page = shown.text(journal, "\n".join(f"- {report.describe(where)}" for where in headings))
     report.write(folder / "review.md", page)
     print(f"written to {folder / 'review.md'}; {time.perf_counter() - begin:.0f} seconds")
 

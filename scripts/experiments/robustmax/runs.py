@@ -201,7 +201,7 @@ def _toy_text(lines: list[dict[str, Any]]) -> str:
     return (
         "## Toy problem\n\n"
         f"{TOY_SIZE} points of three classes in the unit square, each the largest of three draws of a Gaussian process "
-        f"(length scale 0.15), {TOY_INDUCING} inducing points, as many test points.\n{report.describe(found['where'])}\n\n"
+        f"(length scale 0.15), {TOY_INDUCING} inducing points, as many test points.\n\n{report.describe(found['where'])}\n\n"
         f"{found['steps']} steps in {found['seconds']:.1f} s: bound {found['bound']:.2f}, length scale "
         f"{found['lengthscale']:.3f}, test error {100 * found['error']:.1f} %, test NLPD {found['nlpd']:.3f}.\n\n"
         "![Probabilities of the three classes, data and inducing points](robustmax_toy.png)\n"
@@ -224,7 +224,7 @@ def _mnist_text(lines: list[dict[str, Any]]) -> str:
         f"## MNIST\n\n60,000 training and 10,000 test images, pixels with one shift and scale, {MNIST_INDUCING} inducing "
         f"points from k-means, one length scale to a pixel, minibatches of {MNIST_BATCH:,}, natural gradients and Adam "
         f"over {heading['steps']:,} steps. {PHASES_TEXT}. Seconds are those of training; the paper has "
-        f"98.04 % and {PAPER['nlpd']}.\n{report.describe(heading['where'], 'float32')}\n\n"
+        f"98.04 % and {PAPER['nlpd']}.\n\n{report.describe(heading['where'], 'float32')}\n\n"
         + report.table(["step", "seconds", "test accuracy, %", "test NLPD"], rows)
         + "\n![Test error and NLPD against seconds](robustmax_mnist.png)\n\n"
         "The inducing digits that moved farthest:\n\n![Inducing digits before, after and difference](robustmax_digits.png)\n"

@@ -19,7 +19,7 @@ PAPER = {"gaussian": 0.068, "free_form": 0.064}
 TEXT = """\
 ## MNIST, continued
 
-{steps:,} steps of variational training as in [`robustmax.md`](robustmax.md), with {inducing} inducing points, in single precision; then {chains}
+{steps:,} steps of variational training as in [`robustmax.md`](robustmax.md), with {inducing} inducing points, in single precision. Then {chains}
 chains of the {dimensions:,} whitened values v, {draws} draws of each after {warm_up} that were discarded, in the coordinates of the
 Gaussian approximation, with a setting that was not tuned. The paper samples v and θ; here θ is held, so that the 60,000
 images are projected on the inducing points once, not at each gradient. R-hat and ESS are those of the worst coordinate:
