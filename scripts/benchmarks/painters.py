@@ -73,7 +73,7 @@ def server(records: Sequence[Record]) -> Any:
 
 
 def classifier(records: Sequence[Record]) -> Any:
-    """Draw the seconds of a fit by rows, and the log loss where labels are wrong."""
+    """Draw the CPU seconds of a fit by rows, and the log loss where labels are wrong."""
     figure, (left, right) = _axes(9.4, 3.9, 2)
     timed = [each for each in records if each["what"] == "seconds"]
     names = {
@@ -83,11 +83,11 @@ def classifier(records: Sequence[Record]) -> Any:
     }
     sizes = sorted({each["rows"] for each in timed})
     series = {
-        label: [next(e["seconds"] for e in timed if (e["rows"], e["model"]) == (n, name)) for n in sizes]
+        label: [next(e["cpu"] for e in timed if (e["rows"], e["model"]) == (n, name)) for n in sizes]
         for name, label in names.items()
     }
     _bars(left, [f"{n:,} rows" for n in sizes], series)
-    left.set(yscale="log", ylabel="seconds of a fit")
+    left.set(yscale="log", ylabel="CPU seconds of a fit")
     _below(left, 1)
     noise = [each for each in records if each["what"] == "noise"]
     tables = list(dict.fromkeys(each["table"] for each in noise))

@@ -139,7 +139,7 @@ PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
 CAPTIONS = {  # of the pictures that a page does not place itself
     "serving": "Microseconds of a prediction of one row, beside those that nothing avoids",
     "server": "Left: memory of many rows in one call. Right: requests of one row, by clients",
-    "classifier": "Left: seconds of a fit. Right: log loss where training labels are wrong",
+    "classifier": "Left: CPU seconds of a fit. Right: log loss where training labels are wrong",
     "auto": "NLPD of auto less that of each other method, by table",
     "fits": "Seconds of fits in a fresh process and of the next ones, by rows",
     "gpflow_models": "Seconds of GPflow's optimiser over those of fit, by model",
