@@ -527,7 +527,9 @@ CHANGES = {
     "does not describe a model: IndexError": lambda c: c["model"].update(of=999),
     "does not describe a model: KeyError": lambda c: c["objects"][0].update(kind="code"),
     "does not describe a model, but an object of int": lambda c: c.update(model=3),
-    "does not describe a model, but an object of Product": lambda c: c.update(model=_first(c, "gpflow.kernels.base:Product")),
+    "does not describe a model, but an object of Product": lambda c: c.update(
+        model=_first(c, "gpflow.kernels.base:Product")
+    ),
     "has format 99": lambda c: c.update(format=99),
     "is a part of itself": lambda c: next(o for o in c["objects"] if o["kind"] == "built")[
         "arguments"

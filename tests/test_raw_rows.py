@@ -347,11 +347,11 @@ def test_the_server_takes_raw_rows(client, served, frame):
 def test_the_server_refuses_other_rows(client):
     good = {TENSORS[name]: cell for name, cell in {**ROW, "Unit price": 3.5}.items()}
     for body, reason in (
-        ({"instances": [{**good, "size": 1}]}, "row 0, size: 1 is no text"),
+        ({"instances": [{**good, "size": 1}]}, "row 0, size: 1 is not text"),
         ({"instances": [{**good, "Unit_price": "3,5"}]}, "row 0, Unit_price: '3,5' is not a number"),
         ({"instances": [{**good, "Unit_price": True}]}, "True is not a number"),
         ({"instances": [{**good, "Unit_price": 10**400}]}, "is not a number"),
-        ({"instances": [{**good, "size": "\ud800"}]}, "is no text"),
+        ({"instances": [{**good, "size": "\ud800"}]}, "is not text"),
         ({"instances": [good, {**good, "more": 1}]}, "row 1 must be an object with"),
         ({"instances": [[1, 2]]}, "row 0 must be an object with"),
         ({"instances": []}, "there are 0 rows"),

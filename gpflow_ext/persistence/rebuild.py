@@ -179,7 +179,8 @@ class _Reader:
         except _Refused:
             raise
         except Exception as error:  # what a record that nobody wrote so can raise is endless
-            raise ValueError(f"{RECORD} does not describe a model: {type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{RECORD} does not describe a model: {reason}") from error
         if not isinstance(found, gpflow.models.BayesianModel):
             raise ValueError(f"{RECORD} does not describe a model, but an object of {type(found).__name__}.")
         return found

@@ -76,10 +76,10 @@ def _by_row(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limit
 
 
 def _array(name: str, cells: list[Any], is_text: bool) -> Array:
-    what, fits = ("text", _is_text) if is_text else ("number", _is_number)
+    what, fits = ("text", _is_text) if is_text else ("a number", _is_number)
     places = ((row, cell) for row, cell in enumerate(cells) if cell is not None and not fits(cell))
     wrong = [
-        f"row {row}, {name}: {shown(cell)} is no {what}" for row, cell in itertools.islice(places, ERRORS)
+        f"row {row}, {name}: {shown(cell)} is not {what}" for row, cell in itertools.islice(places, ERRORS)
     ]
     if wrong:
         raise RefusedError(422, *wrong)

@@ -129,7 +129,7 @@ def auto(records: Sequence[Record]) -> Any:
 def fits(records: Sequence[Record]) -> Any:
     """Draw the seconds of fits in a fresh process and of the next ones."""
     figure, (ax,) = _axes(7.4, 3.9)
-    summary.draw_fits(ax, [each for each in records if "method" in each])
+    summary.draw_fits(ax, [dict(each) for each in records if "method" in each])
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Draw what the pages of the tools and of the images say, from the records beside them alone.
+"""Draw what the pages of the tools say, from the records beside them alone.
 
 python -m scripts.tools.record_pictures            into docs/results
 """
@@ -78,29 +78,6 @@ def soak(records: Sequence[Record]) -> Any:
     return figure
 
 
-def images(records: Sequence[Record]) -> Any:
-    """Draw error and NLPD on the test images against the seconds from pixels to the model."""
-    import matplotlib.pyplot as plt
-
-    found = [each for each in records if each.get("part") == "test"]
-    settings = dict.fromkeys((each["order"], each["inducing"], each["steps"]) for each in found)
-    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.8), layout="constrained")
-    for ax, name, scale, label in zip(
-        axes, ("error", "nlpd"), (100.0, 1.0), ("test error, %", "test NLPD"), strict=True
-    ):
-        for order, inducing, steps in settings:
-            runs = [e for e in found if (e["order"], e["inducing"], e["steps"]) == (order, inducing, steps)]
-            shown = f"order {order}, M = {inducing:,}" + (f", {steps:,} steps" if steps else "")
-            ax.plot(
-                [e["seconds"] for e in runs], [scale * e[name] for e in runs], "o", markersize=4, label=shown
-            )
-        ax.set(xscale="log", xlabel="CPU seconds from the pixels", ylabel=label)
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_formatter("{x:g}")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
 def _short(text: str, length: int = 62) -> str:
     return text if len(text) <= length else text[: text.rfind(" ", 0, length)] + " …"
 
@@ -109,7 +86,6 @@ PAINTERS: dict[str, tuple[Callable[[Sequence[Record]], Any], str]] = {
     "reliability": (reliability, "reliability"),
     "gpflow_tests": (gpflow_tests, "gpflow_tests"),
     "soak": (soak, "soak"),
-    "images": (images, "images_scores"),
 }
 
 

@@ -70,7 +70,7 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
         columns.append(cells)
         if wrong:
             seen = type(series.iloc[wrong[0]]).__name__
-            what = f"column {column!r} holds what is not a number, text or date (a {seen} in row {wrong[0] + 1})"
+            what = f"column {column!r} is neither number, text nor date (a {seen} in row {wrong[0] + 1})"
             problems.append(Problem(what, column, tuple(wrong), (drop(column),)))
         if getattr(series.dtype, "ordered", None):
             levels[column] = tuple(map(text_of, series.dtype.categories))

@@ -221,6 +221,7 @@ def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]
     if not wrong:
         return numbers, None
     what = (
-        f"row {wrong[0]}, column {column.name!r}: {values[wrong[0]]!r} is not a number ({len(wrong)} such cells)"
+        f"row {wrong[0]}, column {column.name!r}: {values[wrong[0]]!r} is not a number "
+        f"({len(wrong)} such cells)"
     )
     return numbers, Problem(what, column.name, tuple(wrong))

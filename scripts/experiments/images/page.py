@@ -13,7 +13,6 @@ import numpy as np
 
 from ...shared import report
 from ...shared.journal import Journal, Record
-from ...tools import record_pictures
 from . import runs
 
 NAME, SHOWN, TURNED = "images", 40, 1000
@@ -34,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
                 )
     text = page(journal.records)
     report.write(options.out / f"{NAME}.md", text)
-    record_pictures.write(options.out, NAME)
+    draw_scores(options.out / f"{NAME}_scores.png", journal.records)
     print(text)
 
 
@@ -70,6 +69,30 @@ def _draw(path: Path, images: runs.Array) -> None:
     for ax, image in zip(axes.flat, images, strict=True):
         ax.imshow(image, cmap="gray_r")
         ax.set_axis_off()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_scores(path: Path, records: list[Record]) -> None:
+    """Draw error and NLPD on the test images against the seconds from pixels to the model."""
+    import matplotlib.pyplot as plt
+
+    found = [each for each in records if each.get("part") == "test"]
+    settings = dict.fromkeys((each["order"], each["inducing"], each["steps"]) for each in found)
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.8), layout="constrained")
+    for ax, name, scale, label in zip(
+        axes, ("error", "nlpd"), (100.0, 1.0), ("test error, %", "test NLPD"), strict=True
+    ):
+        for order, inducing, steps in settings:
+            runs = [e for e in found if (e["order"], e["inducing"], e["steps"]) == (order, inducing, steps)]
+            shown = f"order {order}, M = {inducing:,}" + (f", {steps:,} steps" if steps else "")
+            ax.plot(
+                [e["seconds"] for e in runs], [scale * e[name] for e in runs], "o", markersize=4, label=shown
+            )
+        ax.set(xscale="log", xlabel="CPU seconds from the pixels", ylabel=label)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter("{x:g}")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
