@@ -126,13 +126,6 @@ def auto(records: Sequence[Record]) -> Any:
     return figure
 
 
-def fits(records: Sequence[Record]) -> Any:
-    """Draw the seconds of fits in a fresh process and of the next ones."""
-    figure, (ax,) = _axes(7.4, 3.9)
-    summary.draw_fits(ax, [dict(each) for each in records if "method" in each])
-    return figure
-
-
 def gpflow_models(records: Sequence[Record]) -> Any:
     """Draw for each model the seconds of GPflow's fit over those of ours, and which objective is higher."""
     figure, (ax,) = _axes(8.2, 4.2)
