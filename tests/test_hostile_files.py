@@ -213,7 +213,7 @@ INDICES = {
     "a variable more": (lambda e: e.update(evil=b"") or e.update({b"evil": e.pop("evil")}), "names other variables"),
     "a variable less": (lambda e: e.pop(FIRST), "names other variables"),
     "more shards": (lambda e: e.update({b"": b"\x08\x02"}), "names other variables"),
-    "no protobuf": (lambda e: e.update({FIRST: b"\xff"}), "no index of variables"),
+    "no protobuf": (lambda e: e.update({FIRST: b"\xff"}), "not an index of variables"),
 }  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def test_an_index_of_other_variables_is_refused(exported, tmp_path, name):
 def test_what_is_no_index_is_refused(exported, tmp_path, content):
     model = Edited(exported, tmp_path / "model")
     (model.folder / INDEX).write_bytes(content)
-    refused(model.seal(), "no index of variables")
+    refused(model.seal(), "not an index of variables")
 
 
 def archive(arrays, compression=zipfile.ZIP_STORED):
