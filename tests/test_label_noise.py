@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -149,7 +150,6 @@ def test_without_wrong_labels_nothing_changes() -> None:
     for make in (BernoulliLogit, BernoulliProbit, lambda **options: MultinomialLogit(3, **options)):
         assert make(flip=0.0).flip == 0.0
         assert not make(flip=0.0).trainable_variables
-    assert BernoulliLogit().bound == "piecewise"
 
 
 def test_arguments_are_checked() -> None:
@@ -160,4 +160,25 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="learn_flip needs a positive flip"):
         BernoulliProbit(learn_flip=True)
     with pytest.raises(ValueError, match="jaakkola"):
-        GPJaakkola(problems.binary(9), problems.kernel(), BernoulliLogit(bound="jaakkola", flip=0.1))
+        GPJaakkola(problems.binary(9), problems.kernel(), BernoulliLogit(flip=0.1))
+
+
+@pytest.mark.parametrize(
+    ("make", "default", "bounds"),
+    [
+        (BernoulliLogit, "piecewise", ("piecewise", "jaakkola")),
+        (functools.partial(MultinomialLogit, 3), "log", ("log", "bouchard", "best")),
+    ],
+)
+def test_a_bound_beside_wrong_labels_is_refused(
+    make: Callable, default: str, bounds: tuple[str, ...]
+) -> None:
+    assert make().bound == default
+    assert make(flip=0.1).bound is None
+    assert make(None, flip=0.1, learn_flip=True).bound is None
+    for bound in bounds:
+        assert make(bound).bound == bound
+        with pytest.raises(ValueError, match=rf"bound='{bound}' does not bound .* with flip=0\.1.*leave out"):
+            make(bound, flip=0.1)
+    with pytest.raises(ValueError, match="jj"):
+        make("jj")

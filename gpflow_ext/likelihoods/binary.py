@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
 from gpflow_ext.data.checks import check_not_one_hot
-from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
+from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.logistic import expected_llp
 from gpflow_ext.numerics.probit import expected_log_ndtr
@@ -191,31 +191,31 @@ class BernoulliLogit(BinaryLikelihood):
     ----------
     bound
         "piecewise" (R quadratic pieces, within ``max_gap`` of exact), "jaakkola" (Jaakkola and Jordan's
-        quadratic bound at its best ξ² = mean² + variance) or None.
+        quadratic bound at its best ξ² = mean² + variance), None (exact) or "auto": piecewise without flipped
+        labels, exact with them.
     num_pieces
         R of the piecewise bound: 3, 4, 5, 10 or 20. The larger, the tighter: 1.4e-4 at R = 20.
     flip, learn_flip
-        Share of flipped labels; see `BinaryLikelihood`. If it is not 0, ``bound`` is ignored and the
-        expectation is exact.
+        Share of flipped labels; see `BinaryLikelihood`. If it is not 0, the expectation is exact.
 
     Raises
     ------
     ValueError
-        For an unknown ``bound`` or ``num_pieces``, or a share out of range.
+        For an unknown ``bound`` or ``num_pieces``, a bound together with a share, or a share out of range.
     """
 
     def __init__(
         self,
-        bound: LLPBound | None = "piecewise",
+        bound: LLPBound | Literal["auto"] | None = "auto",
         num_pieces: int = 20,
         *,
         flip: float = 0.0,
         learn_flip: bool = False,
     ) -> None:
         super().__init__(flip, learn_flip=learn_flip)
-        if bound is not None:
-            check_llp_bound(bound, num_pieces)
-        self.bound = None if flip else bound
+        self.bound: LLPBound | None = bound_beside(flip, bound, "piecewise")
+        if self.bound is not None:
+            check_llp_bound(self.bound, num_pieces)
         self.num_pieces = num_pieces
 
     def _log_link(self, F: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import Likelihood
 
 from gpflow_ext.data.checks import check_class_numbers
-from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
+from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.softmax import expected_lse, log_expected_softmax
 from gpflow_ext.numerics.bounds import (
     LLPBound,
@@ -122,21 +123,21 @@ class MultinomialLogit(CategoricalLikelihood):
         K >= 2, also the number of latent functions.
     bound
         "log" (Blei and Lafferty, tighter for variances below about 2), "bouchard" (the product of sigmoids,
-        tighter above), "best" (the better of the two for each datum) or None (a quadrature). The quadrature
-        is accurate to 1e-9 for variances up to 25 and to 2e-5 up to 300, at several hundred times the cost of
-        the "log" bound.
+        tighter above), "best" (the better of the two for each datum), None (a quadrature) or "auto": "log"
+        without wrong labels, the quadrature with them. The quadrature is accurate to 1e-9 for variances up to
+        25 and to 2e-5 up to 300, at several hundred times the cost of the "log" bound.
     inner, num_pieces
         Bound on the sigmoids of the product: "piecewise" with ``num_pieces`` pieces, or "jaakkola".
     flip
-        Share of wrong labels in [0, 1 - 1/K); see `likelihoods.label_noise`. If it is not 0, ``bound`` is
-        ignored and the expectation is exact.
+        Share of wrong labels in [0, 1 - 1/K); see `likelihoods.label_noise`. If it is not 0, the expectation
+        is exact.
     learn_flip
         Make a positive share ρ a trainable parameter with the prior Beta(2, 1/ρ).
 
     Raises
     ------
     ValueError
-        For fewer than two classes, an unknown bound or a share out of range.
+        For fewer than two classes, an unknown bound, a bound together with a share, or a share out of range.
     """
 
     flip: float | Parameter = 0.0
@@ -144,17 +145,18 @@ class MultinomialLogit(CategoricalLikelihood):
     def __init__(
         self,
         num_classes: int,
-        bound: LSEBound | None = "log",
+        bound: LSEBound | Literal["auto"] | None = "auto",
         inner: LLPBound = "piecewise",
         num_pieces: int = 20,
         *,
         flip: float = 0.0,
         learn_flip: bool = False,
     ) -> None:
-        if bound is not None:
-            check_lse_bound(bound, inner, num_pieces)
         super().__init__(num_classes, latent_dim=num_classes)
-        self.bound, self.inner, self.num_pieces = None if flip else bound, inner, num_pieces
+        self.bound: LSEBound | None = bound_beside(flip, bound, "log")
+        self.inner, self.num_pieces = inner, num_pieces
+        if self.bound is not None:
+            check_lse_bound(self.bound, inner, num_pieces)
         if flip or learn_flip:
             self.flip = wrong_share(flip, num_classes, learn=learn_flip, name="flip")
 

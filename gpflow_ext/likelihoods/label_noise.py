@@ -7,11 +7,15 @@ however far on the other side of the boundary it lies (Hernández-Lobato et al. 
 
 from __future__ import annotations
 
+from typing import Literal, TypeVar
+
 import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow import default_float
 from gpflow.base import Parameter
 from gpflow.utilities import to_default_float
+
+Bound = TypeVar("Bound", bound=str)
 
 
 def wrong_share(share: float, num_classes: int, *, learn: bool, name: str) -> float | Parameter:
@@ -43,6 +47,24 @@ def wrong_share(share: float, num_classes: int, *, learn: bool, name: str) -> fl
 def is_noisy(share: float | Parameter) -> bool:
     """Tell whether any label can be wrong."""
     return not isinstance(share, float) or share > 0.0  # a tensor where frozen
+
+
+def bound_beside(share: float, bound: Bound | Literal["auto"] | None, default: Bound) -> Bound | None:
+    """Return the bound that is meant: "auto" is ``default``, or without bound where labels can be wrong.
+
+    Raises
+    ------
+    ValueError
+        For a bound given together with a positive share: it bounds another expectation.
+    """
+    if not share:
+        return default if bound == "auto" else bound
+    if bound not in ("auto", None):
+        raise ValueError(
+            f"bound={bound!r} does not bound the expectation with flip={share:g}, which is exact: leave out "
+            "one of them"
+        )
+    return None
 
 
 def levels(share: float | Parameter, num_classes: int, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
