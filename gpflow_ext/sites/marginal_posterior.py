@@ -7,22 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
-from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
 
-from gpflow_ext.numerics import batched, linalg
-from gpflow_ext.numerics.batched import Rows, TakesNumbers
-from gpflow_ext.sites.posterior import SiteConditioned
+from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.sites.posterior import SitePosterior
 
 
-class MarginalPosterior(TakesNumbers, AbstractPosterior):
+class MarginalPosterior(SitePosterior):
     """A cached posterior of a structured prior, without covariances between new inputs.
-
-    Parameters
-    ----------
-    model
-        The model.
-    precompute_cache
-        As for GPflow's posteriors.
 
     Attributes
     ----------
@@ -33,27 +25,9 @@ class MarginalPosterior(TakesNumbers, AbstractPosterior):
     prior_name: str
     one_input: str
 
-    def __init__(
-        self, model: SiteConditioned[Any], precompute_cache: PrecomputeCacheType | str | None
-    ) -> None:
-        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
-        self._model = model
-        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
-
-    @abstractmethod
-    def _parts(self) -> tuple[tf.Tensor, ...]:
-        """Return what the cache holds."""
-
     @abstractmethod
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at inputs [R, D], [R, L]."""
-
-    @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        parts = linalg.finite(self._parts(), self._model)
-        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(

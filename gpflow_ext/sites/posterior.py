@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Protocol, TypeVar
 
 import gpflow
@@ -36,7 +37,37 @@ class SiteConditioned(Protocol[P]):
         """Return the prior at the training inputs."""
 
 
-class DenseSitePosterior(SamplesFunctions, TakesNumbers, AbstractPosterior):
+class SitePosterior(TakesNumbers, AbstractPosterior):
+    """Base of GPflow's cached posteriors of sites at the data. ``update_cache`` reads the model again.
+
+    Parameters
+    ----------
+    model
+        The model.
+    precompute_cache
+        As for GPflow's posteriors.
+    """
+
+    def __init__(
+        self, model: SiteConditioned[Any], precompute_cache: PrecomputeCacheType | str | None
+    ) -> None:
+        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
+        self._model = model
+        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+
+    @abstractmethod
+    def _parts(self) -> tuple[tf.Tensor, ...]:
+        """Return what the cache holds."""
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        parts = linalg.finite(self._parts(), self._model)
+        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
+
+
+class DenseSitePosterior(SamplesFunctions, SitePosterior):
     """GPflow's cached posterior, its cache (α, Qinv, X, Λ) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
@@ -44,12 +75,7 @@ class DenseSitePosterior(SamplesFunctions, TakesNumbers, AbstractPosterior):
     model again, so the object follows a model that is trained further or has got other data.
     """
 
-    def __init__(
-        self, model: SiteConditioned[Prior], precompute_cache: PrecomputeCacheType | str | None
-    ) -> None:
-        super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)
-        self._model = model
-        self.update_cache(PrecomputeCacheType(precompute_cache or "nocache"))
+    _model: SiteConditioned[Prior]
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
@@ -108,13 +134,6 @@ class DenseSitePosterior(SamplesFunctions, TakesNumbers, AbstractPosterior):
             (True, False),
         )  # which are as many as the data
         return tuple(map(PrecomputedValue, linalg.finite(self._parts(), self._model), axes))
-
-    @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        parts = linalg.finite(self._parts(), self._model)
-        return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
 
     @inherit_check_shapes
     def _conditional_with_precompute(

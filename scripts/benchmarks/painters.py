@@ -105,23 +105,28 @@ def auto(records: Sequence[Record]) -> Any:
     """Draw for each table the NLPD of `auto` less that of each other method."""
     measured = [each for each in records if "nlpd" in each]
     tables = list(dict.fromkeys(each["table"] for each in measured))
-    figure, (ax,) = _axes(9.0, 0.24 * len(tables) + 1.2)
 
     def mean(table: str, name: str) -> float:
         found = [each["nlpd"] for each in measured if (each["table"], each["model"]) == (table, name)]
         return float(np.mean(found)) if found else float("nan")
 
     others = [name for name in dict.fromkeys(each["model"] for each in measured) if name != "auto"]
-    for number, name in enumerate(others):
-        behind = [mean(table, "auto") - mean(table, name) for table in tables]
+    behind = {name: [mean(table, "auto") - mean(table, name) for table in tables] for name in others}
+    return differences(tables, behind, "auto")
+
+
+def differences(tables: Sequence[str], behind: Mapping[str, Sequence[float]], ours: str) -> Any:
+    """Draw for each table the NLPD of a method of ours less that of each other method; NaN for none."""
+    figure, (ax,) = _axes(9.0, 0.24 * len(tables) + 1.2)
+    for number, (name, values) in enumerate(behind.items()):
         marker = "os^vDP*X<>"[number % 10]
-        ax.plot(behind, range(len(tables)), marker, color=f"C{number}", markersize=5, label=name)
+        ax.plot(values, range(len(tables)), marker, color=f"C{number}", markersize=5, label=name)
     ax.axvline(0.0, color="k", linewidth=0.8)
     ax.set_yticks(range(len(tables)), tables, fontsize=8)
     ax.invert_yaxis()
     ax.grid(axis="y", linewidth=0.3)
     ax.set_xscale("symlog", linthresh=0.1)
-    ax.set(xlabel="NLPD of auto less that of the other: left of 0 auto is better")
+    ax.set(xlabel=f"NLPD of {ours} less that of the other: left of 0 {ours} is better")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return figure
 

@@ -88,37 +88,18 @@ def state_space(records: Sequence[Record]) -> Any:
 
 def defaults(records: Sequence[Record]) -> Any:
     """Draw for each table the NLPD of the recommended model less that of each other method."""
-    import matplotlib.pyplot as plt
-
     measured = [record for record in records if "table" in record]
     tables = [
         name for name in dict.fromkeys(r["table"] for r in measured) if defaults_page.headline(measured, name)
     ]
     compared = {name: defaults_page.comparisons(measured, name) for name in tables}
     methods = list(dict.fromkeys(each.name for found in compared.values() for each in found))
-    figure, ax = plt.subplots(figsize=(9.0, 0.24 * len(tables) + 1.2), layout="constrained")
-    for number, method in enumerate(methods):
-        points = [
-            (each.mean, row)
-            for row, name in enumerate(tables)
-            for each in compared[name]
-            if each.name == method
-        ]
-        ax.plot(
-            *zip(*points, strict=True),
-            "os^vDP*X<>"[number % 10],
-            color=f"C{number}",
-            markersize=5,
-            label=method,
-        )
-    ax.axvline(0.0, color="k", linewidth=0.8)
-    ax.set_yticks(range(len(tables)), tables, fontsize=8)
-    ax.invert_yaxis()
-    ax.grid(axis="y", linewidth=0.3)
-    ax.set_xscale("symlog", linthresh=0.1)
-    ax.set(xlabel="NLPD of ours less that of the other: left of 0 ours is better")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
-    return figure
+    nothing = float("nan")
+    behind = {
+        method: [next((e.mean for e in compared[name] if e.name == method), nothing) for name in tables]
+        for method in methods
+    }
+    return painters.differences(tables, behind, "ours")
 
 
 PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
