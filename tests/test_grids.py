@@ -103,7 +103,7 @@ def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> Non
         np.testing.assert_allclose(A.weighted(prec), dense.weighted(prec), rtol=1e-8, atol=1e-9)
         cube = np.einsum("pmk,mn->pkn", S, dense.A[0])
         np.testing.assert_allclose(dense.spread(tf.constant(S)), (cube**2).sum(1).T, rtol=1e-12)
-        bound = gpx.gaussian_approximation(model, steps=40)
+        bound = gpx.gaussian_approximation(model, steps=40).objective[-1]
         svgp = gpflow.models.SVGP(
             model.kernel, model.likelihood, Z.copy(), q_mu=model.q_mu, q_sqrt=model.q_sqrt
         )

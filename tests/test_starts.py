@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
-from gpflow_ext.models import GPLaplace, SparseEP
+from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP
 from gpflow_ext.training.starts import FROM_DATA, OWN, further_starts, number_of_starts
 
 RNG = np.random.default_rng(0)
@@ -114,6 +114,43 @@ def test_the_best_of_the_starts_goes_on(build: Any, tmp_path) -> None:
     assert again.first_step == 1
     for a, b in zip(resumed.trainable_variables, several.trainable_variables, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(a), tf.convert_to_tensor(b))
+
+
+def free_form(length: float) -> SGPMCFreeForm:
+    kernel = ard(length)
+    gpflow.set_trainable(kernel.variance, False)
+    return SGPMCFreeForm((X, Y), kernel, BernoulliProbit(), inducing_variable=X[:15])
+
+
+def test_a_gaussian_approximation_goes_on_from_the_best_of_its_starts() -> None:
+    alone, several = free_form(0.05), free_form(0.05)
+    poor = gpx.gaussian_approximation(alone, starts=1, free_inducing=False)
+    result = gpx.gaussian_approximation(several, free_inducing=False)
+    assert poor.starts == ()
+    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA, "random 1", "random 2", "random 3"]
+    np.testing.assert_allclose(result.starts[0].objective, poor.objective[-1], rtol=1e-9)
+    assert result.objective[-1] >= max(tried.objective for tried in result.starts) > poor.objective[-1] + 1.0
+    assert result.status is poor.status is gpx.Status.CONVERGED
+    assert len(result.times) == result.steps == len(result.objective)
+    svgp = gpflow.models.SVGP(
+        several.kernel, several.likelihood, X[:15], q_mu=several.q_mu, q_sqrt=several.q_sqrt
+    )
+    np.testing.assert_allclose(result.objective[-1], svgp.elbo((X, Y)) + svgp.log_prior_density(), rtol=1e-9)
+    again = gpx.gaussian_approximation(free_form(0.05), free_inducing=False, seed=1, starts=3).starts
+    assert [tried.name for tried in again] == [OWN, FROM_DATA, "random 1"]
+    assert again[:2] == result.starts[:2]
+    assert again[2].objective != result.starts[2].objective
+    with pytest.raises(ValueError, match="`starts` must be at least 1; got 0"):
+        gpx.gaussian_approximation(several, starts=0)
+
+
+def test_a_gaussian_approximation_that_still_rises_says_so(monkeypatch) -> None:
+    monkeypatch.setattr("gpflow_ext.sampling.approximation.STEPS", 10)
+    with pytest.warns(gpx.FitWarning, match=r"still rising when the 10 steps were over.*Give more `steps`"):
+        result = gpx.gaussian_approximation(free_form(2.0), starts=1, free_inducing=False)
+    assert result.status is gpx.Status.MAX_STEPS
+    assert "kernel.lengthscales" in result.notes[0]
+    gpx.gaussian_approximation(free_form(2.0), steps=10, starts=1, free_inducing=False)
 
 
 def test_starts_are_for_lbfgs() -> None:

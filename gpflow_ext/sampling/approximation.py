@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import gpflow
 import numpy as np
@@ -13,6 +17,23 @@ from gpflow.models import SVGP
 
 from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.ends import FitWarning
+from gpflow_ext.training.findings import findings
+from gpflow_ext.training.loop import FitResult, Status
+from gpflow_ext.training.rising import LastSteps
+from gpflow_ext.training.starts import (
+    OWN,
+    Start,
+    Tried,
+    best,
+    check_starts,
+    further_starts,
+    number_of_starts,
+)
+
+STEPS = 500  # of L-BFGS in a stage
+_FIRST = 50  # from each of several starts
+_AGAIN = "Give more `steps`."
 
 
 class Approximated(FreeForm, Protocol):
@@ -29,11 +50,13 @@ class Approximated(FreeForm, Protocol):
 def gaussian_approximation(
     model: Approximated,
     *,
-    steps: int = 500,
+    steps: int | None = None,
     free_inducing: bool | None = None,
+    starts: int | None = None,
+    seed: int = 0,
     jit_compile: bool | None = None,
-) -> float:
-    """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model; return the bound.
+) -> FitResult:
+    """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model.
 
     L-BFGS maximises the bound of GPflow's ``SVGP`` with the model's own kernel, likelihood and inducing
     points, first with the inducing points held, then with all free. The model's parameters are set to the
@@ -44,18 +67,33 @@ def gaussian_approximation(
     model
         A `SGPMCFreeForm`.
     steps
-        Maximum number of iterations of each of the two stages.
+        Maximum number of iterations of each of the two stages, 500 by default.
     free_inducing
         Whether there is a second stage; by default if there are fewer inducing points than data and they do
         not share a grid with the data.
+    starts
+        Number of starting points of the hyperparameters, the model's own among them; see
+        `training.site_recipe.SiteOptions`. The first 50 iterations climb from each, and the best goes on.
+    seed
+        Seed of random starting points.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
+
+    Returns
+    -------
+    The bound after each iteration from the best start on, and what was tried.
 
     Raises
     ------
     ValueError
-        If the bound is not finite at the start.
+        If the bound is not finite at the start, or for a number of starts below one.
+
+    Warns
+    -----
+    FitWarning
+        If the default number of steps ran out while the bound was still rising.
     """
+    check_starts(starts)
     points = model.inducing_variable
     svgp = SVGP(
         model.kernel,
@@ -64,20 +102,14 @@ def gaussian_approximation(
         mean_function=model.mean_function,
         num_latent_gps=model.num_latent_gps,
     )
-    closure = Bound(model, svgp).loss if _is_gpflows(model) else Bound(model, svgp).loss_of_outputs
-
-    def climb() -> float:
-        variables = svgp.trainable_variables
-        objective = lbfgs.evaluation(closure, variables, jit_compile)
-        lbfgs.climb(variables, objective, steps)
-        return objective()[0]
-
-    bound = climb()
+    number = number_of_starts(svgp, starts, model.data[0])
+    stages = Stages(model, svgp, STEPS if steps is None else steps, jit_compile)
+    bound = stages.climb(further_starts(svgp, number - 1, seed, model.data[0]))
     fewer = model.structure is None and len(model.data[0]) > points.num_inducing
     if fewer if free_inducing is None else free_inducing:
         gpflow.set_trainable(points, True)
         try:
-            bound = climb()
+            bound = stages.climb()
         finally:
             gpflow.set_trainable(points, False)
     if not np.isfinite(bound):
@@ -86,7 +118,82 @@ def gaussian_approximation(
             "hyperparameters, or standardise the data."
         )
     model.assign_gaussian(svgp)
-    return bound
+    result = stages.result()
+    if stages.slope is not None and steps is None:
+        warnings.warn(stages.slope, FitWarning, stacklevel=2)
+    return dataclasses.replace(result, notes=(*result.notes, *findings(svgp, model.data)))
+
+
+class Stages:
+    """Climbs of L-BFGS on the bound of an SVGP that shares the parts of a model.
+
+    Parameters
+    ----------
+    model, svgp
+        The model, and the SVGP.
+    steps
+        Iterations of a climb, at most.
+    jit_compile
+        Compile with XLA; ``None`` means on GPU and TPU only.
+    """
+
+    def __init__(self, model: Approximated, svgp: SVGP, steps: int, jit_compile: bool | None) -> None:
+        self._svgp, self._steps, self._jit_compile = svgp, steps, jit_compile
+        bound = Bound(model, svgp)
+        self._loss = bound.loss if _is_gpflows(model) else bound.loss_of_outputs
+        self._begin, self._rest = time.perf_counter(), True
+        self._tried: tuple[Tried, ...] = ()
+        self._bounds: list[float] = []
+        self._times: list[float] = []
+        self.slope: str | None = None  # what is said of a last climb that ended too early
+
+    def climb(self, further: Sequence[Start] = ()) -> float:
+        """Climb in all that is trainable, from the best of the starts; return the bound."""
+        variables = self._svgp.trainable_variables
+        objective = lbfgs.evaluation(self._loss, variables, self._jit_compile)
+        if further:
+            self._choose(objective, variables, further)
+        last, first = LastSteps(self._svgp, self._steps, _AGAIN), len(self._bounds)
+
+        def arrived(bound: float) -> None:
+            self._bounds.append(bound)
+            self._times.append(time.perf_counter() - self._begin)
+            last(len(self._bounds) - first, bound)
+
+        self._up(objective, variables, self._steps, arrived)
+        self._rest = len(self._bounds) - first < self._steps
+        trace = np.array(self._bounds[first:]), np.array(self._times[first:])
+        self.slope = last.slope(FitResult(*trace, 0, self._status))
+        return objective()[0]
+
+    def _choose(self, objective: lbfgs.Objective, variables: Any, further: Sequence[Start]) -> None:
+        """Climb some way from each start, the SVGP's own among them, and go to the best end."""
+        ends, tried = [], []
+        for start in (Start(OWN, [variable.read_value() for variable in variables]), *further):
+            _assign(variables, start.values)
+            self._up(objective, variables, min(_FIRST, self._steps))
+            tried.append(Tried(start.name, objective()[0]))
+            ends.append([variable.read_value() for variable in variables])
+        _assign(variables, ends[best(tried)])
+        self._tried = tuple(tried)
+
+    def _up(self, objective: lbfgs.Objective, variables: Any, steps: int, arrived: Any = None) -> None:
+        parameters = self._svgp.trainable_parameters
+        lbfgs.climb(variables, objective, steps, parameters=parameters, arrived=arrived)
+
+    @property
+    def _status(self) -> Status:
+        return Status.CONVERGED if self._rest else Status.MAX_STEPS
+
+    def result(self) -> FitResult:
+        """Return the bound after each iteration of all climbs but the first ones."""
+        trace, notes = (np.array(self._bounds), np.array(self._times)), (self.slope,) if self.slope else ()
+        return FitResult(*trace, 0, self._status, self._tried, notes)
+
+
+def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def _is_gpflows(model: Approximated) -> bool:

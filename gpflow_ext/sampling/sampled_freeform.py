@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.affine import Affine
-from gpflow_ext.sampling.approximation import Approximated, gaussian_approximation
+from gpflow_ext.sampling.approximation import STEPS, Approximated, gaussian_approximation
 from gpflow_ext.sampling.coordinates import VB, Conditional, Coordinates, Rescaled
 from gpflow_ext.sampling.coordinates.freeform import approximation
 from gpflow_ext.sampling.density import FreeFormDensity
@@ -86,7 +86,7 @@ class SampledFreeForm:
     def prepare(self, approximate: bool | None, jit_compile: bool | None) -> None:
         """Fit the Gaussian approximation; by default only if the model has none yet."""
         if approximate or (approximate is None and not self._model.is_approximated):
-            gaussian_approximation(self._model, jit_compile=jit_compile)
+            gaussian_approximation(self._model, steps=STEPS, jit_compile=jit_compile)
 
     def hold(self, draws: Draws | None) -> None:
         """See `Sampleable`."""

@@ -75,33 +75,45 @@ def climb(
     objective: Objective,
     iterations: int,
     bounds: Sequence[tuple[float, float]] | None = None,
+    parameters: Sequence[gpflow.Parameter] = (),
+    arrived: Callable[[float], None] | None = None,
 ) -> bool:
     """Raise an objective by some iterations of L-BFGS, and leave the variables at the best point.
 
-    With ``bounds``, a pair for each element of the variables one after the other, they stay between them.
-    Return whether the end is no worse than the start; if not, the variables are put back.
+    With ``bounds``, a pair for each element of the variables one after the other, they stay between them;
+    ``parameters`` as for `LogSpace`; ``arrived`` is called with the objective at each iterate. For any number
+    of variables: only ten pairs of steps and changes of the gradient are kept. Return whether the end is no
+    worse than the start; if not, the variables are put back.
     """
-    pack, unpack = gpflow.optimizers.Scipy.pack_tensors, gpflow.optimizers.Scipy.unpack_tensors
-    assign = gpflow.optimizers.Scipy.assign_tensors
+    coordinates = LogSpace(variables, parameters)
 
     def loss(x: Vector) -> tuple[float, Vector]:
-        assign(variables, unpack(variables, tf.constant(x)))
+        coordinates.assign(x)
         value, parts = objective()
-        return -value, -pack(parts).numpy().astype(np.float64)
+        return -value, -coordinates.gradient(x, parts)
+
+    def arrive(x: Vector) -> None:
+        guarded.arrive(x)
+        if arrived is not None:
+            arrived(-guarded.best[1])
 
     kept = [variable.read_value() for variable in variables]
-    guarded = _Guarded(loss)
+    guarded = _Guarded(loss, leap=np.where(coordinates.is_log, LEAP, np.inf))
     outcome = scipy.optimize.minimize(
         guarded,
-        pack(variables).numpy(),
+        coordinates.vector(),
         jac=True,
         method="L-BFGS-B",
-        bounds=bounds,
-        callback=guarded.arrive,
+        bounds=bounds if bounds is None else coordinates.at(np.transpose(bounds)).T,
+        callback=arrive,
         options={"maxiter": iterations},
     )
     raised = bool(outcome.fun <= guarded.first)
-    assign(variables, unpack(variables, tf.constant(outcome.x)) if raised else kept)
+    if raised:
+        coordinates.assign(outcome.x)
+    else:
+        for variable, value in zip(variables, kept, strict=True):
+            variable.assign(value)
     return raised
 
 

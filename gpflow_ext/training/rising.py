@@ -15,6 +15,7 @@ _SHARE = 0.1  # of the steps, the last ones, that are looked at
 _RISE = 1e-4  # relative: a smaller rise over them is none
 _ERRORS = 3.0  # standard errors of a rise that is not noise
 _SHOWN = 3  # parameters that are named
+_AGAIN = "`fit` the model again to go on from there, or give `steps`."
 _LARGEST = 100  # elements of a parameter that is watched
 
 
@@ -27,9 +28,12 @@ class LastSteps:
         The model.
     steps
         Number of the last step.
+    again
+        How to go on.
     """
 
-    def __init__(self, model: tf.Module, steps: int) -> None:
+    def __init__(self, model: tf.Module, steps: int, again: str = _AGAIN) -> None:
+        self._again = again
         self._model, self._first = model, steps - max(2, round(_SHARE * steps))
         self._before: dict[str, Array] = {}
 
@@ -48,7 +52,7 @@ class LastSteps:
             return None
         return (
             f"The objective was still rising when the {result.steps} steps were over, by {rise:.3g} in the "
-            f"last {len(last)}{self._moving()}. `fit` the model again to go on from there, or give `steps`."
+            f"last {len(last)}{self._moving()}. {self._again}"
         )
 
     def _moving(self) -> str:
