@@ -83,4 +83,5 @@ def test_the_more_numbers_move_the_sooner_a_flat_valley_ends(number: int, valley
 def test_free_inducing_points_do_not_climb_a_flat_valley_for_ever() -> None:
     found = gpflow_models.ours(gpflow_models.cases(300)["SVGP, free points"])
     assert found["evaluations"] < 400  # 1,101 to the last 0.0004 nats
-    assert found["objective"] > -100.8443  # where GPflow's optimiser ends
+    # Where GPflow's optimiser ends, as near as the benchmark counts: rounding decides where in the valley.
+    assert found["objective"] > -100.8443 - gpflow_models.NEAR

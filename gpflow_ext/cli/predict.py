@@ -135,7 +135,7 @@ def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path
     """
     import numpy as np
 
-    from gpflow_ext.likelihoods.counts import at_exposures
+    from gpflow_ext.numerics.exposures import at_exposures
 
     marks = {column.decimal for column in ([] if treatment is None else treatment.columns)} - {"."}
     decimals = tuple(marks) if len(marks) == 1 else (".", ",")

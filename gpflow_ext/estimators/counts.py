@@ -15,7 +15,7 @@ from gpflow_ext.estimators import checked
 from gpflow_ext.estimators.base import Array
 from gpflow_ext.estimators.real import RealEstimator
 from gpflow_ext.likelihoods import CountLikelihood, NegativeBinomialLog, PoissonLog
-from gpflow_ext.likelihoods.counts import at_exposures
+from gpflow_ext.numerics.exposures import at_exposures
 
 Scatter = Literal["poisson", "negative_binomial"]
 

@@ -81,16 +81,6 @@ class CountLikelihood(ScalarLikelihood):
         return tf.exp(as_tensor(F))
 
 
-def at_exposures(mean: Any, variance: Any, exposure: Any) -> tuple[Any, Any]:
-    """Return mean and variance of counts at exposures, from those at exposure one; arrays or tensors.
-
-    With E[λ] = m and Var[y] = v at exposure one, the count at exposure e has the mean e m and the variance
-    e m + e² (v − m): the excess over the Poisson variance is that of the rate, times e².
-    """
-    expected = exposure * mean
-    return expected, expected + exposure * exposure * (variance - mean)
-
-
 class PoissonLog(CountLikelihood):
     """Poisson likelihood of counts with rate e · exp(f), e the exposure; see `CountLikelihood`.
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import make_exact
 from gpflow_ext.data.reading.treatment import Treatment
-from gpflow_ext.likelihoods.counts import at_exposures
+from gpflow_ext.numerics.exposures import at_exposures
 
-from .serving import COUNTS
 from .verify import read_manifest, verified_copy, version_folder
+from .verify.columns import COUNTS
 
 Array = np.ndarray[Any, Any]
 

@@ -16,7 +16,7 @@ from gpflow_ext.compiled import collector, examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.paths import Paths
-from gpflow_ext.likelihoods.counts import at_exposures
+from gpflow_ext.numerics.exposures import at_exposures
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
 from gpflow_ext.prediction.functions import given_of
@@ -26,9 +26,9 @@ from . import joint_draws, raw_rows
 from .folding import Store, fold
 from .joint_draws import Joint
 from .row_blocks import in_blocks
+from .verify.columns import COUNTS
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
-COUNTS = "predict_counts"  # the signature of counts at exposures
 _WHOLE = (
     "sample",
     joint_draws.NAME,

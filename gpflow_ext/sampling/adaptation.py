@@ -25,6 +25,7 @@ from gpflow_ext.sampling.options import (
 from gpflow_ext.sampling.tuning import BayesianOptimizer, Setting, Trial, reward
 
 _AT_ONCE = 50  # iterations of dual averaging in a call
+_FIRST = 10  # leapfrog steps of ChEES's first trajectories, which an iteration lengthens by 2.5 %
 
 Report = Callable[[int, float], None]
 """Called with the number of each round and what it reached."""
@@ -144,7 +145,8 @@ class Adapted:
         """Return the last positions [C, d], the step size and the trajectory length."""
         iterations, most = self._options.iterations, self._options.max_leapfrogs
         step = tf.constant(self._options.step_size, z.dtype)
-        inner = tfp.mcmc.HamiltonianMonteCarlo(self._target, step_size=step, num_leapfrog_steps=1)
+        first = min(_FIRST, most)
+        inner = tfp.mcmc.HamiltonianMonteCarlo(self._target, step_size=step, num_leapfrog_steps=first)
         kernel = tfp.experimental.mcmc.GradientBasedTrajectoryLengthAdaptation(
             inner, num_adaptation_steps=iterations, max_leapfrog_steps=most
         )

@@ -9,6 +9,7 @@ from .folder import MANIFEST
 
 RAW = "predict_raw"
 RAW_COUNTS = "predict_raw_counts"
+COUNTS = "predict_counts"  # the signature of counts at exposures
 _LEVELS = ("one-hot", "ordinal")
 
 
@@ -53,7 +54,7 @@ def check_raw(
         raise ValueError(f"columns in {MANIFEST} are not those of the signature {RAW}")
     of_counts = signatures.get(RAW_COUNTS)
     if of_counts is not None:
-        counts = signatures.get("predict_counts", {"inputs": {}, "outputs": None})
+        counts = signatures.get(COUNTS, {"inputs": {}, "outputs": None})
         expected["exposure"] = counts["inputs"].get("exposure")
         if of_counts["inputs"] != expected or of_counts["outputs"] != counts["outputs"]:
             raise ValueError(f"columns in {MANIFEST} are not those of the signature {RAW_COUNTS}")
