@@ -119,7 +119,7 @@ SENSELESS = {
     "labels reversed": (lambda m: m["labels"].reverse(), "labels in manifest.json are not those"),
     "labels of others": (lambda m: m.update(labels=["a", "b"]), "labels in manifest.json are not those"),
     "a label more": (lambda m: m["labels"].append("x"), "labels in manifest.json are not those"),
-    "no labels": (lambda m: m.update(labels=None), "labels in manifest.json are there, or not"),
+    "no labels": (lambda m: m.update(labels=None), "only one of manifest.json and the graph has labels"),
     "width": (lambda m: m["data"].update(D=4), "data.D or dtype"),
     "dtype": (lambda m: m.update(dtype="float32"), "data.D or dtype"),
     "names of inputs": (lambda m: m["data"].update(feature_names=["a", "b"]), "2 names for 3 inputs"),

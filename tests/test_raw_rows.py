@@ -254,7 +254,7 @@ def _first(manifest, kind):
 
 
 SENSELESS = {
-    "no columns": (lambda m: m.pop("columns"), "are there, or not, unlike the signature predict_raw"),
+    "no columns": (lambda m: m.pop("columns"), "only one of the columns in manifest.json and the signature predict_raw is there"),
     "null": (lambda m: m.update(columns=None), "columns in manifest.json must be a list"),
     "a column less": (lambda m: m["columns"].pop(), "make other inputs than data has"),
     "another order": (lambda m: m["columns"].reverse(), "make other inputs than data has"),
@@ -358,7 +358,7 @@ def test_the_server_refuses_other_rows(client):
         ({"instances": [good] * 51}, "1 to 50 rows"),
         ({"instances": "x"}, "must be a list"),
         ({"inputs": {name: [cell] * (1 + (name == "size")) for name, cell in good.items()}}, "as many rows"),
-        ({"inputs": {**{key: [None] for key in good}, "size": "S"}}, "size is no list of cells"),
+        ({"inputs": {**{key: [None] for key in good}, "size": "S"}}, "size is not a list of cells"),
         ({"inputs": [1]}, "inputs must be an object of"),
         ({"inputs": {key: [None] * 51 for key in good}}, "there are 51 rows"),
     ):

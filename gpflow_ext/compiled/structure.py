@@ -27,7 +27,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dt
 
 
 class Apart:
-    """The base of attributes that are no part of the structure of their owner."""
+    """The base of attributes that do not belong to the structure of their owner."""
 
 
 class Structure(NamedTuple):

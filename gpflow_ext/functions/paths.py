@@ -207,7 +207,7 @@ def points_of(owner: str, *inducing: InducingVariables) -> tuple[tf.Tensor, ...]
     Raises
     ------
     NotImplementedError
-        For inducing variables that are no values of the function at points.
+        For inducing variables that are not values of the function at points.
     """
     for each in inducing:
         if type(each) is not InducingPoints:

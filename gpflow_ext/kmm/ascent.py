@@ -259,7 +259,7 @@ def _floor(state: State) -> tf.Tensor:
 
 
 def _backtrack(trial: Callable[[tf.Tensor], State], state: State, first: float = 1.0) -> State:
-    """Return the trial of the first step of ``first``, half of it, … that is no decrease, or the state."""
+    """Return the first trial, of ``first``, half of it, …, that is not below the state, or the state."""
 
     def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         candidate = trial(step)

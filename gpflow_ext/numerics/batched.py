@@ -123,7 +123,7 @@ class Rows:
 
 
 def gram(kernel: gpflow.kernels.Kernel, members: tf.Tensor) -> tf.Tensor:
-    """Return the covariances within members [B, N, D], [B, N, N]; one alone is no batch for the kernel."""
+    """Return the covariances within members [B, N, D], [B, N, N]; the kernel sees a single one unbatched."""
     return kernel(members[0])[None] if members.shape[0] == 1 else kernel(members)
 
 

@@ -112,7 +112,7 @@ def _moving(graph: tf.Graph, arguments: Iterable[str], shapes: Mapping[str, Any]
     moving = set(arguments)
     for op in graph.get_operations():  # every operation comes after its inputs
         random = op.op_def.is_stateful and op.type not in _SAME_AT_EVERY_CALL
-        listed = any(t.dtype == tf.variant for t in op.outputs)  # a list of tensors is no value to store
+        listed = any(t.dtype == tf.variant for t in op.outputs)  # a list of tensors is not a value to store
         if random or listed or any(t.op.name in moving and t.name not in shapes for t in _inputs(op)):
             moving.add(op.name)
     return moving

@@ -145,7 +145,7 @@ def _array(name: str, value: Any, spec: Mapping[str, Any], limits: Limits) -> Ar
     kinds = {int} if spec["dtype"].startswith("int") else {int, float}
     if not set(map(type, itertools.chain.from_iterable(rows))) <= kinds:
         what = "whole number" if kinds == {int} else "number"
-        _refuse_where(rows, lambda number: type(number) not in kinds, f"is no valid {what}")
+        _refuse_where(rows, lambda number: type(number) not in kinds, f"is not a valid {what}")
     try:
         array = np.array(value, np.int64 if kinds == {int} else np.float64)
     except OverflowError:
@@ -163,7 +163,7 @@ def _check_widths(rows: list[Any], width: int | None) -> None:
     wrong = []
     for i, row in enumerate(rows):
         if not isinstance(row, list):
-            wrong.append(f"row {i} is no list of numbers")
+            wrong.append(f"row {i} is not a list of numbers")
         else:
             width = len(row) if width is None else width
             if len(row) != width:

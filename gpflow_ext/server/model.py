@@ -38,7 +38,7 @@ class ServedModel:
     Raises
     ------
     ValueError
-        If it is no exported model, or returns here what it did not return when it was exported.
+        If it is not an exported model, or returns here what it did not return when it was exported.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: bytes | None = None) -> None:

@@ -58,7 +58,7 @@ def _by_column(value: Any, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
     if not isinstance(value, dict) or value.keys() != inputs.keys():
         found = sorted(value) if isinstance(value, dict) else value
         raise RefusedError(422, f"inputs must be an object of {', '.join(inputs)}; found {shown(found)}")
-    wrong = [f"{key} is no list of cells" for key, column in value.items() if not isinstance(column, list)]
+    wrong = [f"{key} is not a list of cells" for key, column in value.items() if not isinstance(column, list)]
     if wrong:
         raise RefusedError(422, *wrong)
     return value

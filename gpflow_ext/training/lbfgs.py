@@ -19,7 +19,7 @@ from gpflow_ext.training.loss import Loss, LossFunction
 from gpflow_ext.training.search import Arrived, Asked, Ended, Search, SettledError
 
 LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
-SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less is no change
+SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less does not count
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
 STEEP = 1e-3  # of an objective in a logarithm: where a run ends with more, another one looks for a way up
 MEMORY = (

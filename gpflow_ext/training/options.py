@@ -27,8 +27,8 @@ def options_from(kind: type[T], given: Mapping[str, Any], what: str) -> T:
     Raises
     ------
     ValueError
-        For a name that is no field, a field without a default that is missing, or a value that its annotation
-        does not allow; and what ``__post_init__`` raises.
+        For a name that is not a field, a field without a default that is missing, or a value that its
+        annotation does not allow; and what ``__post_init__`` raises.
     """
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for name in given:

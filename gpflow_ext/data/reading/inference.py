@@ -163,7 +163,7 @@ class _One:
         wrong = [row for row in np.flatnonzero(~valid) if not is_missing(column[row])]
         if wrong or not valid.any():
             row = wrong[0] if wrong else 0
-            what = f"{self._table.place(row)}, column {self.name!r}: {column[row]!r} is no date {order!r}"
+            what = f"{self._table.place(row)}, column {self.name!r}: {column[row]!r} is not a date ({order})"
             advice = f"{len(wrong)} such cells: correct them"
             self.problems.append(Problem(what, self.name, tuple(map(int, wrong)), (drop(self.name),), advice))
             return None

@@ -142,7 +142,7 @@ def _check_agreement(manifest: Mapping[str, Any], graph: Graph) -> None:
             )
     outputs, labels = graph.signatures["serving_default"]["outputs"], manifest["labels"]
     if (labels is not None) != ("label" in outputs):
-        raise ValueError(f"labels in {MANIFEST} are there, or not, unlike those of the graph")
+        raise ValueError(f"only one of {MANIFEST} and the graph has labels")
     if labels is not None:
         classes = outputs.get("probabilities", {"shape": [None]})["shape"][-1]
         if classes not in (None, len(labels)) or tuple(map(str.encode, labels)) not in graph.texts:

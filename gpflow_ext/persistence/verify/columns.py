@@ -43,7 +43,7 @@ def check_raw(
     """Check that the signature of raw rows is there with the columns, and takes them and their levels."""
     signature = signatures.get(RAW)
     if (signature is None) != (columns is None):
-        raise ValueError(f"columns in {MANIFEST} are there, or not, unlike the signature {RAW}")
+        raise ValueError(f"only one of the columns in {MANIFEST} and the signature {RAW} is there")
     if signature is None or columns is None:
         if RAW_COUNTS in signatures:
             raise ValueError(f"the signature {RAW_COUNTS} is there without {RAW}")

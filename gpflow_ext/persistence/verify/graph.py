@@ -149,7 +149,7 @@ def _check_signatures(meta: Any, nodes: dict[str, Any], saver: Saver) -> dict[st
         call = min(outputs, default="")
         given = [tensor.name.removesuffix(":0") for tensor in signature.inputs.values()]
         if len(outputs) != 1 or call not in nodes or nodes[call].op not in _CALLS or call in called:
-            refuse(f"computes {where} by {call[:80]!a}, which is no call of its own")
+            refuse(f"computes {where} by {call[:80]!a}, which is not a call of its own")
         placeholders = [each for each in nodes[call].input if nodes[each].op == "Placeholder"]
         if sorted(placeholders) != sorted(given):
             refuse(f"gives other inputs to {where} than it names")

@@ -77,7 +77,7 @@ def check_node(node: Any, functions: Iterable[str], where: str) -> None:
             _check_settings(value.s, where_now)
         for function in functions_of(value):
             if function.name not in functions or function.attr:
-                refuse(f"calls {function.name[:80]!a}, which is no function of its own, by {where_now}")
+                refuse(f"calls {function.name[:80]!a}, which is not one of its own functions, by {where_now}")
         for tensor in (value.tensor, *value.list.tensor):
             dims = dims_of(tensor.tensor_shape)
             if tensor.ListFields() and size_of(tensor.dtype, dims, where_now) > _LARGEST_TENSOR:

@@ -50,7 +50,7 @@ def check_saver(saver: Any, nodes: dict[str, Any], library: dict[str, Any]) -> S
         refuse("takes the place of its variables from elsewhere than the placeholder saver_filename")
     for call in (save, restore):
         if call not in nodes or nodes[call].op != "StatefulPartitionedCall":
-            refuse(f"saves or restores its variables by {call[:80]!a}, which is no call of a function")
+            refuse(f"saves or restores its variables by {call[:80]!a}, which does not call a function")
     names = nodes[save].attr["f"].func.name, nodes[restore].attr["f"].func.name
     handles = tuple(nodes[restore].input[1:])
     described = (nodes[save].input or [""])[-1]
