@@ -122,7 +122,7 @@ def fit(
     ``SVGP``              ``"svi_natural"``         `svgp.svi.NaturalOptions`
     ``SVGP``              ``"svi_lbfgsb"``          `svgp.svi.LBFGSBOptions`
     ``SVGP``              ``"svi_sag"``             `svgp.svi.MinibatchOptions`
-    ``SVGP``              ``"svi_fg"``              none
+    ``SVGP``              ``"svi_fg"``              `training.trials.StartOptions`
     ``SVGP``              ``"svi_classification"``  `svgp.svi.ClassificationOptions`
     ====================  ========================  ============================================
 

@@ -9,10 +9,12 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from gpflow.keras import tf_keras
+from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
-from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP
+from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
 from gpflow_ext.training.starts import FROM_DATA, OWN, further_starts, number_of_starts
 
 RNG = np.random.default_rng(0)
@@ -153,9 +155,98 @@ def test_a_gaussian_approximation_that_still_rises_says_so(monkeypatch) -> None:
     gpx.gaussian_approximation(free_form(2.0), steps=10, starts=1, free_inducing=False)
 
 
-def test_starts_are_for_lbfgs() -> None:
-    with pytest.raises(ValueError, match="`starts` are those of L-BFGS"):
-        gpx.fit(sparse_ep(ard(1.0)), starts=2, minibatch_size=5)
+def svgp(kernel: gpflow.kernels.Kernel) -> gpflow.models.SVGP:
+    return gpflow.models.SVGP(kernel, BernoulliLogit(), X[:15], num_data=len(X))
+
+
+def robust_max(kernel: gpflow.kernels.Kernel) -> SVGPRobustMax:
+    return SVGPRobustMax(kernel, 2, X[:15], num_data=len(X))
+
+
+SMALL_STEPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ep": (sparse_ep, {"minibatch_size": 20}),
+    "ep, several in a call": (sparse_ep, {"minibatch_size": 10, "steps_per_call": 3}),
+    "ep, signs": (sparse_ep, {"optimizer": "sign_agreement"}),
+    "robust max": (robust_max, {"minibatch_size": 10}),
+    "gpflow": (svgp, {"minibatch_size": 10}),
+    "dual": (svgp, {"recipe": "dual", "minibatch_size": 10}),
+    "adam": (svgp, {"recipe": "adam", "minibatch_size": 10, "starts": 2}),
+    "svi_natural": (svgp, {"recipe": "svi_natural", "minibatch_size": 10, "starts": 2}),
+    "svi_sag": (svgp, {"recipe": "svi_sag", "starts": 2, "steps": 150}),
+    "svi_fg": (svgp, {"recipe": "svi_fg", "starts": 2}),
+    "svi_classification": (svgp, {"recipe": "svi_classification", "minibatch_size": 20, "starts": 2}),
+}
+
+
+@pytest.mark.parametrize("name", others_slow(SMALL_STEPS, "ep"))
+def test_small_steps_begin_at_the_best_of_several_starts(name: str, tmp_path) -> None:
+    """A run from the best start is the run of a model that was built there."""
+    build, options = SMALL_STEPS[name]
+    options = {"steps": 30} | options
+    alone, several, there, resumed = (build(ard(0.05)) for _ in range(4))
+    data = (X, Y) if isinstance(alone, gpflow.models.SVGP) else None
+    poor = gpx.fit(alone, data, **options | {"starts": 1}, progress=False)
+    result = gpx.fit(several, data, **options, progress=False)
+    assert poor.starts == ()
+    assert [tried.name for tried in result.starts[:2]] == [OWN, FROM_DATA]
+    assert len(result.starts) == options.get("starts", 5)
+    best = np.argmax([tried.objective for tried in result.starts])
+    assert best > 0
+    for variable, value in zip(
+        there.trainable_variables, further_starts(there, best, 0, X)[-1].values, strict=True
+    ):
+        variable.assign(value)
+    by_hand = gpx.fit(there, data, **options | {"starts": 1}, progress=False)
+    np.testing.assert_allclose(result.objective, by_hand.objective, rtol=1e-9)
+    assert np.mean(result.objective[-5:]) > np.mean(poor.objective[-5:]) + 1.0
+    for steps in (1, None):
+        given = options if steps is None else options | {"steps": 1}
+        again = gpx.fit(resumed, data, **given, checkpoint_dir=tmp_path, progress=False)
+    assert again.first_step == 1
+    for a, b in zip(resumed.trainable_variables, several.trainable_variables, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(a), tf.convert_to_tensor(b))
+
+
+def test_an_optimizer_of_the_users_forgets_the_trials() -> None:
+    runs = []
+    for starts in (1, 2):
+        model = svgp(gpflow.kernels.SquaredExponential(lengthscales=[2.0, 2.0, *[100.0] * 10]))
+        adam = tf_keras.optimizers.Adam(0.05)
+        result = gpx.fit(
+            model, (X, Y), optimizer=adam, minibatch_size=10, steps=20, starts=starts, progress=False
+        )
+        assert int(adam.iterations) == 20
+        runs.append(result.objective)
+    assert result.starts[0].objective > result.starts[1].objective
+    np.testing.assert_array_equal(*runs)
+
+
+def test_starts_on_datasets_and_several_devices() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(10)
+    by_default = gpx.fit(svgp(ard(0.05)), dataset, steps=3, progress=False)
+    assert by_default.starts == ()
+    asked = gpx.fit(svgp(ard(0.05)), dataset, steps=3, starts=2, progress=False)
+    assert [tried.name for tried in asked.starts] == [OWN, "random 1"]
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    options = {"recipe": "dual", "strategy": strategy, "minibatch_size": 10, "steps": 3}
+    assert gpx.fit(svgp(ard(0.05)), (X, Y), **options, progress=False).starts == ()
+    with pytest.raises(ValueError, match="`starts` are for one device"):
+        gpx.fit(svgp(ard(0.05)), (X, Y), **options, starts=2)
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "projected_newton"])
+def test_starts_of_the_review(optimizer: str) -> None:
+    model = gpr(ard(0.05))
+    result = gpx.fit(model, recipe="vi_means", optimizer=optimizer, starts=2, progress=False)
+    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA]
+    assert result.objective[-1] > result.starts[0].objective + 1.0
+    if optimizer == "lbfgs":
+        options = {"recipe": "svi_lbfgsb", "starts": 2, "bounds": (1e-3, 1e3), "steps": 3}
+        result = gpx.fit(svgp(ard(0.05)), (X, Y), **options, progress=False)
+        assert result.objective[-1] >= max(tried.objective for tried in result.starts)
+
+
+def test_numbers_of_starts_are_checked() -> None:
     for build in (laplace, gpr):
         with pytest.raises(ValueError, match="`starts` must be at least 1; got 0"):
             gpx.fit(build(ard(1.0)), starts=0)

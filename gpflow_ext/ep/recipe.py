@@ -26,6 +26,7 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, site_plan
 from gpflow_ext.training.solver import Solver
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
+from gpflow_ext.training.trials import tried
 
 _NOISE = 1e-3  # relative error of log Z, as a share of the violation that counts as none
 _NAMED = ("lbfgs", "sign_agreement")
@@ -56,7 +57,8 @@ class EPOptions:
     hyper_updates
         Iterations of L-BFGS in a step.
     starts
-        Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
+        Starting points; see `training.site_recipe.SiteOptions`, and for another ``optimizer`` or minibatches
+        `training.trials.StartOptions`.
     steps_per_call
         Minibatches of arrays in one call of the compiled function, a single step of `fit` whose objective is
         their mean. A call ends with the epoch, and before its last minibatch where that is smaller.
@@ -81,8 +83,6 @@ class EPOptions:
         if self.damping is not None and not 0.0 < self.damping <= 1.0:
             raise ValueError(f"`damping` must be in (0, 1]; got {self.damping}.")
         check_starts(self.starts)
-        if self.starts is not None and not self.outer:
-            raise ValueError("`starts` are those of L-BFGS: leave `optimizer` and `minibatch_size` out.")
         if self.site_updates < 1 or self.hyper_updates < 1:
             raise ValueError(
                 f"`site_updates` and `hyper_updates` must be at least 1; got {self.site_updates} and "
@@ -121,19 +121,31 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             "`strategy` shards all data over its devices in each step, minibatches are for one device: give "
             "`strategy` or `minibatch_size`, not both."
         )
-    inner = None if options.outer or not hypers else _inner(model, options.optimizer)
     if options.minibatch_size is not None:
-        return minibatch_plan(
-            _sparse(model, "`minibatch_size`"),
-            run,
-            minibatch_size=options.minibatch_size,
-            optimizer=inner,
-            damping=options.damping,
-            stationarity=stationarity,
-            steps_per_call=options.steps_per_call,
-        )
+        sparse, size = _sparse(model, "`minibatch_size`"), options.minibatch_size
+
+        def build() -> Plan:
+            return minibatch_plan(
+                sparse,
+                run,
+                minibatch_size=size,
+                optimizer=_inner(model, options.optimizer) if hypers else None,
+                damping=options.damping,
+                stationarity=stationarity,
+                steps_per_call=options.steps_per_call,
+            )
+
+        return tried(build, model, run, options.starts) if hypers else build()
     if model.is_structured:
         return _structured_plan(model, run, options)
+    if options.outer or not hypers:
+        return _on_all_data(model, run, options, stationarity)
+    return tried(lambda: _on_all_data(model, run, options, stationarity), model, run, options.starts)
+
+
+def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: float) -> Plan:
+    hypers = model.trainable_variables
+    inner = None if options.outer or not hypers else _inner(model, options.optimizer)
     jit_compile, shards, factors = run.jit_compile, None, None
     if run.strategy is not None:
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False

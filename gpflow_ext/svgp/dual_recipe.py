@@ -24,14 +24,15 @@ from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import LogSpaceAdam, built
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.trials import StartOptions, tried
 
 _RATE = 0.1  # of Adam in log space
 _LEAST = 0.01  # to which γ falls on minibatches: q is then an average over the last hundred
 
 
 @dataclass(frozen=True)
-class DualOptions:
-    """Options of the recipe "dual".
+class DualOptions(StartOptions):
+    """Options of the recipe "dual", with those of `StartOptions`.
 
     The step lengths at step t = 0, 1, … are their first values divided by √(1 + t/``decay_steps``): large
     steps far from the optimum, and averages over ever more minibatches later, whatever the number of steps.
@@ -61,6 +62,8 @@ class DualOptions:
         Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
         `training.gradient_descent.GradientOptions`. ``decay_steps`` and ``hold`` count minibatches, and the
         latter is a multiple of it.
+    starts
+        As there; by default as many as `training.site_recipe.SiteOptions` says where the data are arrays.
     """
 
     minibatch_size: int | None = None
@@ -72,9 +75,11 @@ class DualOptions:
     hold: int = 0
     follow: bool = True
     steps_per_call: int = 1
+    starts: int | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        super().__post_init__()
         check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1]; got {self.gamma}.")
@@ -98,7 +103,12 @@ def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
     on a ``tf.data.Dataset`` of minibatches that repeats without end. With a ``strategy`` each minibatch of
     arrays is sharded over its replicas; the result is the same up to rounding.
     """
-    target, size = WhitenedSVGP(model, "dual"), options.minibatch_size
+    target = WhitenedSVGP(model, "dual")
+    return tried(lambda: _plan(target, model, run, options), model, run, options.starts)
+
+
+def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> Plan:
+    size = options.minibatch_size
     arrays, iterator = training_data(model, run.data, size, run.seed)
     _check(model, arrays, iterator is not None)
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}

@@ -20,6 +20,7 @@ from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
 from gpflow_ext.training.starts import check_starts
+from gpflow_ext.training.trials import tried
 
 _GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
 
@@ -38,7 +39,8 @@ class GPflowOptions:
     optimizer
         A tf_keras optimiser of all trainable variables, as in the recipe "adam".
     starts
-        Starting points of L-BFGS on all data; see `training.site_recipe.SiteOptions`.
+        Starting points; see `training.site_recipe.SiteOptions`, and for first-order steps
+        `training.trials.StartOptions`.
     start
         ``"labels"``: q of a whitened ``SVGP`` starts from regression on the labels, see `svgp.labels`.
     steps_per_call
@@ -72,19 +74,26 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     all else by Adam.
     """
     if options.optimizer is not None:
-        return _adam(model, run, options, options.optimizer)
+        return _adam(model, run, options, options.optimizer, options.starts or 1)
     arrays, batches = training_data(model, run.data, options.minibatch_size, run.seed)
     started = start_as_asked(model, arrays, options.start, run.seed)
     if batches is not None:
-        plan = _on_minibatches(model, run, options, arrays, batches)
-        return dataclasses.replace(plan, settings={**plan.settings, **started})
+
+        def build(arrays: tuple[Any, Any] | None, batches: Any) -> Plan:
+            plan = _on_minibatches(model, run, options, arrays, batches)
+            return dataclasses.replace(plan, settings={**plan.settings, **started})
+
+        def again() -> Plan:
+            return build(*training_data(model, run.data, options.minibatch_size, run.seed))
+
+        return tried(again, model, run, options.starts, build(arrays, batches))
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
     if arrays is not None and _is_whitened(model, num_data):
         return whole_data_plan(WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts)
     if has_sites(model, num_data):
         return twin_plan(model, arrays, run, options.starts)
     if is_an_estimate(model, constants(arrays), run):
-        return _adam(model, run, options, None)
+        return _adam(model, run, options, None, options.starts)
     return lbfgs_plan(model, arrays, run, starts=options.starts)
 
 
@@ -96,8 +105,9 @@ def _is_whitened(model: BayesianModel, num_data: int) -> bool:
     return model.num_data in (None, num_data) and all(parameter.prior is None for parameter in q)
 
 
-def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any) -> Plan:
-    chosen = GradientOptions(optimizer, options.minibatch_size, options.steps_per_call)
+def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any, starts: int | None) -> Plan:
+    given = {name: getattr(options, name) for name in ("minibatch_size", "steps_per_call")}
+    chosen = GradientOptions(optimizer=optimizer, starts=starts, **given)
     return gradient_descent.plan(model, run, chosen)
 
 
@@ -110,7 +120,7 @@ def _on_minibatches(
 ) -> Plan:
     rate = decaying(_RATE, options.decay_steps, 0)
     if not isinstance(model, SVGP) or refusal(model) is not None:
-        plan = _adam(model, run, options, _built(model, model.trainable_variables, rate))
+        plan = _adam(model, run, options, _built(model, model.trainable_variables, rate), 1)
         return dataclasses.replace(plan, settings={**plan.settings, "decay_steps": options.decay_steps})
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]

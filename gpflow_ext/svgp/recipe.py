@@ -32,6 +32,7 @@ from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import check_starts
+from gpflow_ext.training.trials import tried
 
 _RATE = 0.01  # of Adam
 _WARM_UP = 10  # steps over which γ rises to its value
@@ -71,7 +72,8 @@ class RobustMaxOptions:
     patience
         Evaluations without improvement after which training stops; ``None`` trains to the last step.
     starts
-        Starting points of L-BFGS; see `training.site_recipe.SiteOptions`.
+        Starting points; see `training.site_recipe.SiteOptions`, and for first-order steps
+        `training.trials.StartOptions`.
     start
         ``"labels"`` starts q from one pass of regression on the labels, see `svgp.labels`; ``None`` from the
         model's own.
@@ -123,24 +125,41 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     a ``strategy`` each minibatch of arrays is sharded over its replicas; the result is the same up to
     rounding. The model is built outside its scope. Without XLA.
     """
+    arrays, iterator = training_data(model, run.data, options.minibatch_size, run.seed)
+    if arrays is not None:
+        checks.check_targets(model.likelihood, arrays[1])
+        for each in latent.sets(model.inducing_variable):
+            checks.check_inducing(each, arrays[0])
+    q = [model.q_mu.unconstrained_variable, model.q_sqrt.unconstrained_variable]
+    if options.gamma is not None and not all(variable.trainable for variable in q):
+        raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
+    started = start_as_asked(model, arrays, options.start, run.seed)
+    if arrays is not None and run.strategy is None and not options.by_first_order:
+        return whole_data_plan(model, model, arrays, run, "robust_max", options.starts)
+
+    def again() -> Plan:
+        data = training_data(model, run.data, options.minibatch_size, run.seed)
+        return _first_order(model, run, options, *data, started)
+
+    plan = _first_order(model, run, options, arrays, iterator, started)
+    return tried(again, model, run, options.starts, plan)
+
+
+def _first_order(
+    model: SVGPRobustMax,
+    run: Run,
+    options: RobustMaxOptions,
+    arrays: tuple[Any, Any] | None,
+    iterator: Any,
+    started: dict[str, Any],
+) -> Plan:
     size, gamma, decay_steps, hold = (
         options.minibatch_size,
         options.gamma,
         options.decay_steps,
         options.hold,
     )
-    arrays, iterator = training_data(model, run.data, size, run.seed)
-    if arrays is not None:
-        checks.check_targets(model.likelihood, arrays[1])
-        for each in latent.sets(model.inducing_variable):
-            checks.check_inducing(each, arrays[0])
-    q = [model.q_mu.unconstrained_variable, model.q_sqrt.unconstrained_variable]
-    if gamma is not None and not all(variable.trainable for variable in q):
-        raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
-    named = {variable.ref() for variable in q}
-    started = start_as_asked(model, arrays, options.start, run.seed)
-    if arrays is not None and run.strategy is None and not options.by_first_order:
-        return whole_data_plan(model, model, arrays, run, "robust_max", options.starts)
+    named = {parameter.unconstrained_variable.ref() for parameter in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
     settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size, **started}

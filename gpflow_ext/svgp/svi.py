@@ -6,6 +6,7 @@ k-means.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +19,20 @@ from gpflow_ext.data import checks
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.sag import StochasticAverageGradient
-from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved
+from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved, starts_of
 from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training import gradient
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.optimizers import built
-from gpflow_ext.training.recipe import NoOptions, Plan, Run, recipe
+from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
+from gpflow_ext.training.trials import StartOptions, tried
 
 
 @dataclass(frozen=True)
-class LBFGSBOptions:
-    """Options of the recipe "svi_lbfgsb".
+class LBFGSBOptions(StartOptions):
+    """Options of the recipe "svi_lbfgsb"; ``starts`` as of `training.site_recipe.SiteOptions`.
 
     Attributes
     ----------
@@ -44,7 +46,8 @@ class LBFGSBOptions:
     bounds: Box | None = None
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
+        """Check the ranges."""
+        super().__post_init__()
         check_box(self.bounds)
 
 
@@ -55,28 +58,32 @@ def svi_lbfgsb(model: SVGP, run: Run, options: LBFGSBOptions) -> Plan:
     variables = moved(model)
     constants = tuple(tf.constant(part) for part in arrays)
     box = box_of(model, variables, options.bounds)
-    solver = LBFGSSteps(model, (constants,), variables, options.iterations, run.jit_compile, box)
+    starts = starts_of(model, variables, options.starts, run, arrays[0])
+    solver = LBFGSSteps(
+        model, (constants,), variables, options.iterations, run.jit_compile, box, starts=starts
+    )
     return Plan(
         solver,
         [*model.variables, *solver.state],
         steps=100,
         tolerance=1e-9,
         monotone=True,
-        trackables={"lbfgs": solver.run},
-        settings={"recipe": "svi_lbfgsb", "iterations": options.iterations, "bounds": options.bounds},
+        trackables={"solver": solver},
+        settings={"recipe": "svi_lbfgsb", "seed": run.seed, **dataclasses.asdict(options)},
         data=arrays,
+        tried=lambda: solver.tried,
     )
 
 
-@recipe("svi_fg", NoOptions)
-def svi_fg(model: SVGP, run: Run, options: NoOptions) -> Plan:
+@recipe("svi_fg", StartOptions)
+def svi_fg(model: SVGP, run: Run, options: StartOptions) -> Plan:
     """Return the plan svi-FG: gradient descent on all data, its step length searched; see `svi_sag`."""
-    return _average_gradient("svi_fg", model, run, None)
+    return _average_gradient("svi_fg", model, run, None, options.starts)
 
 
 @dataclass(frozen=True)
-class MinibatchOptions:
-    """Options of the recipe "svi_sag".
+class MinibatchOptions(StartOptions):
+    """Options of the recipe "svi_sag", with those of `StartOptions`.
 
     Attributes
     ----------
@@ -92,12 +99,12 @@ def svi_sag(model: SVGP, run: Run, options: MinibatchOptions) -> Plan:
     """Return the plan svi-SAG: the stochastic average gradient for q(u) and the hyperparameters."""
     arrays = _arrays(model, run.data, "svi_sag", minibatches=True)
     size = max(model.inducing_variable.num_inducing, math.ceil(len(arrays[0]) / 100))
-    return _average_gradient("svi_sag", model, run, options.minibatch_size or size)
+    return _average_gradient("svi_sag", model, run, options.minibatch_size or size, options.starts)
 
 
 @dataclass(frozen=True)
-class NaturalOptions:
-    """Options of the recipe "svi_natural".
+class NaturalOptions(StartOptions):
+    """Options of the recipe "svi_natural", with those of `StartOptions`.
 
     Attributes
     ----------
@@ -119,7 +126,8 @@ class NaturalOptions:
     steps_per_call: int = 1
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Check the ranges."""
+        super().__post_init__()
         gradient.check_per_call(self.steps_per_call, self.minibatch_size)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1]; got {self.gamma}.")
@@ -132,7 +140,12 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
     For a whitened ``SVGP`` with one kernel and a full q_sqrt, on arrays, or with ``minibatch_size=None`` on a
     dataset of minibatches that has no end.
     """
-    target, size = WhitenedSVGP(model), options.minibatch_size
+    target = WhitenedSVGP(model)
+    return tried(lambda: _natural(target, model, run, options), model, run, options.starts)
+
+
+def _natural(target: WhitenedSVGP, model: SVGP, run: Run, options: NaturalOptions) -> Plan:
+    size = options.minibatch_size
     arrays, iterator = training_data(model, run.data, size, run.seed)
     if arrays is not None:
         check_size(model, arrays, minibatches=iterator is not None)
@@ -170,8 +183,8 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
 
 
 @dataclass(frozen=True)
-class ClassificationOptions:
-    """Options of the recipe "svi_classification".
+class ClassificationOptions(StartOptions):
+    """Options of the recipe "svi_classification", with those of `StartOptions`.
 
     Attributes
     ----------
@@ -191,6 +204,12 @@ def svi_classification(model: SVGP, run: Run, options: ClassificationOptions) ->
     arrays = _arrays(model, run.data, "svi_classification", minibatches=True)
     checks.check_targets(model.likelihood, arrays[1])
     size = max(1, len(arrays[0]) // 100) if options.minibatch_size is None else options.minibatch_size
+    return tried(lambda: _classification(model, run, options, arrays, size), model, run, options.starts)
+
+
+def _classification(
+    model: SVGP, run: Run, options: ClassificationOptions, arrays: tuple[Any, Any], size: int
+) -> Plan:
     _, batches = training_data(model, run.data, size, run.seed)
     variables = moved(model)
     author = tf_keras.optimizers.Adadelta(1.0, rho=0.9, epsilon=1e-4)
@@ -212,8 +231,14 @@ def svi_classification(model: SVGP, run: Run, options: ClassificationOptions) ->
     )
 
 
-def _average_gradient(name: str, model: SVGP, run: Run, minibatch_size: int | None) -> Plan:
+def _average_gradient(
+    name: str, model: SVGP, run: Run, minibatch_size: int | None, starts: int | None
+) -> Plan:
     arrays = _arrays(model, run.data, name, minibatches=minibatch_size is not None)
+    return tried(lambda: _averaging(name, model, run, arrays, minibatch_size), model, run, starts)
+
+
+def _averaging(name: str, model: SVGP, run: Run, arrays: tuple[Any, Any], minibatch_size: int | None) -> Plan:
     count = 1 if minibatch_size is None else math.ceil(len(arrays[0]) / minibatch_size)
     variables = moved(model)
     engine = StochasticAverageGradient(

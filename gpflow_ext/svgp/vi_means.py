@@ -18,13 +18,15 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.starts import Start, among, further_starts, number_of_starts
+from gpflow_ext.training.trials import StartOptions, tried
 
 Box: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class MeansOptions:
-    """Options of the recipe "vi_means".
+class MeansOptions(StartOptions):
+    """Options of the recipe "vi_means"; ``starts`` as of `training.site_recipe.SiteOptions`.
 
     Attributes
     ----------
@@ -41,7 +43,8 @@ class MeansOptions:
     bounds: Box | None = None
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
+        """Check the ranges."""
+        super().__post_init__()
         check_box(self.bounds)
 
 
@@ -55,14 +58,25 @@ def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
         raise ValueError(f'recipe="vi_means" is for GPR and SGPR; {type(model).__name__} is another model.')
     training_data(model, run.data, None, run.seed)
     variables = moved(model)
-    box = box_of(model, variables, options.bounds)
-    newton = options.optimizer == "projected_newton"
-    iterations = options.iterations or (1 if newton else 20)
-    solver: NewtonSteps | LBFGSSteps
-    if newton:
-        solver = NewtonSteps(model, variables, iterations, box, run.jit_compile)
-    else:
-        solver = LBFGSSteps(model, (), variables, iterations, run.jit_compile, box)
+    if options.optimizer == "projected_newton":
+        return tried(lambda: _newton(model, variables, run, options), model, run, options.starts)
+    starts = starts_of(model, variables, options.starts, run, model.data[0])
+    box, iterations = box_of(model, variables, options.bounds), options.iterations or 20
+    solver = LBFGSSteps(model, (), variables, iterations, run.jit_compile, box, starts=starts)
+    return dataclasses.replace(
+        _plan(model, solver, options),
+        trackables={"solver": solver},
+        settings={"recipe": "vi_means", "seed": run.seed, **dataclasses.asdict(options)},
+        tried=lambda: solver.tried,
+    )
+
+
+def _newton(model: GPR | SGPR, variables: Sequence[tf.Variable], run: Run, options: MeansOptions) -> Plan:
+    box, iterations = box_of(model, variables, options.bounds), options.iterations or 1
+    return _plan(model, NewtonSteps(model, variables, iterations, box, run.jit_compile), options)
+
+
+def _plan(model: GPR | SGPR, solver: NewtonSteps | LBFGSSteps, options: MeansOptions) -> Plan:
     return Plan(
         solver,
         [*model.variables, *solver.state],
@@ -70,9 +84,15 @@ def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
         tolerance=1e-9,
         monotone=True,
         stationarity=0.0,
-        trackables={"lbfgs": solver.run} if isinstance(solver, LBFGSSteps) else {},
         settings={"recipe": "vi_means", **dataclasses.asdict(options)},
     )
+
+
+def starts_of(
+    model: Any, variables: Sequence[tf.Variable], starts: int | None, run: Run, X: Any
+) -> list[Start]:
+    """Return further starts than the model's own for some of its variables and inputs X [N, D]."""
+    return among(further_starts(model, number_of_starts(model, starts, X) - 1, run.seed, X), model, variables)
 
 
 def moved(model: Any) -> list[tf.Variable]:

@@ -29,7 +29,7 @@ from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Evaluation, Progress
-from gpflow_ext.training.starts import Start, further_starts, number_of_starts
+from gpflow_ext.training.starts import among, further_starts, number_of_starts
 
 STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
 _ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and natural-gradient steps in an evaluation, at most
@@ -316,7 +316,7 @@ def whole_data_plan(
         hyper_updates=_ITERATIONS,
         tolerance=_of(_GAIN, dtype),
         stationarity=stationarity,
-        starts=_among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
+        starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
     )
     return Plan(
         ascent,
@@ -330,12 +330,6 @@ def whole_data_plan(
         data=arrays,
         tried=lambda: ascent.tried,
     )
-
-
-def _among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable]) -> list[Start]:
-    """Return starts of all trainable variables of a model as starts of some of them."""
-    places = [n for n, each in enumerate(model.trainable_variables) if any(each is v for v in variables)]
-    return [Start(start.name, [start.values[n] for n in places]) for start in starts]
 
 
 def _of(pair: tuple[float, float], dtype: tf.DType) -> float:

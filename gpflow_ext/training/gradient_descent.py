@@ -13,11 +13,12 @@ from gpflow_ext.data import checks
 from gpflow_ext.training import gradient
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.trials import StartOptions, tried
 
 
 @dataclass(frozen=True)
-class GradientOptions:
-    """Options of the recipe "gradient_descent".
+class GradientOptions(StartOptions):
+    """Options of the recipe "gradient_descent", with those of `StartOptions`.
 
     Attributes
     ----------
@@ -36,16 +37,21 @@ class GradientOptions:
     steps_per_call: int = 1
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Check the ranges."""
+        super().__post_init__()
         gradient.check_per_call(self.steps_per_call, self.minibatch_size)
 
 
 @recipe("gradient_descent", GradientOptions)
 def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
     """Return the plan that trains any GPflow model by a tf_keras optimiser; see `GradientOptions`."""
-    variables, size = model.trainable_variables, options.minibatch_size
-    if not variables:
+    if not model.trainable_variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
+    return tried(lambda: _plan(model, run, options), model, run, options.starts)
+
+
+def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
+    variables, size = model.trainable_variables, options.minibatch_size
     optimizer = built(options.optimizer, variables, parameters=model.trainable_parameters)
     arrays, batches = training_data(model, run.data, size, run.seed)
     source = batches

@@ -52,8 +52,8 @@ class FitResult:
     status
         Why the run ended.
     starts
-        The starting points that were tried, if there were several, and the objective that the first step
-        reached from each; the best was kept.
+        The starting points that were tried, if there were several, and the objective that the first step, or
+        some first-order steps, reached from each; the best was kept.
     notes
         A sentence about each oddity of the trained parameters; see `training.findings`.
     """

@@ -73,6 +73,12 @@ def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) 
     return starts + [_random(model, rng, count + 1) for count in range(number - len(starts))]
 
 
+def among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable]) -> list[Start]:
+    """Return starts of all trainable variables of a model as starts of some of them."""
+    places = [n for n, each in enumerate(model.trainable_variables) if any(each is v for v in variables)]
+    return [Start(start.name, [start.values[n] for n in places]) for start in starts]
+
+
 def check_starts(starts: int | None) -> None:
     """Raise ``ValueError`` for a number of starts below one."""
     if starts is not None and starts < 1:

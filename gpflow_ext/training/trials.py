@@ -1,0 +1,164 @@
+"""Starts of recipes by small steps: some are taken from each start, and the run begins anew at the best."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.models import BayesianModel
+
+from gpflow_ext.training.recipe import Plan, Run
+from gpflow_ext.training.solver import Progress, Solver
+from gpflow_ext.training.starts import (
+    OWN,
+    Start,
+    Tried,
+    best,
+    check_starts,
+    further_starts,
+    number_of_starts,
+)
+
+_SHARE = 10  # of the recipe's own steps, one in so many is a trial's
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """Options of a recipe by small steps that has no others, and a part of those of the rest.
+
+    Attributes
+    ----------
+    starts
+        Starting points of the hyperparameters, the model's own among them; see
+        `training.site_recipe.SiteOptions`. From each a tenth of the recipe's default number of steps is
+        taken, on the same minibatches. The run then begins anew at the one whose objective was highest on
+        average over the second half of them.
+    """
+
+    starts: int | None = 1
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        check_starts(self.starts)
+
+
+class Trials(tf.Module):
+    """A solver whose first step begins at the best of several starts.
+
+    Parameters
+    ----------
+    model
+        The model.
+    build
+        Makes a plan that begins where the model is.
+    solver
+        That of the plan that goes on.
+    starts
+        Further starts than the model's own.
+    optimizer
+        Keeps variables of its own, which a user's optimiser shares among all plans.
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        build: Callable[[], Plan],
+        solver: Solver,
+        starts: Sequence[Start],
+        optimizer: Any = None,
+    ) -> None:
+        super().__init__()
+        self._model, self._build, self.solver, self._starts = model, build, solver, tuple(starts)
+        self._optimizer = optimizer
+        self.started = tf.Variable(False, trainable=False)
+        self.tried: tuple[Tried, ...] = ()
+
+    @property
+    def state(self) -> Sequence[tf.Variable]:
+        """See `Solver`."""
+        return self.solver.state
+
+    def start(self) -> Progress:
+        """See `Solver`."""
+        return self.solver.start()
+
+    def step(self) -> Progress:
+        """See `Solver`."""
+        if not self.started:
+            self._choose()
+            self.started.assign(True)
+            self.solver.start()
+        return self.solver.step()
+
+    def _choose(self) -> None:
+        """Try each start, and leave the model as it was but for the values of the best one."""
+        moving = [*self._model.variables, *(() if self._optimizer is None else self._optimizer.variables)]
+        kept, trainable = [variable.read_value() for variable in moving], self._model.trainable_variables
+        starts, tried = (Start(OWN, [v.read_value() for v in trainable]), *self._starts), []
+        for start in starts:
+            _assign(trainable, start.values)
+            tried.append(Tried(start.name, _score(self._build())))
+            _assign(moving, kept)
+        _assign(trainable, starts[best(tried)].values)
+        self.tried = tuple(tried)
+
+
+def _score(plan: Plan) -> float:
+    """Return the mean objective of the second half of a trial's steps, NaN where one failed."""
+    objectives = []
+    for _ in range(max(2, math.ceil(plan.steps / _SHARE))):
+        objectives.append(plan.solver.step().objective)
+        if math.isnan(objectives[-1]):
+            return math.nan
+    return float(np.mean(objectives[len(objectives) // 2 :]))
+
+
+def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def tried(
+    build: Callable[[], Plan], model: BayesianModel, run: Run, starts: int | None, plan: Plan | None = None
+) -> Plan:
+    """Return the plan of small steps that begins at the best of several starts.
+
+    Parameters
+    ----------
+    build
+        Makes a plan that begins where the model is; called for each start.
+    model, run
+        What `fit` was asked for.
+    starts
+        The number asked for; by default that of `number_of_starts` where the data are arrays, else one.
+    plan
+        The plan that goes on, if it is made already.
+
+    Raises
+    ------
+    ValueError
+        For several starts with a ``strategy``.
+    """
+    if run.strategy is not None and (starts or 1) > 1:
+        raise ValueError("`starts` are for one device: leave them out with `strategy`.")
+    plan = build() if plan is None else plan
+    held = getattr(model, "data", None) if plan.data is None else plan.data
+    X = held[0] if isinstance(held, tuple | list) else None
+    alone = starts is None and (X is None or run.strategy is not None)
+    number = 1 if alone else number_of_starts(model, starts, X)
+    if number == 1:
+        return plan
+    further = further_starts(model, number - 1, run.seed, X)
+    solver = Trials(model, build, plan.solver, further, plan.trackables.get("optimizer"))
+    return dataclasses.replace(
+        plan,
+        solver=solver,
+        trackables=plan.trackables | {"started": solver.started},
+        settings=plan.settings | {"starts": number, "seed": run.seed},
+        tried=lambda: solver.tried,
+    )
