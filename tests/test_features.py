@@ -308,6 +308,34 @@ def test_q_starts_from_a_regression_on_labels(
     assert np.mean(density) == pytest.approx(start.value, rel=1e-8)
 
 
+def test_copies_of_an_image_are_held_out_together(images: tuple[Array, Array]) -> None:
+    X, Y = images
+    phi, copy = X[:, :3], X[:, :3] + 1e-3
+    data = np.concatenate([copy, phi])[::-1], np.concatenate([Y, Y])[::-1]
+    groups = np.tile(np.arange(90)[::-1], 2)
+    own = classifier(base(), phi[:10])
+    start = gpx.start_from_labels(own, data, groups=groups, seed=1)
+    held = np.random.default_rng(1).permutation(90)[:18]
+    rows = np.isin(groups, held)
+    A = np.linalg.solve(
+        np.linalg.cholesky(base()(phi[:10]).numpy() + gpflow.default_jitter() * np.eye(10)),
+        base()(phi[:10], data[0]).numpy(),
+    )
+    T = start.scale * (np.eye(CLASSES)[data[1][:, 0].astype(int)] - 1.0 / CLASSES)
+
+    def moments(some: Array) -> tuple[Array, Array]:
+        P, Q = (np.eye(10) + A[:, some] @ A[:, some].T / noise for noise in (start.noise, start.spread))
+        return np.linalg.solve(P, A[:, some] @ T[some] / start.noise), np.linalg.inv(Q)
+
+    np.testing.assert_allclose(own.q_mu, moments(np.arange(180))[0], atol=1e-7)
+    mean, cov = moments(np.flatnonzero(~rows))
+    own.q_mu.assign(mean)
+    own.q_sqrt.assign(np.tile(np.linalg.cholesky(cov), [3, 1, 1]))
+    first = [int(np.flatnonzero(groups == group)[0]) for group in held]
+    density = own.predict_log_density((data[0][first], data[1][first]))
+    assert np.mean(density) == pytest.approx(start.value, rel=1e-8)
+
+
 def test_a_mean_function_is_taken_off_the_labels(images: tuple[Array, Array]) -> None:
     phi, model = images[0][:, :3], None
     constant = gpflow.functions.Constant(np.array([1.0, -2.0, 0.5]))
@@ -382,6 +410,13 @@ def test_starts_that_cannot_be_are_refused(images: tuple[Array, Array]) -> None:
         gpx.fit(model, (phi, Y), start="prior", steps=1, minibatch_size=9, progress=False)
     with pytest.raises(ValueError, match="give `data`"):
         gpx.start_from_labels(model)
+    with pytest.raises(ValueError, match="one group for each of the 90 rows"):
+        gpx.start_from_labels(model, (phi, Y), groups=[1, 2])
+    with pytest.raises(ValueError, match="at least two"):
+        gpx.start_from_labels(model, (phi, Y), groups=np.zeros(90))
+    sites = gpx.models.VGPKMM((phi, Y > 0), base(), gpx.likelihoods.BernoulliLogit())
+    with pytest.raises(ValueError, match="leave `groups` out"):
+        gpx.start_from_labels(sites, groups=np.arange(90))
 
 
 def test_inducing_features_of_another_width_are_refused(

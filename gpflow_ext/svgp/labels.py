@@ -47,7 +47,7 @@ class LabelStart(NamedTuple):
     value: float  # mean log density of the rows held out, or of sites the bound
 
 
-def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelStart:
+def start_from_labels(model: Any, data: Any = None, *, seed: int = 0, groups: Any = None) -> LabelStart:
     """Initialise q of a classifier, or its sites, by regression on the labels; all else stays as it is.
 
     Parameters
@@ -60,6 +60,9 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
         (X [N, D], Y [N, 1]) for a model that does not hold its data.
     seed
         Seed of the rows that are held out to choose.
+    groups
+        The group of each row, [N], such as the image that it is a shifted copy of: rows of a group are held
+        out together, and the first of them is predicted. By default each row is alone.
 
     Returns
     -------
@@ -68,7 +71,8 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
     Raises
     ------
     ValueError
-        If data are given to a model that holds its own, or not given to one that does not.
+        If data are given to a model that holds its own, or not given to one that does not; for groups that
+        are not one to a row, fewer than two, or given to a `SiteModel`, which holds no rows out.
     NotImplementedError
         For another model or likelihood.
     """
@@ -78,28 +82,29 @@ def start_from_labels(model: Any, data: Any = None, *, seed: int = 0) -> LabelSt
                 f"{type(model).__name__} starts from the arrays that it holds: leave `data` out, and "
                 "build it on arrays."
             )
+        if groups is not None:
+            raise ValueError(f"{type(model).__name__} holds no rows out: leave `groups` out.")
         twin = Twin(model)
         return _start_sites(twin.model)
     if data is None:
         raise ValueError(f"{type(model).__name__} does not hold its data: give `data` as (X, Y).")
     twin = Twin(model, data)
-    return start_q(twin.model, checks.check_data(twin.data), seed)
+    return start_q(twin.model, checks.check_data(twin.data), seed, groups)
 
 
-def start_q(model: SVGP, data: tuple[Any, Any], seed: int = 0) -> LabelStart:
+def start_q(model: SVGP, data: tuple[Any, Any], seed: int = 0, groups: Any = None) -> LabelStart:
     """Start q of a whitened ``SVGP`` from its data X [N, D], Y [N, 1]; see `start_from_labels`."""
     reason = refusal(model, "start_from_labels") if isinstance(model, SVGP) else "no SVGP and no SiteModel"
     if reason is not None:
         raise NotImplementedError(f"{type(model).__name__} cannot start from labels: {reason}.")
     X, Y = data
     T = targets(model.likelihood, Y, model.num_latent_gps).astype(X.dtype)
-    order = np.random.default_rng(seed).permutation(len(X))
-    held, rest = np.split(order, [max(1, min(_HELD_OUT, int(_SHARE * len(X))))])
+    first, held, rest = _held_out(len(X), groups, seed)
     regression = LabelRegression(model)
     compiled = Compiled(regression, batches=True)
     sums, own = (Sums(*compiled(regression.sums, X[part], T[part])) for part in (rest, held))
-    variance = _variance(model, X[held])
-    found = _best(compiled, regression, sums, (X[held], Y[held]), variance)
+    variance = _variance(model, X[first])
+    found = _best(compiled, regression, sums, (X[first], Y[first]), variance)
     if not np.isfinite(found.value):
         raise ValueError(
             "No start from the labels predicts a finite density: start from other hyperparameters."
@@ -108,6 +113,23 @@ def start_q(model: SVGP, data: tuple[Any, Any], seed: int = 0) -> LabelStart:
     model.q_mu.assign(tf.cast(whole.mean(found.scale, found.noise, whole.root(found.noise)), X.dtype))
     model.q_sqrt.assign(tf.broadcast_to(tf.cast(whole.root(found.spread), X.dtype), model.q_sqrt.shape))
     return found
+
+
+def _held_out(N: int, groups: Any, seed: int) -> tuple[checks.Array, checks.Array, checks.Array]:
+    """Return the rows that are predicted, the rows of their groups, and all others."""
+    groups = np.arange(N) if groups is None else np.asarray(groups)
+    if groups.shape != (N,):
+        raise ValueError(
+            f"`groups` must hold one group for each of the {N} rows; its shape is {groups.shape}."
+        )
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    if len(first) < 2:
+        raise ValueError("`groups` must be at least two: one is held out to choose the start.")
+    order = np.random.default_rng(seed).permutation(len(first))
+    chosen = order[: max(1, min(_HELD_OUT, int(_SHARE * len(first))))]
+    place = np.argsort(order)[group]  # of each row's group in the order
+    rows = np.argsort(place, kind="stable")
+    return first[chosen], *np.split(rows, [int(np.sum(place < len(chosen)))])
 
 
 def _best(
