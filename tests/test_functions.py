@@ -270,9 +270,11 @@ def test_other_inducing_variables_and_models_are_refused() -> None:
     model = gpflow.models.SVGP(gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), scales)
     with pytest.raises(NotImplementedError, match="InducingPoints; Multiscale"):
         gpx.sample_functions(model, 2, 0)
-    times = gpx.models.VGPKMM((X[:, :1], Y), gk.Matern12(), logit(), prior="markov")
-    with pytest.raises(NotImplementedError, match="MarkovPosterior"):
-        gpx.sample_functions(times, 2, 0)
+    network = gpx.models.GPRNTensor(
+        (X, COUNTS), gk.SquaredExponential(), gk.SquaredExponential(), num_latent=1
+    )
+    with pytest.raises(NotImplementedError, match="GPRNTensor"):
+        gpx.sample_functions(network, 2, 0)
 
 
 @pytest.mark.parametrize(

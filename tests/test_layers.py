@@ -24,7 +24,7 @@ TOWER: list[dict[str, str]] = [
         "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
-    {"functions": "randomness frequencies features paths draws"},
+    {"functions": "randomness frequencies features given paths draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.dissection "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gpflow
@@ -92,15 +93,27 @@ def on_features(kernel: Kernel) -> tuple[Kernel, Feature]:
     ValueError
         Where the kernel has a part that looks at the inputs otherwise, or parts on different features.
     """
+    (made,), part = all_on_features((kernel,))
+    return made, part
+
+
+def all_on_features(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, ...], Feature]:
+    """Return several kernels likewise, all on the same features."""
     found: list[Feature] = []
-    made = _on_features(kernel, found)
+    made = tuple(_on_features(kernel, found) for kernel in kernels)
     if not found:
-        raise ValueError(f"{type(kernel).__name__} has no part that is a gpflow_ext.kernels.Feature.")
+        names = ", ".join(type(kernel).__name__ for kernel in kernels)
+        raise ValueError(f"{names} has no part that is a gpflow_ext.kernels.Feature.")
     first = found[0]
     for other in found[1:]:
         if other.features is not first.features or not _equal(other.active_dims, first.active_dims):
             raise ValueError("The Feature parts of the kernel are on different features: give one object.")
     return made, first
+
+
+def has_features(kernel: Kernel) -> bool:
+    """Tell whether a kernel is a `Feature` kernel or has such a part."""
+    return any(isinstance(part, Feature) for part in (kernel, *kernel.submodules))
 
 
 def _on_features(kernel: Kernel, found: list[Feature]) -> Kernel:
@@ -129,8 +142,13 @@ def sharing(owner: Any, **changed: Any) -> Any:
 
 def input_widths(model: tf.Module) -> list[int]:
     """Return how many columns inputs have by the `Feature` kernels of a model that take all of them."""
-    parts = (part for part in model.submodules if isinstance(part, Feature))
-    return [part.features.num_inputs for part in parts if _equal(part.active_dims, slice(None))]
+    widths = (num_columns(part) for part in model.submodules if isinstance(part, Feature))
+    return [width for width in widths if width is not None]
+
+
+def num_columns(part: Feature) -> int | None:
+    """Return how many columns inputs have by a `Feature` kernel; ``None`` where it takes some of them."""
+    return part.features.num_inputs if _equal(part.active_dims, slice(None)) else None
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.functions.paths import Given, Paths, State
+from gpflow_ext.functions.given import Given
+from gpflow_ext.functions.paths import Paths, State
 from gpflow_ext.numerics import batched
 
-BLOCK = 4096  # rows evaluated at once, whose features stay in a cache
 NUM_FEATURES = 1024
 
 
@@ -66,21 +66,22 @@ class FunctionDraws(tf.Module):
         count = X.shape[0]
         if not tf.executing_eagerly():
             return tf.transpose(by_blocks(self._paths, self._drawn(), X), [1, 0, 2])
-        if count <= BLOCK:
+        size = self._paths.block
+        if count <= size:
             return tf.transpose(self._block(X), [1, 0, 2])
-        blocks = [self._block(X[begin : begin + BLOCK]) for begin in range(0, count, BLOCK)]
+        blocks = [self._block(X[begin : begin + size]) for begin in range(0, count, size)]
         return tf.transpose(tf.concat(blocks, axis=0), [1, 0, 2])
 
     def numpy(self, X: Any) -> np.ndarray[Any, Any]:
         """Return the same as an array, in the memory of the result and of one block."""
-        X = np.asarray(X)
+        X, size = np.asarray(X), self._paths.block
         found: np.ndarray[Any, Any] | None = None
-        for begin in range(0, max(len(X), 1), BLOCK):
-            block = self._block(self._inputs(X[begin : begin + BLOCK]))
+        for begin in range(0, max(len(X), 1), size):
+            block = self._block(self._inputs(X[begin : begin + size]))
             if found is None:
                 shape = (block.shape[1], len(X), block.shape[2])
                 found = np.empty(shape, block.dtype.as_numpy_dtype)
-            found[:, begin : begin + BLOCK] = block.numpy().transpose(1, 0, 2)
+            found[:, begin : begin + size] = block.numpy().transpose(1, 0, 2)
         assert found is not None
         return found
 
@@ -92,8 +93,11 @@ class FunctionDraws(tf.Module):
 
     def _inputs(self, X: Any) -> tf.Tensor:
         X = batched.numbers(X, self._paths.dtype)
-        if X.shape.rank != 2 or X.shape[1] != self._paths.width:
-            raise ValueError(f"X must be inputs [N, {self._paths.width}]; its shape is {X.shape}.")
+        width = self._paths.width
+        if X.shape.rank != 2 or (width is not None and X.shape[1] != width):
+            raise ValueError(
+                f"X must be inputs [N, {'D' if width is None else width}]; its shape is {X.shape}."
+            )
         return X
 
 
@@ -134,7 +138,7 @@ class SamplesFunctions(abc.ABC):
         Raises
         ------
         NotImplementedError
-            For kernels without random features, and inducing variables other than inducing points.
+            For kernels without random features, and inducing variables other than points or features.
         ValueError
             For numbers below one, an odd ``num_features``, or a ``num_samples`` not divisible by ``groups``.
         """
@@ -146,15 +150,15 @@ def by_blocks(paths: Paths, state: State, X: tf.Tensor) -> tf.Tensor:
     count, shape = tf.shape(X)[0], [None, paths.num_samples, paths.num_outputs]
 
     def blocks() -> tf.Tensor:
-        number = (count + BLOCK - 1) // BLOCK
+        number = (count + paths.block - 1) // paths.block
         array = tf.TensorArray(X.dtype, number, element_shape=shape, infer_shape=False)
 
         def step(k: tf.Tensor, array: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            return k + 1, array.write(k, paths.rows(state, X[k * BLOCK : (k + 1) * BLOCK]))
+            return k + 1, array.write(k, paths.rows(state, X[k * paths.block : (k + 1) * paths.block]))
 
         _, array = tf.while_loop(
             lambda k, _: k < number, step, (tf.constant(0), array), parallel_iterations=1
         )
         return array.concat()
 
-    return tf.ensure_shape(tf.cond(count <= BLOCK, lambda: paths.rows(state, X), blocks), shape)
+    return tf.ensure_shape(tf.cond(count <= paths.block, lambda: paths.rows(state, X), blocks), shape)

@@ -11,57 +11,19 @@ exact; the features are what is approximate, with an error of about √(2/F) of 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import gpflow
 import tensorflow as tf
-from gpflow.inducing_variables import InducingPoints, InducingVariables
-from gpflow.kernels import Kernel
 
 from gpflow_ext.functions.features import features_of, white_variance
+from gpflow_ext.functions.given import Given, by_kernel
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import stacked
 
-Condition: TypeAlias = Callable[..., tf.Tensor]
-"""Map prior draws at the points [L, M, S], random numbers and a member's tensors to α, [L, M, S]."""
-
-
-@dataclass(frozen=True)
-class Given:
-    """Description of a posterior from which functions are drawn.
-
-    Attributes
-    ----------
-    kernels
-        Of the latent functions, one that all share or L; White parts are noise at the points.
-    points
-        The inputs z, one set [M, D] that all share or L.
-    mean_function
-        Mean function of the outputs.
-    num_latent
-        L.
-    condition
-        What gives α. ``prior`` holds all that K at the points is the covariance of.
-    mixing
-        W [P, L] of outputs f = Wg of the latent functions g, or ``None``.
-    jitter
-        What K at the points has on its diagonal beside the kernel; by default GPflow's jitter.
-    parameters, members
-        Hyperparameters that differ from draw to draw of a sampler: their values [C, ...], then further
-        tensors [C, ...] that ``condition`` is given. Each function is of a draw taken at random.
-    """
-
-    kernels: tuple[Kernel, ...]
-    points: tuple[tf.Tensor, ...]
-    mean_function: gpflow.functions.MeanFunction
-    num_latent: int
-    condition: Condition
-    mixing: Any = None
-    jitter: float | None = None
-    parameters: tuple[gpflow.Parameter, ...] = ()
-    members: tuple[tf.Tensor, ...] = field(default=())
+BLOCK = 4096  # rows evaluated at once, whose features stay in a cache
+_FEATURE_BLOCK = 512  # the same where inputs have features of their own, such as images
 
 
 class State(NamedTuple):
@@ -71,7 +33,7 @@ class State(NamedTuple):
     features: Any
     weights: tuple[tf.Tensor, ...]  # [G, F, cS] of each kernel, c of the latent functions having it
     points: tuple[tf.Tensor, ...]  # [G, M, D]
-    update: tuple[tf.Tensor, ...]  # α, [G, M, cS]
+    update: Any  # what `Given.condition` returned, each [G, ...]
 
 
 class Paths:
@@ -104,11 +66,13 @@ class Paths:
         self.num_features = num_features
         self.num_samples, self.groups = num_samples, num_samples if given.members else groups
         self._each = num_samples // self.groups
-        self._features = [features_of(kernel) for kernel in given.kernels]
-        self._num_latent, self.own_dtype = given.num_latent, given.points[0].dtype
+        self._domain, self._correction = given.domain, given.correction
+        self._features = [features_of(kernel) for kernel in given.domain.kernels]
+        self._num_latent, self.own_dtype = given.num_latent, given.domain.points[0].dtype
         self.dtype = self.own_dtype if dtype is None else tf.as_dtype(dtype)
         self.num_outputs = given.num_latent if given.mixing is None else int(given.mixing.shape[0])
-        self.width = int(given.points[0].shape[-1])
+        self.width = given.domain.num_inputs
+        self.block = BLOCK if given.domain.part is None else _FEATURE_BLOCK
         self._copied = _copies(given, self.dtype)
 
     def state(self, seed: int | tf.Tensor, given: Given) -> State:
@@ -127,7 +91,9 @@ class Paths:
 
             first = self._shapes(given, seed, tuple(part[0] for part in members))
             found = tf.map_fn(one, (tf.range(self.groups), members), fn_output_signature=first)
-        return tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), found)
+        update = found.update  # that of a structured prior is in its own precision
+        cast = tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), found._replace(update=()))
+        return cast._replace(update=tf.cast(update, self.dtype) if self._correction is None else update)
 
     def rows(self, state: State, X: tf.Tensor) -> tf.Tensor:
         """Return the functions at X [N, D], [N, S, P], all rows at once."""
@@ -145,34 +111,28 @@ class Paths:
         """Draw one group, in the dtype of the model."""
         numbers = Numbers(seed, group, self.own_dtype)
         values, own = members[: len(given.parameters)], members[len(given.parameters) :]
-        count = max(len(self._features), len(given.points))
+        kernels, points = given.domain.kernels, given.domain.points
+        count = max(len(kernels), len(points))
         columns = given.num_latent // count * self._each
         with stacked.substituted(zip(given.parameters, values, strict=True)):
             parts, weights, prior = [], [], []
             for i in range(count):
-                features, kernel = (
-                    self._features[i % len(self._features)],
-                    given.kernels[i % len(given.kernels)],
-                )
-                points = given.points[i % len(given.points)]
-                drawn = features.draw(numbers, self.num_features, self.width)
-                phi = features.at(drawn, points)
+                features, kernel = self._features[i % len(kernels)], kernels[i % len(kernels)]
+                own_points = points[i % len(points)]
+                drawn = features.draw(numbers, self.num_features, int(own_points.shape[-1]))
+                phi = features.at(drawn, own_points)
                 w = numbers.normal([phi.shape[1], columns])
                 jitter = gpflow.default_jitter() if given.jitter is None else given.jitter
                 nugget = tf.sqrt(tf.cast(white_variance(kernel) + jitter, w.dtype))
-                noise = numbers.normal([tf.shape(points)[0], columns])
+                noise = numbers.normal([tf.shape(own_points)[0], columns])
                 parts.append(drawn)
                 weights.append(w)
                 prior.append(tf.matmul(phi, w) + nugget * noise)
             at_points = tf.stack(prior)  # [n, M, cS]
             laid = tf.reshape(at_points, [count, -1, given.num_latent // count, self._each])
             laid = tf.reshape(tf.transpose(laid, [0, 2, 1, 3]), [given.num_latent, -1, self._each])
-            update = given.condition(laid, numbers, *own)  # [L, M, S/G]
-        update = tf.reshape(update, [count, given.num_latent // count, -1, self._each])
-        update = tf.reshape(tf.transpose(update, [0, 2, 1, 3]), [count, -1, columns])
-        return State(
-            tuple(values), tuple(parts), tuple(weights), tuple(given.points), tuple(tf.unstack(update))
-        )
+            update = given.condition(laid, numbers, *own)
+        return State(tuple(values), tuple(parts), tuple(weights), points, update)
 
     def _shapes(self, given: Given, seed: int | tf.Tensor, members: Sequence[tf.Tensor]) -> Any:
         """Return the specifications of what one group is."""
@@ -188,39 +148,23 @@ class Paths:
     def _values(self, state: State, X: tf.Tensor) -> tf.Tensor:
         """Return the functions of one group, [N, S/G, P]."""
         kernels, mean_function, mixing, parameters = self._copied
+        own, correction = self._domain.at(X), self._correction or by_kernel
         with stacked.substituted(zip(parameters, state.hyperparameters, strict=True)):
             parts = []
-            for i, (w, update) in enumerate(zip(state.weights, state.update, strict=True)):
-                phi = self._features[i % len(self._features)].at(state.features[i], X)
-                cross = kernels[i % len(kernels)](X, state.points[i % len(state.points)])
-                parts.append(tf.matmul(phi, w) + tf.matmul(cross, update))
+            for i, w in enumerate(state.weights):
+                phi = self._features[i % len(self._features)].at(state.features[i], own)
+                parts.append(tf.matmul(phi, w))
             latents = tf.reshape(tf.concat(parts, axis=1), [-1, self._num_latent, self._each])  # [N, L, S]
+            latents += tf.cast(correction(kernels, state.points, state.update, own), self.dtype)
             values = tf.transpose(latents, [0, 2, 1])
             if mixing is not None:
                 values = tf.einsum("nsl,pl->nsp", values, mixing)
             return values + mean_function(X)[:, None, :]
 
 
-def points_of(owner: str, *inducing: InducingVariables) -> tuple[tf.Tensor, ...]:
-    """Return the inducing points [M, D] of some sets of inducing variables.
-
-    Raises
-    ------
-    NotImplementedError
-        For inducing variables that are not values of the function at points.
-    """
-    for each in inducing:
-        if type(each) is not InducingPoints:
-            raise NotImplementedError(
-                f"sample_functions of {owner} needs InducingPoints; {type(each).__name__} are not inputs of "
-                "the function: draw at given inputs instead, by predict_f_samples(X)."
-            )
-    return tuple(tf.convert_to_tensor(each.Z) for each in inducing)
-
-
 def _copies(given: Given, dtype: tf.DType) -> tuple[Any, ...]:
     """Return copies of the kernels, the mean function and W in a dtype, and of what differs by draw."""
-    modules = (*given.kernels, given.mean_function)
+    modules = (*given.domain.kernels, given.mean_function)
     held = [p for module in modules for p in gpflow.utilities.parameter_dict(module).values()]
     held += [*given.parameters, *([] if given.mixing is None else [given.mixing])]
     memo: dict[int, Any] = {}
@@ -228,7 +172,7 @@ def _copies(given: Given, dtype: tf.DType) -> tuple[Any, ...]:
         value = tf.cast(tf.convert_to_tensor(part), dtype)
         memo.setdefault(id(part), gpflow.Parameter(value, trainable=False, dtype=dtype))
     copied = [memo[id(parameter)] for parameter in given.parameters]
-    return *copy.deepcopy((given.kernels, given.mean_function, given.mixing), memo), copied
+    return *copy.deepcopy((given.domain.kernels, given.mean_function, given.mixing), memo), copied
 
 
 def _check(num_samples: int, num_features: int, groups: int) -> None:

@@ -26,9 +26,9 @@ class Numbers:
         self._seed, self._first = tf.cast(seed, tf.int32), tf.cast(group, tf.int32) * _PER_GROUP
         self._asked, self.dtype = 0, dtype
 
-    def normal(self, shape: Sequence[int | tf.Tensor]) -> tf.Tensor:
-        """Return standard normal numbers."""
-        return tf.random.stateless_normal(shape, self._key(), dtype=self.dtype)
+    def normal(self, shape: Sequence[int | tf.Tensor], dtype: tf.DType | None = None) -> tf.Tensor:
+        """Return standard normal numbers, in the type of all or another."""
+        return tf.random.stateless_normal(shape, self._key(), dtype=dtype or self.dtype)
 
     def gamma(self, shape: Sequence[int | tf.Tensor], alpha: tf.Tensor | float) -> tf.Tensor:
         """Return gamma variates of rate 1."""

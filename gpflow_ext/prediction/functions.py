@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gpflow
@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpflow.models import GPMC, GPR, SGPMC, SGPR, SVGP, VGP
 
 from gpflow_ext.functions.draws import NUM_FEATURES, FunctionDraws, SamplesFunctions
-from gpflow_ext.functions.paths import Given, points_of
+from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.sites import latent
 
@@ -41,7 +41,8 @@ def sample_functions(
     Raises
     ------
     NotImplementedError
-        For other models, kernels without random features, and inducing variables other than inducing points.
+        For other models, kernels without random features, and inducing variables other than points or
+        features.
     ValueError
         For numbers below one, an odd ``num_features``, or a ``num_samples`` not divisible by ``groups``.
     """
@@ -74,7 +75,7 @@ def _regression(model: GPR) -> Given:
         apart = residual - prior - tf.sqrt(noise)[:, None] * numbers.normal(tf.shape(prior))
         return tf.linalg.cholesky_solve(tf.broadcast_to(chol, [apart.shape[0], *chol.shape]), apart)
 
-    return _given(model, (tf.convert_to_tensor(X),), condition, jitter=0.0)
+    return _given(model, (X,), condition, jitter=0.0)
 
 
 def _sparse_regression(model: SGPR) -> Given:
@@ -88,13 +89,13 @@ def _sparse_regression(model: SGPR) -> Given:
             tf.broadcast_to(factor, [shape[0], *factor.shape]), noise, adjoint=True
         )
 
-    return _given(model, _points(model), _whitened(chol[None], mean, draw))
+    return _given(model, latent.sets(model.inducing_variable), _whitened(chol[None], mean, draw))
 
 
 def _variational(model: SVGP | VGP | GPMC | SGPMC) -> Given:
     """With q(v) of a whitened model, or q(u) = q(Lv)."""
     if hasattr(model, "inducing_variable"):
-        points = _points(model)
+        points: Sequence[Any] = latent.sets(model.inducing_variable)
         chol = tf.linalg.cholesky(latent.inducing_gram(model.inducing_variable, model.kernel))
     else:
         points = (tf.convert_to_tensor(model.data[0]),)
@@ -125,15 +126,10 @@ def _whitened(chol: tf.Tensor, mean: tf.Tensor, draw: Any, whitened: bool = True
     return condition
 
 
-def _points(model: Any) -> tuple[tf.Tensor, ...]:
-    return points_of(type(model).__name__, *latent.sets(model.inducing_variable))
-
-
-def _given(model: Any, points: tuple[tf.Tensor, ...], condition: Any, jitter: float | None = None) -> Given:
+def _given(model: Any, points: Sequence[Any], condition: Any, jitter: float | None = None) -> Given:
     latent.check_kinds(model.kernel, getattr(model, "inducing_variable", None), "sample_functions")
     return Given(
-        kernels=latent.kernels(model.kernel),
-        points=points,
+        domain=domain(type(model).__name__, latent.kernels(model.kernel), points),
         mean_function=model.mean_function,
         num_latent=latent.num_functions(model),
         condition=condition,

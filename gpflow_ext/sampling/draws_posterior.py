@@ -13,7 +13,7 @@ from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.functions.draws import SamplesFunctions
-from gpflow_ext.functions.paths import Given, points_of
+from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg, stacked
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
@@ -116,9 +116,9 @@ class DrawsPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPosterio
             return tf.linalg.triangular_solve(L, v - tf.linalg.triangular_solve(L, prior), adjoint=True)
 
         V = tf.broadcast_to(self._stack[model.V], [size, *model.V.shape])
+        points = latent.sets(model.inducing_variable)
         return Given(
-            kernels=latent.kernels(model.kernel),
-            points=points_of(type(model).__name__, *latent.sets(model.inducing_variable)),
+            domain=domain(type(model).__name__, latent.kernels(model.kernel), points),
             mean_function=model.mean_function,
             num_latent=latent.num_functions(model),
             condition=condition,

@@ -214,7 +214,7 @@ class MarkovFactor(NamedTuple):
         return Pair(self.prior.unlay(passes.alpha), self.prior.unlay(shift))
 
     def passes(self, b: tf.Tensor) -> Passes:
-        """Run the filter of means and the smoother's adjoint, for b [N, L]. O(Nd²)."""
+        """Run the filter of means and the smoother's adjoint, for b [N, L], or S of each [N, LS]. O(Nd²)."""
         prior, b, zero = self.prior, self.prior.lay(b), self.prior._zero(b)
 
         def forth(x: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -229,9 +229,11 @@ class MarkovFactor(NamedTuple):
             r = q + h * alpha
             return matvec(transpose(F), r), [alpha, r]
 
-        fixed = [prior.F, prior.h, self.p, self.lam, self.s]
-        before, u = _affine(forth, zero, [*fixed, b], 2, self.Psi)
-        alpha, r = _affine(back, zero, [*fixed, u], 2, self.Psi, reverse=True)
+        *fixed, Psi = (
+            copies(part, sizes(zero)[1]) for part in (prior.F, prior.h, self.p, self.lam, self.s, self.Psi)
+        )
+        before, u = _affine(forth, zero, [*fixed, b], 2, Psi)
+        alpha, r = _affine(back, zero, [*fixed, u], 2, Psi, reverse=True)
         return Passes(before, u, alpha, r)
 
     def adjoint(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -271,7 +273,7 @@ class MarkovFactor(NamedTuple):
 
     def filtered_mean(self, passes: Passes) -> tf.Tensor:
         """Return x, [n, d, L, C]."""
-        return passes.before + self.p * passes.u[:, None]
+        return passes.before + copies(self.p, sizes(passes.u)[1]) * passes.u[:, None]
 
     def filtered_covariance(self) -> tf.Tensor:
         """Return P, [n, d, d, L, C]."""
@@ -302,6 +304,12 @@ def _affine(
             lambda x, row: matvec(row[0], x) + row[1], zero[..., 0], [whole, own], reverse
         )
     return chunked.scan(step, start, rows, outputs, reverse)[1]
+
+
+def copies(part: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """Return a part [..., L, C] for ``number`` functions, each of L as often; that of one or all as it is."""
+    L = part.shape[-2]
+    return part if L in (1, number) else tf.repeat(part, number // L, axis=-2)
 
 
 def _outer_rows(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

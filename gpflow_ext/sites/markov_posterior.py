@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import gpflow
 import tensorflow as tf
 from gpflow.posteriors import PrecomputedValue
 
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.given import Given, domain
+from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
-from gpflow_ext.sites import chunked, markov_prior
+from gpflow_ext.sites import chunked, latent, markov_prior
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.markov import Markov
 from gpflow_ext.sites.posterior import SiteConditioned
-from gpflow_ext.sites.state_space import DTYPE
+from gpflow_ext.sites.state_space import DTYPE, StateSpace
 
 
-class MarkovPosterior(MarginalPosterior):
+class MarkovPosterior(SamplesFunctions, MarginalPosterior):
     """GPflow's cached posterior, its cache what the filter and the smoother know at each datum.
 
     A new time has a datum before it, whose filtered state x, P is carried on to it, and one after it, whose
@@ -45,33 +52,105 @@ class MarkovPosterior(MarginalPosterior):
     def _at(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at X [R, 1], [R, L]."""
         times, x, P, r, N = cache
-        new, spaces = tf.cast(X[:, 0], DTYPE), markov_prior.spaces_of(self.kernel)
+        between = Between(markov_prior.spaces_of(self.kernel), times, P, X)
+        return between.mean(x[..., None], r[..., None])[..., 0], between.variance(N)
+
+    def functions(self) -> Given:
+        """See `SamplesFunctions`.
+
+        α̃ = (I + ΛΣ)⁻¹(ρ − Λf̃ − Λ^½ξ) for the prior draw f̃ at the data, and k(t, T)α̃ as the mean is found, all
+        in O(N) for a function.
+        """
+        X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
+        owner = type(self._model).__name__
+        _check_precisions(current.prec, owner)
+        factor, number = prior.factorise(current.prec), batched.sizes(X)[0]
+        times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
+        P = chunked.unlay(factor.filtered_covariance(), number)
+        pull, prec = (
+            tf.transpose(part)[..., None] for part in (current.nat1 - current.prec * prior.mean, current.prec)
+        )
+
+        def condition(values: tf.Tensor, numbers: Numbers) -> tuple[tf.Tensor, ...]:
+            L, _, S = batched.sizes(values)
+            b = pull - prec * values - tf.sqrt(prec) * numbers.normal(tf.shape(values))  # [L, N, S]
+            passes = factor.passes(tf.reshape(tf.transpose(b, [1, 0, 2]), [number, L * S]))
+            laid = factor.filtered_mean(passes), passes.r
+            apart = (chunked.unlay(part, number) for part in laid)
+            return times, P, *(tf.reshape(part, [number, part.shape[1], L, S]) for part in apart)
+
+        def correction(
+            kernels: Sequence[gpflow.kernels.Kernel], _: Any, held: tuple[tf.Tensor, ...], new: tf.Tensor
+        ) -> tf.Tensor:
+            times, P, x, r = held
+            return Between(markov_prior.spaces(kernels), times, P, new).mean(x, r)
+
+        own = domain(owner, latent.kernels(self.kernel), (X,))
+        return Given(
+            own,
+            self._model.mean_function,
+            latent.num_functions(self._model),
+            condition,
+            correction,
+            jitter=0.0,
+        )
+
+
+class Between:
+    """New times between those of the data, and how they depend on the data before and after them.
+
+    Parameters
+    ----------
+    spaces
+        State-space forms of the kernels, one or L.
+    times
+        Sorted times of the data, [N].
+    P
+        Filtered covariances there, [N, d, d, L].
+    X
+        New times, [R, 1].
+    """
+
+    def __init__(self, spaces: list[StateSpace], times: tf.Tensor, P: tf.Tensor, X: tf.Tensor) -> None:
+        new = tf.cast(X[:, 0], DTYPE)
         after = tf.searchsorted(times, new, side="right")  # the number of the next datum, [R]
         count, nothing = tf.shape(times)[0], tf.zeros_like(new)
         has_before, has_after = after > 0, after < count
-        left, right = tf.maximum(after - 1, 0), tf.minimum(after, count - 1)
-        since = tf.where(has_before, new - tf.gather(times, left), nothing)
-        until = tf.where(has_after, tf.gather(times, right) - new, nothing)
-
-        def some(values: tf.Tensor, at: tf.Tensor, there: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-            found = tf.gather(values, at)
-            there = tf.reshape(there, [-1] + [1] * (values.shape.rank - 1))
-            return tf.where(there, found, otherwise)
-
-        zero = tf.zeros([], DTYPE)
+        self.left, self.right = tf.maximum(after - 1, 0), tf.minimum(after, count - 1)
+        since = tf.where(has_before, new - tf.gather(times, self.left), nothing)
+        until = tf.where(has_after, tf.gather(times, self.right) - new, nothing)
         (F, Q), (G, _) = (markov_prior.transitions(spaces, delta[:, None]) for delta in (since, until))
         F, Q, G = F[..., 0], Q[..., 0], G[..., 0]
         h = markov_prior.observations(spaces, new[:, None])[..., 0]  # [R, d, S]
-        start = markov_prior.covariances(spaces)[None] + zero
-        x, P = some(x, left, has_before, zero), some(P, left, has_before, start)
-        r, N = some(r, right, has_after, zero), some(N, right, has_after, zero)
-        x = tf.einsum("rij...,rj...->ri...", F, x)
+        there = has_before[:, None, None, None]
+        P = tf.where(there, tf.gather(P, self.left), markov_prior.covariances(spaces)[None])
         P = tf.einsum("rijl,rjkl,rmkl->riml", *_alike(F, P, F)) + Q
-        p = tf.reduce_sum(P * h[:, None], axis=2)  # [R, d, L]
+        p = tf.reduce_sum(P * h[:, None], axis=2)  # P⁻h, [R, d, L]
         back = tf.einsum("rijl,rjl->ril", *_alike(G, p))  # G P⁻h
-        mean = tf.reduce_sum(h * x, axis=1) + tf.reduce_sum(back * r, axis=1)
-        spread = tf.reduce_sum(back * tf.reduce_sum(N * back[:, None], axis=2), axis=1)
-        return mean, tf.nn.relu(tf.reduce_sum(h * p, axis=1) - spread)
+        self._forth = tf.where(there[..., 0], tf.einsum("rji...,rj...->ri...", F, h), 0.0)  # Fᵀh
+        self._back = tf.where(has_after[:, None, None], back, 0.0)
+        self._own = tf.reduce_sum(h * p, axis=1)
+
+    def mean(self, x: tf.Tensor, r: tf.Tensor) -> tf.Tensor:
+        """Return hᵀ(x⁻ + P⁻r⁻) for filtered states x and adjoints r, which are [N, d, L, S], as [R, L, S]."""
+        forth, back = (part[..., None] for part in (self._forth, self._back))
+        found = tf.reduce_sum(forth * tf.gather(x, self.left), axis=1)
+        return found + tf.reduce_sum(back * tf.gather(r, self.right), axis=1)
+
+    def variance(self, N: tf.Tensor) -> tf.Tensor:
+        """Return hᵀ(P⁻ − P⁻N⁻P⁻)h for the smoother's N [N, d, d, L], [R, L]."""
+        near = tf.gather(N, self.right)
+        spread = tf.reduce_sum(self._back * tf.reduce_sum(near * self._back[:, None], axis=2), axis=1)
+        return tf.nn.relu(self._own - spread)
+
+
+def _check_precisions(prec: tf.Tensor, owner: str) -> None:
+    """Raise ``NotImplementedError`` where sites have negative precisions [N, L]: these have no root."""
+    if tf.executing_eagerly() and (least := float(tf.reduce_min(prec))) < 0.0:
+        raise NotImplementedError(
+            f'sample_functions of {owner} with prior="markov" needs sites of non-negative precision; the '
+            f'least is {least:.3g}: use another site method, such as recipe="kmm".'
+        )
 
 
 def _alike(*parts: tf.Tensor) -> list[tf.Tensor]:

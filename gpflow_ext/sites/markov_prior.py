@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gpflow
 import tensorflow as tf
 
@@ -37,7 +39,12 @@ def check(kernel: gpflow.kernels.Kernel, columns: int, owner: str) -> None:
 
 def spaces_of(kernel: gpflow.kernels.Kernel) -> list[StateSpace]:
     """Return the state-space forms of the kernels of one output, one or S."""
-    return [state_space.build(part, state_space.harmonics(part)) for part in latent.kernels(kernel)]
+    return spaces(latent.kernels(kernel))
+
+
+def spaces(kernels: Sequence[gpflow.kernels.Kernel]) -> list[StateSpace]:
+    """Return the state-space forms of some kernels."""
+    return [state_space.build(part, state_space.harmonics(part)) for part in kernels]
 
 
 def transitions(spaces: list[StateSpace], delta: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -11,7 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
 from gpflow_ext.functions.draws import SamplesFunctions
-from gpflow_ext.functions.paths import Given
+from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
@@ -101,8 +101,7 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
             return self._weights(tf.transpose(alpha)[..., None] - self._apply(Qinv, seen))
 
         return Given(
-            kernels=latent.kernels(self.kernel),
-            points=(tf.convert_to_tensor(X),),
+            domain=domain(type(self._model).__name__, latent.kernels(self.kernel), (X,)),
             mean_function=self._model.mean_function,
             num_latent=latent.num_functions(self._model),
             condition=condition,

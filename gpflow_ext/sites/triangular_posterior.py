@@ -14,7 +14,7 @@ from gpflow.inducing_variables import InducingVariables
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.functions.draws import SamplesFunctions
-from gpflow_ext.functions.paths import Given, points_of
+from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg, triangular
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
@@ -92,10 +92,9 @@ class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPos
             alpha = tf.linalg.triangular_solve(chol, v - tf.linalg.triangular_solve(chol, flat), adjoint=True)
             return tf.reshape(alpha, [L, M, S])
 
-        points = points_of(type(model).__name__, *latent.sets(model.inducing_variable))
+        points = latent.sets(model.inducing_variable)
         return Given(
-            kernels=latent.kernels(model.kernel),
-            points=points,
+            domain=domain(type(model).__name__, latent.kernels(model.kernel), points),
             mean_function=model.mean_function,
             num_latent=latent.num_functions(model),
             condition=condition,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gpflow
 import tensorflow as tf
 
@@ -26,7 +28,7 @@ def coefficients(
     """Return aₙ = K_c⁻¹k_n, [N, m, S], and Dₙ = k_nn − aₙᵀk_n, [N, S], of each clique [N, m + 1] of X."""
     N = sizes(X)[0]
     there = tf.cast(cliques < N, DTYPE)
-    K = gram(kernel, tf.gather(X, tf.minimum(cliques, N - 1)), there)
+    K = gram(latent.kernels(kernel), tf.gather(X, tf.minimum(cliques, N - 1)), there)
     eye = tf.eye(sizes(cliques)[1], dtype=DTYPE)
     # The neighbours first: the last row of the factor is R⁻¹k and √D.
     R = tf.linalg.cholesky(tf.reverse(K + gpflow.default_jitter() * eye, [-2, -1]))
@@ -34,12 +36,12 @@ def coefficients(
     return tf.transpose(tf.reverse(a, [-1]), [1, 2, 0]), tf.transpose(R[..., -1, -1] ** 2)
 
 
-def gram(kernel: gpflow.kernels.Kernel, X: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
+def gram(kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
     """Return the covariances within sets of places X [N, k, D], [S, N, k, k], in double precision.
 
     Where ``there`` [N, k] is zero there is no place: covariance zero, variance one. Only differences of
     inputs count, so that those from the first are taken, which loses no digits.
     """
-    K = tf.cast(latent.gram(kernel, X - X[:, :1]), DTYPE)
+    K = tf.cast(tf.stack([kernel(X - X[:, :1]) for kernel in kernels]), DTYPE)
     both = there[:, :, None] * there[:, None, :]
     return K * both + tf.linalg.diag(1.0 - there)

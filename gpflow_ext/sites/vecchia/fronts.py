@@ -16,7 +16,8 @@ the lower triangle. Panels of all levels, one after the other, are a vector, [en
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -63,7 +64,24 @@ def factorise(levels: tuple[LevelAt, ...], values: tf.Tensor) -> tuple[Block, ..
 
 def solve(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], b: tf.Tensor) -> tf.Tensor:
     """Return A⁻¹b for b [N, L]."""
-    rest = tf.pad(b, [[0, 1], [0, 0]])
+    return _back(levels, blocks, _forth(levels, blocks, b), sizes(b)[0])[..., 0]
+
+
+def draw(
+    levels: tuple[LevelAt, ...],
+    blocks: tuple[Block, ...],
+    b: tf.Tensor,
+    num_samples: int,
+    normal: Callable[[Sequence[Any]], tf.Tensor],
+) -> tf.Tensor:
+    """Return draws of N(A⁻¹b, A⁻¹) for b [N, L], [N, L, S]; ``normal`` returns such numbers of a shape."""
+    halves = [half + normal([*sizes(half)[:-1], num_samples]) for half in _forth(levels, blocks, b)]
+    return _back(levels, blocks, halves, sizes(b)[0])
+
+
+def _forth(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], b: tf.Tensor) -> list[tf.Tensor]:
+    """Return what the lower factor leaves of b [N, L] at each level from the root, [nodes, L, o, 1]."""
+    rest = tf.pad(b, [[0, 1], [0, 0]])[..., None]
     halves = []
     for level, (R, X) in zip(levels[::-1], blocks[::-1], strict=True):
         half = tf.linalg.triangular_solve(R, _columns(rest, level.own))
@@ -71,8 +89,16 @@ def solve(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], b: tf.Tensor) 
         rest = tf.tensor_scatter_nd_sub(
             rest, level.boundary[..., None], _rows(tf.matmul(X, half, transpose_a=True))
         )
-    found = tf.zeros_like(rest)
-    for level, (R, X), half in zip(levels, blocks, halves[::-1], strict=True):
+    return halves[::-1]
+
+
+def _back(
+    levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], halves: list[tf.Tensor], N: int | tf.Tensor
+) -> tf.Tensor:
+    """Return what the upper factor makes of columns [nodes, L, o, S] at each level, [N, L, S]."""
+    _, L, _, S = sizes(halves[0])
+    found = tf.zeros([N + 1, L, S], halves[0].dtype)
+    for level, (R, X), half in zip(levels, blocks, halves, strict=True):
         seen = half - tf.matmul(X, _columns(found, level.boundary))
         own = tf.linalg.triangular_solve(R, seen, adjoint=True)
         found = tf.tensor_scatter_nd_update(found, level.own[..., None], _rows(own))
@@ -147,10 +173,10 @@ def _latent_last(panel: tf.Tensor) -> tf.Tensor:
 
 
 def _columns(values: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
-    """Return values [N + 1, L] at [nodes, k] as [nodes, L, k, 1]."""
-    return tf.transpose(tf.gather(values, at), [0, 2, 1])[..., None]
+    """Return values [N + 1, L, S] at [nodes, k] as [nodes, L, k, S]."""
+    return tf.transpose(tf.gather(values, at), [0, 2, 1, 3])
 
 
 def _rows(columns: tf.Tensor) -> tf.Tensor:
-    """Undo what `_columns` does to the axes, [nodes, k, L]."""
-    return tf.transpose(columns[..., 0], [0, 2, 1])
+    """Undo what `_columns` does to the axes, [nodes, k, L, S]."""
+    return tf.transpose(columns, [0, 2, 1, 3])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import gpflow
 import tensorflow as tf
 from gpflow.posteriors import PrecomputedValue
 
-from gpflow_ext.numerics import linalg
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.given import Given, domain
+from gpflow_ext.functions.randomness import Numbers
+from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned
@@ -17,13 +22,22 @@ from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia
 from gpflow_ext.sites.vecchia.structure import Structure
 
 
+class Around(NamedTuple):
+    """The k neighbours of new places, and the coefficients by which these depend on them."""
+
+    near: tf.Tensor  # [R, k]
+    K: tf.Tensor  # K_c, [S, R, k, k]
+    a: tf.Tensor  # K_c⁻¹k, [S, R, k]
+    explained: tf.Tensor  # aᵀk, [S, R]
+
+
 class HasNeighbours(SiteConditioned[Vecchia], Protocol):
     """Protocol of the model of the posterior."""
 
     structure: Structure
 
 
-class VecchiaPosterior(MarginalPosterior):
+class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
     """GPflow's cached posterior, its cache the inputs with mean, variance and precision at each.
 
     With c the neighbours of a new place, a = K_c⁻¹k and D = k** − aᵀk:
@@ -55,23 +69,65 @@ class VecchiaPosterior(MarginalPosterior):
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at places [R, D], [R, L]."""
         X, shift, V, prec, scales = cache
+        around = self._around(latent.kernels(self.kernel), X, scales, new)
+        prior = tf.cast(latent.variances(self.kernel, new), DTYPE)  # [R, S]
+        own = tf.nn.relu(prior - tf.transpose(around.explained))
+        shift, V, prec = (tf.transpose(tf.gather(part, around.near), [2, 0, 1]) for part in (shift, V, prec))
+        local = _conditioned(around.K, prec)  # [L, R, k, k]
+        scaled = around.a * tf.sqrt(V / tf.linalg.diag_part(local))
+        seen = tf.reduce_sum(scaled * tf.linalg.matvec(local, scaled), axis=-1)
+        return tf.transpose(tf.reduce_sum(around.a * shift, axis=-1)), own + tf.transpose(seen)
+
+    def _around(
+        self, kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, scales: tf.Tensor, new: tf.Tensor
+    ) -> Around:
+        """Return the neighbours among X [N, D] of places [R, D], and how these depend on them."""
         most = min(self._model.structure.num_neighbours + 1, self._model.structure.num_data)
         near = nearest(X / tf.cast(scales, X.dtype), new / tf.cast(scales, X.dtype), most)
         places = tf.concat([new[:, None], tf.gather(X, near)], axis=1)
         there = tf.ones(tf.shape(places)[:2], DTYPE)
-        K = conditionals.gram(self.kernel, places, there)  # [S, R, k + 1, k + 1]
+        K = conditionals.gram(kernels, places, there)  # [S, R, k + 1, k + 1]
         k, K = K[..., 1:, :1], K[..., 1:, 1:]
-        prior = tf.cast(latent.variances(self.kernel, new), DTYPE)  # [R, S]
         K += gpflow.default_jitter() * tf.eye(most, dtype=DTYPE)
         R = tf.linalg.cholesky(K)
         half = tf.linalg.triangular_solve(R, k)
-        a = tf.linalg.triangular_solve(R, half, adjoint=True)  # [S, R, k, 1]
-        own = tf.nn.relu(prior - tf.transpose(tf.reduce_sum(half**2, axis=[-2, -1])))
-        shift, V, prec = (tf.transpose(tf.gather(part, near), [2, 0, 1]) for part in (shift, V, prec))
-        local = _conditioned(K, prec)  # [L, R, k, k]
-        scaled = a[..., 0] * tf.sqrt(V / tf.linalg.diag_part(local))
-        seen = tf.reduce_sum(scaled * tf.linalg.matvec(local, scaled), axis=-1)
-        return tf.transpose(tf.reduce_sum(a[..., 0] * shift, axis=-1)), own + tf.transpose(seen)
+        a = tf.linalg.triangular_solve(R, half, adjoint=True)[..., 0]
+        return Around(near, K, a, tf.reduce_sum(half**2, axis=[-2, -1]))
+
+    def functions(self) -> Given:
+        """See `SamplesFunctions`.
+
+        f(x) = f̃(x) + aᵀ(f_s − f̃)_c for the prior draw f̃, which at the data has the jitter too, and a draw
+        f_s of the posterior there: mean and variance are those of a place given its neighbours, whose
+        covariances are exact here.
+        """
+        X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
+        factor, pull = prior.factorise(current.prec), current.nat1 - current.prec * prior.mean
+        scales = tf.convert_to_tensor(self._model.structure.scales)
+
+        def condition(values: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+            normal = functools.partial(numbers.normal, dtype=DTYPE)
+            drawn = factor.draw(pull, batched.sizes(values)[-1], normal)  # [N, L, S]
+            return drawn - tf.cast(tf.transpose(values, [1, 0, 2]), DTYPE)
+
+        def correction(
+            kernels: Sequence[gpflow.kernels.Kernel],
+            points: Sequence[tf.Tensor],
+            apart: tf.Tensor,
+            new: tf.Tensor,
+        ) -> tf.Tensor:
+            around = self._around(kernels, points[0], scales, new)
+            a = tf.broadcast_to(around.a, [apart.shape[1], *batched.sizes(around.a)[1:]])
+            return tf.einsum("lrk,rkls->rls", a, tf.gather(apart, around.near))
+
+        own = domain(type(self._model).__name__, latent.kernels(self.kernel), (X,))
+        return Given(
+            own,
+            self._model.mean_function,
+            latent.num_functions(self._model),
+            condition,
+            correction,
+        )
 
 
 def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:

@@ -12,6 +12,7 @@ is in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,6 +134,10 @@ class VecchiaFactor(NamedTuple):
         h = fronts.solve(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE))
         alpha = tf.cast(b, DTYPE) - tf.cast(self.prec, DTYPE) * h
         return Pair(tf.cast(alpha, b.dtype), tf.cast(h, b.dtype))
+
+    def draw(self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]) -> tf.Tensor:
+        """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; see `fronts.draw`."""
+        return fronts.draw(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE), num_samples, normal)
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|I + ΛΣ|, summed over the latent functions, []."""
