@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gpflow_ext.sampling.draws import ConvergenceWarning, Draws
     from gpflow_ext.sampling.sample import sample
     from gpflow_ext.sampling.tuning import Setting
+    from gpflow_ext.sites.grid.structure import GridOptions
     from gpflow_ext.sites.vecchia.structure import VecchiaOptions
     from gpflow_ext.svgp.labels import start_from_labels
     from gpflow_ext.training import distribute
@@ -53,6 +54,7 @@ __all__ = [
     "Draws",
     "FitResult",
     "FitWarning",
+    "GridOptions",
     "InducingFeatures",
     "LocatedPatches",
     "NodesFit",
@@ -107,6 +109,7 @@ __getattr__, __dir__ = attach(
         "Draws": "sampling.draws:Draws",
         "FitResult": "training.loop:FitResult",
         "FitWarning": "training.ends:FitWarning",
+        "GridOptions": "sites.grid.structure:GridOptions",
         "InducingFeatures": "features.kernel:InducingFeatures",
         "LocatedPatches": "convolution.kernel:LocatedPatches",
         "NodesFit": "node_choice:NodesFit",

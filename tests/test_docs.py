@@ -52,6 +52,7 @@ def test_every_model_has_an_executed_page() -> None:
         "review",
         "state_space",
         "vecchia",
+        "grids",
         "images",
     }
 

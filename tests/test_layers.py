@@ -28,7 +28,8 @@ TOWER: list[dict[str, str]] = [
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.dissection "
-        "vecchia.fronts vecchia.prior vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia structured model"
+        "vecchia.fronts vecchia.prior vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia grid.kronecker "
+        "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
         "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."

@@ -26,6 +26,11 @@ class EP(SiteMethod):
     def check(self, model: SitedModel) -> None:
         """Refuse likelihoods that are random or weighted, or whose factors the model has no sites for."""
         likelihood = model.likelihood
+        if getattr(model, "prior_name", None) == "grid":
+            raise NotImplementedError(
+                'prior="grid" estimates variances by probes, which cavities need more exactly: use '
+                'recipe="kmm" or "laplace", or prior="vecchia" for expectation propagation.'
+            )
         if hasattr(likelihood, "weights"):
             raise NotImplementedError(
                 f"{type(likelihood).__name__} gives a datum the weight of several, each with a site of its "

@@ -17,7 +17,6 @@ import tensorflow as tf
 from gpflow_ext import sites
 from gpflow_ext.kmm import newton
 from gpflow_ext.kmm.newton import Solve
-from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Expectation, Factor, Prior, Sites
 
 SMALLEST_STEP = 2.0**-14
@@ -118,12 +117,12 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> tup
         return at_precision(prior, expectation, state, state.prec + move)
 
     def damped() -> tuple[State, Factor]:
-        chosen = _backtrack(trial, state, first=0.5)
+        chosen = _backtrack(prior, trial, state, first=0.5)
         return chosen, prior.factorise(chosen.prec)
 
     factor = prior.factorise(state.prec + full)
     whole = at_precision(prior, expectation, state, state.prec + full, factor)
-    accepted = whole.objective >= _floor(state)
+    accepted = whole.objective >= _floor(prior, state)
     moved, factor = tf.cond(accepted, lambda: (whole, factor), damped)
     undamped = tf.reduce_all(moved.prec == state.prec + direct)
     moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
@@ -243,7 +242,7 @@ def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve
         moved = state._replace(alpha=state.alpha + step * direction, mean=state.mean + step * shift)
         return _evaluate(prior, expectation, moved)
 
-    return _backtrack(trial, state)
+    return _backtrack(prior, trial, state)
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -253,17 +252,17 @@ def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
     return state._replace(objective=value - state.spread - quadratic, grad=grad, curvature=curvature)
 
 
-def _floor(state: State) -> tf.Tensor:
-    """Return the least objective that counts as no decrease, up to rounding."""
-    return state.objective - linalg.rounding_slack(state.objective)
+def _floor(prior: Prior, state: State) -> tf.Tensor:
+    """Return the least objective that counts as no decrease, up to the error of the prior's results."""
+    return state.objective - sites.slack(prior, state.objective)
 
 
-def _backtrack(trial: Callable[[tf.Tensor], State], state: State, first: float = 1.0) -> State:
+def _backtrack(prior: Prior, trial: Callable[[tf.Tensor], State], state: State, first: float = 1.0) -> State:
     """Return the first trial, of ``first``, half of it, …, that is not below the state, or the state."""
 
     def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         candidate = trial(step)
-        accepted = candidate.objective >= _floor(state)  # false for NaN
+        accepted = candidate.objective >= _floor(prior, state)  # false for NaN
         chosen = State(*(tf.where(accepted, new, old) for new, old in zip(candidate, state, strict=True)))
         return 0.5 * step, tf.logical_not(accepted), chosen
 

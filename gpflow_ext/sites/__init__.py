@@ -14,6 +14,7 @@ from gpflow_ext.sites.algebra import (
     divergence,
     expect,
     log_normaliser,
+    slack,
     variational_bound,
     variational_sites,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "log_normaliser",
     "register_method",
     "site_method",
+    "slack",
     "variational_bound",
     "variational_sites",
 ]

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
 
+from gpflow_ext.numerics import linalg
+
 Expectation: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """Map (mean [N, L], var [N, L]) of q to the expected log likelihood, or a lower bound of it, [N]."""
 
@@ -131,6 +133,14 @@ def coupling(prior: Prior, a: Pair, b: Pair) -> tf.Tensor:
     """
     own = getattr(prior, "coupling", None)
     return own(a, b) if own is not None else tf.reduce_sum(a.alpha * prior.product(b.alpha))
+
+
+def slack(prior: Prior, value: tf.Tensor) -> tf.Tensor:
+    """Return the change of an objective [] that rounding, or the prior's iterative solver, explains."""
+    rounding, error = linalg.rounding_slack(value), getattr(prior, "error", None)
+    if error is None:
+        return rounding
+    return tf.maximum(rounding, tf.cast(error, value.dtype) * tf.maximum(tf.abs(value), tf.ones_like(value)))
 
 
 def log_normaliser(prior: Prior, sites: Sites, factor: Factor, shift: tf.Tensor) -> tf.Tensor:

@@ -29,15 +29,17 @@ from gpflow_ext.sites import (
     markov_prior,
     sparse_prior,
 )
+from gpflow_ext.sites.grid import structure as grid
+from gpflow_ext.sites.grid.posterior import GridPosterior
+from gpflow_ext.sites.grid.structure import GridStructure
 from gpflow_ext.sites.markov_posterior import MarkovPosterior
 from gpflow_ext.sites.method import SiteMethod, SiteState, site_method
 from gpflow_ext.sites.mixed_posterior import MixedDensePosterior, MixedSparsePosterior
 from gpflow_ext.sites.posterior import DenseSitePosterior
-from gpflow_ext.sites.structured import HasStructure
+from gpflow_ext.sites.structured import HasStructure, PriorLike
 from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
 from gpflow_ext.sites.vecchia import conditionals
 from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
-from gpflow_ext.sites.vecchia.structure import VecchiaOptions
 
 KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions independent
     (True, True): DenseSitePosterior,
@@ -45,6 +47,7 @@ KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions
     (False, True): SparseSitePosterior,
     (False, False): MixedSparsePosterior,
 }
+STRUCTURED: dict[str, Any] = {"markov": MarkovPosterior, "vecchia": VecchiaPosterior, "grid": GridPosterior}
 
 
 class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
@@ -80,7 +83,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         ``Periodic(SquaredExponential())`` and ``White`` by sums and products, with at most 16 states; see
         docs/models/state_space.md. ``"vecchia"`` or `VecchiaOptions`: for functions of space, each value
         depends on its nearest neighbours among those before it; about O(N^1.5) in the plane; see
-        docs/models/vecchia.md.
+        docs/models/vecchia.md. ``"grid"`` or `GridOptions`: for the cells of a grid, some of which may be
+        missing, and a product of kernels of one column each; see docs/models/grids.md.
     inducing_variable
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and
@@ -107,7 +111,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         num_latent_gps: int | None = None,
         *,
         inducing_variable: InducingVariablesLike | str | None = None,
-        prior: str | VecchiaOptions | None = None,
+        prior: PriorLike | None = None,
     ) -> None:
         (X, Y), num_data = self._hold(data, likelihood)
         if isinstance(inducing_variable, str):
@@ -164,8 +168,10 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Coupled | Any:
         """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
         X = self.data[0] if X is None else X
-        if self.is_markov:
+        if self.prior_name == "markov":
             return markov_prior.at(self, X)
+        if isinstance(self.structure, GridStructure):
+            return grid.at(self, self.structure, X)
         if self.structure is not None:
             return conditionals.at(self, self.structure, X)
         if self.inducing_variable is not None:
@@ -201,7 +207,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
             Maximum number of updates of all sites.
         tolerance
             The violation of the fixed point at which the updates end; by default a hundredth of the method's
-            `stationarity`, for a gradient with six correct digits, or all of it in single precision.
+            `stationarity`, for a gradient with six correct digits, or all of it in single precision and where
+            the prior is solved by iteration with a tolerance of 1e-6 or more.
 
         Returns
         -------
@@ -214,7 +221,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     ) -> tuple[SiteState, tf.Tensor]:
         method, before = site_method(self.site_method), self.sites
         if tolerance is None:
-            tolerance = method.stationarity() * (0.01 if before.nat1.dtype == tf.float64 else 1.0)
+            precise = before.nat1.dtype == tf.float64 and self.solver_error < 1e-6
+            tolerance = method.stationarity() * (0.01 if precise else 1.0)
         state, finite = method.solve(self, prior, before, steps, tolerance)
         self.assign_sites(
             Sites(*(tf.where(finite, new, old) for new, old in zip(state.sites, before, strict=True)))
@@ -288,10 +296,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> posteriors.AbstractPosterior:
         """Return a GPflow posterior that caches what prediction needs; see `gpflow.posteriors`."""
-        if self.is_markov:
-            return MarkovPosterior(self, precompute_cache)
-        if self.structure is not None:
-            return VecchiaPosterior(self, precompute_cache)
+        if self.prior_name is not None:
+            return STRUCTURED[self.prior_name](self, precompute_cache)
         kind = KINDS[self.inducing_variable is None, latent.mixing(self.kernel) is None]
         return kind(self, precompute_cache)
 

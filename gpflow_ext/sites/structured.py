@@ -1,8 +1,8 @@
-"""Models with a structured prior instead of a matrix of N rows: a state space, or neighbours."""
+"""Models with a structured prior instead of a matrix of N rows: a state space, neighbours, or a grid."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import gpflow
 import numpy as np
@@ -10,22 +10,48 @@ import numpy as np
 from gpflow_ext.data import checks
 from gpflow_ext.data.held import HoldsData
 from gpflow_ext.sites import markov_prior
-from gpflow_ext.sites.vecchia import check as vecchia_check
+from gpflow_ext.sites.grid import structure as grid
+from gpflow_ext.sites.grid.structure import GridOptions, GridStructure
+from gpflow_ext.sites.vecchia import check as vecchia
 from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 
+PriorLike: TypeAlias = str | VecchiaOptions | GridOptions
+OPTIONS: dict[str, Any] = {"markov": None, "vecchia": VecchiaOptions, "grid": GridOptions}
 
-def misfit(prior: str | VecchiaOptions, kernel: gpflow.kernels.Kernel, X: Any) -> str | None:
-    """Say why a structured prior, ``"markov"`` or ``"vecchia"``, does not fit a kernel and inputs X [N, D].
 
-    Return ``None`` if it fits. The memory of ``"vecchia"`` is only checked when the model is built.
+def misfit(prior: PriorLike, kernel: gpflow.kernels.Kernel, X: Any) -> str | None:
+    """Say why a structured prior, ``"markov"``, ``"vecchia"`` or ``"grid"``, does not fit.
+
+    Given are a kernel and inputs X [N, D]. Return ``None`` if it fits. Memory is only checked when the model
+    is built.
     """
-    if prior == "markov":
+    name, _ = _named(prior)
+    if name == "markov":
         try:
             markov_prior.check(kernel, np.asarray(X).shape[1], "model")
         except (ValueError, NotImplementedError) as refusal:
             return str(refusal)
         return None
-    return vecchia_check.misfit(kernel, X)
+    return (grid if name == "grid" else vecchia).misfit(kernel, X)
+
+
+def _named(prior: Any) -> tuple[str, Any]:
+    """Return the name and the options of a structured prior.
+
+    Raises
+    ------
+    ValueError
+        For anything else; the message lists what there is.
+    """
+    for name, kind in OPTIONS.items():
+        if prior == name:
+            return name, None if kind is None else kind()
+        if kind is not None and isinstance(prior, kind):
+            return name, prior
+    raise ValueError(
+        '`prior` must be None, "markov", "vecchia", "grid", VecchiaOptions(...) or GridOptions(...); got '
+        f"{prior!r}."
+    )
 
 
 class HasStructure(HoldsData):
@@ -33,39 +59,40 @@ class HasStructure(HoldsData):
 
     Attributes
     ----------
-    is_markov
-        Whether the prior is that of a state space, at O(N).
+    prior_name
+        ``"markov"``, a state space at O(N), ``"vecchia"`` or ``"grid"``, else ``None``.
+    prior_options
+        The options of a Vecchia or a grid prior.
     structure
-        The neighbours of a Vecchia prior, else ``None``.
+        The neighbours of a Vecchia prior, or the cells of a grid prior, else ``None``.
     """
 
     kernel: gpflow.kernels.Kernel
-    is_markov: bool = False
-    vecchia: VecchiaOptions | None = None
-    structure: Structure | None = None
+    num_latent_gps: int
+    prior_name: str | None = None
+    prior_options: VecchiaOptions | GridOptions | None = None
+    structure: Structure | GridStructure | None = None
 
     def _check_prior(self, prior: Any, points: Any, kernel: gpflow.kernels.Kernel, X: checks.Array) -> None:
         """Raise for an unknown prior, or one that is not for the kernel and the inputs."""
         if prior is None:
             return
-        if prior not in ("markov", "vecchia") and not isinstance(prior, VecchiaOptions):
-            raise ValueError(
-                f'`prior` must be None, "markov", "vecchia" or VecchiaOptions(...); got {prior!r}.'
-            )
+        name, _ = _named(prior)
         if points is not None:
             raise ValueError(
                 f"prior={prior!r} has no inducing points: give `prior` or `inducing_variable`, not both."
             )
         owner = type(self).__name__
-        if prior == "markov":
+        if name == "markov":
             markov_prior.check(kernel, X.shape[1], owner)
         elif self.follows:
+            chooses = "neighbours among" if name == "vecchia" else "the cells of"
             raise ValueError(
-                'prior="vecchia" chooses neighbours among the data: give it arrays, not variables, and '
+                f'prior="{name}" chooses {chooses} the data: give it arrays, not variables, and '
                 "`update_data` for others."
             )
         else:
-            vecchia_check.check(kernel, X, owner)
+            (grid if name == "grid" else vecchia).check(kernel, X, owner)
 
     def choose_neighbours(self) -> None:
         """Choose the neighbours of a Vecchia prior, nearest in units of the current length scales.
@@ -78,31 +105,35 @@ class HasStructure(HoldsData):
         ValueError
             For a model with another prior.
         """
-        if self.vecchia is None:
+        if self.prior_name != "vecchia":
             raise ValueError('Only prior="vecchia" has neighbours to choose.')
-        X = np.asarray(self.data[0])
-        self.structure = Structure(X, vecchia_check.scales(self.kernel, X.shape[1]), self.vecchia)
+        self._build_structure()
 
-    @property
-    def prior_name(self) -> str | None:
-        """The name of a structured prior, else ``None``."""
-        return "markov" if self.is_markov else None if self.vecchia is None else "vecchia"
+    def _build_structure(self) -> None:
+        X, options = np.asarray(self.data[0]), self.prior_options
+        if isinstance(options, VecchiaOptions):
+            self.structure = Structure(X, vecchia.scales(self.kernel, X.shape[1]), options)
+        elif isinstance(options, GridOptions):
+            self.structure = GridStructure(X, options, self.num_latent_gps)
 
     @property
     def is_structured(self) -> bool:
         """Whether the prior forms no matrix of N rows, and so cannot be whitened."""
         return self.prior_name is not None
 
+    @property
+    def solver_error(self) -> float:
+        """The relative tolerance of what the prior solves by iteration, 0 where it solves directly."""
+        return self.prior_options.tolerance if isinstance(self.prior_options, GridOptions) else 0.0
+
     def _replace(self, X: checks.Array, Y: checks.Array) -> None:
-        if self.vecchia is not None:
-            vecchia_check.check(self.kernel, X, type(self).__name__)
+        if self.prior_options is not None:
+            self._check_prior(self.prior_options, None, self.kernel, X)
         super()._replace(X, Y)
-        if self.vecchia is not None:
-            self.choose_neighbours()
+        self._build_structure()
 
     def _take_prior(self, prior: Any) -> None:
         """Take a prior that `_check_prior` has let pass."""
-        self.is_markov = prior == "markov"
-        if prior == "vecchia" or isinstance(prior, VecchiaOptions):
-            self.vecchia = VecchiaOptions() if isinstance(prior, str) else prior
-            self.choose_neighbours()
+        if prior is not None:
+            self.prior_name, self.prior_options = _named(prior)
+            self._build_structure()

@@ -42,8 +42,9 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     X = _some_rows(rows)
     points = getattr(model, "inducing_variable", None)
     Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy())
-    if getattr(model, "is_markov", False) and len(rows) > 1:  # times that may span many length scales
-        ordered = np.sort(rows, axis=0)
+    near = ("markov", "grid")  # whose inputs may span many length scales
+    if getattr(model, "prior_name", None) in near and len(rows) > 1:
+        ordered = rows[np.lexsort(rows.T[::-1])]
         X, Z = _some_rows(ordered[:-1]), _some_rows(ordered[1:])
     elif (lost := _lost_digits(X)) is not None:
         return lost

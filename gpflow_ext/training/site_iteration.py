@@ -87,7 +87,7 @@ def _jit(model: Any, jit_compile: bool | None) -> bool:
     The loops over time of a state space are ten times faster with it, on a CPU too, and take it about ten
     seconds to compile.
     """
-    if jit_compile is None and getattr(model, "is_markov", False) and len(model.data[0]) >= _LONG:
+    if jit_compile is None and getattr(model, "prior_name", None) == "markov" and len(model.data[0]) >= _LONG:
         return True
     return resolve_jit(jit_compile)
 
@@ -109,11 +109,22 @@ class SiteIteration(tf.Module):
         How its sites are proposed.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
+    updates, enough
+        Updates of the sites in a step, at most; they end at a violation of ``enough``. With more than one the
+        objective is computed after the last of them alone, where it costs more than an update.
     """
 
-    def __init__(self, model: SitedModel, method: SiteMethod, jit_compile: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: SitedModel,
+        method: SiteMethod,
+        jit_compile: bool | None = None,
+        updates: int = 1,
+        enough: float = 0.0,
+    ) -> None:
         super().__init__()
         method.check(model)
+        self._number, self._enough = updates, enough
         self._updates = SiteUpdates(model, method, ())
         self._compiled = Compiled(self._updates, _jit(model, jit_compile))
         self.prior = self._compiled(self._updates.prior)
@@ -144,6 +155,10 @@ class SiteIteration(tf.Module):
 
     def step(self) -> Progress:
         """See `Solver`."""
+        for _ in range(self._number - 1):
+            last = self._take(self._compiled(self._updates.step, self.prior, self.current))
+            if not last.violation > self._enough:
+                break
         progress = self._take(self._compiled(self._updates.valued_step, self.prior, self.current))
         return Progress(math.nan, math.nan) if math.isnan(progress.violation) else progress
 

@@ -17,6 +17,7 @@ from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
+UNVALUED = 8  # Newton steps in one of `fit` where the log determinant costs more than they do
 STEPS = 1000  # of L-BFGS: it ends by itself
 
 
@@ -85,17 +86,18 @@ def site_plan(
     run.without_data(model)
     double = gpflow.default_float() == np.float64
     stationarity = method.stationarity() if options.stationarity is None else options.stationarity
-    hypers = model.trainable_variables
+    hypers, error = model.trainable_variables, getattr(model, "solver_error", 0.0)
     settings = {"recipe": method.name, **(settings or {})}
     if not hypers:
-        iteration = SiteIteration(model, method, run.jit_compile)  # refuses a model it is not for
+        valued = UNVALUED if error and method.newton else 1
+        iteration = SiteIteration(model, method, run.jit_compile, valued, stationarity)  # refuses others
         adopt(model, method)
         return Plan(
             iteration,
             [*model.variables, *iteration.state],
             steps=steps,
-            tolerance=1e-8 if double else 1e-5,
-            monotone=method.monotone,
+            tolerance=max(1e-8 if double else 1e-5, error),
+            monotone=method.monotone and not error,
             stationarity=stationarity,
             trackables={"solver": iteration},
             settings=settings,
@@ -109,7 +111,7 @@ def site_plan(
         hypers,
         site_updates=options.site_updates,
         hyper_updates=options.hyper_updates,
-        tolerance=GAIN if double else 1e-6,
+        tolerance=max(GAIN if double else 1e-6, 0.1 * error),
         stationarity=stationarity,
         starts=further_starts(model, starts - 1, run.seed, model.data[0]),
     )
@@ -118,8 +120,8 @@ def site_plan(
         ascent,
         [*model.variables, *ascent.state],
         steps=STEPS,
-        tolerance=lbfgs.gain_of_a_step(hypers),
-        monotone=True,
+        tolerance=max(lbfgs.gain_of_a_step(hypers), 0.1 * error),
+        monotone=not error,
         stationarity=stationarity,
         trackables={"solver": ascent},
         settings={

@@ -73,7 +73,7 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
         prior = tf.cast(latent.variances(self.kernel, new), DTYPE)  # [R, S]
         own = tf.nn.relu(prior - tf.transpose(around.explained))
         shift, V, prec = (tf.transpose(tf.gather(part, around.near), [2, 0, 1]) for part in (shift, V, prec))
-        local = _conditioned(around.K, prec)  # [L, R, k, k]
+        local = conditioned(around.K, prec)  # [L, R, k, k]
         scaled = around.a * tf.sqrt(V / tf.linalg.diag_part(local))
         seen = tf.reduce_sum(scaled * tf.linalg.matvec(local, scaled), axis=-1)
         return tf.transpose(tf.reduce_sum(around.a * shift, axis=-1)), own + tf.transpose(seen)
@@ -142,7 +142,7 @@ def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:
     return tf.map_fn(of_one, new, fn_output_signature=tf.TensorSpec([most], tf.int32))
 
 
-def _conditioned(K: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+def conditioned(K: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
     """Return (K⁻¹ + Λ)⁻¹ for K [S, R, k, k] and precisions [L, R, k], [L, R, k, k]."""
     root = tf.sqrt(prec)
     B = root[..., :, None] * K * root[..., None, :]
