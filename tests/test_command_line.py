@@ -37,6 +37,7 @@ from gpflow_ext.cli import (
     train,
     training,
 )
+from gpflow_ext.training import rising
 from scripts.shared.serving import served
 
 ROOT = Path(__file__).parent.parent
@@ -109,6 +110,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         ["train", "--data", table, "--target", "words", "--stepz", "3"],
         ["train", "--data", table, "--target", "a", "--drop", "words", "--model", "vgp-kmm"],
         ["train", "--data", table, "--target", "words", "--model", "gpr"],
+        ["train", "--data", table, "--target", "words", "--model", "gpr", "--nodes", "3"],
         ["train", "--data", table, "--target", "words", "--model", "sparse-ep", "--inducing", "99"],
         ["compare", "--data", table, "--target", "words", "--models", "gpr"],
         ["compare", "--data", table, "--target", "words", "--folds", "1"],
@@ -137,7 +139,8 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
     for part in (
         "missing.csv",
         "'stat' is",
-        "unrecognized arguments: --stepz",
+        "error: there is no flag --stepz (did you mean --steps?)\nsee gpflow-ext train --help\n",
+        "error: --nodes is a flag of gprn-tensor\nsee gpflow-ext train --model gpr --help\n",
         "choose --model from sgpmc-free-form, gpr, sgpr",
         "choose --model from vgp-kmm, sparse-ep",
         "--inducing must be from 1 to 32",
@@ -171,6 +174,11 @@ def test_it_starts_soon() -> None:
         ("use task='multiclass'", "use --task multiclass"),
         ("set GPFLOW_EXT_DATA (or data_dir=) to", "set GPFLOW_EXT_DATA (or GPFLOW_EXT_DATA) to"),
         ("x=3 and a target, a task", "x=3 and a target, a task"),
+        ("give `steps`, or `minibatch_size=`", "give --steps, or --minibatch-size"),
+        (
+            f"It was rising. {rising._AGAIN}",
+            "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
+        ),
     ],
 )
 def test_messages_are_in_the_words_of_the_shell(python: str, shell: str) -> None:
@@ -190,6 +198,55 @@ def test_all_problems_of_a_table_are_told_at_once_with_their_flags(tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     options = train.options_of("vgp-kmm", [*table[1:], *shlex.split(last)])
     assert len(tables.load(options).train[0]) + len(tables.load(options).test[0]) == 36
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serv"], "(choose from 'train', 'compare', 'predict', 'export', 'serve', 'zoo', 'cite') (did you mean serve?)"),
+        (["serve"], "error: the following arguments are required: model"),
+        (["train"], "error: the following arguments are required: --data"),
+        (["train", "--data", "t.csv", "--missing", "dropp"], "'mean') (did you mean drop?)"),
+        (["train", "--target", "amount", "--data", "t.csv", "more"], "error: nothing takes more"),
+        (["train", "--data", "t.csv"], "error: t.csv: --target is needed: there is no column 'y'; choose one of"),
+        (["train", "--data", "t.csv", "--target", "amountt"], "'amountt' is not a column; the columns are x, amount, town (did you mean amount?)."),
+        (["train", "--data", "t.csv", "--target", "town"], "has 40 classes in 90 rows, too few to tell them apart;"),
+        (["train", "--data", "t.csv", "--target", "amount", "--task", "binary"], "--task binary needs two classes"),
+        (["train", "--data", "one.csv", "--target", "x"], "pass --task events."),
+        (["train", "--data", "comma.csv", "--target", "y"], "pass --decimal ',' or --decimal '.'."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_answered_in_two_lines_with_the_flag_that_mends_it(
+    tmp_path: Path, arguments, said
+) -> None:
+    rows = [f"{i % 9},{i // 2},town{i % 40}" for i in range(90)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,amount,town", *rows]))
+    (tmp_path / "one.csv").write_text("\n".join(["x", *map(str, range(9))]))
+    (tmp_path / "comma.csv").write_text("\n".join(["x\ty", *(f"{i}\t{i},125" for i in range(9))]))
+    shown = command(tmp_path, *arguments, code=2)
+    assert said in shown
+    assert len(shown.splitlines()) <= 2
+    assert "=" not in shown
+    assert "Traceback" not in shown
+
+
+def test_many_classes_that_were_asked_for_come_with_a_note(tmp_path: Path) -> None:
+    """Numbers that may be quantities are no classes in silence; classes with rows enough are."""
+    for each, noted in ((2, True), (5, False)):
+        rows = [f"{i % 9},{i // each}" for i in range(21 * each)]
+        (tmp_path / "t.csv").write_text("\n".join(["x,amount", *rows]))
+        split = gpx.datasets.load(tmp_path / "t.csv", target="amount", task="multiclass")
+        shown = [run.in_flags(note) for note in split.notes]
+        what = "target 'amount' has 21 classes in 42 rows, too few to tell them apart; if it is a quantity, "
+        assert (what + "pass --task regression, or --task counts for counts" in shown) == noted
+
+
+def test_a_target_takes_the_decimal_comma_of_the_other_columns(tmp_path: Path) -> None:
+    rows = [f"{i},5;{i},125" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["x;y", *rows]))
+    split = gpx.datasets.load(tmp_path / "t.csv", target="y", test_fraction=0.0)
+    np.testing.assert_array_equal(np.sort(split.train[1][:, 0]), np.arange(20) + 0.125)
+    assert "target y was read as numbers with a decimal comma" in split.notes
 
 
 def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
@@ -236,11 +293,12 @@ def test_compare_ends_a_training_in_time(folder: Path) -> None:
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
     """A module of its name stands for it: what it writes twice on the way is there once, what is kept back is not."""
     (tmp_path / "tensorflow.py").write_text(
-        "import os\nfor line in ('I0000 oneDNN', 'E0000 real', 'I0000 oneDNN', 'E0000 real'):\n"
+        "import os\nfor line in ('I0000 oneDNN', 'E0000 real', 'I0000 oneDNN', 'E0000 real', 'E0000 failed call to cuInit'):\n"
         "    os.write(2, (line + '\\n').encode())\n"
     )
     code = "from gpflow_ext.cli import run; run.quiet(); run.import_tensorflow(); run.import_tensorflow()"
-    for level, expected in (("2", "E0000 real\n"), ("0", "I0000 oneDNN\nE0000 real\n")):
+    gpu = "E0000 failed call to cuInit\n" * any(Path("/dev").glob("nvidia[0-9]*"))  # of one that is there
+    for level, expected in (("2", f"E0000 real\n{gpu}"), ("0", f"I0000 oneDNN\nE0000 real\n{gpu}")):
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TF_CPP_MIN_LOG_LEVEL": level},

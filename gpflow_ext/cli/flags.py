@@ -4,15 +4,57 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from gpflow_ext.data.reading.problems import nearest
 
 TASKS = ("binary", "multiclass", "ordinal", "counts", "regression", "events")
+_UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)$")
 
 
-def parser(description: str, epilog: str, prog: str | None = None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake in two lines: what is wrong, and where all flags are listed.
+
+    Attributes
+    ----------
+    elsewhere
+        Returns the flags that others take, with their names.
+    """
+
+    elsewhere: Callable[[], Mapping[str, Sequence[str]]] = staticmethod(dict)
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong."""
+        strange = _UNKNOWN.fullmatch(message)
+        if strange is not None:
+            message = self._unknown(strange[1].split())
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            message += nearest(choice[1], re.split(r"[', ]+", choice[2]))
+        self.exit(2, f"error: {message}\nsee {self.prog} --help\n")
+
+    def _unknown(self, words: list[str]) -> str:
+        """Return what is said of words that nothing takes."""
+        flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if not flags:
+            return f"nothing takes {' '.join(words)}"
+        others = self.elsewhere()
+        known = [*self._option_string_actions, *others]
+        return "; ".join(
+            f"{flag} is a flag of {', '.join(others[flag])}"
+            if flag in others
+            else f"there is no flag {flag}{nearest(flag, known)}"
+            for flag in flags
+        )
+
+
+def parser(description: str, epilog: str, prog: str | None = None) -> Parser:
     """Return a parser whose help keeps its lines."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=prog,
         description=description,
         epilog=epilog,

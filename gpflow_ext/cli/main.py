@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from gpflow_ext._version import __version__
+from gpflow_ext.cli.flags import Parser
 from gpflow_ext.cli.run import run
 
 COMMANDS = {  # a module each
@@ -34,7 +35,7 @@ Each has a --help of its own.
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command itself."""
     lines = "\n".join(f"  {name:9s} {about}" for name, about in COMMANDS.items())
-    new = argparse.ArgumentParser(
+    new = Parser(
         prog="gpflow-ext",
         usage="gpflow-ext [-h] [--version] COMMAND ...",
         description=f"Gaussian processes with non-conjugate likelihoods.\n\ncommands\n{lines}",

@@ -58,7 +58,7 @@ def training(result: Any, objective: str) -> None:
         if i >= 0
     ]
     table("training", ("step", objective, "seconds"), rows)
-    print(result)
+    print(in_flags(str(result)))
 
 
 def scores(metrics: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 import os
@@ -11,12 +12,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 TRACEBACK = "GPFLOW_EXT_TRACEBACK"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _START = re.compile(r"I\d{4} |WARNING: All log messages before|To enable the following instructions")
-_SPELT = {"data_dir": "GPFLOW_EXT_DATA", "standardise": "--raw"}
+_NO_GPU = re.compile(r"E\d{4} .*failed call to cuInit")  # no news where there is none
+_SPELT = {"data_dir": "GPFLOW_EXT_DATA"}
 _FLAGS = (
     "target",
     "task",
@@ -31,11 +34,16 @@ _FLAGS = (
     "decimal",
     "bins",
     "exposure",
+    "steps",
+    "minibatch_size",
 )
+_MARKS = (".", ",")  # would be read as those of the sentence
 _NAMES = "|".join((*_FLAGS, *_SPELT))
 _LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
 _VALUE = re.compile(rf"\b({_NAMES})=(?:'([^']*)'|\"([^\"]*)\"|(\d[\w.]*))")
-_BARE = re.compile(rf"(?<![-\w])({_NAMES})=(?!\w)")
+_BARE = re.compile(rf"(?<![-\w])(?:({_NAMES})=(?!\w)|`({_NAMES})=?`)")
+_AGAIN = "`fit` the model again to go on from there, or give `steps`"  # what a training says that ended early
+_GO_ON = "Give more --steps; with --run-dir the same command goes on from where it ended"
 
 
 def quiet() -> None:
@@ -56,14 +64,17 @@ def import_tensorflow() -> None:
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)
         try:
-            importlib.import_module("tensorflow")
+            config = getattr(importlib.import_module("tensorflow"), "config", None)
+            if config is not None:
+                config.list_physical_devices()  # says where a library of CUDA finds no GPU
         finally:
             os.dup2(kept, 2)
             os.close(kept)
             said.seek(0)
             lines = dict.fromkeys(said.read().decode(errors="replace").splitlines())
-            hidden = _START if os.environ.get(LEVEL, "0") != "0" else None
-            shown = [line for line in lines if hidden is None or not hidden.match(line)]
+            hidden = [_START] if os.environ.get(LEVEL, "0") != "0" else []
+            hidden += [] if any(Path("/dev").glob("nvidia[0-9]*")) else [_NO_GPU]
+            shown = [line for line in lines if not any(one.match(line) for one in hidden)]
             sys.stderr.write("".join(f"{line}\n" for line in shown))
 
 
@@ -82,9 +93,18 @@ def run(main: Callable[[], None]) -> None:
     except (ValueError, OSError, ImportError, NotImplementedError) as error:
         if os.environ.get(TRACEBACK):
             raise
-        said = getattr(error, "said", None)  # of a table, with what would mend it
-        message = in_flags(str(error)) if said is None else said(spelt) + _all_at_once(error)
-        _fail(f"error: {message}\n(set {TRACEBACK}=1 to see where)", 2)
+        if hasattr(error, "said"):  # of a table, with what would mend it
+            _fail(f"error: {in_flags_of_table(error)}{_all_at_once(error)}", 2)
+        _fail(f"error: {in_flags(str(error))}\n(set {TRACEBACK}=1 to see where)", 2)
+
+
+def in_flags_of_table(error: Any) -> str:
+    """Return the problems of a table with the flags that would mend them."""
+    worded = [
+        dataclasses.replace(each, what=in_flags(each.what), advice=in_flags(each.advice))
+        for each in error.problems
+    ]
+    return type(error)(error.table, worded).said(spelt)
 
 
 def spelt(remedy: Any) -> str:
@@ -97,7 +117,7 @@ def spelt(remedy: Any) -> str:
         ]
     else:
         parts = [value] if isinstance(value, str) else list(value)
-    return f"{_flag(remedy.argument)} {shlex.join(map(str, parts))}"
+    return f"{_flag(remedy.argument)} {' '.join(_quoted(str(part)) for part in parts)}"
 
 
 def _all_at_once(error: Any) -> str:
@@ -123,9 +143,9 @@ def in_flags(message: str) -> str:
         value = next(part for part in found.groups()[1:] if part is not None)
         return f"{_flag(found[1])} {_quoted(value)}"
 
-    message = _LIST.sub(several, message)
+    message = _LIST.sub(several, message.replace(_AGAIN, _GO_ON))
     message = _VALUE.sub(one, message)
-    return _BARE.sub(lambda found: _flag(found[1]), message)
+    return _BARE.sub(lambda found: _flag(found[1] or found[2]), message)
 
 
 def _flag(name: str) -> str:
@@ -133,12 +153,12 @@ def _flag(name: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    return value if re.fullmatch(r"[\w.:/+-]+", value) else f"'{value}'"
+    return f"'{value}'" if value in _MARKS else shlex.quote(value)
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Print a warning without the place in the code, which is nothing to the reader of a shell."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {in_flags(str(message))}", file=sys.stderr)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -26,7 +26,7 @@ PROG = "gpflow-ext train"
 _FLAG = re.compile(r"--[a-z0-9-]+")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> flags.Parser:
     """Return the parser of what all models share."""
     lines = (f"  {name:16s} {kind.about} ({', '.join(kind.tasks)})" for name, kind in kinds.KINDS.items())
     new = flags.parser(TEXT, EPILOG.format(models="\n".join(lines)), PROG)
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_data(new, None, required=True)
     flags.add_kernel(new)
     flags.add_run(new)
+    new.elsewhere = _flags_of_models
     return new
 
 
@@ -47,10 +48,11 @@ def _add_model(new: argparse.ArgumentParser) -> None:
     )
 
 
-def of_kind(name: str) -> argparse.ArgumentParser:
+def of_kind(name: str) -> flags.Parser:
     """Return the parser of one model."""
     new = training.parser(kinds.KINDS[name].load(), f"{PROG} --model {name}", f"{PROG} --model {name}")
     _add_model(new)
+    new.elsewhere = _flags_of_models
     return new
 
 
@@ -83,9 +85,18 @@ def main(arguments: Sequence[str]) -> None:
     )
 
 
+def _flags_of_models() -> dict[str, list[str]]:
+    """Return the models that take each flag."""
+    found: dict[str, list[str]] = {}
+    for name in kinds.KINDS:
+        for flag in dict.fromkeys(_FLAG.findall(of_kind(name).format_usage())):
+            found.setdefault(flag, []).append(name)
+    return found
+
+
 def _refuse_unknown(rest: Sequence[str]) -> None:
     """End with a message for flags that no model has, before anything is read."""
-    known = {flag for name in kinds.KINDS for flag in _FLAG.findall(of_kind(name).format_usage())}
+    known = _flags_of_models()
     strange = [flag for flag in rest if flag.startswith("--") and flag.partition("=")[0] not in known]
     if strange:
         parser().error(f"unrecognized arguments: {' '.join(strange)}")

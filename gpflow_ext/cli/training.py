@@ -10,7 +10,7 @@ from gpflow_ext.cli import flags, kernels, report, runs
 from gpflow_ext.cli.run import run
 
 
-def parser(module: Any, command: str, prog: str | None = None) -> argparse.ArgumentParser:
+def parser(module: Any, command: str, prog: str | None = None) -> flags.Parser:
     """Return the parser of a model's training; its data must be named where ``prog`` is given."""
     text = (module.__doc__ or "").strip()
     new = flags.parser(text, module.EPILOG.format(command=command), prog)

@@ -33,9 +33,11 @@ _HELP = {
 }
 
 
-def parser(prog: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser, by default of the script that runs."""
-    new = argparse.ArgumentParser(
+def parser(
+    prog: str | None = None, parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
+) -> argparse.ArgumentParser:
+    """Return the parser, of some class, by default of the script that runs."""
+    new = parser_class(
         prog=prog, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     new.epilog = EPILOG.replace("{prog}", new.prog)
@@ -62,9 +64,10 @@ def main(
     arguments: Sequence[str] | None = None,
     prog: str | None = None,
     start: Callable[[], None] = lambda: None,
+    parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser,
 ) -> None:
-    """Serve from the command line; ``start`` is called before TensorFlow is imported."""
-    options = parser(prog).parse_args(arguments)
+    """Serve from the command line by a parser of some class; ``start`` goes before TensorFlow's import."""
+    options = parser(prog, parser_class).parse_args(arguments)
     for path, kind in ((options.model, "exported model"), (options.key, "key")):
         if path is not None and not path.exists():  # said before TensorFlow is imported
             raise SystemExit(f"error: there is no {kind} at {path}")

@@ -19,7 +19,7 @@ from gpflow_ext.data.reading import cells
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import from_frame, is_frame, read_parquet
-from gpflow_ext.data.reading.inference import DECIMAL, Asked, Found, infer, numbers
+from gpflow_ext.data.reading.inference import DECIMAL, MARKS, Asked, Found, decimal_of, infer, numbers
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
 from gpflow_ext.data.reading.table import Table, text
 from gpflow_ext.data.reading.text import read_text
@@ -47,7 +47,8 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
     if len(table.names) == 1:
         what = f"it has one column, {table.names[0]!r}; at least one input and a target are needed"
         advice = "comma, semicolon, tab and bar are recognised as separators"
-        raise TableError(table.name, [Problem(what, table.names[0], advice=advice)])
+        events = (Remedy("task", "events"),)  # the places of which may be all that is known
+        raise TableError(table.name, [Problem(what, table.names[0], remedies=events, advice=advice)])
     targets = _choose_targets(request, known, table)
     marker = known.published[0] if known.published else ""
     exposure = request.exposure or known.exposure or ""
@@ -110,11 +111,12 @@ def _assemble(
     asked = Asked(request.one_hot, request.categories, request.dates, request.decimal)
     found = infer(table, names, asked)
     exposure = _exposures(table, request.exposure or known.exposure, asked)
-    columns, problems = [], [*found.problems, *exposure.problems]
+    columns, problems, read = [], [*found.problems, *exposure.problems], []
     for name in targets:
-        column, wrong = _target(table, name, request)
+        column, wrong, how = _target(table, name, request)
         columns.append(column)
         problems += wrong
+        read += how
     if not found.values and not problems:
         what = f"there is no input left beside the target {listed(targets)!r}"
         problems.append(Problem(what, advice="drop fewer columns"))
@@ -122,7 +124,8 @@ def _assemble(
         problems += _words_among(targets, columns)
     if problems and not all(column.dtype != object and len(column) for column in columns):
         columns = columns[:1]  # what is wrong with them is known
-    notes = [f"column {name} is kept out of the inputs" for name in excluded if name != request.exposure]
+    aside = [name for name in excluded if name != request.exposure]
+    notes = [*read, *(f"column {name} is kept out of the inputs" for name in aside)]
     notes += [f"column {name} was dropped as asked" for name in request.drop]
     if request.exposure is not None:
         notes.append(f"column {request.exposure} is the exposure of the counts: rates are predicted")
@@ -147,21 +150,23 @@ def _assemble(
     )
 
 
-def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], list[Problem]]:
-    """Return the target as numbers [N, 1], or words [N] where they are classes, and what is wrong."""
+def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], list[Problem], list[str]]:
+    """Return the target as numbers [N, 1], or words [N] where they are classes, what is wrong, and notes."""
     column = table.column(name)
     order = request.categories.get(name, table.levels.get(name))
     if isinstance(column, np.ndarray) and order is None:
-        return column[:, None], []
+        return column[:, None], [], []
     words = text(column)
     values, others = cells.numbers(words)  # the rows that hold something else
     if order is None and not others:
-        return values[:, None], []
+        return values[:, None], [], []
     readings = () if order else cells.readings(words)
-    if request.decimal and len(readings) == 2:
-        readings = (",",) if request.decimal == "," else (",.",)
+    if len(readings) == 2:
+        mark = {".": ",."}.get(request.decimal or "", request.decimal) or decimal_of(table)
+        readings = readings if mark is None else (mark,)
     if len(readings) == 1:
-        return cells.numbers(words, readings[0])[0][:, None], []
+        note = f"target {name} was read as numbers {MARKS[readings[0]]}"
+        return cells.numbers(words, readings[0])[0][:, None], [], [note]
     problems = []
     some_are_numbers = bool(np.isfinite(values).any())
     if readings:
@@ -176,7 +181,7 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         remedies = (Remedy("task", "multiclass"),)
         problems.append(Problem(what, name, tuple(others), remedies, "correct it"))
     classes = ["" if is_missing(cell) else cell.strip(SPACE) for cell in words]
-    return np.array(classes, dtype=object), problems
+    return np.array(classes, dtype=object), problems, []
 
 
 def _words_among(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[Problem]:

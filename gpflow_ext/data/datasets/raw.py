@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.reading.cells import Floats
-from gpflow_ext.data.reading.problems import Problem, TableError, listed
+from gpflow_ext.data.reading.problems import Problem, TableError, listed, nearest
 from gpflow_ext.data.reading.table import Place
 from gpflow_ext.data.reading.treatment import Column
 
@@ -68,7 +68,11 @@ class Raw:
 def check_columns(table: str, asked: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
     """Raise a ``TableError`` that names what was asked for, by argument, and is not among the columns."""
     problems = [
-        Problem(f"{argument} {name!r} is not a column", name, advice=f"the columns are {listed(names)}")
+        Problem(
+            f"{argument} {name!r} is not a column",
+            name,
+            advice=f"the columns are {listed(names)}{nearest(name, names)}",
+        )
         for argument, columns in asked.items()
         for name in columns
         if name not in names

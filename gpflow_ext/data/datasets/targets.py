@@ -16,6 +16,7 @@ TASKS = ("binary", "multiclass", "ordinal", "count", "regression")
 SYNONYMS = {"counts": "count", "events": "count"}
 CLASSIFICATION = ("binary", "multiclass", "ordinal")
 _FEW = 20  # a whole-numbered regression target with so few distinct values may be meant as classes
+_LEAST_ROWS = 5  # of each of many classes in the mean
 _MOST_LABELS = 12  # that a sentence lists
 
 
@@ -133,9 +134,23 @@ def _classes(
         what = f"task='binary' needs two classes, target {raw.target!r} has {len(labels)}: {shown}"
         _refuse(raw, what, Remedy("task", "multiclass"))
     inferred = "binary" if len(labels) == 2 else "multiclass"
+    notes = (*notes, *_scarce(raw, task, len(labels)))
     if task is None and raw.labels is None:
         notes = (*notes, f"target {raw.target!r} takes {len(labels)} values: the task is {inferred}")
     return EncodedTarget(index.astype(np.float64).reshape(-1, 1), task or inferred, labels, notes)
+
+
+def _scarce(raw: Raw, task: str | None, number: int) -> tuple[str, ...]:
+    """Return a note on many classes of few rows each; refuse them unless the task was given."""
+    rows = len(raw.y)
+    if number <= _FEW or rows >= _LEAST_ROWS * number:
+        return ()
+    what = f"target {raw.target!r} has {number} classes in {rows} rows, too few to tell them apart"
+    if task is None and raw.labels is None:
+        _refuse(raw, what, Remedy("task", "multiclass"), advice="merge rare classes, or name another target")
+    if raw.y.dtype == object:
+        return (what,)
+    return (f"{what}; if it is a quantity, pass task='regression', or task='counts' for counts",)
 
 
 def _encoded(name: str, labels: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ from gpflow_ext.data.reading.table import Cells, Table, text
 from gpflow_ext.data.reading.treatment import Column
 
 _MAX_LEVELS = 50
-_MARKS = {",": "with a decimal comma", ",.": "with commas between thousands"}
+MARKS = {",": "with a decimal comma", ",.": "with commas between thousands"}
 DECIMAL = (Remedy("decimal", ","), Remedy("decimal", "."))
 
 
@@ -44,7 +44,7 @@ def infer(table: Table, names: Sequence[str], asked: Asked) -> Found:
     notes: list[str] = []
     problems: list[Problem] = []
     for name in names:
-        one = _One(name, table, table.column(name), asked, names)
+        one = _One(name, table, table.column(name), asked)
         found = one.look()
         notes += one.notes
         problems += one.problems
@@ -69,9 +69,9 @@ def numbers(name: str, column: Cells, table: Table) -> tuple[Floats, list[Proble
     return found, [Problem(what, name, tuple(others), remedies, "correct the file")]
 
 
-def _decimal(table: Table, names: Sequence[str]) -> str | None:
+def decimal_of(table: Table) -> str | None:
     """Return how the columns of a table are read of which some leave no doubt."""
-    for name in names:
+    for name in table.names:
         column = table.column(name)
         found = () if isinstance(column, np.ndarray) else cells.readings(column)
         if found in ((",",), (",.",)):
@@ -82,9 +82,9 @@ def _decimal(table: Table, names: Sequence[str]) -> str | None:
 class _One:
     """One column under inspection."""
 
-    def __init__(self, name: str, table: Table, column: Cells, asked: Asked, names: Sequence[str]) -> None:
+    def __init__(self, name: str, table: Table, column: Cells, asked: Asked) -> None:
         self.name, self._table, self._column = name, table, column
-        self._asked, self._names = asked, names
+        self._asked = asked
         self.notes: list[str] = []
         self.problems: list[Problem] = []
 
@@ -130,7 +130,7 @@ class _One:
     def _marked(self, column: Sequence[str], readings: Sequence[str]) -> tuple[Column, Floats] | None:
         """Take numbers with commas in them."""
         asked = {".": ",."}.get(self._asked.decimal or "", self._asked.decimal)
-        mark = readings[0] if len(readings) == 1 else asked or _decimal(self._table, self._names)
+        mark = readings[0] if len(readings) == 1 else asked or decimal_of(self._table)
         if mark is None:
             row = next(row for row, cell in enumerate(column) if "," in cell)
             what = (
@@ -139,7 +139,7 @@ class _One:
             )
             self.problems.append(Problem(what, self.name, (row,), DECIMAL))
             return None
-        self.notes.append(f"column {self.name} was read as numbers {_MARKS[mark]}")
+        self.notes.append(f"column {self.name} was read as numbers {MARKS[mark]}")
         found = Column(self.name, decimal=mark)
         return found, found.values(column)
 

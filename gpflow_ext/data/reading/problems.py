@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,6 +83,12 @@ class TableError(ValueError):
 def drop(column: str) -> Remedy:
     """Return the remedy that leaves a column out."""
     return Remedy("drop", [column])
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question with the one of the known words that is spelt most like a word, or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def listed(items: Sequence[str], most: int = LISTED) -> str:
