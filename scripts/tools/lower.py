@@ -42,6 +42,8 @@ from .lowered_models import PREDICTIONS, RUNS, new_rows
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs/results/lowering.jsonl"
 Array = np.ndarray[Any, Any]
+IN_DOUBLE = ("VGPKMM, Markov",)  # models whose recursions are in double precision whatever the model's is
+_PRODUCT = re.compile(r"stablehlo\.(?:dot|dot_general|convolution)\b")
 # What amplifies rounding, or draws, by the model, the function and the dtype.
 LOOSER: dict[tuple[str, str, str], float] = {
     # A difference quotient: rounding over a step of its cube root.
@@ -68,15 +70,15 @@ LOOSER: dict[tuple[str, str, str], float] = {
     # Iterations to a fixed point go on from each other's rounding.
     ("SparseEP, classes", "Evidence.evaluate", "float64"): 1e-8,
     ("SparseEP, classes", "Evidence.evaluate", "float32"): 1e-3,
-    ("SVGPRobustMax", "OptimalPosterior.evaluate", "float64"): 1e-10,
-    ("SVGPRobustMax", "OptimalPosterior.evaluate", "float32"): 1e-3,
-    ("SVGP, whole data", "OptimalPosterior.evaluate", "float32"): 1e-3,
     # Solves by the Gram matrix of a trained kernel amplify rounding by its condition number.
     **{(name, each, "float32"): 1e-3 for name in RUNS for each in PREDICTIONS},
+    # So do those by the covariances of targets, and of sites, with the noise that a network starts from.
     **{
-        ("GPRNTensor", f"NetworkUpdates.{each}", "float32"): 1e-3
-        for each in ("evaluate", "independent", "move")
+        (name, each, "float32"): 1e-3
+        for name in ("GPRNTensor", "GPRNTensor, profiled")
+        for each in ("NetworkUpdates.evaluate", "NetworkUpdates.independent", "ProfiledObjective.evaluate")
     },
+    **{(name, "OptimalPosterior.evaluate", "float32"): 1e-4 for name in RUNS},
 }
 
 
@@ -160,7 +162,7 @@ def lowered(call: Call) -> tuple[Program, list[Array], float]:
 def contents(text: str) -> dict[str, Any]:
     """Return what a program consists of: operations, products that are not exact, calls that XLA has to know."""
     ops = collections.Counter(re.findall(r"= (?:\"?)(?:stablehlo|chlo)\.([a-z_0-9]+)", text))
-    products = re.findall(r".*stablehlo\.(?:dot|dot_general|convolution)\b.*", text)
+    products = [line for line in text.splitlines() if _PRODUCT.search(line)]  # some lines are of megabytes
     return {
         "ops": sum(ops.values()),
         "kinds": {kind: ops[kind] for kind in ("while", "cholesky", "triangular_solve", "rng_bit_generator")},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
+from unittest import mock
 
 import gpflow
 import numpy as np
@@ -13,13 +14,14 @@ import tensorflow_probability as tfp
 import gpflow_ext as gpx
 from gpflow_ext import likelihoods, models
 from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.svgp import whole_data
 
 N, M, D = 48, 12, 3
 Run = Callable[[], Any]  # returns the model
 
 
 def _data(kind: str) -> tuple[Any, Any]:
-    """Return inputs [N, D] and targets [N, 1] or, of ``"outputs"``, [N, 3]."""
+    """Return inputs [N, D] and targets with noise, [N, 1] or, of ``"outputs"``, [N, 3]."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, D))
     F = np.stack([X[:, 0], np.sin(2.0 * X[:, 1]), X[:, 2] ** 2 - 1.0], axis=1)
@@ -29,7 +31,7 @@ def _data(kind: str) -> tuple[Any, Any]:
         "classes": F.argmax(axis=1)[:, None],
         "counts": rng.poisson(np.exp(F[:, 1:2])),
         "real": F[:, :1] + noise,
-        "outputs": F,
+        "outputs": F + 0.3 * rng.normal(size=F.shape),  # a network without noise solves singular systems
     }
     dtype = gpflow.default_float()
     return X.astype(dtype), targets[kind].astype(dtype)
@@ -78,6 +80,12 @@ def _svgp(recipe: str | None, **options: Any) -> Any:
     return _fit(model, _data("counts"), recipe=recipe, **options)
 
 
+def _in_three_steps(build: Run) -> Any:
+    """Settle q in three steps: where a tolerance ends them, rounding decides on one more."""
+    with mock.patch.multiple(whole_data, _UPDATES=3, _STATIONARITY=(0.0, 0.0)):
+        return build()
+
+
 def _in_time() -> Any:
     X, Y = _data("counts")
     kernel = gpflow.kernels.Matern32(lengthscales=1.5)
@@ -119,13 +127,13 @@ RUNS: dict[str, Run] = {
     "GPJaakkola": lambda: _sites(
         models.GPJaakkola(_data("binary"), _kernel(), likelihoods.BernoulliLogit(bound="jaakkola"))
     ),
-    "SVGPRobustMax": _robust_max,
+    "SVGPRobustMax": lambda: _in_three_steps(_robust_max),
     "SVGPRobustMax, minibatches": lambda: _robust_max(minibatch_size=16),
     "SVGPRobustMax, steps in a call": lambda: _robust_max(minibatch_size=16, steps_per_call=3),
     "GPRNTensor": _network,
     "GPRNTensor, tensor": lambda: _network("tensor", minibatch_size=3),  # by Adam
     "GPRNTensor, profiled": lambda: _network("tensor", hyper_updates=2),
-    "SVGP, whole data": lambda: _svgp(None),
+    "SVGP, whole data": lambda: _in_three_steps(lambda: _svgp(None)),
     "SVGP, natural gradients": lambda: _svgp("svi_natural", minibatch_size=16),
     "SVGP, dual sites": lambda: _svgp("dual", minibatch_size=16),
     "SGPMCFreeForm, vb": lambda: _sampled("vb"),
