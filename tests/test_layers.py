@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "arc_cosine exposures batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine exposures philox batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {
@@ -46,7 +46,7 @@ TOWER: list[dict[str, str]] = [
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
     },
     {
-        "sampling": "tuning options diagnostics summary draws holds_draws philox averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "
+        "sampling": "tuning options diagnostics summary draws holds_draws averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },

@@ -37,31 +37,31 @@ def _squared_exponential(kernel: Any, numbers: Numbers, count: int, dims: int) -
     return numbers.normal([count, dims]) / kernel.lengthscales
 
 
-def _student(kernel: Any, numbers: Numbers, count: int, dims: int, degrees: float) -> tf.Tensor:
+def _student(kernel: Any, numbers: Numbers, count: int, dims: int, degrees: int) -> tf.Tensor:
     """Return multivariate t variates: one χ² for all dimensions of a frequency."""
     normal = numbers.normal([count, dims])
-    chi2 = 2.0 * numbers.gamma([count, 1], 0.5 * degrees)
+    chi2 = tf.reduce_sum(tf.square(numbers.normal([count, degrees])), axis=1, keepdims=True)
     return normal / tf.sqrt(chi2 / degrees) / kernel.lengthscales
 
 
 @register(gpflow.kernels.Matern12)
 def _matern12(kernel: Any, numbers: Numbers, count: int, dims: int) -> tf.Tensor:
-    return _student(kernel, numbers, count, dims, 1.0)
+    return _student(kernel, numbers, count, dims, 1)
 
 
 @register(gpflow.kernels.Matern32)
 def _matern32(kernel: Any, numbers: Numbers, count: int, dims: int) -> tf.Tensor:
-    return _student(kernel, numbers, count, dims, 3.0)
+    return _student(kernel, numbers, count, dims, 3)
 
 
 @register(gpflow.kernels.Matern52)
 def _matern52(kernel: Any, numbers: Numbers, count: int, dims: int) -> tf.Tensor:
-    return _student(kernel, numbers, count, dims, 5.0)
+    return _student(kernel, numbers, count, dims, 5)
 
 
 @register(gpflow.kernels.Exponential)
 def _exponential(kernel: Any, numbers: Numbers, count: int, dims: int) -> tf.Tensor:
-    return 0.5 * _student(kernel, numbers, count, dims, 1.0)  # GPflow's is exp(−r/2)
+    return 0.5 * _student(kernel, numbers, count, dims, 1)  # GPflow's is exp(−r/2)
 
 
 @register(gpflow.kernels.RationalQuadratic)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from gpflow_ext.numerics import philox
+
 _PER_GROUP = 2**12  # streams of numbers that a group of functions may ask for
 
 
@@ -28,20 +30,19 @@ class Numbers:
 
     def normal(self, shape: Sequence[int | tf.Tensor], dtype: tf.DType | None = None) -> tf.Tensor:
         """Return standard normal numbers, in the type of all or another."""
-        return tf.random.stateless_normal(shape, self._key(), dtype=dtype or self.dtype)
+        return philox.normal(shape, self._key(), dtype or self.dtype)
 
     def gamma(self, shape: Sequence[int | tf.Tensor], alpha: tf.Tensor | float) -> tf.Tensor:
         """Return gamma variates of rate 1."""
-        alpha = tf.cast(alpha, self.dtype)
-        return tf.random.stateless_gamma(shape, self._key(), alpha, dtype=self.dtype)
+        return philox.gamma(shape, self._key(), tf.cast(alpha, self.dtype))
 
     def poisson(self, shape: Sequence[int | tf.Tensor], mean: tf.Tensor) -> tf.Tensor:
         """Return Poisson counts of means that broadcast with ``shape``."""
-        return tf.random.stateless_poisson(shape, self._key(), tf.cast(mean, self.dtype), dtype=self.dtype)
+        return philox.poisson(shape, self._key(), tf.cast(mean, self.dtype))
 
     def uniform_below(self, shape: Sequence[int | tf.Tensor], most: int | tf.Tensor) -> tf.Tensor:
         """Return whole numbers 0, …, most − 1."""
-        return tf.random.stateless_uniform(shape, self._key(), 0, most, tf.int32)
+        return philox.integers(shape, self._key(), 0, most)
 
     def _key(self) -> tf.Tensor:
         self._asked += 1

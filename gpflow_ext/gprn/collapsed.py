@@ -13,7 +13,7 @@ from gpflow_ext.gprn import blocks, conditional, network
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, Outputs, VariableOutputs, known, summarise
 from gpflow_ext.gprn.scales import OutputScales
-from gpflow_ext.numerics import batched
+from gpflow_ext.numerics import batched, philox
 from gpflow_ext.training import distribute
 
 
@@ -206,7 +206,7 @@ class CollapsedView:
         """See `View`."""
         B, X, D, K = batched.sizes(mean)
         factor = tf.gather(conditional.joint_factor(self.weight_cov, B, X, K), trait)  # [D, B, XK, XK]
-        noise = tf.random.stateless_normal([number, D, B, X * K], seed, dtype=mean.dtype)
+        noise = philox.normal([number, D, B, X * K], seed, mean.dtype)
         moved = tf.reshape(tf.linalg.matvec(factor, noise), [number, D, B, X, K])
         return mean + tf.transpose(moved, [0, 2, 3, 1, 4])
 

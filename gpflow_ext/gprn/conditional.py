@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from gpflow_ext.gprn import blocks, node_kernels
 from gpflow_ext.gprn.scales import OutputScales
-from gpflow_ext.numerics import batched
+from gpflow_ext.numerics import batched, philox
 from gpflow_ext.numerics.batched import Rows
 
 _CELLS = 2**23  # numbers in the largest tensor of a block of outputs
@@ -150,7 +150,7 @@ def block_size(rows: int | None, num_latent: int, draws: int = 1) -> int:
 
 def normal(seed: tf.Tensor, number: int, like: tf.Tensor) -> tf.Tensor:
     """Return standard normal numbers [S, *shape] for the shape of a tensor."""
-    return tf.random.stateless_normal(tf.concat([[number], tf.shape(like)], axis=0), seed, dtype=like.dtype)
+    return philox.normal(tf.concat([[number], tf.shape(like)], axis=0), seed, like.dtype)
 
 
 def second_moment(view: View) -> tf.Tensor:
@@ -226,7 +226,7 @@ def draw_nodes(view: View, seed: tf.Tensor, number: int) -> tf.Tensor:
     """Return joint draws of the nodes at the inputs of each member of a view of pairs, [S, B, X', K]."""
     B, X, K = batched.sizes(view.mean)
     factor = joint_factor(view.cov, B, X, K)
-    noise = tf.random.stateless_normal([number, B, X * K], seed, dtype=factor.dtype)
+    noise = philox.normal([number, B, X * K], seed, factor.dtype)
     return view.mean + tf.reshape(tf.linalg.matvec(factor, noise), [number, B, X, K])
 
 

@@ -14,7 +14,7 @@ from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.posterior import Network, NetworkPosterior, Parts, Seen
 from gpflow_ext.gprn.predictions import MixturePredictions
 from gpflow_ext.gprn.sampled import drawn_nodes, node_chol, weight_gram
-from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics import batched, philox, stacked
 from gpflow_ext.numerics.batched import Rows
 
 _SHARED = 4  # parts of a draw before its hyperparameters
@@ -53,7 +53,7 @@ class DrawsPosterior(NetworkPosterior):
         return int(parts[0].shape[0])
 
     def _chosen(self, parts: Parts, number: int, seed: int) -> tuple[Parts, int]:
-        rows = tf.random.stateless_uniform([number], [seed, 1], 0, self._size(parts), tf.int32)
+        rows = philox.integers([number], [seed, 1], 0, self._size(parts))
         return [tf.gather(part, rows) for part in parts], 1
 
     def _seen(self, parts: Parts, Xnew: tf.Tensor | None, pairs: bool = False) -> Seen:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gpflow_ext.gprn import conditional
 from gpflow_ext.gprn.conditional import View
+from gpflow_ext.numerics import philox
 
 
 class Noisy(Protocol):
@@ -97,5 +98,5 @@ class Draw:
 def folded(seed: tf.Tensor, *numbers: tf.Tensor) -> tf.Tensor:
     """Return the seed [2] of one of many streams of random numbers."""
     for number in numbers:
-        seed = tf.random.experimental.stateless_fold_in(seed, number)
+        seed = philox.fold_in(seed, number)
     return seed

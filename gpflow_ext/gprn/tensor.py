@@ -18,7 +18,7 @@ from gpflow_ext.data import checks
 from gpflow_ext.gprn import blocks, conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.outputs import BLOCK, known
-from gpflow_ext.numerics import batched
+from gpflow_ext.numerics import batched, philox
 
 _START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
 _LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
@@ -202,7 +202,7 @@ class TensorView:
         B, X, D, K = batched.sizes(mean)
         own = conditional.joint_factor(self.residual[:, None, None], B, X, 1)  # [B, X, X]
         shared = conditional.joint_factor(self.shared, B, X, K)  # [B, XK, XK]
-        noise = tf.random.stateless_normal([2, number, D, B, X, K], seed, dtype=mean.dtype)
+        noise = philox.normal([2, number, D, B, X, K], seed, mean.dtype)
         moved = tf.matmul(own, noise[0])
         through = tf.linalg.matvec(shared, tf.reshape(noise[1], [number, D, B, X * K]))
         moved += tf.sqrt(trait)[:, None, None, None] * tf.reshape(through, [number, D, B, X, K])

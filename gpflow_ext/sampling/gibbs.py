@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext.numerics import philox
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.sampling import philox
 from gpflow_ext.sampling.hmc import Counting, Randomness, Results, State, draw_length, hamiltonian
 from gpflow_ext.sampling.target import Target
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from gpflow_ext.sampling import philox
+from gpflow_ext.numerics import philox
 
 DIVERGENCE = 1000.0  # energy error beyond which a trajectory counts as divergent
 MAX_TREE_DEPTH = 7  # of NUTS: 127 leapfrog steps
@@ -125,7 +125,7 @@ class RandomLengthHMC(Counting):
 
 def draw_length(seed: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
     """Return a number of leapfrog steps, uniform on 1, …, ``longest``."""
-    return philox.integer(seed, 1, longest + 1)
+    return philox.integers([], seed, 1, longest + 1)
 
 
 class Moved(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.sampling import averaging, philox
+from gpflow_ext.numerics import philox
+from gpflow_ext.sampling import averaging
 from gpflow_ext.sampling.averaging import Averaging
 from gpflow_ext.sampling.hmc import Counting, RandomLengthHMC, Randomness, Results
 from gpflow_ext.sampling.tuning import Setting

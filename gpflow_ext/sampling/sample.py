@@ -23,8 +23,9 @@ import tensorflow as tf
 from gpflow_ext._version import __version__
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.data.held import follow
+from gpflow_ext.numerics import philox
 from gpflow_ext.persistence.checkpoint import Checkpoints
-from gpflow_ext.sampling import iterations, philox
+from gpflow_ext.sampling import iterations
 from gpflow_ext.sampling.adaptation import Start
 from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from

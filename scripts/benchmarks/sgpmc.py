@@ -17,7 +17,7 @@ import tensorflow_probability as tfp
 
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
-from gpflow_ext.numerics import grids
+from gpflow_ext.numerics import grids, philox
 
 from ..experiments.sgpmc import coal as accidents
 from ..experiments.sgpmc import runs
@@ -163,7 +163,7 @@ def gradients(model: SGPMCFreeForm, calls: int) -> dict[str, Builder]:
     target, start = where.place(model.sampleable())
     found = {}
     for chains in (1, CHAINS):
-        z = start(tf.random.stateless_normal([chains, target.num_dimensions], [0, 0], dtype=tf.float64))
+        z = start(philox.normal([chains, target.num_dimensions], [0, 0], tf.float64))
         found[OURS[chains > 1]] = repeated(target, [z], calls)
     helper = helper_of(sgpmc(model))
     found["GPflow, 1 chain"] = repeated(helper.target_log_prob_fn, helper.current_state, calls)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.numerics import philox
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid import factors, krylov
 from gpflow_ext.sites.grid.kronecker import spectrum
@@ -88,7 +89,7 @@ class GridStructure(tf.Module):
     def probes(self) -> Probes:
         """Return the probes."""
         size, seed = math.prod(self.sizes), (self.options.seed, 0)
-        coin = tf.random.stateless_uniform([size], seed, 0, 2, tf.int32, alg="philox")
+        coin = philox.integers([size], seed, 0, 2)
         which = np.indices(self.colours).reshape(len(self.sizes), -1)  # [D, P]
         number = tf.float32 if self.options.tolerance >= SINGLE else DTYPE
         masks = [

@@ -1,7 +1,9 @@
 """Random numbers that depend on nothing but a seed, alike in a plain graph and under XLA, on any device.
 
 Unless an algorithm is named, TensorFlow's choice depends on the device and the compiler, and so does its
-conversion of bits to floating-point numbers. The integers of Philox agree, so all draws here use them.
+conversion of bits to floating-point numbers. The integers of Philox agree, so all draws here use them, and
+all draws of the package are made here. `gamma` and `poisson` are the exceptions: TensorFlow draws them by
+Philox on a CPU and a GPU, and XLA not at all.
 """
 
 from __future__ import annotations
@@ -50,6 +52,16 @@ def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType, among: Among | None = N
     return tf.sqrt(-2.0 * tf.math.log1p(-radius)) * tf.cos(2.0 * math.pi * angle)
 
 
-def integer(seed: tf.Tensor, low: int, high: tf.Tensor) -> tf.Tensor:
-    """Return a number from low, …, high − 1, []."""
-    return tf.random.stateless_uniform([], seed, low, high, dtype=tf.int32, alg=_PHILOX)
+def integers(shape: Any, seed: tf.Tensor, low: int, high: int | tf.Tensor) -> tf.Tensor:
+    """Return numbers from low, …, high − 1."""
+    return tf.random.stateless_uniform(shape, seed, low, high, dtype=tf.int32, alg=_PHILOX)
+
+
+def gamma(shape: Any, seed: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
+    """Return gamma variates of rate 1."""
+    return tf.random.stateless_gamma(shape, seed, alpha, dtype=alpha.dtype)
+
+
+def poisson(shape: Any, seed: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
+    """Return Poisson counts of means that broadcast with ``shape``."""
+    return tf.random.stateless_poisson(shape, seed, mean, dtype=mean.dtype)
