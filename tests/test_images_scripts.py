@@ -17,6 +17,21 @@ def test_scores_of_known_probabilities() -> None:
     assert found["calibration"] == pytest.approx((0.8 + 0.2 + 0.4) / 4.0)
 
 
+def test_copies_are_shifted_by_a_pixel() -> None:
+    image = np.zeros([28, 28], np.float32)
+    image[0, 5], image[9, 27] = 1.0, 2.0
+    found = runs.shifted(image.reshape(1, -1), 5).reshape(5, 28, 28)
+    np.testing.assert_array_equal(found[0], image)
+    places = [{(y, x): found[n, y, x] for y, x in np.argwhere(found[n])} for n in range(1, 5)]
+    assert places == [
+        {(0, 6): 1.0},  # the other has left at the right
+        {(0, 4): 1.0, (9, 26): 2.0},
+        {(1, 5): 1.0, (10, 27): 2.0},
+        {(8, 27): 2.0},
+    ]
+    assert len(runs.SHIFTS) == len(set(runs.SHIFTS)) == 9
+
+
 def test_the_page_tells_test_images_from_validation() -> None:
     line = {
         "seed": 0,

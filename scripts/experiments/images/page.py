@@ -16,7 +16,7 @@ from ...shared.journal import Journal, Record
 from . import runs
 
 NAME, SHOWN, TURNED = "images", 40, 1000
-_VARIED = ("order", "inducing", "lengthscale", "steps", "gamma")
+_VARIED = ("order", "dims", "inducing", "lengthscale", "steps", "gamma", "copies")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -26,6 +26,8 @@ def run(options: argparse.Namespace) -> None:
         images = runs.load(options.validate)
         for setting, seed in itertools.product(_settings(options), options.seeds):
             key = {"part": "validation" if options.validate else "test", "seed": seed, **setting._asdict()}
+            if setting.copies == 1:  # as in records from before there were copies
+                del key["copies"]
             if not journal.find(**key):
                 journal.heading = {"where": report.environment(options.threads)}
                 journal.add(
@@ -78,16 +80,19 @@ def draw_scores(path: Path, records: list[Record]) -> None:
     import matplotlib.pyplot as plt
 
     found = [each for each in records if each.get("part") == "test"]
-    settings = dict.fromkeys((each["order"], each["inducing"], each["steps"]) for each in found)
+    settings = dict.fromkeys(map(_what, found))
     figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.8), layout="constrained")
     for ax, name, scale, label in zip(
         axes, ("error", "nlpd"), (100.0, 1.0), ("test error, %", "test NLPD"), strict=True
     ):
-        for order, inducing, steps in settings:
-            runs = [e for e in found if (e["order"], e["inducing"], e["steps"]) == (order, inducing, steps)]
-            shown = f"order {order}, M = {inducing:,}" + (f", {steps:,} steps" if steps else "")
+        for setting in settings:
+            runs = [each for each in found if _what(each) == setting]
             ax.plot(
-                [e["seconds"] for e in runs], [scale * e[name] for e in runs], "o", markersize=4, label=shown
+                [e["seconds"] for e in runs],
+                [scale * e[name] for e in runs],
+                "o",
+                markersize=4,
+                label=setting,
             )
         ax.set(xscale="log", xlabel="CPU seconds from the pixels", ylabel=label)
         ax.xaxis.set_major_formatter("{x:g}")
@@ -95,6 +100,13 @@ def draw_scores(path: Path, records: list[Record]) -> None:
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _what(line: Record) -> str:
+    """Return a setting in words."""
+    shown = f"order {line['order']}, M = {line['inducing']:,}"
+    shown += f", {line['copies']} copies" if "copies" in line else ""
+    return shown + (f", {line['steps']:,} steps" if line["steps"] else "")
 
 
 def page(records: list[Record]) -> str:
@@ -107,7 +119,8 @@ def page(records: list[Record]) -> str:
         "axes, q from the labels and all steps. Settings were chosen on the last 10,000 training images, after "
         "training on the others. Test images are used only for the rows under their heading and for the turned "
         "digits. `order` is the order of the scattering, `dims` the number of principal axes kept, M the number of "
-        "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients.\n",
+        "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients. "
+        "`copies` is how often a training image is used: as it is, and shifted by a pixel up, down, left and right.\n",
         f"![Error and NLPD on the test images against CPU seconds]({NAME}_scores.png)\n",
     ]
     for part, title in (
@@ -130,6 +143,7 @@ def _table(lines: list[Record]) -> str:
         "order",
         "dims",
         "M",
+        "copies",
         "steps",
         "length scale",
         "γ",
@@ -141,7 +155,8 @@ def _table(lines: list[Record]) -> str:
     ]
     rows = [
         [
-            str(line["order"]), str(line["dims"]), f"{line['inducing']:,}", f"{line['steps']:,}", f"{line['lengthscale']:g}",
+            str(line["order"]), str(line["dims"]), f"{line['inducing']:,}", str(line.get("copies", 1)),
+            f"{line['steps']:,}", f"{line['lengthscale']:g}",
             f"{line['gamma']:g}" if line["steps"] else "", str(line["seed"]), f"{100 * (1 - line['error']):.2f}",
             f"{line['nlpd']:.4f}", f"{100 * line['calibration']:.2f}", f"{line['seconds']:.1f}",
         ]
@@ -151,7 +166,8 @@ def _table(lines: list[Record]) -> str:
 
 
 def _order(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(line[name] for name in ("steps", "inducing", "order", "lengthscale", "gamma", "seed"))
+    names = ("steps", "inducing", "order", "dims", "lengthscale", "gamma", "seed")
+    return line.get("copies", 1), *(line[name] for name in names)
 
 
 def _turned(line: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ VARIANCE, NOISE = 10.0, 1e-3  # of the kernel, and its White part
 SINGLE = gpflow.config.Config(float=np.float32, jitter=1e-4)
 BINS = 15  # of the calibration error
 ANGLES = (0, 15, 30, 45, 60, 90)  # degrees
+SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))  # pixels down, right
 
 
 class Setting(NamedTuple):
@@ -31,12 +32,14 @@ class Setting(NamedTuple):
     batch: int = 500
     gamma: float = 0.03
     rate: float = 0.01
+    copies: int = 1  # of each training image, the first of SHIFTS
 
 
 SETTINGS = {
     "quick": Setting(1, 200, 1000, 1.5),
     "medium": Setting(2, 200, 1000, 1.5),
     "large": Setting(2, 200, 3000, 1.5),
+    "shifted": Setting(2, 200, 5000, 1.5, copies=5),
 }
 
 
@@ -56,6 +59,13 @@ def load(validation: bool) -> Images:
     return Images((X[:-VALIDATION], Y[:-VALIDATION]), (X[-VALIDATION:], Y[-VALIDATION:]))
 
 
+def shifted(X: Array, copies: int) -> Array:
+    """Return copies of images [N, 784] shifted by `SHIFTS`, zeros moving in, [copies N, 784]."""
+    padded = np.pad(X.reshape(-1, SIDE, SIDE), ((0, 0), (1, 1), (1, 1)))
+    found = [padded[:, 1 - y : SIDE + 1 - y, 1 - x : SIDE + 1 - x] for y, x in SHIFTS[:copies]]
+    return np.concatenate(found).reshape(-1, SIDE**2)
+
+
 class Trained(NamedTuple):
     """A model of images, its features, and the CPU seconds from pixels to the model."""
 
@@ -69,6 +79,8 @@ def train(images: Images, setting: Setting, seed: int) -> Trained:
     X, Y = images.train
     begin = time.process_time()
     features = gpx.features.Scattering((SIDE, SIDE), order=setting.order, dims=setting.dims).fit(X, seed=seed)
+    groups = np.tile(np.arange(len(X)), setting.copies)
+    X, Y = shifted(X, setting.copies), np.tile(Y, (setting.copies, 1))
     base = gpflow.kernels.SquaredExponential(VARIANCE, setting.lengthscale)
     model = gpx.models.SVGPRobustMax(
         gpx.kernels.Feature(base, features) + gpflow.kernels.White(NOISE),
@@ -77,13 +89,11 @@ def train(images: Images, setting: Setting, seed: int) -> Trained:
         num_data=len(X),
         learn_epsilon=True,
     )
-    if not setting.steps:
-        gpx.start_from_labels(model, (X, Y), seed=seed)
-    else:
+    gpx.start_from_labels(model, (X, Y), seed=seed, groups=groups)
+    if setting.steps:
         gpx.fit(
             model,
             (X, Y),
-            start="labels",
             steps=setting.steps,
             minibatch_size=setting.batch,
             gamma=setting.gamma,
