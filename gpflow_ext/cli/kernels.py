@@ -18,8 +18,8 @@ def configure(options: argparse.Namespace) -> None:
         gpflow.config.set_default_float(np.float32)
 
 
-def kernel(options: argparse.Namespace, num_inputs: int) -> Any:
-    """Return the kernel that the flags describe."""
+def kernel(options: argparse.Namespace, num_inputs: int, usual: float | None = None) -> Any:
+    """Return the kernel that the flags describe, its first length scale ``usual`` or √D if they do not say."""
     import gpflow
     import numpy as np
 
@@ -28,7 +28,7 @@ def kernel(options: argparse.Namespace, num_inputs: int) -> Any:
         "matern52": gpflow.kernels.Matern52,
         "matern32": gpflow.kernels.Matern32,
     }
-    lengthscale = np.sqrt(num_inputs) if options.lengthscale is None else options.lengthscale
+    lengthscale = options.lengthscale or usual or np.sqrt(num_inputs)
     new = classes[options.kernel](
         variance=options.variance,
         lengthscales=np.full(num_inputs, lengthscale) if options.ard else lengthscale,
@@ -40,11 +40,15 @@ def kernel(options: argparse.Namespace, num_inputs: int) -> Any:
 
 def noisy_kernel(options: argparse.Namespace, num_inputs: int) -> Any:
     """Return the kernel that the flags describe plus white noise, if they ask for some."""
+    return with_noise(options, kernel(options, num_inputs))
+
+
+def with_noise(options: argparse.Namespace, smooth: Any) -> Any:
+    """Return a kernel plus white noise, if the flags ask for some."""
     import gpflow
 
     if options.noise < 0.0:
         raise ValueError(f"--noise must not be negative; got {options.noise}.")
-    smooth = kernel(options, num_inputs)
     return smooth + gpflow.kernels.White(options.noise) if options.noise > 0.0 else smooth
 
 

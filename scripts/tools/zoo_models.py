@@ -56,6 +56,11 @@ MODELS = {
     "mnist_svgp_robustmax_float32": Recipe(
         "svgp-robustmax --data mnist --common-scale --inducing 200 --steps 2000 --float32", _PIXELS
     ),
+    "mnist_scattering_svgp_robustmax_float32": Recipe(
+        "svgp-robustmax --data mnist --raw --float32 --scattering 200 --variance 10 --inducing 250 "
+        "--steps 400 --minibatch-size 500 --gamma 0.03 --hold 10",
+        _PIXELS,
+    ),
     "mnist_odd_even_sparse_ep": Recipe(
         "sparse-ep --data mnist_odd_even --common-scale --inducing 100 --minibatch-size 200 --steps 4000",
         _PIXELS,

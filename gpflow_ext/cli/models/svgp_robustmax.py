@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ examples
   {command}                                    scikit-learn's digits, embedded
   {command} --data iris.csv --target species   your own table
   {command} --data vehicle --ard --early-stopping 0.1
+  {command} --data mnist --raw --float32 --scattering 200 --variance 10 --inducing 500 --steps 300 --minibatch-size 500 --gamma 0.03
   {command} --data mnist --common-scale --ard --float32 --inducing 500 \\
       --minibatch-size 1000 --hold 30 --steps 20000 --test-every 500 --run-dir runs/mnist
 
@@ -45,6 +47,13 @@ def add_flags(new: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="learn it, under a Beta prior (default: yes)",
+    )
+    model.add_argument(
+        "--scattering",
+        type=flags.positive,
+        metavar="DIMS",
+        help="a kernel on so many scattering features of square grey images, their background 0: needs --raw; the "
+        "posterior starts from the labels",
     )
     flags.add_noise(model)
     _add_training(new.add_argument_group("training"))
@@ -110,6 +119,10 @@ def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for flags that do not go with the data or with each other."""
     if options.test_every is not None and options.run_dir is None:
         raise ValueError("--test-every writes into the run folder: give --run-dir.")
+    if options.scattering is not None:
+        side = math.isqrt(split.train[0].shape[1])
+        if not options.raw or side**2 != split.train[0].shape[1]:
+            raise ValueError("--scattering is for the pixels of square images as they are: give --raw.")
     _held_out(options, len(split.train[0]))
 
 
@@ -120,10 +133,11 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     import gpflow_ext as gpx
 
     (X, _), _ = hold_out(options, split.train)
+    kernel, points = _parts(options, X, min(options.inducing, max(1, len(X) // 2)))
     model = gpx.models.SVGPRobustMax(
-        kernels.noisy_kernel(options, X.shape[1]),
+        kernel,
         len(split.labels),
-        kernels.centres(min(options.inducing, max(1, len(X) // 2)), X, options.seed),
+        points,
         num_data=len(X),
         epsilon=options.epsilon,
         learn_epsilon=options.learn_epsilon,
@@ -131,6 +145,19 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     if options.fixed:
         gpflow.set_trainable(model.kernel, False)
     return model
+
+
+def _parts(options: argparse.Namespace, X: Any, number: int) -> tuple[Any, Any]:
+    """Return the kernel, and so many inducing points or features for training inputs [N, D]."""
+    import gpflow_ext as gpx
+
+    if options.scattering is None:
+        return kernels.noisy_kernel(options, X.shape[1]), kernels.centres(number, X, options.seed)
+    side = math.isqrt(X.shape[1])
+    features = gpx.features.Scattering((side, side), dims=options.scattering).fit(X, seed=options.seed)
+    smooth = kernels.kernel(options, options.scattering, usual=1.5)
+    some = features(kernels.some_rows(number, X, options.seed))
+    return kernels.with_noise(options, gpx.kernels.Feature(smooth, features)), gpx.InducingFeatures(some)
 
 
 def _held_out(options: argparse.Namespace, rows: int) -> int:
@@ -165,6 +192,7 @@ def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
         **moving,
         "decay_steps": decay_steps,
         "hold": options.hold,
+        "start": None if options.scattering is None else "labels",
         "checkpoint_every": 100,
     }
 
