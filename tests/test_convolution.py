@@ -159,3 +159,103 @@ def test_what_does_not_fit_is_refused() -> None:
         Kuf(InducingPatches(Z), _translation_insensitive(), _images(2))
     with pytest.raises(ValueError, match=r"\[4, 2\]"):
         gpx.LocatedPatches(Z, PLACES[:3])
+
+
+def _patches(columns: int = 6) -> InducingPatches:
+    return InducingPatches(np.random.default_rng(5).normal(size=[4, columns]))
+
+
+def _binary(columns: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    X = _images(30)[:, :columns]
+    return X, (X[:, :1] > 0.0).astype(float)
+
+
+def _sparse(points: Any, kernel: Any = None, columns: int = 20) -> Any:
+    kernel = kernel or _kernel(gpx.kernels.Convolutional)
+    return gpx.models.SparseEP(
+        _binary(columns), kernel, gpx.likelihoods.BernoulliProbit(), inducing_variable=points
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: _sparse(_patches(5)),
+            "InducingPatches do not fit the kernel Convolutional and inputs of 20",
+        ),
+        (lambda: _sparse(_patches(), columns=19), r"inputs of 19 columns: Images must be \[N, 20\]"),
+        (lambda: _sparse(_patches(), SquaredExponential()), "kernel SquaredExponential"),
+        (lambda: _sparse(_patches(), SquaredExponential() + gpflow.kernels.White()), "kernel Sum"),
+        (lambda: _sparse(np.ones([4, 6]), SquaredExponential(active_dims=[0])), "points have 6 columns"),
+        (lambda: _sparse(_images(4)[:, :19]), "points have 19 columns"),
+        (lambda: _sparse(_patches(), _translation_insensitive()), "LocatedPatches"),
+        (lambda: _sparse(gpx.InducingFeatures(np.ones([4, 6]))), "InducingFeatures do not fit"),
+    ],
+)
+def test_inducing_variables_that_do_not_fit_are_refused_at_once(
+    make: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("kind", [gpx.kernels.Convolutional, gpflow.kernels.Convolutional])
+def test_patches_and_images_are_taken(kind: Any) -> None:
+    noisy = _kernel(kind) + gpflow.kernels.White(0.1)
+    for points in (_patches(), _images(4)):
+        model = _sparse(points, noisy)
+        model.settle_sites()
+        assert np.isfinite(model.predict_f(_images(2))[1]).all()
+
+
+def _models() -> dict[str, Callable[[], tuple[Any, Any]]]:
+    data, logit = _binary(), gpx.likelihoods.BernoulliLogit
+    noisy = lambda: _kernel(gpx.kernels.Convolutional) + gpflow.kernels.White(0.1)  # noqa: E731
+
+    def sites(kind: Any) -> Any:
+        model = kind(data, noisy(), logit(), inducing_variable=_patches())
+        return model, gpx.fit(model, steps=2, starts=1, progress=False)
+
+    def classifier() -> Any:
+        model = gpx.models.SVGPRobustMax(noisy(), 2, _patches(), num_data=30)
+        return model, gpx.fit(model, data, steps=2, minibatch_size=10, progress=False)
+
+    def freeform() -> Any:
+        model = gpx.models.SGPMCFreeForm(data, noisy(), logit(), inducing_variable=_patches())
+        return model, gpx.sample(model, 4, num_chains=1, seed=0, tuner="dual_averaging", progress=False)
+
+    return {
+        "SVGPRobustMax": classifier,
+        "SparseEP": lambda: sites(gpx.models.SparseEP),
+        "VGPKMM": lambda: sites(gpx.models.VGPKMM),
+        "GPLaplace": lambda: sites(gpx.models.GPLaplace),
+        "SGPMCFreeForm": freeform,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SVGPRobustMax", "SparseEP", "VGPKMM", "GPLaplace", "SGPMCFreeForm"])
+def test_every_model_trains_on_patches_and_is_served(name: str, tmp_path: Any) -> None:
+    model, _ = _models()[name]()
+    X = _images(5, seed=6)
+    mean, var = model.posterior().predict_f(X)
+    assert np.isfinite(mean).all()
+    gpx.export(model, tmp_path / "model", example=X[:2])
+    served = gpx.load_exported(tmp_path / "model").predict_f(X)
+    np.testing.assert_allclose(served["mean"], mean, atol=1e-9)
+    np.testing.assert_allclose(served["variance"], var, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_training_on_patches_resumes_bit_for_bit(tmp_path: Any) -> None:
+    found = []
+    for stops in ((4,), (2, 4)):
+        folder = tmp_path / str(len(stops))
+        for steps in stops:
+            model = gpx.models.SVGPRobustMax(_kernel(gpx.kernels.Convolutional), 2, _patches(), num_data=30)
+            options = {"steps": steps, "minibatch_size": 10, "checkpoint_every": 2, "progress": False}
+            gpx.fit(model, _binary(), checkpoint_dir=folder, **options)
+        found.append(model)
+    for one, other in zip(*(model.trainable_variables for model in found), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -75,9 +75,9 @@ def check_not_one_hot(Y: npt.ArrayLike) -> None:
         )
 
 
-def check_inducing(points: gpflow.inducing_variables.InducingVariables | None, X: Array) -> None:
+def check_inducing(points: gpflow.inducing_variables.InducingPoints, X: Array) -> None:
     """Raise ``ValueError`` when inducing points [M, D'] have another number of columns than inputs [N, D]."""
-    if points is not None and are_inputs(points) and points.Z.shape[1:] != X.shape[1:]:
+    if points.Z.shape[1:] != X.shape[1:]:
         raise ValueError(
             f"The inducing points have {points.Z.shape[-1]} columns and X has {X.shape[1]}: both need one "
             "for each input."

@@ -93,8 +93,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
                 f"The expectations of {type(likelihood).__name__} are Monte Carlo estimates: a sampler needs "
                 "a density that is the same at each call. Use gpflow_ext.likelihoods.RobustMax for classes."
             )
-        for each in latent.sets(inducing_variable):
-            checks.check_inducing(each, X)
+        latent.check_inducing(inducing_variable, kernel, X)
         num_latent_gps = self._count(kernel, inducing_variable, likelihood, Y, num_latent_gps)
         parts = held.hold(data, (X, Y))
         super().__init__(parts, kernel, likelihood, mean_function, num_latent_gps, inducing_variable)

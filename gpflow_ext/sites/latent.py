@@ -29,6 +29,8 @@ from gpflow.kernels import (
     SharedIndependent,
 )
 
+from gpflow_ext.data import checks
+
 KERNELS = SharedIndependent, SeparateIndependent, LinearCoregionalization
 POINTS = FallbackSharedIndependentInducingVariables, FallbackSeparateIndependentInducingVariables
 
@@ -120,6 +122,32 @@ def check_kinds(kernel: Kernel, points: InducingVariables | None, owner: str) ->
             f"{owner} knows no inducing variables of the class {type(points).__name__}: use those of one "
             "output, or SharedIndependentInducingVariables or SeparateIndependentInducingVariables."
         )
+
+
+def check_inducing(points: InducingVariables, kernel: Kernel, X: checks.Array) -> None:
+    """Raise ``ValueError`` where inducing variables do not fit a kernel and inputs X [N, D].
+
+    Those that are not inputs are tried: their covariances know what they need of a kernel and the inputs.
+    """
+    for own, part in pairs(points, kernel):
+        if checks.are_inputs(own):
+            checks.check_inducing(own, X)
+            continue
+        try:
+            shapes = Kuu(own, part).shape, Kuf(own, part, tf.constant(X[:1])).shape
+        except Exception as error:  # those of TensorFlow, check_shapes and dispatch have no common base
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(_misfit(own, part, X, reason)) from error
+        M = int(own.num_inducing)
+        if shapes != ((M, M), (M, 1)):
+            raise ValueError(_misfit(own, part, X, f"their covariances are {shapes[0]} and {shapes[1]}"))
+
+
+def _misfit(points: InducingVariables, kernel: Kernel, X: checks.Array, reason: str) -> str:
+    return (
+        f"{type(points).__name__} do not fit the kernel {type(kernel).__name__} and inputs of {X.shape[1]} "
+        f"columns: {reason}."
+    )
 
 
 def check_numbers(kernel: Kernel, points: InducingVariables | None, num_latent_gps: int) -> None:

@@ -127,8 +127,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
         self._take_prior(prior)
-        for each in () if points is None else latent.sets(points):
-            checks.check_inducing(each, X)
+        if points is not None:
+            latent.check_inducing(points, kernel, X)
         none = tf.zeros([num_data, num_latent_gps], X.dtype)
         open_rows = [None, num_latent_gps]  # one compiled graph serves every number of data
         self.nat1 = gpflow.Parameter(none, trainable=False, shape=open_rows)

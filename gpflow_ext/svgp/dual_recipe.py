@@ -236,6 +236,5 @@ def _check(model: SVGP, arrays: tuple[Any, Any] | None, minibatches: bool) -> No
     if arrays is None:
         return
     checks.check_targets(model.likelihood, arrays[1])
-    for each in latent.sets(model.inducing_variable):
-        checks.check_inducing(each, arrays[0])
+    latent.check_inducing(model.inducing_variable, model.kernel, arrays[0])
     check_size(model, arrays, minibatches)
