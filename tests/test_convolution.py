@@ -15,6 +15,8 @@ from gpflow.kernels import SquaredExponential
 
 import gpflow_ext as gpx
 from gpflow_ext.convolution import sums
+from gpflow_ext.data import length_scales
+from gpflow_ext.training.starts import further_starts
 
 IMAGE, PATCH = [5, 4], [3, 2]
 RNG = np.random.default_rng(0)
@@ -209,6 +211,14 @@ def test_patches_and_images_are_taken(kind: Any) -> None:
         assert np.isfinite(model.predict_f(_images(2))[1]).all()
 
 
+def test_patches_have_no_length_scales_of_the_inputs() -> None:
+    smooth = SquaredExponential(lengthscales=np.ones(20))
+    kernel = _kernel(gpx.kernels.Convolutional) + gpflow.kernels.Linear() * smooth + smooth
+    assert list(length_scales.stationary(kernel)) == [smooth]
+    model = _sparse(_patches())
+    assert further_starts(model, 2, 0, model.data[0].numpy())[0].name == "random 1"
+
+
 def _models() -> dict[str, Callable[[], tuple[Any, Any]]]:
     data, logit = _binary(), gpx.likelihoods.BernoulliLogit
     noisy = lambda: _kernel(gpx.kernels.Convolutional) + gpflow.kernels.White(0.1)  # noqa: E731
@@ -223,6 +233,7 @@ def _models() -> dict[str, Callable[[], tuple[Any, Any]]]:
 
     def freeform() -> Any:
         model = gpx.models.SGPMCFreeForm(data, noisy(), logit(), inducing_variable=_patches())
+        gpflow.set_trainable(model.kernel, False)
         return model, gpx.sample(model, 4, num_chains=1, seed=0, tuner="dual_averaging", progress=False)
 
     return {

@@ -8,12 +8,25 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.kernels import Kernel, Stationary
+from gpflow.kernels import Combination, Kernel, MultioutputKernel, Periodic, Stationary
+
+_PASS_INPUTS_ON = Combination, MultioutputKernel, Periodic  # others may show their parts patches or features
 
 
 def stationary(module: tf.Module) -> Iterator[Stationary]:
-    """Yield the stationary kernels in a kernel or a model, each once."""
-    yield from (part for part in (module, *module.submodules) if isinstance(part, Stationary))
+    """Yield the stationary kernels in a kernel or a model that see its inputs, each once.
+
+    A kernel within another one of its own kind, such as ``Convolutional``, sees something else.
+    """
+    yield from {id(part): part for part in _found(module)}.values()
+
+
+def _found(module: tf.Module) -> Iterator[Stationary]:
+    if isinstance(module, Stationary):
+        yield module
+    elif not isinstance(module, Kernel) or isinstance(module, _PASS_INPUTS_ON):
+        for part in module._flatten(recursive=False, predicate=lambda part: isinstance(part, tf.Module)):
+            yield from _found(part)
 
 
 def suggested(part: Stationary, X: Any) -> tf.Tensor | None:
