@@ -38,6 +38,11 @@ def arguments() -> argparse.ArgumentParser:
         choices=("quick", "medium", "large", "shifted"),
         default=("quick", "medium", "large"),
     )
+    new.add_argument(
+        "--others",
+        action="store_true",
+        help="the other problems alone: odd against even digits, and textures",
+    )
     new.add_argument("--seeds", nargs="+", type=int, default=(0,), metavar="S")
     new.add_argument("--validate", action="store_true", help="hold out training images; read no test image")
     new.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...shared import report
 from ...shared.journal import Journal, Record
-from . import runs
+from . import others, runs
 
 NAME, SHOWN, TURNED = "images", 40, 1000
 _VARIED = ("order", "dims", "inducing", "lengthscale", "steps", "gamma", "copies")
@@ -23,20 +23,43 @@ def run(options: argparse.Namespace) -> None:
     """Measure what is asked for and not recorded yet, and write the page."""
     journal = Journal(options.out / f"{NAME}.jsonl")
     with gpflow.config.as_context(runs.SINGLE):
-        images = runs.load(options.validate)
-        for setting, seed in itertools.product(_settings(options), options.seeds):
-            key = {"part": "validation" if options.validate else "test", "seed": seed, **setting._asdict()}
-            if setting.copies == 1:  # as in records from before there were copies
-                del key["copies"]
-            if not journal.find(**key):
-                journal.heading = {"where": report.environment(options.threads)}
-                journal.add(
-                    {**key, **_measure(images, setting, seed, None if options.validate else options.out)}
-                )
+        if options.others:
+            _others(journal, options)
+        else:
+            _digits(journal, options)
     text = page(journal.records)
     report.write(options.out / f"{NAME}.md", text)
     draw_scores(options.out / f"{NAME}_scores.png", journal.records)
     print(text)
+
+
+def _others(journal: Journal, options: argparse.Namespace) -> None:
+    for seed in options.seeds:
+        for by in ("scattering", "pixels"):
+            _once(
+                journal, options, {"part": "textures", "seed": seed, "by": by}, others.on_textures, by, seed
+            )
+        key = {"part": "odd_even", "seed": seed}
+        _once(journal, options, key, others.odd_even, runs.load(False), seed)
+
+
+def _once(
+    journal: Journal, options: argparse.Namespace, key: Record, measure: Callable[..., Record], *of: Any
+) -> None:
+    """Measure and record what is not recorded yet, after where it was measured."""
+    if not journal.find(**key):
+        journal.heading = {"where": report.environment(options.threads)}
+        journal.add({**key, **measure(*of)})
+
+
+def _digits(journal: Journal, options: argparse.Namespace) -> None:
+    images = runs.load(options.validate)
+    for setting, seed in itertools.product(_settings(options), options.seeds):
+        key = {"part": "validation" if options.validate else "test", "seed": seed, **setting._asdict()}
+        if setting.copies == 1:  # as in records from before there were copies
+            del key["copies"]
+        out = None if options.validate else options.out
+        _once(journal, options, key, _measure, images, setting, seed, out)
 
 
 def _settings(options: argparse.Namespace) -> Iterator[runs.Setting]:
@@ -57,6 +80,7 @@ def _measure(images: runs.Images, setting: runs.Setting, seed: int, out: Path | 
     }
     if out is not None and seed == 0:
         found["turned"] = [dict(line) for line in runs.turned(trained.model, images.test, TURNED)]
+        found["far"] = others.far(trained.model, TURNED, seed)
         _draw(out / f"{NAME}_inducing.png", runs.nearest(trained, images, SHOWN))
     return found
 
@@ -130,6 +154,7 @@ def page(records: list[Record]) -> str:
         own = [line for line in lines if line["part"] == part]
         if own:
             parts.append(f"{title}\n\n" + _table(own))
+    parts += _other_problems(lines)
     where = [record["where"] for record in records if "where" in record]
     turned = [line for line in lines if "turned" in line]
     if turned:
@@ -157,17 +182,56 @@ def _table(lines: list[Record]) -> str:
         [
             str(line["order"]), str(line["dims"]), f"{line['inducing']:,}", str(line.get("copies", 1)),
             f"{line['steps']:,}", f"{line['lengthscale']:g}",
-            f"{line['gamma']:g}" if line["steps"] else "", str(line["seed"]), f"{100 * (1 - line['error']):.2f}",
-            f"{line['nlpd']:.4f}", f"{100 * line['calibration']:.2f}", f"{line['seconds']:.1f}",
+            f"{line['gamma']:g}" if line["steps"] else "", str(line["seed"]), *_scores(line),
         ]
         for line in sorted(lines, key=_order)
     ]  # fmt: skip
     return report.table(columns, rows)
 
 
+def _other_problems(lines: list[Record]) -> list[str]:
+    """Return the sections on odd and even digits and on textures, if they have been measured."""
+    columns = ["seed", "accuracy, %", "NLPD", "calibration error, %", "CPU s"]
+    found = []
+    parity = [line for line in lines if line["part"] == "odd_even"]
+    if parity:
+        found.append(
+            "## Odd against even digits\n\n`SparseEP` on all training images, order 2, M = "
+            f"{others.INDUCING:,}; sites from the labels, then to their fixed point, the kernel as it is. Test images.\n\n"
+            + report.table(columns, [[str(line["seed"]), *_scores(line)] for line in parity])
+        )
+    waves = [line for line in lines if line["part"] == "textures"]
+    if waves:
+        rows = [[line["by"], str(line["seed"]), *_scores(line)] for line in waves]
+        found.append(
+            f"## Textures\n\nNoisy waves of {others.DIRECTIONS} directions and {len(others.WAVELENGTHS)} lengths, each with "
+            f"a phase of its own, {others.TEXTURES[0]:,} to learn from and {others.TEXTURES[1]:,} to classify: where the phase "
+            "is free pixels have no nearest neighbours of their class. `SVGPRobustMax`, M = 500, q from the labels.\n\n"
+            + report.table(["kernel on", *columns], rows)
+        )
+    return found
+
+
+def _scores(line: Record) -> list[str]:
+    return [
+        f"{100 * (1 - line['error']):.2f}", f"{line['nlpd']:.4f}", f"{100 * line['calibration']:.2f}",
+        f"{line['seconds']:.1f}",
+    ]  # fmt: skip
+
+
 def _order(line: Mapping[str, Any]) -> tuple[Any, ...]:
     names = ("steps", "inducing", "order", "dims", "lengthscale", "gamma", "seed")
     return line.get("copies", 1), *(line[name] for name in names)
+
+
+def _far(line: Mapping[str, Any]) -> str:
+    if "far" not in line:
+        return ""
+    far = line["far"]
+    return (
+        f"\nOn {TURNED:,} textures as below, which are no digits, the mean confidence is {100 * far['confidence']:.1f} % and the "
+        f"mean entropy {far['entropy']:.3f} of at most {np.log(far['classes']):.3f} nats.\n"
+    )
 
 
 def _turned(line: Mapping[str, Any]) -> str:
@@ -190,6 +254,7 @@ def _turned(line: Mapping[str, Any]) -> str:
         f"## Turned digits\n\nThe first {TURNED:,} test images, turned: away from what the model has seen its accuracy "
         f"falls, and its confidence should. Order {line['order']}, M = {line['inducing']:,}, {line['steps']:,} steps.\n\n"
         + report.table(columns, rows)
+        + _far(line)
         + "\nThe training images whose features are nearest to some of the inducing features; without steps these are the "
         "features of images drawn at random, and the nearest ones are those images:\n\n"
         f"![Images nearest to inducing features]({NAME}_inducing.png)\n"
