@@ -246,6 +246,7 @@ def _models() -> dict[str, Callable[[], tuple[Any, Any]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::gpflow_ext.sampling.draws.ConvergenceWarning")
 @pytest.mark.parametrize("name", ["SVGPRobustMax", "SparseEP", "VGPKMM", "GPLaplace", "SGPMCFreeForm"])
 def test_every_model_trains_on_patches_and_is_served(name: str, tmp_path: Any) -> None:
     model, _ = _models()[name]()
