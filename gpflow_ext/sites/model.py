@@ -39,7 +39,7 @@ from gpflow_ext.sites.posterior import DenseSitePosterior
 from gpflow_ext.sites.structured import HasStructure, PriorLike
 from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
 from gpflow_ext.sites.vecchia import conditionals
-from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
+from gpflow_ext.sites.vecchia.full_scale_posterior import of_space
 
 KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions independent
     (True, True): DenseSitePosterior,
@@ -47,7 +47,7 @@ KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions
     (False, True): SparseSitePosterior,
     (False, False): MixedSparsePosterior,
 }
-STRUCTURED: dict[str, Any] = {"markov": MarkovPosterior, "vecchia": VecchiaPosterior, "grid": GridPosterior}
+STRUCTURED: dict[str, Any] = {"markov": MarkovPosterior, "vecchia": of_space, "grid": GridPosterior}
 
 
 class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):

@@ -9,26 +9,36 @@ import tensorflow as tf
 
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites import latent
+from gpflow_ext.sites.vecchia import residual
+from gpflow_ext.sites.vecchia.full_scale import FullScale
 from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia, assemble
 from gpflow_ext.sites.vecchia.structure import Structure
 
 
-def at(model: latent.Functions, structure: Structure, X: tf.Tensor) -> Vecchia:
-    """Return the prior at the data X [N, D], with GPflow's default jitter on K. O(Nm³)."""
-    tree = structure.tree()
-    a, D = coefficients(model.kernel, X, tree.cliques)
+def at(model: latent.Functions, structure: Structure, X: tf.Tensor) -> Vecchia | FullScale:
+    """Return the prior at the data X [N, D], with GPflow's default jitter on K. O(Nm³), or O(N(m³ + M²))."""
+    tree, Z = structure.tree(), structure.Z
+    phi = None if Z is None else residual.features(model.kernel, Z, residual.root(model.kernel, Z), X)
+    a, D = coefficients(model.kernel, X, tree.cliques, phi)
     omega = assemble(tree, a, D, structure.num_entries)
     own = latent.variances(model.kernel, X)
-    return Vecchia(latent.mean(model, X), a, D, omega, own, tree)
+    found = Vecchia(latent.mean(model, X), a, D, omega, own, tree)
+    return found if phi is None else FullScale(found, phi)
 
 
 def coefficients(
-    kernel: gpflow.kernels.Kernel, X: tf.Tensor, cliques: tf.Tensor
+    kernel: gpflow.kernels.Kernel, X: tf.Tensor, cliques: tf.Tensor, phi: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return aₙ = K_c⁻¹k_n, [N, m, S], and Dₙ = k_nn − aₙᵀk_n, [N, S], of each clique [N, m + 1] of X."""
+    """Return aₙ = K_c⁻¹k_n, [N, m, S], and Dₙ = k_nn − aₙᵀk_n, [N, S], of each clique [N, m + 1] of X.
+
+    With Φ [S, N, M] they are those of the residual process.
+    """
     N = sizes(X)[0]
-    there = tf.cast(cliques < N, DTYPE)
-    K = gram(latent.kernels(kernel), tf.gather(X, tf.minimum(cliques, N - 1)), there)
+    there, members = tf.cast(cliques < N, DTYPE), tf.minimum(cliques, N - 1)
+    K = gram(latent.kernels(kernel), tf.gather(X, members), there)
+    if phi is not None:
+        near = tf.gather(phi, members, axis=1) * there[..., None]
+        K -= tf.matmul(near, near, transpose_b=True)
     eye = tf.eye(sizes(cliques)[1], dtype=DTYPE)
     # The neighbours first: the last row of the factor is R⁻¹k and √D.
     R = tf.linalg.cholesky(tf.reverse(K + gpflow.default_jitter() * eye, [-2, -1]))

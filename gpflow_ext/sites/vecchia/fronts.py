@@ -64,7 +64,12 @@ def factorise(levels: tuple[LevelAt, ...], values: tf.Tensor) -> tuple[Block, ..
 
 def solve(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], b: tf.Tensor) -> tf.Tensor:
     """Return A⁻¹b for b [N, L]."""
-    return _back(levels, blocks, _forth(levels, blocks, b), sizes(b)[0])[..., 0]
+    return solve_columns(levels, blocks, b[..., None])[..., 0]
+
+
+def solve_columns(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], b: tf.Tensor) -> tf.Tensor:
+    """Return A⁻¹b for columns b [N, L, C]."""
+    return _back(levels, blocks, _forth(levels, blocks, b), sizes(b)[0])
 
 
 def draw(
@@ -75,13 +80,15 @@ def draw(
     normal: Callable[[Sequence[Any]], tf.Tensor],
 ) -> tf.Tensor:
     """Return draws of N(A⁻¹b, A⁻¹) for b [N, L], [N, L, S]; ``normal`` returns such numbers of a shape."""
-    halves = [half + normal([*sizes(half)[:-1], num_samples]) for half in _forth(levels, blocks, b)]
+    halves = [
+        half + normal([*sizes(half)[:-1], num_samples]) for half in _forth(levels, blocks, b[..., None])
+    ]
     return _back(levels, blocks, halves, sizes(b)[0])
 
 
 def _forth(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...], b: tf.Tensor) -> list[tf.Tensor]:
-    """Return what the lower factor leaves of b [N, L] at each level from the root, [nodes, L, o, 1]."""
-    rest = tf.pad(b, [[0, 1], [0, 0]])[..., None]
+    """Return what the lower factor leaves of b [N, L, C] at each level from the root, [nodes, L, o, C]."""
+    rest = tf.pad(b, [[0, 1], [0, 0], [0, 0]])
     halves = []
     for level, (R, X) in zip(levels[::-1], blocks[::-1], strict=True):
         half = tf.linalg.triangular_solve(R, _columns(rest, level.own))

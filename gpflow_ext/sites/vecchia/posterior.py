@@ -30,6 +30,35 @@ class Around(NamedTuple):
     a: tf.Tensor  # K_c⁻¹k, [S, R, k]
     explained: tf.Tensor  # aᵀk, [S, R]
 
+    def moments(
+        self, prior: tf.Tensor, shift: tf.Tensor, V: tf.Tensor, prec: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mean and variance [L, R] from prior variances [S, R] and what is known of data, [N, L]."""
+        shift, V, prec = (tf.transpose(tf.gather(part, self.near), [2, 0, 1]) for part in (shift, V, prec))
+        local = conditioned(self.K, prec)  # [L, R, k, k]
+        scaled = self.a * tf.sqrt(V / tf.linalg.diag_part(local))
+        seen = tf.reduce_sum(scaled * tf.linalg.matvec(local, scaled), axis=-1)
+        own = tf.nn.relu(prior - self.explained)
+        return tf.reduce_sum(self.a * shift, axis=-1), own + seen
+
+
+def around(near: tf.Tensor, K: tf.Tensor) -> Around:
+    """Return how places depend on their neighbours, from their covariances [S, R, k + 1, k + 1]."""
+    k, K = K[..., 1:, :1], K[..., 1:, 1:]
+    K += gpflow.default_jitter() * tf.eye(tf.shape(K)[-1], dtype=DTYPE)
+    R = tf.linalg.cholesky(K)
+    half = tf.linalg.triangular_solve(R, k)
+    a = tf.linalg.triangular_solve(R, half, adjoint=True)[..., 0]
+    return Around(near, K, a, tf.reduce_sum(half**2, axis=[-2, -1]))
+
+
+def gram(
+    kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, new: tf.Tensor, near: tf.Tensor
+) -> tf.Tensor:
+    """Return the covariances within new places and what they are conditioned on, [S, R, k + 1, k + 1]."""
+    places = tf.concat([new[:, None], tf.gather(X, near)], axis=1)
+    return conditionals.gram(kernels, places, tf.ones(tf.shape(places)[:2], DTYPE))
+
 
 class HasNeighbours(SiteConditioned[Vecchia], Protocol):
     """Protocol of the model of the posterior."""
@@ -69,30 +98,23 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at places [R, D], [R, L]."""
         X, shift, V, prec, scales = cache
-        around = self._around(latent.kernels(self.kernel), X, scales, new)
+        found = self._around(latent.kernels(self.kernel), X, scales, new)
         prior = tf.cast(latent.variances(self.kernel, new), DTYPE)  # [R, S]
-        own = tf.nn.relu(prior - tf.transpose(around.explained))
-        shift, V, prec = (tf.transpose(tf.gather(part, around.near), [2, 0, 1]) for part in (shift, V, prec))
-        local = conditioned(around.K, prec)  # [L, R, k, k]
-        scaled = around.a * tf.sqrt(V / tf.linalg.diag_part(local))
-        seen = tf.reduce_sum(scaled * tf.linalg.matvec(local, scaled), axis=-1)
-        return tf.transpose(tf.reduce_sum(around.a * shift, axis=-1)), own + tf.transpose(seen)
+        mean, var = found.moments(tf.transpose(prior), shift, V, prec)
+        return tf.transpose(mean), tf.transpose(var)
 
     def _around(
         self, kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, scales: tf.Tensor, new: tf.Tensor
     ) -> Around:
         """Return the neighbours among X [N, D] of places [R, D], and how these depend on them."""
+        near = self._nearest(X, scales, new)
+        return around(near, gram(kernels, X, new, near))
+
+    def _nearest(self, X: tf.Tensor, scales: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        """Return the numbers of the data that new places [R, D] are conditioned on, [R, k]."""
         most = min(self._model.structure.num_neighbours + 1, self._model.structure.num_data)
-        near = nearest(X / tf.cast(scales, X.dtype), new / tf.cast(scales, X.dtype), most)
-        places = tf.concat([new[:, None], tf.gather(X, near)], axis=1)
-        there = tf.ones(tf.shape(places)[:2], DTYPE)
-        K = conditionals.gram(kernels, places, there)  # [S, R, k + 1, k + 1]
-        k, K = K[..., 1:, :1], K[..., 1:, 1:]
-        K += gpflow.default_jitter() * tf.eye(most, dtype=DTYPE)
-        R = tf.linalg.cholesky(K)
-        half = tf.linalg.triangular_solve(R, k)
-        a = tf.linalg.triangular_solve(R, half, adjoint=True)[..., 0]
-        return Around(near, K, a, tf.reduce_sum(half**2, axis=[-2, -1]))
+        scales = tf.cast(scales, X.dtype)
+        return nearest(X / scales, new / scales, most)
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
@@ -116,9 +138,9 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
             apart: tf.Tensor,
             new: tf.Tensor,
         ) -> tf.Tensor:
-            around = self._around(kernels, points[0], scales, new)
-            a = tf.broadcast_to(around.a, [apart.shape[1], *batched.sizes(around.a)[1:]])
-            return tf.einsum("lrk,rkls->rls", a, tf.gather(apart, around.near))
+            found = self._around(kernels, points[0], scales, new)
+            a = tf.broadcast_to(found.a, [apart.shape[1], *batched.sizes(found.a)[1:]])
+            return tf.einsum("lrk,rkls->rls", a, tf.gather(apart, found.near))
 
         own = domain(type(self._model).__name__, latent.kernels(self.kernel), (X,))
         return Given(

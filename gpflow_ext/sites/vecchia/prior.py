@@ -109,12 +109,17 @@ class Vecchia(NamedTuple):
         known = held.factorise(sites.prec) if factor is None else factor
         alpha, shift = known.solve(sites.nat1 - sites.prec * held.mean)
         value = log_normaliser(held, sites, known, shift)
-        moments = tf.stop_gradient(known.moments(shift))  # [N, pairs, L]
-        weighted = quadratic(self.a) * moments
-        spread = tf.reduce_sum(weighted, axis=1) / self.D + tf.math.log(self.D)
-        moving = tf.cast(-0.5 * tf.reduce_sum(spread), self.mean.dtype)
+        moving = tf.cast(self.expected_log_density(tf.stop_gradient(known.moments(shift))), self.mean.dtype)
         moving += tf.reduce_sum(tf.stop_gradient(alpha) * self.mean)
         return tf.stop_gradient(value - moving) + moving
+
+    def expected_log_density(self, moments: tf.Tensor, more: tf.Tensor | float = 0.0) -> tf.Tensor:
+        """Return E[log p(h)] up to a constant, from E[hᵢhⱼ] of the pairs of each clique [N, pairs, L], [].
+
+        ``more`` [N, L] are expected squares of innovations that the moments leave out.
+        """
+        squares = tf.reduce_sum(quadratic(self.a) * moments, axis=1) + more
+        return -0.5 * tf.reduce_sum(squares / self.D + tf.math.log(self.D))
 
 
 class VecchiaFactor(NamedTuple):
@@ -138,6 +143,10 @@ class VecchiaFactor(NamedTuple):
     def draw(self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]) -> tf.Tensor:
         """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; see `fronts.draw`."""
         return fronts.draw(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE), num_samples, normal)
+
+    def columns(self, b: tf.Tensor) -> tf.Tensor:
+        """Return (Ω + Λ)⁻¹b for columns b [N, L, C]."""
+        return fronts.solve_columns(self.prior.tree.levels, self.blocks, b)
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|I + ΛΣ|, summed over the latent functions, []."""
@@ -164,7 +173,7 @@ class VecchiaFactor(NamedTuple):
 def quadratic(a: tf.Tensor) -> tf.Tensor:
     """Return uᵢuⱼ for u = (1, −a) and the pairs of a clique, twice those of two members, [N, pairs, S]."""
     first, second = dissection.pairs(a.shape[1] + 1)
-    u = tf.concat([tf.ones_like(a[:, :1]), -a], axis=1)
+    u = tf.pad(-a, [[0, 0], [1, 0], [0, 0]], constant_values=tf.ones([], a.dtype))
     count = tf.constant(np.where(first == second, 1.0, 2.0)[:, None], a.dtype)
     return count * tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1)
 
@@ -172,7 +181,7 @@ def quadratic(a: tf.Tensor) -> tf.Tensor:
 def assemble(tree: TreeAt, a: tf.Tensor, D: tf.Tensor, entries: int | tf.Tensor) -> tf.Tensor:
     """Return Ω = BᵀD⁻¹B in the panels, [entries, S]."""
     first, second = dissection.pairs(a.shape[1] + 1)
-    u = tf.concat([tf.ones_like(a[:, :1]), -a], axis=1)
+    u = tf.pad(-a, [[0, 0], [1, 0], [0, 0]], constant_values=tf.ones([], a.dtype))
     values = tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1) / D[:, None]  # [N, pairs, S]
     S = sizes(D)[1]
     at, flat = tf.reshape(tree.entries, [-1]), tf.reshape(values, [-1, S])

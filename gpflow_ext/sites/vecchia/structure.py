@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import gpflow
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.sites.vecchia import dissection, fronts, ordering
+from gpflow_ext.data import inducing
+from gpflow_ext.sites.vecchia import dissection, fronts, ordering, residual
 from gpflow_ext.sites.vecchia.prior import TreeAt
 
 Array = npt.NDArray[Any]
+CANDIDATES = 4  # nearest data for each neighbour of a residual process
 LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
 
 
@@ -30,21 +33,29 @@ class VecchiaOptions:
         ``"coordinate"``, by the sum of the coordinates.
     seed
         Seed of the order.
+    inducing
+        The number of inducing points of a full-scale approximation (Gyger, Furrer & Sigrist 2024): neighbours
+        then stand for what these leave of the process, and are those that it correlates most with. They are
+        chosen among the inputs by conditional variance. Zero is Vecchia's approximation alone.
 
     Raises
     ------
     ValueError
-        For fewer than one neighbour, or an unknown ordering.
+        For fewer than one neighbour without inducing points, negative numbers, or an unknown ordering.
     """
 
     neighbours: int = 20
     ordering: str = "random"
     seed: int = 0
+    inducing: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.neighbours < 1:
-            raise ValueError(f"`neighbours` must be at least 1; got {self.neighbours}.")
+        if self.inducing < 0:
+            raise ValueError(f"`inducing` must be at least 0; got {self.inducing}.")
+        least = 0 if self.inducing else 1
+        if self.neighbours < least:
+            raise ValueError(f"`neighbours` must be at least {least}; got {self.neighbours}.")
         if self.ordering not in ordering.ORDERINGS:
             raise ValueError(f"`ordering` must be one of {ordering.ORDERINGS}; got {self.ordering!r}.")
 
@@ -61,19 +72,45 @@ class Structure(tf.Module):
         no kernel reads.
     options
         See `VecchiaOptions`.
+    kernel
+        The kernel, by which inducing points and their neighbours are chosen, if there are to be any.
+
+    Attributes
+    ----------
+    Z
+        The inducing points of a full-scale approximation [M, D], or ``None``.
 
     Raises
     ------
     ValueError
-        If the factor would take more than `LARGEST` bytes.
+        If the factor would take more than `LARGEST` bytes, or for inducing points of single precision.
     """
 
-    def __init__(self, X: Array, scales: Array, options: VecchiaOptions) -> None:
+    def __init__(
+        self,
+        X: Array,
+        scales: Array,
+        options: VecchiaOptions,
+        kernel: gpflow.kernels.Kernel | None = None,
+    ) -> None:
         super().__init__()
         points = X / scales
         N = len(points)
         order = ordering.order(points, options.ordering, options.seed)
-        near = ordering.nearest_before(points[order], min(options.neighbours, N - 1))
+        most = min(options.neighbours, N - 1)
+        if options.inducing and kernel is not None:
+            if X.dtype != np.float64:
+                raise ValueError(
+                    "VecchiaOptions(inducing=...) takes differences of covariances: use float64."
+                )
+            Z = inducing.conditional_variance(X, kernel, options.inducing, share=0.0)
+            _refuse(8 * 4 * N * (most + 1) * len(Z), f"what {len(Z)} inducing points say of all neighbours")
+            candidates = ordering.nearest_before(points[order], min(CANDIDATES * most, N - 1))
+            near = residual.closest(kernel, Z, X[order], candidates, most)
+            self.Z: tf.Variable | None = _kept(Z, tf.float64)
+        else:
+            near = ordering.nearest_before(points[order], most)
+            self.Z = None
         cliques = np.empty((N, near.shape[1] + 1), int)
         cliques[order, 0] = order
         cliques[order, 1:] = np.where(near < 0, -1, order[near])

@@ -1,0 +1,235 @@
+"""Full-scale priors: with all neighbours the dense model, without any FITC, else what dense algebra makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow.kernels import Kernel, Matern32
+
+import gpflow_ext as gpx
+from gpflow_ext.sites import Sites
+from gpflow_ext.sites.vecchia import conditionals, dissection, ordering, residual
+from gpflow_ext.sites.vecchia.full_scale import FullScale
+from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
+
+RNG = np.random.default_rng(0)
+N, M = 60, 8
+X = RNG.uniform(0.0, 1.0, (N, 2))
+Y = RNG.poisson(np.exp(np.sin(5.0 * X[:, :1]))).astype(float)
+NEW = RNG.uniform(0.0, 1.0, (7, 2))
+PREC = RNG.gamma(1.0, 3.0, (N, 1))
+B = RNG.standard_normal((N, 1))
+SCALES = np.array([0.3, 0.5])
+SOME, ALL = VecchiaOptions(neighbours=5, inducing=M), VecchiaOptions(neighbours=N, inducing=M)
+
+
+@pytest.fixture(autouse=True)
+def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dissection, "LEAF", 12)
+
+
+class Functions:
+    """What `conditionals.at` reads from a model."""
+
+    def __init__(self) -> None:
+        self.kernel, self.num_latent_gps = _kernel(), 1
+        self.mean_function = gpflow.functions.Constant(0.3)
+
+
+def _kernel() -> Kernel:
+    return Matern32(1.3, SCALES)
+
+
+def _prior(options: VecchiaOptions) -> tuple[Any, Structure]:
+    structure = Structure(X, SCALES, options, _kernel())
+    return conditionals.at(Functions(), structure, tf.constant(X)), structure
+
+
+def _features(Z: np.ndarray) -> np.ndarray:
+    """Return K_fu L⁻ᵀ."""
+    K = _kernel()(Z).numpy() + gpflow.default_jitter() * np.eye(len(Z))
+    return np.linalg.solve(np.linalg.cholesky(K), _kernel()(Z, X).numpy()).T
+
+
+def _dense(structure: Structure) -> np.ndarray:
+    """Return ΦΦᵀ + (BᵀD⁻¹B)⁻¹, each row of B by dense algebra."""
+    smooth = _features(structure.Z.numpy()) @ _features(structure.Z.numpy()).T
+    K = _kernel()(X).numpy() - smooth + gpflow.default_jitter() * np.eye(N)
+    rows, D = np.eye(N), np.empty(N)
+    for clique in structure.cliques.numpy():
+        n, c = clique[0], clique[1:][clique[1:] < N]
+        a = np.linalg.solve(K[np.ix_(c, c)], K[c, n])
+        rows[n, c], D[n] = -a, K[n, n] - a @ K[c, n]
+    return smooth + np.linalg.inv(rows.T @ (rows / D[:, None]))
+
+
+@pytest.mark.parametrize("neighbours", [0, 5])
+def test_the_factor_is_dense_algebra(neighbours: int) -> None:
+    """Solutions, variances, log determinant, products and couplings; FITC without neighbours."""
+    prior, structure = _prior(VecchiaOptions(neighbours=neighbours, inducing=M))
+    assert isinstance(prior, FullScale)
+    cov = _dense(structure)
+    if neighbours == 0:
+        smooth = _features(structure.Z.numpy()) @ _features(structure.Z.numpy()).T
+        fitc = smooth + np.diag(np.diag(_kernel()(X).numpy() - smooth) + gpflow.default_jitter())
+        np.testing.assert_allclose(cov, fitc, atol=1e-12)
+    factor = prior.factorise(tf.constant(PREC))
+    alpha = np.linalg.solve(np.eye(N) + PREC * cov, B)
+    post = np.linalg.inv(np.linalg.inv(cov) + np.diag(PREC[:, 0]))
+    log_det = np.linalg.slogdet(np.eye(N) + PREC * cov)[1]
+    expected = alpha, cov @ alpha, np.diag(post)[:, None], 0.5 * log_det, cov @ B
+    pair = factor.solve(tf.constant(B))
+    found = *pair, factor.variance(), factor.half_log_det(), prior.product(tf.constant(B))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-9 * np.abs(other).max())
+    np.testing.assert_allclose(prior.coupling(pair, pair), alpha.T @ cov @ alpha, rtol=1e-9)
+    assert factor.finite
+    assert not prior.factorise(tf.constant(-9.0 * PREC)).finite
+
+
+@pytest.mark.parametrize("which", ["normaliser", "product", "coupling"])
+def test_gradients_are_those_of_central_differences(which: str) -> None:
+    """In the variance, a length scale and the mean; a coupling's with its pairs held."""
+    structure, functions = Structure(X, SCALES, SOME, _kernel()), Functions()
+    sites = Sites(tf.constant(B), tf.constant(PREC))
+    known = conditionals.at(functions, structure, tf.constant(X))
+    pair = known.factorise(sites.prec).solve(sites.nat1)
+
+    @tf.function(autograph=False)
+    def value() -> tf.Tensor:
+        prior = conditionals.at(functions, structure, tf.constant(X))
+        if which == "normaliser":
+            return prior.log_normaliser(sites)
+        if which == "product":
+            return tf.reduce_sum(tf.sin(prior.product(tf.constant(B))))
+        return prior.coupling(pair, pair)
+
+    def moved() -> float:
+        if which != "coupling":
+            return float(value())
+        prior = conditionals.at(functions, structure, tf.constant(X))
+        return float(tf.reduce_sum(pair.alpha * prior.product(pair.alpha)))
+
+    with tf.GradientTape() as tape:
+        found = value()
+    kernel = functions.kernel
+    variables = [kernel.variance, kernel.lengthscales, functions.mean_function.c]
+    variables = variables[: 3 if which == "normaliser" else 2]
+    slopes = tape.gradient(found, [each.unconstrained_variable for each in variables])
+    for variable, slope in zip(variables, slopes, strict=True):
+        raw, step = variable.unconstrained_variable, 1e-5
+        at, unit = raw.numpy(), np.eye(1, raw.numpy().size).reshape(raw.shape)
+        ends = []
+        for sign in (1.0, -1.0):
+            raw.assign(at + sign * step * unit)
+            ends.append(moved())
+        raw.assign(at)
+        np.testing.assert_allclose(
+            np.ravel(slope)[0], (ends[0] - ends[1]) / (2.0 * step), rtol=2e-6, atol=1e-7
+        )
+
+
+def _fitted(name: str, prior: Any, **how: Any) -> Any:
+    logit = gpx.likelihoods.BernoulliLogit(bound="jaakkola")
+    likelihood = logit if name == "GPJaakkola" else gpflow.likelihoods.Poisson()
+    targets = np.minimum(Y, 1.0) if name == "GPJaakkola" else Y
+    model = getattr(gpx.models, name)((X, targets), _kernel(), likelihood, prior=prior)
+    gpflow.set_trainable(model.kernel, False)
+    gpx.fit(model, progress=False, **how)
+    gpflow.set_trainable(model.kernel, True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("GPLaplace", None),
+        ("VGPKMM", None),
+        pytest.param("GPTaylor", None, marks=pytest.mark.slow),
+        pytest.param("GPJaakkola", None, marks=pytest.mark.slow),
+        pytest.param("VGPKMM", "ep", marks=pytest.mark.slow),
+    ],
+)
+def test_with_all_neighbours_every_method_is_that_of_the_dense_model(name: str, recipe: str | None) -> None:
+    """Objective, its gradient, and predictions at new places."""
+    found = []
+    for prior in (None, ALL):
+        model = _fitted(name, prior, **({} if recipe is None else {"recipe": recipe}))
+        with tf.GradientTape() as tape:
+            value = model.maximum_log_likelihood_objective()
+        found.append((value, *model.predict_f(NEW), *tape.gradient(value, model.trainable_variables)))
+    for number, (dense, full) in enumerate(zip(*found, strict=True)):
+        tolerance = 1e-8 if number < 3 else 1e-6
+        np.testing.assert_allclose(full, dense, rtol=tolerance, atol=tolerance)
+
+
+def test_inducing_points_that_say_nothing_leave_vecchia(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points far from all data: normaliser, variances and predictions are those without them."""
+    monkeypatch.setattr(
+        "gpflow_ext.data.inducing.conditional_variance",
+        lambda *_, **__: np.array([[90.0, 90.0], [99.0, 90.0]]),
+    )
+    found = []
+    for options in (VecchiaOptions(neighbours=5), SOME):
+        model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=options)
+        sites = Sites(tf.constant(B), tf.constant(PREC))
+        prior = model.prior()
+        variance = prior.factorise(sites.prec).variance()
+        found.append((prior.log_normaliser(sites), variance, *model.predict_f(NEW)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-12)
+
+
+def test_neighbours_are_those_of_the_largest_residual_correlation() -> None:
+    """Of all before a datum, where all are candidates."""
+    structure = Structure(X, SCALES, SOME, _kernel())
+    order = ordering.order(X / SCALES, "random", 0)
+    smooth = _features(structure.Z.numpy()) @ _features(structure.Z.numpy()).T
+    K = _kernel()(X).numpy() - smooth
+    near = ordering.nearest_before((X / SCALES)[order], N - 1)
+    found = residual.closest(_kernel(), structure.Z.numpy(), X[order], near, 5)
+    own = np.maximum(np.diag(K), gpflow.default_jitter())
+    for place, n in enumerate(order):
+        before = order[:place]
+        best = before[np.argsort(-(K[n, before] ** 2) / own[before])[:5]]
+        assert {order[m] for m in found[place] if m >= 0} == set(best)
+
+
+def test_it_serves_resumes_and_takes_other_data(tmp_path: Path) -> None:
+    """An export predicts the same, a checkpoint rebuilds the model, points and neighbours follow new data."""
+    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=SOME)
+    gpx.fit(model, steps=1, progress=False, checkpoint_dir=tmp_path / "steps")
+    expected = model.predict_f(NEW)
+    for one, other in zip(model.posterior().predict_f(NEW[None]), expected, strict=True):
+        np.testing.assert_allclose(one[0], other, atol=1e-12)
+    served = tf.saved_model.load(str(gpx.export(model, tmp_path / "served", example=X[:3])))
+    again = served.signatures["predict_f"](inputs=tf.constant(NEW))
+    rebuilt: Any = gpx.load_checkpoint(tmp_path / "steps")
+    same = getattr(rebuilt, "model", rebuilt).predict_f(NEW)
+    with pytest.raises(NotImplementedError, match="draw no functions"):
+        model.posterior().sample_functions(2, seed=0)
+    for name, one, other in zip(("mean", "variance"), same, expected, strict=True):
+        np.testing.assert_allclose(again[name], other, rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-12)
+    model.update_data((np.concatenate([X, NEW]), np.concatenate([Y, Y[:7]])))
+    assert model.structure is not None
+    assert model.structure.num_data == N + 7
+    assert np.isfinite(float(model.maximum_log_likelihood_objective()))
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options out of range, single precision, memory."""
+    with pytest.raises(ValueError, match="`inducing` must be at least 0; got -1"):
+        VecchiaOptions(inducing=-1)
+    with pytest.raises(ValueError, match="`neighbours` must be at least 0; got -1"):
+        VecchiaOptions(neighbours=-1, inducing=3)
+    with pytest.raises(ValueError, match="use float64"):
+        Structure(X.astype(np.float32), SCALES, SOME, _kernel())
+    monkeypatch.setattr("gpflow_ext.sites.vecchia.structure.LARGEST", 10**5)
+    with pytest.raises(ValueError, match="8 inducing points say of all neighbours"):
+        Structure(X, SCALES, ALL, _kernel())
