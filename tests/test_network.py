@@ -9,6 +9,7 @@ import scipy.stats
 import tensorflow as tf
 
 from gpflow_ext.gprn import network, tensor_normal
+from gpflow_ext.numerics import triangular
 
 N, D, K, NOISE = 9, 5, 2, 0.3
 
@@ -234,3 +235,28 @@ def test_nodes_by_moments_are_those_of_the_targets_up_to_rotation() -> None:
     for patterns in (whole, parts):
         found = network.moment_nodes(patterns, gram, tf.constant(0.1, tf.float64), 2).numpy()
         assert np.linalg.norm(found @ found.T - F @ F.T) < 0.04 * np.linalg.norm(F @ F.T)
+
+
+def test_log_det_and_gram_have_the_gradients_of_their_factorisation() -> None:
+    """In closed form, for adjoints that are not symmetric; by halves of the inverse too."""
+    rng = np.random.default_rng(0)
+    for M, N in ((5, 3), (140, 7)):
+        root = rng.standard_normal((2, M, M))
+        R = tf.constant(root @ root.transpose(0, 2, 1) + M * np.eye(M))
+        C, by_gram, by_log_det = (
+            tf.constant(rng.standard_normal(shape)) for shape in ((2, M, N), (2, N, N), (2,))
+        )
+
+        def direct(R: tf.Tensor, C: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            symmetric = 0.5 * (R + tf.linalg.matrix_transpose(R))
+            return tf.linalg.logdet(symmetric), tf.matmul(C, tf.linalg.solve(symmetric, C), transpose_a=True)
+
+        found = []
+        for function in (triangular.log_det_and_gram, direct):
+            with tf.GradientTape() as tape:
+                tape.watch([R, C])
+                log_det, gram = function(R, C)
+                value = tf.reduce_sum(by_log_det * log_det) + tf.reduce_sum(by_gram * gram)
+            found.append((log_det, gram, *tape.gradient(value, [R, C])))
+        for ours, expected in zip(*found, strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)

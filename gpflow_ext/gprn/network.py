@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.gprn import blocks
+from gpflow_ext.numerics import triangular
 
 _START_DEVIATION = 0.1  # of the further nodes at the start, at most
 _SHRINKING = 0.1  # of the largest element of K_w: smaller ones say little of the nodes
@@ -195,10 +196,7 @@ def _bound(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the bound, log|R| [P] and CᵀR⁻¹C [P, N, N]."""
     R, C = _uncertain(patterns, chol, noise, q)
-    factor = tf.linalg.cholesky(R)
-    Z = tf.linalg.triangular_solve(factor, C)
-    explained = tf.matmul(Z, Z, transpose_a=True)
-    log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
+    log_det, explained = triangular.log_det_and_gram(R, C)
     value = log_marginal(patterns, explained, noise) - 0.5 * tf.reduce_sum(patterns.count * log_det)
     return value - q.kl, log_det, explained
 

@@ -101,6 +101,32 @@ def inverse(factor: tf.Tensor) -> tf.Tensor:
     return tf.concat([upper, tf.concat([across, last], axis=-1)], axis=-2)
 
 
+def log_det_and_gram(matrix: tf.Tensor, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return log|R| [...] and CᵀR⁻¹C [..., N, N] for positive definite R [..., M, M] and C [..., M, N].
+
+    Their adjoints l̄ and Ē, made symmetric, give that of R as l̄R⁻¹ − WĒWᵀ and that of C as 2WĒ, W = R⁻¹C, in
+    place of the derivative of the factorisation (docs/derivations.md, section 11). First derivatives only.
+    O(M²(M + N)).
+    """
+
+    @tf.custom_gradient
+    def value(matrix: tf.Tensor, columns: tf.Tensor) -> Any:
+        factor = tf.linalg.cholesky(matrix)
+        half = tf.linalg.triangular_solve(factor, columns)
+        log_det = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=-1)
+
+        def gradient(by_log_det: tf.Tensor, by_gram: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            solved = tf.linalg.triangular_solve(factor, half, adjoint=True)
+            weighted = tf.matmul(solved, by_gram + tf.linalg.matrix_transpose(by_gram))
+            root = inverse(factor)
+            by_matrix = by_log_det[..., None, None] * tf.matmul(root, root, transpose_a=True)
+            return by_matrix - 0.5 * tf.matmul(weighted, solved, transpose_b=True), weighted
+
+        return (log_det, tf.matmul(half, half, transpose_a=True)), gradient
+
+    return value(matrix, columns)
+
+
 def _blocks(size: int) -> list[tuple[int, int]]:
     """Return the ends of the blocks of rows."""
     number = max(1, min(_BLOCKS, size // _SMALLEST))
