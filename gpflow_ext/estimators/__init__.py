@@ -1,4 +1,4 @@
-"""scikit-learn's estimators, one for each kind of target; ``pip install "gpflow-ext[data]"``."""
+"""scikit-learn's estimators, one for each kind of target."""
 
 from gpflow_ext.estimators.classifier import GPClassifier
 from gpflow_ext.estimators.counts import GPCountRegressor
