@@ -3,9 +3,9 @@
 At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` bring q(v) to the maximum of
 the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
 theorem), which L-BFGS maximises. The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point
-iteration may circle the optimum or creep along a ridge; one that does not raise the bound is repeated without
-memory, and then at half the length. Weights wₙ may be negative, so the optimum is also found if the
-likelihood is not log-concave.
+iteration may circle the optimum or creep along a ridge. Where one does not raise the bound the next is plain
+step, and shorter if that does not help; the memory keeps what was tried in vain too. Weights wₙ may be
+negative, so the optimum is also found if the likelihood is not log-concave.
 """
 
 from __future__ import annotations
@@ -60,6 +60,16 @@ class Point(NamedTuple):
         return self.pull, tf.linalg.set_diag(self.gram, tf.linalg.diag_part(self.gram) + 1.0)
 
 
+class _Settling(NamedTuple):
+    """The state of the iteration of `OptimalPosterior`."""
+
+    done: tf.Tensor  # steps, []
+    length: tf.Tensor  # β of the next step, []
+    mixing: tf.Tensor  # whether it is by the memory, []
+    point: Point
+    memory: anderson.Memory
+
+
 class OptimalPosterior(tf.Module):
     """Functions to compile: the bound at the best q(v), and its gradient in the hyperparameters.
 
@@ -103,32 +113,36 @@ class OptimalPosterior(tf.Module):
         self, prior: Projection, X: tf.Tensor, Y: tf.Tensor, steps: tf.Tensor, tolerance: tf.Tensor
     ) -> Point:
         target, one = self._target, tf.ones([], prior.A.dtype)
-        rounding = _of(_ROUNDING, one.dtype)
         mean, root = (tf.convert_to_tensor(each) for each in (target.q_mu, target.q_sqrt))
         prec = precision(root)
         nat1 = products.matvec(prec, mean)
 
-        def going(done: tf.Tensor, length: tf.Tensor, point: Point, memory: anderson.Memory) -> tf.Tensor:
-            return (done < steps) & (point.violation > tolerance) & (length >= _SHORTEST)
+        def going(state: _Settling) -> tf.Tensor:
+            left = (state.done < steps) & (state.length >= _SHORTEST)
+            return left & (state.point.violation > tolerance)
 
-        def turn(
-            done: tf.Tensor, length: tf.Tensor, point: Point, memory: anderson.Memory
-        ) -> tuple[tf.Tensor, tf.Tensor, Point, anderson.Memory]:
+        def turn(state: _Settling) -> tuple[_Settling]:
+            done, length, mixing, point, memory = state
             x, r = _flat(point.nat1, point.prec), _flat(*point.aim())
-            nat1, prec = _apart(anderson.mixed(memory, x, r - x, length), point)
+            count = tf.where(mixing, memory.count, 0)
+            trial = anderson.mixed(memory._replace(count=count), x, r - x, length)
+            nat1, prec = _apart(trial, point)
             mean, root, finite = moments(nat1, prec)
             new = self._at(prior, X, Y, nat1, prec, mean, root)
-            least = point.value - rounding * tf.maximum(one, tf.abs(point.value))
-            risen = finite & tf.math.is_finite(new.violation) & (new.value >= least)
-            plain = tf.equal(memory.count, 0)
-            kept = _either(risen, new, point)
-            memory = _either(risen, anderson.remember(memory, x, r - x), anderson.empty(x))
-            length = tf.where(plain & ~risen, 0.5 * length, length)
-            return done + 1, length, kept, memory
+            least = point.value - _of(_ROUNDING, one.dtype) * tf.maximum(one, tf.abs(point.value))
+            sound = finite & tf.math.is_finite(new.violation)
+            risen = sound & (new.value >= least)
+            left = tf.where(risen, x, trial)  # whichever is not the next point
+            seen = anderson.remember(memory, left, tf.where(risen, r, _flat(*new.aim())) - left)
+            shorter = tf.where(tf.equal(count, 0), 0.5 * length, length)
+            length = tf.where(risen, tf.minimum(2.0 * length, _LENGTH), shorter)
+            kept = _either(risen, new, point), _either(sound, seen, memory)
+            return (_Settling(done + 1, length, risen, *kept),)
 
         begin = self._at(prior, X, Y, nat1, tf.reverse(prec, [-1, -2]), mean, root)
         memory = anderson.empty(_flat(begin.nat1, begin.prec))
-        return tf.while_loop(going, turn, (tf.constant(0), _LENGTH * one, begin, memory))[2]
+        start = _Settling(tf.constant(0), _LENGTH * one, tf.constant(False), begin, memory)
+        return Point(*tf.while_loop(going, turn, (start,))[0].point)
 
     def _at(
         self,
