@@ -148,7 +148,7 @@ def _alone(model: Any) -> dict[str, Any]:
     """Return the options of a fit from one start."""
     if isinstance(model, gpx.models.GPRNTensor):
         return {"independent_start": False, "moment_start": False, "factor_start": False}
-    return {} if isinstance(model, gpx.models.SVGPRobustMax) else {"starts": 1}
+    return {"starts": 1}
 
 
 def scores(model: Any, part: Part) -> Record:
