@@ -86,6 +86,16 @@ def test_a_curve_tells_when_it_arrives_and_when_it_settles() -> None:
     assert curve.within(0.0) is None
 
 
+def test_a_record_restores_its_outcome() -> None:
+    curve = convergence.Curve(np.array([10.0, 20.0]), np.array([0.5, 0.75]), np.array([-3.0, -2.0]))
+    outcome = convergence.Outcome((1.0, -1.0), {"Algorithm 1": curve}, {"nlpd": 0.25})
+    record = json.loads(json.dumps({"log_s": 1.0, "log_sigma": -1.0, **convergence.recorded(outcome)}))
+    restored = convergence.restored(record)
+    assert (restored.setting, restored.scores) == (outcome.setting, outcome.scores)
+    for part in ("flops", "seconds", "objective"):
+        np.testing.assert_array_equal(getattr(restored.curves["Algorithm 1"], part), getattr(curve, part))
+
+
 @pytest.mark.parametrize(("value", "text"), [(4.39e7, "43.9M"), (9.999e8, "1G"), (2e13, "20T"), (5e3, "5k")])
 def test_operations_are_written_in_the_papers_units(value: float, text: str) -> None:
     assert report.flops(value) == text
