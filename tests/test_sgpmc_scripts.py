@@ -1,4 +1,4 @@
-"""The sampling experiments and their benchmark at a tiny size; the protocol of the point pattern."""
+"""The sampling experiments and their benchmark at a tiny size; what is recorded of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import gpflow_ext as gpx
 from gpflow_ext.sampling.target import Target
 from scripts.benchmarks import __main__ as benchmark
 from scripts.experiments.sgpmc import __main__ as sgpmc
-from scripts.experiments.sgpmc import pines, runs, toy
+from scripts.experiments.sgpmc import exact, pines, runs, toy
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
@@ -28,15 +28,18 @@ needs_data = pytest.mark.skipif(
 )
 
 
-def test_the_pattern_has_its_intensity() -> None:
-    events, log_rate = pines.pattern(cells=64)
-    mass = np.exp(log_rate).mean() * pines.SIDE**2
-    assert abs(len(events) - mass) < 4.0 * np.sqrt(mass)
-    width = pines.SIDE / 64
-    at = np.minimum((events / width).astype(int), 63)
-    assert log_rate[at[:, 0], at[:, 1]].mean() > log_rate.mean() + 0.3  # they lie where the intensity is high
-    coarse = pines.coarse(log_rate, 16)
-    np.testing.assert_allclose(np.exp(coarse).mean(), np.exp(log_rate).mean(), rtol=1e-12)
+def test_intensities_are_compared_relative_to_the_mean() -> None:
+    assert pines.away([1.0, 3.0, 2.0], [1.0, 1.0, 4.0]) == np.sqrt(8.0 / 3.0) / 2.0
+
+
+def test_rates_are_those_of_a_mixture_of_lognormals() -> None:
+    """The mean to rounding; quantiles of one component by sampling."""
+    found = exact.rates(
+        np.array([[0.0, 1.0], [0.5, 1.0]]), np.array([[0.1, 0.2], [0.3, 0.2]]), samples=20_000
+    )
+    np.testing.assert_allclose(found["mean"], [(np.exp(0.05) + np.exp(0.65)) / 2.0, np.exp(1.1)], rtol=1e-5)
+    ends = np.exp(1.0 + np.sqrt(0.2) * 1.959964 * np.array([-1.0, 1.0]))
+    np.testing.assert_allclose([found["low"][1], found["high"][1]], ends, rtol=0.03)
 
 
 def recorded(**key) -> list[dict]:
@@ -55,17 +58,32 @@ def test_the_recorded_coal_experiment_is_the_papers() -> None:
     assert min(one["ess_per_1000_gradients"] for one in splits) > 6.0
 
 
-def test_the_recorded_pattern_is_found_and_preconditioning_pays() -> None:
-    coarse, fine, plain = (
-        recorded(experiment="pines", cells=cells, precondition=precondition)[0]
-        for cells, precondition in ((32, "rescaled"), (64, "rescaled"), (32, "vb"))
+def test_the_recorded_saplings_agree_with_full_sampling() -> None:
+    coarse, full, fine, plain = (
+        recorded(experiment="saplings", cells=cells, inducing=inducing, precondition=precondition)[0]
+        for cells, inducing, precondition in (pines.SPARSE, pines.FULL, pines.FINER, (32, 15, "vb"))
     )
-    for one in (coarse, fine):
+    for one in (coarse, full, fine):
         assert abs(one["expected"] - one["events"]) < 4.0 * np.sqrt(one["events"])
-        assert one["covered"] > 0.9
+        assert one["rhat"] < 1.02
+    assert pines.away(coarse["rate"], full["rate"]) < 0.05
+    for name in ("lengthscale", "variance"):
+        assert abs(coarse[name][0] - full[name][0]) < 0.3 * full[name][1]
     assert coarse["ess_per_1000_gradients"] > 10.0 * plain["ess_per_1000_gradients"]
     assert fine["ess_per_second"] > 20.0  # the paper: one in 4.7 s
-    assert fine["ms_per_gradient"] < 2.0 * 4.0 * coarse["ms_per_gradient"]  # four times the cells
+
+
+def test_the_recorded_rates_are_those_of_exact_sampling() -> None:
+    gaussian, free_form, truth = (
+        recorded(experiment="coal rates", method=name)[0]
+        for name in (exact.GAUSSIAN, exact.FREE_FORM, exact.EXACT)
+    )
+    assert max(free_form["rhat"], truth["rhat"]) < 1.02
+    assert exact.away(free_form, truth, "mean") < 0.02
+    assert exact.away(free_form, truth, "low", "high") < exact.away(gaussian, truth, "low", "high")
+    np.testing.assert_allclose(
+        [gaussian["lengthscale"][0], gaussian["variance"][0]], [12.06, 0.55], rtol=0.05
+    )
 
 
 def test_the_recorded_toy_problem_is_that_of_the_papers_figure_4() -> None:
@@ -92,7 +110,14 @@ def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None
     monkeypatch.setattr(sys, "argv", ["sgpmc", "--quick", "--out", str(tmp_path)])
     sgpmc.main()
     page = (tmp_path / "sgpmc.md").read_text(encoding="utf-8")
-    for title in ("Coal-mining", "point pattern", "Inducing points", "Three classes", "Samplers"):
+    for title in (
+        "Coal-mining",
+        "beside exact sampling",
+        "Pine saplings",
+        "Inducing points",
+        "Three classes",
+        "Samplers",
+    ):
         assert title in page
     for name in ("sgpmc_inducing.png", "sgpmc_toy.png", "sgpmc_shrinkage.png"):
         assert (tmp_path / name).stat().st_size > 5_000

@@ -91,6 +91,11 @@ def record(draws: gpx.Draws) -> Record:
     }
 
 
+def moments(values: Any) -> list[float]:
+    """Return mean and standard deviation of all draws of a number."""
+    return [float(np.mean(values)), float(np.std(values))]
+
+
 def cells(one: Record) -> list[str]:
     """Return the cells below `COLUMNS`."""
     walk = f", α {one['walk']:.2g}" if one["walk"] else ""
