@@ -58,17 +58,18 @@ def test_the_recorded_coal_experiment_is_the_papers() -> None:
     assert min(one["ess_per_1000_gradients"] for one in splits) > 6.0
 
 
-def test_the_recorded_saplings_agree_with_full_sampling() -> None:
+def test_the_recorded_saplings_need_more_inducing_points_than_the_papers() -> None:
+    """Full sampling finds a shorter length scale, and intensities that 15 x 15 points do not resolve."""
     coarse, full, fine, plain = (
         recorded(experiment="saplings", cells=cells, inducing=inducing, precondition=precondition)[0]
-        for cells, inducing, precondition in (pines.SPARSE, pines.FULL, pines.FINER, (32, 15, "vb"))
+        for cells, inducing, precondition in (pines.SPARSE, pines.FULL, pines.FINER, (32, 15, "None"))
     )
     for one in (coarse, full, fine):
         assert abs(one["expected"] - one["events"]) < 4.0 * np.sqrt(one["events"])
-        assert one["rhat"] < 1.02
-    assert pines.away(coarse["rate"], full["rate"]) < 0.05
-    for name in ("lengthscale", "variance"):
-        assert abs(coarse[name][0] - full[name][0]) < 0.3 * full[name][1]
+        assert one["rhat"] < 1.01
+    assert full["lengthscale"][0] + 2.0 * full["lengthscale"][1] < coarse["lengthscale"][0]
+    assert pines.away(coarse["rate"], full["rate"]) > 0.4
+    assert coarse["ess_per_second"] > 10.0 * full["ess_per_second"]
     assert coarse["ess_per_1000_gradients"] > 10.0 * plain["ess_per_1000_gradients"]
     assert fine["ess_per_second"] > 20.0  # the paper: one in 4.7 s
 
@@ -81,9 +82,6 @@ def test_the_recorded_rates_are_those_of_exact_sampling() -> None:
     assert max(free_form["rhat"], truth["rhat"]) < 1.02
     assert exact.away(free_form, truth, "mean") < 0.02
     assert exact.away(free_form, truth, "low", "high") < exact.away(gaussian, truth, "low", "high")
-    np.testing.assert_allclose(
-        [gaussian["lengthscale"][0], gaussian["variance"][0]], [12.06, 0.55], rtol=0.05
-    )
 
 
 def test_the_recorded_toy_problem_is_that_of_the_papers_figure_4() -> None:

@@ -115,6 +115,7 @@ def draw(path: Path, records: dict[str, Record]) -> None:
             axes[1].plot(one["lengthscale"][0], one["variance"][0], "*", color=f"C{number}", markersize=12)
     axes[0].set(xlabel="year", ylabel="events a year; dashed: 95 % intervals")
     axes[1].set(xlabel="length scale, years", ylabel="variance", xscale="log", yscale="log")
+    axes[1].xaxis.set_minor_formatter("{x:g}")
     for axis in (axes[1].xaxis, axes[1].yaxis):
         axis.set_major_formatter("{x:g}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
