@@ -36,9 +36,9 @@ DIGITS = 6  # of the intensities in the records
 TEXT = """\
 ## Pine saplings
 
-{events} locations in a square of side 10, a log Gaussian Cox process: counts in the cells of a grid, inducing points on a grid, a
-squared exponential kernel with Gamma(1.75, rate 1) on its length scale and Gamma(1.2, rate 1) on its variance, and a constant
-mean with N(0, 1). With an inducing point in each cell the run is full MCMC, without an approximation. Both grids have Kronecker
+{events} locations in a square of side 10, a log Gaussian Cox process: counts in the cells of a grid, inducing points on a grid.
+The kernel is squared exponential, with Gamma(1.75, rate 1) on its length scale and Gamma(1.2, rate 1) on its variance, the mean a
+constant with N(0, 1). With an inducing point in each cell the run is full MCMC, without an approximation. Both grids have Kronecker
 structure, which is used. {chains} chains, tuned by Bayesian optimisation; on the finest grid a tenth of the draws, with the
 setting given in the table. Coordinates: `None` are the whitened ones of the paper, `vb` those of the Gaussian approximation of
 v, `rescaled` the same, but following the length scale and the variance.
