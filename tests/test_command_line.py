@@ -213,6 +213,9 @@ def test_all_problems_of_a_table_are_told_at_once_with_their_flags(tmp_path: Pat
         (["train", "--data", "t.csv", "--target", "town"], "has 40 classes in 90 rows, too few to tell them apart;"),
         (["train", "--data", "t.csv", "--target", "amount", "--task", "binary"], "--task binary needs two classes"),
         (["train", "--data", "one.csv", "--target", "x"], "pass --task events."),
+        (["train", "--data", "t.csv", "--target", "x", "--likelihood", "negative-binomial"], "error: --likelihood is a flag of vgp-kmm"),
+        (["train", "--data", "t.csv", "--target", "x", "--task", "multiclass", "--likelihood", "negative-binomial"], "negative-binomial is for counts;"),
+        (["train", "--data", "t.csv", "--target", "x", "--task", "counts", "--num-inducing", "3", "--prior", "grid"], "--prior grid needs none."),
         (["train", "--data", "comma.csv", "--target", "y"], "pass --decimal ',' or --decimal '.'."),
     ],
 )  # fmt: skip
@@ -226,7 +229,7 @@ def test_a_mistake_is_answered_in_two_lines_with_the_flag_that_mends_it(
     shown = command(tmp_path, *arguments, code=2)
     assert said in shown
     assert len(shown.splitlines()) <= 2
-    assert "=" not in shown
+    assert "=" not in shown.splitlines()[0]
     assert "Traceback" not in shown
 
 
@@ -353,6 +356,18 @@ def test_every_model_can_be_named_cited_and_has_flags_of_its_own() -> None:
 BUILDS = [
     ("vgp-kmm", "words.csv", ()),
     ("vgp-kmm", "kinds.csv", ()),
+    ("vgp-kmm", "visits.csv", ("--task", "counts", "--likelihood", "negative-binomial")),
+    ("vgp-kmm", "visits.csv", ("--task", "counts", "--prior", "vecchia", "--kernel", "matern32")),
+    (
+        "vgp-kmm",
+        "quakes.csv",
+        ("--task", "events", "--target", "lon", "--drop", "lat", "--prior", "markov", "--kernel", "matern52"),
+    ),
+    (
+        "vgp-kmm",
+        "quakes.csv",
+        ("--task", "events", "--bins", "6", "--target", "lon", "lat", "--prior", "grid"),
+    ),
     ("gp-laplace", "levels.csv", ("--task", "ordinal")),
     ("gp-taylor", "visits.csv", ("--task", "counts")),
     ("gp-jaakkola", "kinds.csv", ()),

@@ -18,6 +18,13 @@ def smooth(split: Any, bound: Any = "piecewise", num_pieces: int = 20) -> Any:
     return counts(split)
 
 
+def overdispersed(split: Any) -> Any:
+    """Return the negative binomial likelihood of counts, with exposures if there are any."""
+    from gpflow_ext import likelihoods
+
+    return likelihoods.NegativeBinomialLog(exposure=split.exposure is not None)
+
+
 def probit(split: Any, **robust_max: Any) -> Any:
     """Return the likelihood with closed-form moments where there is one."""
     from gpflow_ext import likelihoods

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gpflow_ext.cli import kernels, likelihoods, tables
+from gpflow_ext.cli import flags, kernels, likelihoods, tables
 
 EPILOG = """\
 examples
@@ -13,12 +13,14 @@ examples
   {command} --data patients.csv --target ill   your own table
   {command} --data visits.csv --target visits --task counts
   {command} --data ionosphere --split published --raw --fixed --lengthscale 1.65 --variance 7.39
+  {command} --data quakes.csv --target day --task events --prior markov --kernel matern52
   {command} --run-dir runs/bc --export saved_models/bc    checkpoint, resume, export
 
 Two classes have a logistic likelihood, more of them stick-breaking, ordered ones cumulative logits, counts a Poisson
-with exponential link. The objective is a lower bound of the log evidence; with learnt hyperparameters a step is up to
+with exponential link; --likelihood takes another. The objective is a lower bound of the log evidence; with learnt hyperparameters a step is up to
 20 iterations of L-BFGS, with --fixed one iteration of the fixed point (one sweep with --method algorithm1). Cost:
-O(N^3) per iteration, or O(N M^2) with --num-inducing M.
+O(N^3) per iteration, O(N M^2) with --num-inducing M, and near to O(N) with --prior: markov is exact for one input, vecchia is for
+places in the plane, grid for the cells of a grid.
 """
 DATA = "breast_cancer"
 OBJECTIVE = "bound"
@@ -60,6 +62,17 @@ def add_flags(new: argparse.ArgumentParser) -> None:
         metavar="M",
         help="inducing points drawn from the training rows (default: none, the dense model)",
     )
+    model.add_argument(
+        "--prior",
+        choices=["dense", "markov", "vecchia", "grid"],
+        default="dense",
+        help="structure of the prior, for many rows (default: %(default)s)",
+    )
+    model.add_argument(
+        "--likelihood",
+        choices=["negative-binomial"],
+        help="negative-binomial, for counts that vary more than Poisson's (default: by the task)",
+    )
 
 
 def load(options: argparse.Namespace) -> Any:
@@ -71,6 +84,13 @@ def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for flags that do not go with the data."""
     if options.num_inducing is not None:
         kernels.check_inducing(options.num_inducing, len(split.train[0]), "--num-inducing")
+        if options.prior != "dense":
+            raise ValueError(f"--num-inducing is for the dense prior; --prior {options.prior} needs none.")
+    if options.likelihood is not None and split.task != "count":
+        raise ValueError(
+            f"--likelihood {options.likelihood} is for counts; the target of {split.name} is read as "
+            f"{flags.task(split.task)}: leave it out, or give --task counts."
+        )
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:
@@ -80,13 +100,17 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     X, _ = split.train
     inducing = options.num_inducing and kernels.some_rows(options.num_inducing, X, options.seed)
     bound = None if options.bound == "none" else options.bound
-    likelihood = likelihoods.smooth(split, bound, options.num_pieces)
+    if options.likelihood is None:
+        likelihood = likelihoods.smooth(split, bound, options.num_pieces)
+    else:
+        likelihood = likelihoods.overdispersed(split)
     return gpx.models.VGPKMM(
         split.train,
         kernels.kernel(options, X.shape[1]),
         likelihood,
         likelihoods.mean_of_counts(split),
         inducing_variable=inducing,
+        prior=None if options.prior == "dense" else options.prior,
     )
 
 
