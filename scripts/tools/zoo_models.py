@@ -31,6 +31,7 @@ _PIXELS = (
 _FLIGHTS = "Flights of one country and one period; what causes a delay is not among the inputs."
 _WINES = "Three cultivars of one region."
 _WAVES = f"--data {WAVES} --target y1 y2 y3 y4 --nodes 2"
+_INTENSITY = "The intensity in one plot; outside of it the prior's."
 _DRAWN = "Drawn from a network: it says nothing about the world."
 
 MODELS = {
@@ -92,7 +93,24 @@ MODELS = {
     "pines_sparse_ep": Recipe(
         "sparse-ep --data $GPFLOW_EXT_DATA/pines.csv.gz --target u v --task events --bins 20 "
         "--drop duplicate x_m y_m diameter_cm height_m --inducing 60",
-        "The intensity in one plot; outside of it the prior's.",
+        _INTENSITY,
+    ),
+    "pines_vgp_kmm_grid": Recipe(
+        "vgp-kmm --data $GPFLOW_EXT_DATA/pines.csv.gz --target u v --task events --bins 40 "
+        "--drop duplicate x_m y_m diameter_cm height_m --prior grid",
+        f"{_INTENSITY} The data are under the GPL (>= 2), as the R package spatstat.data states.",
+    ),
+    "coal_vgp_kmm_markov": Recipe(
+        "vgp-kmm --data coal_disasters --prior markov --kernel matern52",
+        "The rate between 1851 and 1962; outside of it the prior's.",
+    ),
+    "finland_vgp_kmm_vecchia": Recipe(
+        "vgp-kmm --data finland_heart_deaths --prior vecchia --kernel matern32",
+        "Counts of cells of 20 km, to be read with their exposures: nothing about a person.",
+    ),
+    "scotland_vgp_kmm_negative_binomial": Recipe(
+        "vgp-kmm --data scotland_lip --num-inducing 30 --likelihood negative-binomial",
+        "Counts of districts, to be read with their exposures: nothing about a person.",
     ),
     "diabetes_sgpr": Recipe("sgpr --data diabetes --inducing 50", _MEDICAL),
     "boston_svgp_student_t": Recipe(
