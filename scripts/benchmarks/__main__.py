@@ -27,6 +27,7 @@ examples
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
   python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
   python -m scripts.benchmarks vecchia --threads 1       counts and binary data in the plane, needs no data
+  python -m scripts.benchmarks grids --threads 1         counts on maps of up to 512 x 512 cells, needs no data
   python -m scripts.benchmarks functions                 functions drawn from a posterior, needs no data
   python -m scripts.benchmarks convolution               convolutional kernels, needs no data
   python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
@@ -67,6 +68,9 @@ BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
 vecchia: Laplace's method with prior="vecchia", beside GPBoost where GPBOOST_PYTHON names an interpreter that has it; see
 peer_gpboost.py.
 
+grids: Laplace's method and variational inference with prior="grid" on maps of --sizes cells along a side, and the errors
+of the probes beside the dense model.
+
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches.
 
@@ -96,6 +100,7 @@ SIZES = {
     "gpflow_models": (100, (300,)),
     "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
     "vecchia": (300, (2000, 20_000)),
+    "grids": (20, (40, 128, 512)),
     "dual": (0, ()),
     "functions": (3000, (10**6,)),
     "convolution": (2, (100,)),

@@ -203,6 +203,20 @@ def vecchia(records: Sequence[Record]) -> Any:
     return figure
 
 
+def grids(records: Sequence[Record]) -> Any:
+    """Draw the CPU seconds of fits and of gradients, by the number of cells."""
+    figure, (ax,) = _axes(6.6, 3.8)
+    timed = [each for each in records if each["table"] == "seconds"]
+    for method in dict.fromkeys(each["method"] for each in timed):
+        for part, style in (("first", "o--"), ("fit", "o-"), ("gradient", "s:")):
+            found = [each for each in timed if each["method"] == method and part in each]
+            label = f"{method}: {'first fit' if part == 'first' else part}"
+            ax.plot([each["size"] ** 2 for each in found], [each[part] for each in found], style, label=label)
+    ax.set(xscale="log", yscale="log", xlabel="cells", ylabel="CPU seconds")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return figure
+
+
 def ratios(name: str) -> Callable[[Sequence[Record]], Any]:
     """Return the function that draws the ratio of each comparison of a model with other libraries."""
 

@@ -69,7 +69,7 @@ def _records(name: str) -> list[Record]:
 
 
 BENCHMARKS = (
-    "auto", "classifier", "convolution", "defaults", "dual", "fits", "functions", "gpflow_models", "gprn", "kmm",
+    "auto", "classifier", "convolution", "defaults", "dual", "fits", "functions", "gpflow_models", "gprn", "grids", "kmm",
     "robustmax", "server", "serving", "sgpmc", "sparse_ep", "state_space", "vecchia",
 )  # fmt: skip
 EXPERIMENTS = ("gprn", "images", "kmm", "review", "robustmax", "sgpmc", "sparse_ep")
