@@ -19,6 +19,7 @@ from gpflow_ext.estimators import (
     GPMultiOutputRegressor,
     GPOrdinal,
     GPRegressor,
+    ladder,
     outputs,
 )
 from gpflow_ext.models import GPRNTensor
@@ -35,6 +36,35 @@ def test_counts_start_at_the_rate_of_weighted_rows() -> None:
     assert estimator._mean_function(Y, None).c.numpy()[0] == pytest.approx(np.log(10.5 / 5.0))
     estimator.has_exposure_ = False
     assert estimator._mean_function(Y[:, :1], WEIGHTS).c.numpy()[0] == pytest.approx(np.log(26.5 / 4.0))
+
+
+def _problem(X: np.ndarray, kernel: gpflow.kernels.Kernel, **changed: Any) -> ladder.Problem:
+    given: dict[str, Any] = {
+        "likelihood": gpx.likelihoods.PoissonLog(),
+        "mean_function": None,
+        "num_latent_gps": 1,
+        "inference": "sites",
+        "num_inducing": None,
+        "minibatch_size": None,
+        "seed": 0,
+    }
+    return ladder.Problem(X, np.ones((len(X), 1)), kernel, **{**given, **changed})
+
+
+def test_many_rows_of_one_input_or_of_a_grid_have_their_priors() -> None:
+    """Not few rows, nor kernels without such a form, nor where inducing points or minibatches are asked for."""
+    times, axis = np.arange(30_000.0)[:, None], np.arange(40.0)
+    cells = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    matern, smooth = gpflow.kernels.Matern52(), gpflow.kernels.SquaredExponential()
+    model, options = ladder.model_of(_problem(times, matern))
+    assert (model.prior_name, options) == ("markov", {})
+    assert ladder.model_of(_problem(cells, smooth))[0].prior_name == "grid"
+    assert _problem(times, smooth).prior is None
+    assert _problem(cells, matern).prior is None
+    assert _problem(times[:1000], matern).prior is None
+    assert _problem(times, matern, num_inducing=50).prior is None
+    assert _problem(times, matern, minibatch_size=100).prior is None
+    assert _problem(times, matern, inference="variational").prior is None
 
 
 def test_levels_start_at_thresholds_of_their_frequencies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gpflow.kernels import (
 )
 
 import gpflow_ext as gpx
+from gpflow_ext.cli import kernels as shell
 from gpflow_ext.numerics import grids
 from gpflow_ext.sites import Sites
 from gpflow_ext.sites.grid import factors, krylov, structure, trace
@@ -306,6 +308,16 @@ def test_a_grid_of_thousands_of_cells() -> None:
     np.testing.assert_allclose(mean, state.mean, atol=1e-4)
     squares = (mean - f.reshape(-1, 1)) ** 2 / variance
     assert 0.8 < float(np.mean(squares)) < 1.2
+
+
+def test_the_shell_multiplies_kernels_of_the_columns() -> None:
+    """One variance and two length scales are learnt."""
+    flags = {"kernel": "matern32", "variance": 2.0, "lengthscale": 0.5, "ard": False, "fixed": False}
+    kernel = shell.kernel(argparse.Namespace(**flags, prior="grid"), 2)
+    assert misfit("grid", kernel, CELLS) is None
+    assert len(kernel.trainable_parameters) == 3
+    columns = [Matern32(2.0, 0.5)(CELLS[:, :1]), Matern32(1.0, 0.5)(CELLS[:, 1:])]
+    np.testing.assert_allclose(kernel(CELLS), columns[0] * columns[1], rtol=1e-12)
 
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {

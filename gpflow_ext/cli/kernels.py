@@ -18,6 +18,21 @@ def configure(options: argparse.Namespace) -> None:
         gpflow.config.set_default_float(np.float32)
 
 
+def add_prior(group: Any) -> None:
+    """Add the flag of the structure of a prior to a group of flags."""
+    group.add_argument(
+        "--prior",
+        choices=["dense", "markov", "vecchia", "grid"],
+        default="dense",
+        help="structure of the prior, for many rows (default: %(default)s)",
+    )
+
+
+def prior(options: argparse.Namespace) -> str | None:
+    """Return the name of a structured prior as models take it."""
+    return None if options.prior == "dense" else options.prior
+
+
 def kernel(options: argparse.Namespace, num_inputs: int, usual: float | None = None) -> Any:
     """Return the kernel that the flags describe, its first length scale ``usual`` or √D if they do not say."""
     import gpflow
@@ -29,10 +44,18 @@ def kernel(options: argparse.Namespace, num_inputs: int, usual: float | None = N
         "matern32": gpflow.kernels.Matern32,
     }
     lengthscale = options.lengthscale or usual or np.sqrt(num_inputs)
-    new = classes[options.kernel](
-        variance=options.variance,
-        lengthscales=np.full(num_inputs, lengthscale) if options.ard else lengthscale,
-    )
+    build = classes[options.kernel]
+    if getattr(options, "prior", None) == "grid" and num_inputs > 1:
+        columns = [build(options.variance, lengthscale, active_dims=[0])]
+        columns += [build(1.0, lengthscale, active_dims=[d]) for d in range(1, num_inputs)]
+        for column in columns[1:]:
+            gpflow.set_trainable(column.variance, False)
+        new = gpflow.kernels.Product(columns)
+    else:
+        new = build(
+            variance=options.variance,
+            lengthscales=np.full(num_inputs, lengthscale) if options.ard else lengthscale,
+        )
     if options.fixed:
         gpflow.set_trainable(new, False)
     return new

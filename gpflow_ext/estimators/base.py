@@ -42,7 +42,8 @@ class GPEstimator(BaseEstimator):
         inputs as length scale, and a wide prior on its variance.
     num_inducing
         M, the number of inducing points; by default every row is one up to about 1,500 rows (fewer for
-        Student's t, label noise or several latent functions, see `estimators.ladder`), and 300 beyond.
+        Student's t, label noise or several latent functions, see `estimators.ladder`), and 300 beyond, unless
+        there is one input, or a grid, whose prior needs none.
     minibatch_size
         Rows in a training step; by default all rows, and 1,000 if there are more than 20,000.
     steps

@@ -1,4 +1,4 @@
-"""The choice of model by the size of a problem: dense, with inducing points, or on minibatches."""
+"""The choice of model by the size of a problem: dense, structured, with inducing points, on minibatches."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gpflow.models import SVGP, VGP, GPModel
 from gpflow_ext.data import inducing, length_scales
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+from gpflow_ext.sites.structured import misfit
 
 Array = npt.NDArray[Any]
 Inference = Literal["sites", "variational", "ep"]
@@ -78,6 +79,16 @@ class Problem:
         most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
         return len(self.X) <= most and self.num_inducing is None and not self.batches
 
+    @property
+    def prior(self) -> str | None:
+        """The structured prior of rows too many to be dense, if one suits the kernel and the inputs."""
+        given = self.num_inducing, self.minibatch_size
+        if self.dense or self.inference != "sites" or given != (None, None):
+            return None
+        if isinstance(self.likelihood, RobustMax):
+            return None
+        return next((name for name in ("markov", "grid") if misfit(name, self.kernel, self.X) is None), None)
+
 
 def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     """Return a new model of a problem, and the arguments of `fit`. The inducing points are held fixed.
@@ -90,6 +101,9 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     "ep"            `SparseEP`       `SparseEP`             `SparseEP`
     `RobustMax`     `SVGPRobustMax`  the same               the same
     ==============  ===============  =====================  ===================
+
+    Under "sites" one input has `VGPKMM` with ``prior="markov"`` in place of inducing points and minibatches,
+    and the cells of a grid have ``prior="grid"``, if the kernel allows it.
     """
     data = problem.X, problem.Y
     size = min(problem.minibatch_size or _BATCH, len(problem.X)) if problem.batches else None
@@ -101,6 +115,8 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     }
     if problem.dense and problem.inference != "ep":
         return (VGPKMM if problem.inference == "sites" else VGP)(data, *parts, **rest), {}
+    if (prior := problem.prior) is not None:
+        return VGPKMM(data, *parts, **rest, prior=prior), {}
     points = _points(problem)
     model: Any
     if isinstance(problem.likelihood, RobustMax):

@@ -15,7 +15,8 @@ examples
   {command} --method jaakkola --data patients.csv --target ill --run-dir runs/p --export saved_models/p
 
 methods
-  laplace, taylor              classes, levels or counts; dense at O(N^3), or with --inducing M at O(N M^2)
+  laplace, taylor              classes, levels or counts; dense at O(N^3), or with --inducing M at O(N M^2), or
+                               with a --prior that suits the inputs
   jaakkola                     the same, except for counts
   exact                        regression at O(N^3) by L-BFGS
   vi-means, vi-means-newton    regression by the collapsed bound, by L-BFGS-B or by projected Newton
@@ -63,6 +64,7 @@ def add_flags(new: argparse.ArgumentParser) -> None:
         help="inducing points (default: none for laplace, jaakkola, taylor and exact, else 100 or half the "
         "training rows)",
     )
+    kernels.add_prior(model)
     model.add_argument(
         "--noise",
         type=float,
@@ -95,6 +97,8 @@ def check(options: argparse.Namespace, split: Any) -> None:
         )
     if options.minibatch_size is not None and method not in STOCHASTIC:
         raise ValueError(f"--minibatch-size is for {', '.join(STOCHASTIC)}; {method} takes all data.")
+    if options.prior != "dense" and (method not in QUADRATIC or options.inducing is not None):
+        raise ValueError(f"--prior is for {', '.join(QUADRATIC)}, without --inducing.")
     if options.inducing is not None:
         if method == "exact":
             raise ValueError("--inducing is for the other methods; exact has no inducing points.")
@@ -121,7 +125,9 @@ def build(options: argparse.Namespace, split: Any) -> Any:
         bound = "jaakkola" if options.method == "jaakkola" else None
         likelihood = likelihoods.smooth(split, bound=bound)
         mean = likelihoods.mean_of_counts(split)
-        model = classes[options.method](split.train, kernel, likelihood, mean, inducing_variable=Z)
+        model = classes[options.method](
+            split.train, kernel, likelihood, mean, inducing_variable=Z, prior=kernels.prior(options)
+        )
     elif split.task == "binary":
         model = gpflow.models.SVGP(kernel, gpx.likelihoods.BernoulliLogit(), Z, num_data=len(X))
     else:

@@ -20,7 +20,7 @@ Two classes have a logistic likelihood, more of them stick-breaking, ordered one
 with exponential link; --likelihood takes another. The objective is a lower bound of the log evidence; with learnt hyperparameters a step is up to
 20 iterations of L-BFGS, with --fixed one iteration of the fixed point (one sweep with --method algorithm1). Cost:
 O(N^3) per iteration, O(N M^2) with --num-inducing M, and near to O(N) with --prior: markov is exact for one input, vecchia is for
-places in the plane, grid for the cells of a grid.
+places in the plane, grid for the cells of a grid, with a kernel for each input, multiplied.
 """
 DATA = "breast_cancer"
 OBJECTIVE = "bound"
@@ -62,12 +62,7 @@ def add_flags(new: argparse.ArgumentParser) -> None:
         metavar="M",
         help="inducing points drawn from the training rows (default: none, the dense model)",
     )
-    model.add_argument(
-        "--prior",
-        choices=["dense", "markov", "vecchia", "grid"],
-        default="dense",
-        help="structure of the prior, for many rows (default: %(default)s)",
-    )
+    kernels.add_prior(model)
     model.add_argument(
         "--likelihood",
         choices=["negative-binomial"],
@@ -110,7 +105,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
         likelihood,
         likelihoods.mean_of_counts(split),
         inducing_variable=inducing,
-        prior=None if options.prior == "dense" else options.prior,
+        prior=kernels.prior(options),
     )
 
 

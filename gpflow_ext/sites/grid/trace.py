@@ -10,7 +10,8 @@ as far apart as there are colours for: the error is that of elements between the
 colour of its own.
 
 F, half of the sum, is a smooth function of Λ and K, whose exact derivatives are given here: variances
-2 ∂F/∂Λ, and ∂F/∂K_d. So bounds and their gradients agree, with few probes too.
+2 ∂F/∂Λ, and ∂F/∂K_d. So bounds and their gradients agree, with few probes too. Derived in
+docs/derivations.md, section 13.
 """
 
 from __future__ import annotations
