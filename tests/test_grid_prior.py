@@ -165,7 +165,7 @@ def test_probes_in_blocks_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_divided_differences_of_a_logarithm() -> None:
     """Against the definition, near and far apart."""
-    values = np.array([1.0, 1.0, 1.0 + 1e-6, 1.1, 50.0])
+    values = np.array([1.0, 1.0, 1.0 + 1e-6, 1.0015, 1.1, 50.0])
     found = krylov._divided(tf.constant(values)).numpy()
     a, b = values[:, None], values[None]
     with np.errstate(invalid="ignore"):
@@ -217,6 +217,15 @@ def test_with_all_probes_every_method_is_that_of_the_dense_model(name: str) -> N
     for number, (dense, grid) in enumerate(zip(*found, strict=True)):
         tolerance = 1e-8 if number < 3 else 0.1 if number == 3 else 1e-6
         np.testing.assert_allclose(grid, dense, rtol=tolerance, atol=tolerance if number != 3 else 0.0)
+
+
+def test_predictions_in_cells_are_those_of_the_probes() -> None:
+    """Exactly, where the jitter of the cells nearest to a place would show; missing cells too."""
+    with gpflow.config.as_context(gpflow.config.Config(jitter=1e-3)):
+        model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=FEW)
+        model.assign_sites(Sites(tf.constant(B), tf.constant(PREC)))
+        factor = model.prior().factorise(tf.constant(PREC))
+        np.testing.assert_allclose(model.predict_f(CELLS)[1][:, 0], factor.variances()[0, 0], rtol=1e-10)
 
 
 def test_exposure_and_latent_functions_of_their_own() -> None:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.numerics import philox
-from gpflow_ext.numerics import philox
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid import factors, krylov
 from gpflow_ext.sites.grid.kronecker import spectrum
