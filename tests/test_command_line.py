@@ -369,6 +369,7 @@ BUILDS = [
         ("--task", "events", "--bins", "6", "--target", "lon", "lat", "--prior", "grid"),
     ),
     ("gp-laplace", "levels.csv", ("--task", "ordinal")),
+    ("gp-laplace", "visits.csv", ("--task", "counts", "--prior", "vecchia", "--kernel", "matern32")),
     ("gp-taylor", "visits.csv", ("--task", "counts")),
     ("gp-jaakkola", "kinds.csv", ()),
     ("sparse-ep", "kinds.csv", ()),
