@@ -48,6 +48,13 @@ def test_the_recommended_model_takes_the_kernel_with_the_higher_objective() -> N
     assert {each["model"] for each in defaults_page.headline(better, "sonar").values()} == {"VGPKMM, ARD"}
 
 
+def test_a_split_that_was_measured_again_stays_the_first() -> None:
+    records = [_record("VGPKMM", split, 0.5, objective=-20.0 - split) for split in (1, 2, 0)]
+    assert "| VGPKMM | 0.500 ± 0.000 | 0.100 ± 0.000 | 0.100 ± 0.000 | -20.00 |" in defaults_page.text(
+        records
+    )
+
+
 def test_a_contender_that_fails_is_recorded_and_the_page_is_still_written() -> None:
     def fail() -> dict[str, Any]:
         raise ArithmeticError("no such optimum")

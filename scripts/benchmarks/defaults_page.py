@@ -216,7 +216,7 @@ def _table(records: Sequence[Record]) -> str:
     for name in dict.fromkeys(record["model"] for record in records):
         if name.endswith(RANDOM):
             continue
-        mine = [record for record in records if record["model"] == name]
+        mine = sorted((r for r in records if r["model"] == name), key=lambda r: int(r["split"]))
         good = [record for record in mine if "failed" not in record]
         if not good:
             rows.append((name, mine[0]["failed"][:60], *["–"] * 6))
