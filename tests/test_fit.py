@@ -181,6 +181,16 @@ def test_a_falling_objective_of_a_monotone_method_is_a_failure() -> None:
     assert cliff.variable.numpy() == 2.0
 
 
+@pytest.mark.parametrize(("dtype", "fall", "failed"), [
+    (np.float64, 1e-7, True), (np.float64, 1e-10, False), (np.float32, 1e-7, False), (np.float32, 1e-4, True),
+])  # fmt: skip
+def test_a_fall_by_rounding_is_no_failure(dtype: type, fall: float, failed: bool) -> None:
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        cliff = _Cliff([1.0, 40.0, 40.0 * (1.0 - fall), 41.0])
+        result = iterate(cliff, [cliff.variable], steps=4, monotone=True)
+    assert (result.status is gpx.Status.DIVERGED) == failed
+
+
 def test_convergence_needs_the_methods_own_conditions_too() -> None:
     flags = iter([True, False, False, True, True])
     result = iterate(lambda: (1.0, next(flags)), [], steps=9, tolerance=1e-8)

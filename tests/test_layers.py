@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 TOWER: list[dict[str, str]] = [
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "arc_cosine exposures philox batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine centred exposures philox batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
     {

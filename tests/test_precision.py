@@ -80,16 +80,44 @@ def test_single_precision_predicts_as_double(name: str, record_property) -> None
     assert nlpd <= 0.01
 
 
-def test_inputs_whose_distances_are_rounding_are_warned_of() -> None:
-    """A thousand away from zero, in single precision; double has the digits."""
-    for dtype, shift in ((np.float32, 1e3), (np.float64, 1e3), (np.float32, 0.0)):
-        with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
-            inputs = (DATA["few"][0] + shift).astype(dtype)
-            model = BUILD["GPLaplace"]((inputs, DATA["few"][1].astype(dtype)), problems.kernel(), None)
-            failure = scale_failure(model)
-        assert (failure is not None and "subtract its mean" in failure) == (
-            dtype == np.float32 and shift > 0.0
-        )
+@pytest.mark.parametrize(("dtype", "shift", "kernel", "warned"), [
+    (np.float32, 0.0, gpflow.kernels.SquaredExponential, False),
+    (np.float32, 1e3, gpflow.kernels.SquaredExponential, False),  # of which distances are computed centred
+    (np.float32, 1e3, gpflow.kernels.ArcCosine, True),
+    (np.float64, 1e3, gpflow.kernels.ArcCosine, False),
+    (np.float32, 1e5, gpflow.kernels.SquaredExponential, True),
+])  # fmt: skip
+def test_inputs_whose_distances_are_rounding_are_warned_of(
+    dtype: type, shift: float, kernel: type[gpflow.kernels.Kernel], warned: bool
+) -> None:
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        inputs = (DATA["few"][0] + shift).astype(dtype)
+        failure = scale_failure(BUILD["GPLaplace"]((inputs, DATA["few"][1].astype(dtype)), kernel(), None))
+    assert (failure is not None and "subtract its mean" in failure) == warned
+
+
+def moved(name: str, dtype: type, shift: float, scale: float) -> tuple[np.ndarray, gpx.Status]:
+    """Train on inputs that are shifted and scaled, the length scales with them; return probabilities."""
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        at, test = ((scale * (part + shift)).astype(dtype) for part in (DATA["train"][0], TEST[0]))
+        kernel = problems.kernel()
+        kernel.lengthscales.assign(scale * kernel.lengthscales)
+        model = BUILD[name]((at, DATA["train"][1].astype(dtype)), kernel, at[:12].copy())
+        result = gpx.fit(model, steps=30, progress=False, seed=1)
+        return probability(np.asarray(model.predict_y(test)[0], float)), result.status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shift", "scale"), [(1e2, 1.0), (1e3, 1.0), (1e4, 1.0), (0.0, 1e-3), (0.0, 1e3), (1e3, 1e3)]
+)
+@pytest.mark.parametrize("name", ["VGPKMM", "GPLaplace", "GPTaylor", "GPJaakkola"])
+def test_single_precision_of_shifted_and_scaled_inputs(name: str, shift: float, scale: float) -> None:
+    """Single precision rounds inputs that are 10,000 deviations from zero by a thousandth of one."""
+    (single, status), (double, _) = (moved(name, dtype, shift, scale) for dtype in (np.float32, np.float64))
+    assert status is gpx.Status.CONVERGED
+    nlpd = [-np.mean(np.log(np.where(TEST[1][:, 0], p, 1.0 - p))) for p in (single, double)]
+    assert abs(nlpd[0] - nlpd[1]) <= 0.003
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)

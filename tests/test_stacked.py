@@ -45,6 +45,8 @@ def test_kernels(name: str) -> None:
     kernel = KERNELS[name]()
     before = [p.numpy() for p in kernel.trainable_parameters]
     stack = stack_of(kernel)
+    # Of r² = 0 on the diagonal Matérn 1/2 sees the root of the rounding, and inputs are centred here.
+    atol = 1e-6 if name == "sum and product" else 1e-12
     many = (
         stacked.gram(kernel, stack, X, X2),
         stacked.gram(kernel, stack, X),
@@ -54,12 +56,12 @@ def test_kernels(name: str) -> None:
         with one(stack, member):
             single = kernel(X, X2), kernel(X), kernel(X, full_cov=False)
         for ours, expected in zip(many, single, strict=True):
-            np.testing.assert_allclose(ours[member if ours.shape[0] > 1 else 0], expected, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(ours[member if ours.shape[0] > 1 else 0], expected, rtol=0, atol=atol)
     batched = tf.broadcast_to(stacked.gram(kernel, stack, BATCH), [C, 2, 3, N, N])
     for member, number in itertools.product(range(C), np.ndindex(2, 3)):
         with one(stack, member):
             expected = kernel(BATCH[number])
-        np.testing.assert_allclose(batched[(member, *number)], expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(batched[(member, *number)], expected, rtol=0, atol=atol)
     for p, value in zip(kernel.trainable_parameters, before, strict=True):
         np.testing.assert_array_equal(p, value)  # no variable was touched
 

@@ -17,7 +17,7 @@ import gpflow
 import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 
-from gpflow_ext.numerics import batched
+from gpflow_ext.numerics import batched, centred
 
 ELEMENTS = 2**25  # of matrices held at a time where many rows are predicted, 256 MiB
 
@@ -127,7 +127,7 @@ def gram(kernel: Kernel, stack: Stack, X: tf.Tensor, X2: tf.Tensor | None = None
     """
     own = stack.within(kernel)
     if not own.values:
-        return kernel(X, X2)[None]
+        return centred.covariance(kernel, X, X2)[None]
     if type(kernel) in (Sum, Product):
         combine = operator.add if type(kernel) is Sum else operator.mul
         return functools.reduce(combine, [gram(part, stack, X, X2) for part in kernel.kernels])
@@ -194,6 +194,8 @@ def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
     """Return |x − x'|² of [..., N, D] and [..., N2, D], [..., N, N2], not negative."""
     if X.shape[-1] == 1:
         return tf.square(X - tf.linalg.matrix_transpose(X2))
+    mean = tf.stop_gradient(tf.reduce_mean(X, axis=-2, keepdims=True))
+    X, X2 = X - mean, X2 - mean  # of which the squares keep more digits
     squares, squares2 = (tf.reduce_sum(part**2, axis=-1) for part in (X, X2))
     cross = tf.matmul(X, X2, transpose_b=True)
     return tf.nn.relu(tf.expand_dims(squares, -1) + tf.expand_dims(squares2, -2) - 2.0 * cross)

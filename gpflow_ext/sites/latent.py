@@ -18,6 +18,7 @@ from gpflow.covariances import Kuf, Kuu
 from gpflow.inducing_variables import (
     FallbackSeparateIndependentInducingVariables,
     FallbackSharedIndependentInducingVariables,
+    InducingPoints,
     InducingVariables,
     MultioutputInducingVariables,
 )
@@ -30,6 +31,7 @@ from gpflow.kernels import (
 )
 
 from gpflow_ext.data import checks
+from gpflow_ext.numerics.centred import covariance, keeps_digits
 
 KERNELS = SharedIndependent, SeparateIndependent, LinearCoregionalization
 POINTS = FallbackSharedIndependentInducingVariables, FallbackSeparateIndependentInducingVariables
@@ -79,12 +81,12 @@ def mean(prior: Functions, X: tf.Tensor) -> tf.Tensor:
 
 def gram(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     """Return the covariances within X [batch..., N, D], [1 or S, batch..., N, N]."""
-    return tf.stack([part(X) for part in kernels(kernel)])
+    return tf.stack([covariance(part, X) for part in kernels(kernel)])
 
 
 def cross(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
     """Return the covariances of X [N, D] with X2 [R, D], [1 or S, N, R]."""
-    return tf.stack([part(X, X2) for part in kernels(kernel)])
+    return tf.stack([covariance(part, X, X2) for part in kernels(kernel)])
 
 
 def variances(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
@@ -102,12 +104,26 @@ def pairs(points: InducingVariables, kernel: Kernel) -> list[tuple[Any, Any]]:
 
 def inducing_gram(points: InducingVariables, kernel: Kernel) -> tf.Tensor:
     """Return K_uu with GPflow's default jitter, [1 or S, M, M]."""
-    return tf.stack([Kuu(*pair, jitter=gpflow.default_jitter()) for pair in pairs(points, kernel)])
+    return tf.stack([_inducing_gram(*pair) for pair in pairs(points, kernel)])
 
 
 def inducing_cross(points: InducingVariables, kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     """Return K_uf at X [R, D], [1 or S, M, R]."""
-    return tf.stack([Kuf(*pair, X) for pair in pairs(points, kernel)])
+    return tf.stack([_inducing_cross(*pair, X) for pair in pairs(points, kernel)])
+
+
+def _inducing_gram(points: InducingVariables, kernel: Kernel) -> tf.Tensor:
+    jitter = gpflow.default_jitter()
+    if type(points) is not InducingPoints or not keeps_digits(kernel):
+        return Kuu(points, kernel, jitter=jitter)
+    K = covariance(kernel, tf.convert_to_tensor(points.Z))
+    return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + jitter)
+
+
+def _inducing_cross(points: InducingVariables, kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    if type(points) is not InducingPoints or not keeps_digits(kernel):
+        return Kuf(points, kernel, X)
+    return covariance(kernel, tf.convert_to_tensor(points.Z), X)
 
 
 def check_kinds(kernel: Kernel, points: InducingVariables | None, owner: str) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext import _html
+from gpflow_ext.data.float_type import default_float
 from gpflow_ext.training.starts import Tried
 
 Update: TypeAlias = Callable[[], tuple[float, bool]]
@@ -148,7 +149,7 @@ def iterate(
         Stop when the objective changes by less than ``tolerance·max(1, |objective|)`` and the update says
         that its own conditions hold; never with ``None``.
     monotone
-        Whether a fall of the objective beyond 1e-9 relative is a failure.
+        Whether a fall of the objective is a failure, beyond 1e-9 relative, or 1e-5 in single precision.
     callbacks
         Called in order after each accepted step.
     trail
@@ -163,7 +164,7 @@ def iterate(
     trail = Trail() if trail is None else trail
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
-    good = _read(variables)
+    good, fall = _read(variables), 1e-9 if default_float() == np.float64 else 1e-5
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
             break
@@ -179,7 +180,7 @@ def iterate(
             failure = Status.NON_FINITE
             _restore(variables, good)
             break
-        if monotone and value < trail.last - 1e-9 * max(1.0, abs(value)):
+        if monotone and value < trail.last - fall * max(1.0, abs(value)):
             failure = Status.DIVERGED
             _restore(variables, before)
             break

@@ -7,10 +7,14 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.models import BayesianModel
 
 from gpflow_ext.data.checks import Array, are_inputs
+from gpflow_ext.numerics.centred import keeps_digits
+from gpflow_ext.sites import latent
+from gpflow_ext.sites.model import SiteModel
 
 _LOOKED_AT = 200  # rows
 _PRIOR = "it relates no input to another one, so that the model predicts its prior"
@@ -46,7 +50,7 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     if getattr(model, "prior_name", None) in near and len(rows) > 1:
         ordered = rows[np.lexsort(rows.T[::-1])]
         X, Z = _some_rows(ordered[:-1]), _some_rows(ordered[1:])
-    elif (lost := _lost_digits(X)) is not None:
+    elif (lost := _lost_digits(X, 1 if _centres(model) else 2)) is not None:
         return lost
     found: dict[str, str | None] = {}
     for name in ("kernel", "weight_kernel"):
@@ -64,17 +68,26 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     return None
 
 
-def _lost_digits(X: Array) -> str | None:
-    """Name a column whose squared distances, computed as x² + z² − 2xz, are wrong by more than `_LOST`."""
+def _centres(model: BayesianModel) -> bool:
+    """Tell whether distances are computed from centred inputs."""
+    points = isinstance(getattr(model, "inducing_variable", None), InducingPoints | None)
+    return isinstance(model, SiteModel) and points and all(map(keeps_digits, latent.kernels(model.kernel)))
+
+
+def _lost_digits(X: Array, power: int) -> str | None:
+    """Name a column whose squared distances are wrong by more than `_LOST`.
+
+    Of values s deviations from zero their own rounding takes ε s, that of the squares in x² + z² − 2xz ε s².
+    """
     deviation = X.std(axis=0, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(deviation > 0.0, np.abs(X).max(axis=0) / deviation, 0.0)
     column = int(np.argmax(far))
-    if np.finfo(X.dtype).eps * far[column] ** 2 <= _LOST:
+    if np.finfo(X.dtype).eps * far[column] ** power <= _LOST:
         return None
     return (
         f"X: column {column} (counted from 0) is {far[column]:.3g} of its standard deviations from zero, "
-        f"where squared distances lose their digits in {X.dtype.name}: subtract its mean."
+        f"where distances lose their digits in {X.dtype.name}: subtract its mean before it is converted."
     )
 
 
