@@ -248,7 +248,7 @@ def test_exposure_and_latent_functions_of_their_own() -> None:
             np.testing.assert_allclose(grid, dense, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["GPLaplace", "VGPKMM"])
+@pytest.mark.parametrize("name", ["GPLaplace", pytest.param("VGPKMM", marks=pytest.mark.slow)])
 def test_hyperparameters_are_learnt_as_in_the_dense_model(name: str) -> None:
     """All probes reach its optimum, eight probes come near; each run ends on its own optimum."""
     found = []
