@@ -32,6 +32,15 @@ def test_copies_are_shifted_by_a_pixel() -> None:
     assert len(runs.SHIFTS) == len(set(runs.SHIFTS)) == 9
 
 
+def test_runs_on_one_machine_are_told_of_once() -> None:
+    here = {"cpu": "A", "cores": 2, "threads": 1, "python": "3.11", "versions": {"numpy": "1"}}
+    places = [{**here, "commit": commit, "date": f"day {n}", "load": n} for n, commit in enumerate("aab")]
+    places.append({**places[0], "cpu": "B"})
+    text = page.page([{"where": place} for place in places])
+    assert "commit a, b; day 0 to day 2; A, 2 cores, 1 threads, load average 0 to 2 at the start" in text
+    assert text.count("at the start") == 2
+
+
 def test_the_page_tells_test_images_from_validation() -> None:
     line = {
         "seed": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def page(records: list[Record]) -> str:
         if own:
             parts.append(f"{title}\n\n" + _table(own))
     parts += _other_problems(lines)
-    where = [record["where"] for record in records if "where" in record]
+    where = _alike([record["where"] for record in records if "where" in record])
     turned = [line for line in lines if "turned" in line]
     if turned:
         parts.append(_turned(turned[-1]))
@@ -187,6 +188,26 @@ def _table(lines: list[Record]) -> str:
         for line in sorted(lines, key=_order)
     ]  # fmt: skip
     return report.table(columns, rows)
+
+
+def _alike(places: list[Record]) -> list[Record]:
+    """Return one record for all runs on the same machine with the same versions."""
+    found: dict[str, list[Record]] = {}
+    for each in places:
+        rest = {name: value for name, value in each.items() if name not in ("commit", "date", "load")}
+        found.setdefault(json.dumps(rest, sort_keys=True), []).append(each)
+    merged = []
+    for some in found.values():
+        first, last, loads = some[0], some[-1], [each["load"] for each in some]
+        if len(some) > 1:
+            first = {
+                **first,
+                "commit": ", ".join(dict.fromkeys(each["commit"] for each in some)),
+                "date": f"{first['date']} to {last['date']}",
+                "load": f"{min(loads)} to {max(loads)}",
+            }
+        merged.append(first)
+    return merged
 
 
 def _other_problems(lines: list[Record]) -> list[str]:
