@@ -103,6 +103,7 @@ def _draw(path: Path, images: runs.Array) -> None:
 def draw_scores(path: Path, records: list[Record]) -> None:
     """Draw error and NLPD on the test images against the seconds from pixels to the model."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     found = [each for each in records if each.get("part") == "test"]
     settings = dict.fromkeys(map(_what, found))
@@ -120,8 +121,9 @@ def draw_scores(path: Path, records: list[Record]) -> None:
                 label=setting,
             )
         ax.set(xscale="log", xlabel="CPU seconds from the pixels", ylabel=label)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -198,6 +200,7 @@ def _alike(places: list[Record]) -> list[Record]:
         found.setdefault(json.dumps(rest, sort_keys=True), []).append(each)
     merged = []
     for some in found.values():
+        some = sorted(some, key=lambda each: each["date"])
         first, last, loads = some[0], some[-1], [each["load"] for each in some]
         if len(some) > 1:
             first = {
@@ -277,6 +280,6 @@ def _turned(line: Mapping[str, Any]) -> str:
         + report.table(columns, rows)
         + _far(line)
         + "\nThe training images whose features are nearest to some of the inducing features; without steps these are the "
-        "features of images drawn at random, and the nearest ones are those images:\n\n"
+        "features of images drawn at random, where there are copies shifted ones too, and the nearest ones are those images:\n\n"
         f"![Images nearest to inducing features]({NAME}_inducing.png)\n"
     )
