@@ -182,7 +182,7 @@ EDITS = {
     "placeholder for an attribute": (lambda m: setattr(_pure(m)[0].attr["x"], "placeholder", "x"),  "which an export"),
     "arguments of a function": (
         lambda m: _call(m).attr["f"].func.attr["evil"].func.SetInParent(),
-        "no function of its own",
+        "not one of its own functions",
     ),
     "two nodes of a name": (lambda m: m.graph.node.add().CopyFrom(m.graph.node[0]), "two of the name"),
     "two nodes of a name in a function": (lambda m: _pure(m).add().CopyFrom(_pure(m)[0]), "two of the name"),
@@ -204,10 +204,10 @@ EDITS = {
         lambda m: m.meta.collection_def["saved_model_main_op"].node_list.value.append(m.served),
         "when it is loaded",
     ),
-    "another signature": (_signature_for_all, "no call of its own"),
+    "another signature": (_signature_for_all, "not a call of its own"),
     "signature of the saver": (
         lambda m: setattr(m.meta.signature_def["predict_f"].outputs["mean"], "name", f"{m.saving}:0"),
-        "no call of its own",
+        "not a call of its own",
     ),
     "sparse input": (
         lambda m: m.meta.signature_def["predict_f"].inputs["inputs"].coo_sparse.SetInParent(),
