@@ -188,10 +188,13 @@ def convolution(records: Sequence[Record]) -> Any:
 def vecchia(records: Sequence[Record]) -> Any:
     """Draw what the parts of a model cost beside GPBoost."""
     sizes = list(dict.fromkeys(each["size"] for each in records))
-    figure, axes = _axes(4.6 * len(sizes), 3.9, len(sizes))
+    figure, axes = _axes(6.4 * len(sizes), 3.9, len(sizes))
     for ax, size in zip(axes, sizes, strict=True):
         found = [each for each in records if each["size"] == size]
-        names = [f"{each['kind']}\n{each['by']}" for each in found]
+        names = [
+            f"{each['kind']}\n{each['by']}" + f"\nM = {each['inducing']}" * bool(each["inducing"])
+            for each in found
+        ]
         start = np.zeros(len(found))
         for part in ("build", "evidence", "posterior", "predict"):
             values = [each.get(part, 0.0) for each in found]
@@ -199,7 +202,7 @@ def vecchia(records: Sequence[Record]) -> Any:
             start += values
         ax.set_xticks(range(len(found)), names, fontsize=8)
         ax.set(title=f"{size:,} places", ylabel="CPU seconds")
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, frameon=False, fontsize=8)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=4, frameon=False, fontsize=8)
     return figure
 
 

@@ -3,8 +3,8 @@
     pip install gpboost
     python peer_gpboost.py DATA.npz RESULTS.npz
 
-The first file holds X [N, 2], Y [N, 1], new places [R, 2], the kind of the data, neighbours, length scale and whether
-to fit; the second gets CPU seconds, the log evidence, and means and variances of the latent function.
+The first file holds X [N, 2], Y [N, 1], new places [R, 2], the kind of the data, neighbours, the number of inducing
+points beside them, length scale and whether to fit; the second gets CPU seconds, the log evidence, and means and variances of the latent function.
 """
 
 import sys
@@ -19,6 +19,9 @@ def main() -> None:
     """Measure and write."""
     data = np.load(sys.argv[1])
     y, found = data["Y"][:, 0], {}
+    prior = {"gp_approx": "vecchia", "matrix_inversion_method": "cholesky"}
+    if data["inducing"]:  # which it has by iterative methods alone
+        prior = {"gp_approx": "full_scale_vecchia", "num_ind_points": int(data["inducing"])}
 
     def build() -> Any:
         return gpboost.GPModel(
@@ -26,10 +29,9 @@ def main() -> None:
             cov_function="matern",
             cov_fct_shape=1.5,
             likelihood="poisson" if data["kind"] == "counts" else "bernoulli_logit",
-            gp_approx="vecchia",
             num_neighbors=int(data["neighbours"]),
             vecchia_ordering="random",
-            matrix_inversion_method="cholesky",
+            **prior,
             seed=1,
             num_parallel_threads=1,
         )

@@ -20,6 +20,7 @@ from ..shared import report
 Record = dict[str, Any]
 PEER = "GPBOOST_PYTHON"  # names the interpreter of an environment with GPBoost
 NEIGHBOURS, HELD_OUT, SCALE, FEATURES = 20, 1000, 0.1, 400
+INDUCING = (0, 100)  # points beside the neighbours
 FITTED = 5000  # data up to which hyperparameters are learnt too
 ONCE = 50_000  # data from which the first call stands, compilation included
 KINDS = ("counts", "binary")
@@ -49,9 +50,11 @@ def run(options: argparse.Namespace) -> list[Record]:
     for size in options.sizes:
         for kind in KINDS:
             data = places(size, kind)
-            add({"size": size, "kind": kind, "by": "gpflow_ext", **ours(kind, data)})
-            for record in peer(kind, data, options.cap):
-                add({"size": size, "kind": kind, "by": "GPBoost", **record})
+            for inducing in INDUCING:
+                key = {"size": size, "kind": kind, "inducing": inducing}
+                add({**key, "by": "gpflow_ext", **ours(kind, inducing, data)})
+                for record in peer(kind, inducing, data, options.cap):
+                    add({**key, "by": "GPBoost", **record})
     return records
 
 
@@ -64,7 +67,7 @@ def likelihood_of(kind: str) -> Any:
     return gpflow.likelihoods.Poisson() if kind == "counts" else gpx.likelihoods.BernoulliLogit()
 
 
-def ours(kind: str, data: Any) -> Record:
+def ours(kind: str, inducing: int, data: Any) -> Record:
     """Measure a new model's evidence with its gradient, predictions, and, for few data, a fit."""
     import gpflow
 
@@ -76,7 +79,7 @@ def ours(kind: str, data: Any) -> Record:
 
     def build(lengthscale: float = SCALE) -> Any:
         kernel = gpflow.kernels.Matern32(1.0, lengthscale)
-        options = gpx.VecchiaOptions(neighbours=NEIGHBOURS)
+        options = gpx.VecchiaOptions(neighbours=NEIGHBOURS, inducing=inducing)
         return gpx.models.GPLaplace((X, Y), kernel, likelihood_of(kind), prior=options)
 
     found: Record = {}
@@ -108,7 +111,7 @@ def score(kind: str, new: Any, mean: Any, var: Any, held_out: Any) -> float:
     return -float(np.mean(likelihood_of(kind).predict_log_density(new, mean, var, held_out)))
 
 
-def peer(kind: str, data: Any, cap: float) -> list[Record]:
+def peer(kind: str, inducing: int, data: Any, cap: float) -> list[Record]:
     """Return GPBoost's records, none where no interpreter with it is named or it takes too long."""
     python = os.environ.get(PEER)
     if not python:
@@ -117,7 +120,8 @@ def peer(kind: str, data: Any, cap: float) -> list[Record]:
     script = Path(__file__).with_name("peer_gpboost.py")
     with tempfile.TemporaryDirectory() as folder:
         file, results = Path(folder) / "data.npz", Path(folder) / "results.npz"
-        np.savez(file, X=X, Y=Y, new=new, kind=kind, neighbours=NEIGHBOURS, scale=SCALE, fit=len(X) <= FITTED)
+        given = {"X": X, "Y": Y, "new": new, "kind": kind, "neighbours": NEIGHBOURS, "inducing": inducing}
+        np.savez(file, **given, scale=SCALE, fit=len(X) <= FITTED)
         try:
             subprocess.run(
                 [python, str(script), str(file), str(results)],
@@ -127,19 +131,19 @@ def peer(kind: str, data: Any, cap: float) -> list[Record]:
             )
         except subprocess.TimeoutExpired:
             return []
-        with np.load(results) as given:
-            record = {name: float(given[name]) for name in given.files if given[name].ndim == 0}
-            mean, var = given["mean"][:, None], given["var"][:, None]
+        with np.load(results) as found:
+            record = {name: float(found[name]) for name in found.files if found[name].ndim == 0}
+            mean, var = found["mean"][:, None], found["var"][:, None]
             return [{**record, "nlpd": score(kind, new, mean, var, held_out)}]
 
 
 def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     """Return the page."""
     names = ("build", "evidence", "posterior", "predict", "fit")
-    columns = ("N", "", "by", "log evidence", "NLPD", *names, "evidence after the fit")
+    columns = ("N", "", "inducing points", "by", "log evidence", "NLPD", *names, "evidence after the fit")
     rows = [
         (
-            f"{record['size']:,}", record["kind"], record["by"], f"{record['objective']:.2f}", f"{record['nlpd']:.4f}",
+            f"{record['size']:,}", record["kind"], str(record["inducing"]), record["by"], f"{record['objective']:.2f}", f"{record['nlpd']:.4f}",
             *(report.number(record[name]) if name in record else "–" for name in names),
             f"{record['fitted']:.2f}" if "fitted" in record else "–",
         )
@@ -147,7 +151,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     ]  # fmt: skip
     peers = any(record["by"] == "GPBoost" for record in records)
     named = (
-        'GPBoost runs with gp_approx="vecchia", vecchia_ordering="random", matrix_inversion_method="cholesky", one thread, '
+        'GPBoost runs with gp_approx="vecchia", vecchia_ordering="random", matrix_inversion_method="cholesky", one thread, and with '
+        'gp_approx="full_scale_vecchia", its iterative methods, where there are inducing points, '
         "in an environment of its own; its evidence is without a gradient, its predictions are in one call."
         if peers
         else f"GPBoost was not run: {PEER} named no interpreter that has it, or it took too long."
@@ -156,8 +161,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "# Vecchia priors\n",
         "Laplace's method for counts and binary data at random places in the unit square, with a Matérn-3/2 kernel "
         f"of length scale {SCALE:g} "
-        f"and variance 1, {NEIGHBOURS} neighbours, random order; {HELD_OUT:,} held-out places are scored. Times are CPU seconds of a "
-        "new model. `build` makes the order, the neighbours and the tree. `evidence` goes from no sites to the mode, in gpflow_ext "
+        f"and variance 1, {NEIGHBOURS} neighbours, random order, without and with inducing points beside them; {HELD_OUT:,} held-out places are scored. Times are CPU seconds of a "
+        "new model. `build` makes the inducing points, the order, the neighbours and the tree. `evidence` goes from no sites to the mode, in gpflow_ext "
         "with the gradient in the hyperparameters. `posterior` is the work that predictions share, and `predict` predicts all "
         f"held-out places. From {ONCE:,} data upwards the first call is given, which compiles; below that the second. The fit learns variance and length scale from 1 and "
         f"{2 * SCALE:g}, at most at {FITTED:,} data. {named} Written by `python -m scripts.benchmarks vecchia`.\n",
@@ -174,9 +179,11 @@ def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, bool]] = []
     for mine in (record for record in records if record["by"] == "gpflow_ext"):
         for its in records:
-            if its["by"] != "GPBoost" or (its["size"], its["kind"]) != (mine["size"], mine["kind"]):
+            if its["by"] != "GPBoost" or any(its[key] != mine[key] for key in ("size", "kind", "inducing")):
                 continue
-            name = f"{mine['kind']}, N = {mine['size']:,}"
+            name = f"{mine['kind']}, N = {mine['size']:,}" + f", {mine['inducing']} inducing points" * bool(
+                mine["inducing"]
+            )
             behind = mine["nlpd"] - its["nlpd"]
             found.append((f"{name}: NLPD less GPBoost's", f"{behind:.4f} of {ALLOWED:g}", behind <= ALLOWED))
             apart = abs(mine["objective"] / its["objective"] - 1.0)
