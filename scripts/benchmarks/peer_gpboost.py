@@ -19,7 +19,7 @@ def main() -> None:
     """Measure and write."""
     data = np.load(sys.argv[1])
     y, found = data["Y"][:, 0], {}
-    prior = {"gp_approx": "vecchia", "matrix_inversion_method": "cholesky"}
+    prior: dict[str, Any] = {"gp_approx": "vecchia", "matrix_inversion_method": "cholesky"}
     if data["inducing"]:  # which it has by iterative methods alone
         prior = {"gp_approx": "full_scale_vecchia", "num_ind_points": int(data["inducing"])}
 

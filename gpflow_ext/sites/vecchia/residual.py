@@ -46,28 +46,21 @@ def closest(kernel: gpflow.kernels.Kernel, Z: Array, X: Array, near: Array, most
     most
         The number that is returned; −1 where they are fewer.
     """
-    L = root(kernel, tf.constant(Z))
+    points = tf.constant(Z)
+    phi = features(kernel, points, root(kernel, points), tf.constant(X)).numpy()  # [S, N, M]
+    own = latent.variances(kernel, tf.constant(X)).numpy().T - (phi**2).sum(axis=-1)
+    own = np.maximum(own, gpflow.default_jitter())  # [S, N]
     found = np.full((len(X), most), -1)
     for start in range(0, len(X), _BLOCK):
         rows = slice(start, start + _BLOCK)
-        candidates = near[rows]
-        squares = _squared_correlations(kernel, Z, L, X[rows], X[np.maximum(candidates, 0)])
-        by_size = np.argsort(np.where(candidates < 0, np.inf, -squares), axis=1, kind="stable")[:, :most]
-        found[rows, : by_size.shape[1]] = np.take_along_axis(candidates, by_size, axis=1)
+        others = np.maximum(near[rows], 0)
+        # Stationary kernels see differences alone: k(x, x') = k(x' − x, 0).
+        apart = (X[others] - X[rows, None]).reshape(-1, X.shape[1])
+        cross: Array = latent.cross(kernel, tf.constant(apart), tf.zeros_like(apart[:1])).numpy()
+        cross = cross.reshape(len(cross), *others.shape) - np.einsum(
+            "snm,sncm->snc", phi[:, rows], phi[:, others]
+        )
+        squares = (cross**2 / (own[:, rows, None] * own[:, others])).mean(axis=0)
+        by_size = np.argsort(np.where(near[rows] < 0, np.inf, -squares), axis=1, kind="stable")[:, :most]
+        found[rows, : by_size.shape[1]] = np.take_along_axis(near[rows], by_size, axis=1)
     return found
-
-
-def _squared_correlations(
-    kernel: gpflow.kernels.Kernel, Z: Array, L: tf.Tensor, X: Array, others: Array
-) -> Array:
-    """Return those of data [B, D] with their candidates [B, C, D], [B, C]."""
-    B, C, D = others.shape
-    places = tf.constant(np.concatenate([X[:, None], others], axis=1))  # [B, C + 1, D]
-    phi = features(kernel, tf.constant(Z), L, tf.reshape(places, [-1, D]))
-    phi = tf.reshape(phi, [phi.shape[0], B, C + 1, -1])
-    K = latent.gram(kernel, places)  # [S, B, C + 1, C + 1]
-    own = tf.linalg.diag_part(K) - tf.reduce_sum(phi**2, axis=-1)
-    cross = K[..., 0, 1:] - tf.reduce_sum(phi[:, :, :1] * phi[:, :, 1:], axis=-1)
-    least = gpflow.default_jitter()
-    scale = tf.maximum(own[..., :1], least) * tf.maximum(own[..., 1:], least)
-    return tf.reduce_mean(cross**2 / scale, axis=0).numpy()
