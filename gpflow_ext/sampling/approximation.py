@@ -25,6 +25,7 @@ from gpflow_ext.training.starts import (
     OWN,
     Start,
     Tried,
+    assign,
     best,
     check_starts,
     further_starts,
@@ -170,11 +171,11 @@ class Stages:
         """Climb some way from each start, the SVGP's own among them, and go to the best end."""
         ends, tried = [], []
         for start in (Start(OWN, [variable.read_value() for variable in variables]), *further):
-            _assign(variables, start.values)
+            assign(variables, start.values)
             self._up(objective, variables, min(_FIRST, self._steps))
             tried.append(Tried(start.name, objective()[0]))
             ends.append([variable.read_value() for variable in variables])
-        _assign(variables, ends[best(tried)])
+        assign(variables, ends[best(tried)])
         self._tried = tuple(tried)
 
     def _up(self, objective: lbfgs.Objective, variables: Any, steps: int, arrived: Any = None) -> None:
@@ -189,11 +190,6 @@ class Stages:
         """Return the bound after each iteration of all climbs but the first ones."""
         trace, notes = (np.array(self._bounds), np.array(self._times)), (self.slope,) if self.slope else ()
         return FitResult(*trace, 0, self._status, self._tried, notes)
-
-
-def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
 
 
 def _is_gpflows(model: Approximated) -> bool:

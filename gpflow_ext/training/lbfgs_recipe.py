@@ -17,7 +17,16 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
-from gpflow_ext.training.starts import OWN, Start, Tried, best, check_starts, further_starts, number_of_starts
+from gpflow_ext.training.starts import (
+    OWN,
+    Start,
+    Tried,
+    assign,
+    best,
+    check_starts,
+    further_starts,
+    number_of_starts,
+)
 
 _SAME = 1e-6  # relative: two values of an objective that is not an estimate differ by less
 
@@ -115,8 +124,7 @@ class LBFGSSteps(tf.Module):
         moving, ends, tried = [*self._variables, *self.run.variables], [], []
         own = Start(OWN, [variable.read_value() for variable in self._variables])
         for start in (own, *self._starts):
-            for variable, value in zip(self._variables, start.values, strict=True):
-                variable.assign(value)
+            assign(self._variables, start.values)
             if hasattr(self, "_alone"):
                 self._alone.restart()
                 self._alone.climb(self._iterations)
@@ -124,8 +132,7 @@ class LBFGSSteps(tf.Module):
             self.run.climb(self._iterations)
             ends.append([variable.read_value() for variable in moving])
             tried.append(Tried(start.name, float(self.run.best)))
-        for variable, value in zip(moving, ends[best(tried)], strict=True):
-            variable.assign(value)
+        assign(moving, ends[best(tried)])
         self.tried = tuple(tried) if self._starts else ()
         self.started.assign(True)
 

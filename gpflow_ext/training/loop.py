@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpflow_ext import _html
 from gpflow_ext.data.float_type import default_float
-from gpflow_ext.training.starts import Tried
+from gpflow_ext.training.starts import Tried, assign
 
 Update: TypeAlias = Callable[[], tuple[float, bool]]
 """Perform one step; return the objective and whether the method itself has converged."""
@@ -178,11 +178,11 @@ def iterate(
         value, at_rest = update()
         if not math.isfinite(value):
             failure = Status.NON_FINITE
-            _restore(variables, good)
+            assign(variables, good)
             break
         if monotone and value < trail.last - fall * max(1.0, abs(value)):
             failure = Status.DIVERGED
-            _restore(variables, before)
+            assign(variables, before)
             break
         good = before
         objective.append(value)
@@ -203,8 +203,3 @@ def resolve_jit(jit_compile: bool | None) -> bool:
 
 def _read(variables: Sequence[tf.Variable]) -> list[Any]:
     return [variable.read_value() for variable in variables]
-
-
-def _restore(variables: Sequence[tf.Variable], values: Sequence[Any]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)

@@ -79,6 +79,12 @@ def among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable])
     return [Start(start.name, [start.values[n] for n in places]) for start in starts]
 
 
+def assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> None:
+    """Set variables to the values of a start, or to others that were kept."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
 def check_starts(starts: int | None) -> None:
     """Raise ``ValueError`` for a number of starts below one."""
     if starts is not None and starts < 1:

@@ -18,6 +18,7 @@ from gpflow_ext.training.starts import (
     OWN,
     Start,
     Tried,
+    assign,
     best,
     check_starts,
     further_starts,
@@ -101,10 +102,10 @@ class Trials(tf.Module):
         kept, trainable = [variable.read_value() for variable in moving], self._model.trainable_variables
         starts, tried = (Start(OWN, [v.read_value() for v in trainable]), *self._starts), []
         for start in starts:
-            _assign(trainable, start.values)
+            assign(trainable, start.values)
             tried.append(Tried(start.name, _score(self._build())))
-            _assign(moving, kept)
-        _assign(trainable, starts[best(tried)].values)
+            assign(moving, kept)
+        assign(trainable, starts[best(tried)].values)
         self.tried = tuple(tried)
 
 
@@ -116,11 +117,6 @@ def _score(plan: Plan) -> float:
         if math.isnan(objectives[-1]):
             return math.nan
     return float(np.mean(objectives[len(objectives) // 2 :]))
-
-
-def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
 
 
 def tried(
