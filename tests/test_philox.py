@@ -91,3 +91,10 @@ def test_the_numbers_have_their_distributions(dtype: tf.DType) -> None:
     assert stats.kstest(philox.uniform([20_000], seed, dtype), stats.uniform.cdf).pvalue > 1e-4
     counts = np.bincount(philox.integers([60_000], seed, 0, 6), minlength=6)
     assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_normal_numbers_have_the_moments_of_the_distribution() -> None:
+    """Within four standard errors of 200,000 draws."""
+    drawn = philox.normal([200_000], tf.constant([3, 4]), tf.float64).numpy()
+    for power, expected, error in ((1, 0.0, 1.0), (2, 1.0, np.sqrt(2.0)), (4, 3.0, np.sqrt(96.0))):
+        np.testing.assert_allclose(np.mean(drawn**power), expected, atol=4.0 * error / np.sqrt(200_000))
