@@ -76,7 +76,7 @@ def load_checkpoint(
 
 
 def _leave(found: Rebuilt, name: str) -> None:
-    """Do nothing: most of what a run keeps is needed to go on alone."""
+    """Do nothing: most of what a run keeps is only needed to resume it."""
 
 
 def _return_to_best(found: Rebuilt, name: str) -> None:

@@ -176,7 +176,7 @@ def test_a_bar_counts_the_folds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_fold_has_an_optimiser_of_its_own() -> None:
-    """With a schedule and moments: a fold would else go on from where another one is, or fail."""
+    """With a schedule and moments: a fold would otherwise go on from where another one is, or fail."""
 
     def run(workers: int) -> Any:
         schedule = tf_keras.optimizers.schedules.CosineDecay(0.05, 6)

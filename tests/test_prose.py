@@ -20,6 +20,10 @@ ODD = (
     "that is to be had",
     "not to be had",
     "without a word",
+    "something else than",
+    "nothing is looked",
+    "is at its end",
+    "no site tells",
 )
 FENCE = re.compile(r"^ *```.*?^ *```$|\$\$.*?\$\$", re.MULTILINE | re.DOTALL)
 ATOM = re.compile(r"\$[^$]*\$|`[^`]*`")  # a formula or a name counts as a word

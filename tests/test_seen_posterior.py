@@ -14,7 +14,7 @@ def test_values_and_derivatives(shared: bool) -> None:
     rng = np.random.default_rng(0)
     L, M, N = 3, 4, 6
     A = rng.normal(size=(1 if shared else L, M, N))
-    rho, prec = rng.normal(size=(N, L)), rng.uniform(-0.02, 1.0, (N, L))  # one negative site is legal
+    rho, prec = rng.normal(size=(N, L)), rng.uniform(-0.02, 1.0, (N, L))  # one negative site is allowed
     weights = rng.normal(size=(N, L)), rng.normal(size=(N, L)), 0.7
 
     def combined(A, rho, prec):

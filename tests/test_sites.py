@@ -40,7 +40,7 @@ def _sites(kind: str, rng: np.random.Generator) -> Sites:
     prec = rng.uniform(0.0, 3.0, (N, L))
     prec[2] = 0.0
     if kind == "projection":
-        prec[4] = -0.02  # legal while I + AΛAᵀ is positive definite
+        prec[4] = -0.02  # allowed while I + AΛAᵀ is positive definite
     return Sites(tf.constant(rng.standard_normal((N, L))), tf.constant(prec))
 
 

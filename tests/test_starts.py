@@ -1,4 +1,4 @@
-"""Several starts: which are tried, what is told of them, and that the best one goes on."""
+"""Several starts: which are tried, what is reported of them, and that the best one goes on."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
     chosen = {key: value for key, value in chosen.items() if key != "checkpoint_every"}
     print(f"{name} ...", flush=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", gpx.FitWarning)  # how many have not converged is told below
+        warnings.simplefilter("ignore", gpx.FitWarning)  # how many have not converged is reported below
         found = gpx.cross_validate(
             lambda part: module.build(options, dataclasses.replace(split, train=part)),
             data,

@@ -10,7 +10,7 @@ from typing import Any
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.run import in_flags
 
-_WIDE = 160  # columns where nobody looks
+_WIDE = 160  # columns where the output is no terminal
 
 
 def describe(split: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 TRACEBACK = "GPFLOW_EXT_TRACEBACK"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _START = re.compile(r"I\d{4} |WARNING: All log messages before|To enable the following instructions")
-_NO_GPU = re.compile(r"E\d{4} .*failed call to cuInit")  # no news where there is none
+_NO_GPU = re.compile(r"E\d{4} .*failed call to cuInit")  # not worth a line where there is no GPU
 _SPELT = {"data_dir": "GPFLOW_EXT_DATA"}
 _FLAGS = (
     "target",
@@ -47,7 +47,7 @@ _GO_ON = "Give more --steps; with --run-dir the same command goes on from where 
 
 
 def quiet() -> None:
-    """Keep TensorFlow's remarks on its own start to itself; a value that is set stays."""
+    """Silence TensorFlow's messages about its own start; a level that the user has set stays."""
     os.environ.setdefault(LEVEL, "2")
     logging.getLogger("tensorflow").propagate = False  # it has a handler of its own: each line once
 

@@ -113,7 +113,7 @@ class _Walk:
         return None
 
     def _meet(self, value: Any) -> None:
-        """Give an object a number, and hold it: another one could else get its address."""
+        """Give an object a number, and hold it: another one could otherwise get its address."""
         self._met[id(value)] = len(self._met), value
 
     def _object(self, value: Any, path: str) -> Hashable:

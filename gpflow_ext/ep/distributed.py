@@ -1,9 +1,10 @@
 """Expectation propagation over the shards of a ``tf.distribute`` strategy.
 
-Each replica k tells the inducing variables (A_kΛ_kA_kᵀ, A_kρ_k), and their sum over the replicas gives all of
-them the posterior (Hernández-Lobato & Hernández-Lobato 2016, section 3): the moments of its own factors a
-replica matches alone. With log Z = Σ_k terms_k(θ, message) + log ∫ N(v; 0, I) message(v) dv, the gradient in
-the hyperparameters θ needs ∂/∂message summed over the replicas, pulled back through each one's own message.
+Each replica k sends the inducing variables the message (A_kΛ_kA_kᵀ, A_kρ_k). The sum of the messages gives
+every replica the posterior (Hernández-Lobato & Hernández-Lobato 2016, section 3), and each matches the
+moments of its own factors alone. With log Z = Σ_k terms_k(θ, message) + log ∫ N(v; 0, I) message(v) dv, the
+gradient in the hyperparameters θ needs ∂/∂message summed over the replicas, pulled back through each one's
+own message.
 
 An iteration exchanges one [L, M, M] and one [M, L] tensor, their gradients, those of the hyperparameters and
 a few scalars. The sites travel only where they are `gather`ed: between times a process knows its own.

@@ -47,7 +47,7 @@ class MinibatchModel(Protocol):
         """Return K_uu, [1 or L, M, M]."""
 
     def no_message(self, gram: tf.Tensor) -> Message:
-        """Return what no site tells the inducing variables, for a K_uu."""
+        """Return the message of no sites to the inducing variables, zeros, for a K_uu."""
 
     def prior(self, X: tf.Tensor, chol: tf.Tensor) -> Seen:
         """Return the prior at X for the Cholesky factor of K_uu."""

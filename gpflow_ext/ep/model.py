@@ -164,7 +164,7 @@ class SparseEP(SiteModel):
         return sparse_prior.gram(self)
 
     def no_message(self, gram: tf.Tensor) -> Message:
-        """Return what no site tells the inducing variables, for a K_uu."""
+        """Return the message of no sites to the inducing variables, zeros, for a K_uu."""
         return sparse_prior.no_message(self, gram)
 
     def without_data(self) -> SparseEP:
@@ -179,7 +179,7 @@ class SparseEP(SiteModel):
         return sparse_prior.PriorCopy(self)
 
     def message(self, chol: tf.Tensor) -> Message:
-        """Return what all sites tell the inducing variables, for the Cholesky factor of K_uu. O(NM²)."""
+        """Return the message of all sites to the inducing variables for the factor of K_uu. O(NM²)."""
 
         def part(batch: Batch) -> Message:
             rows, X, Y = batch

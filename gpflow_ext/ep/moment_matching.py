@@ -12,7 +12,7 @@ With q(hₙ) = N(m, v), τ = precₙ, ν = nat1ₙ and β, −γ the first two d
     t = 1 − γv_c      τ ← γ/t               ν ← (β + γm_c)/t               the site that matches the moments
     log Z = log ∫ p(h) ∏ₙ tₙ(hₙ) dh + Σₙ [log Ẑₙ(m_c, v_c) − ½ log d + (½τm² − νm + ½ν²v)/d]
 
-Nothing is divided by v or by τ, so that v = 0 and τ <= 0 are legal. Every function is elementwise over the
+Nothing is divided by v or by τ, so that v = 0 and τ <= 0 are allowed. Every function is elementwise over the
 leading axes: [..., L] stands for [N, L], a shard of it, or [N, F, L] with F factors to a datum.
 """
 

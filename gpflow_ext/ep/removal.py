@@ -14,7 +14,7 @@ class Removal(NamedTuple):
     """Cavities of q(v) with sites removed one by one; see `ep.stochastic`.
 
     The cavity of a site whose removal leaves no positive variance is not that of q: its ratio is not
-    positive, its mean and variance are finite and mean nothing, and its overlap is zero.
+    positive, its mean and variance are finite but meaningless, and its overlap is zero.
     """
 
     cavity: Cavity  # along the current projection, [..., L']

@@ -2,7 +2,7 @@
 
 A step moves the B sites of a minibatch towards the ones that match their moments, by a share ρ, and takes one
 gradient step of the hyperparameters, both from the state before it. Each datum keeps its two numbers
-(τ, ν) only. What all of them tell the inducing variables is kept as a sum, and that needs a rule about age:
+(τ, ν) only. Their message to the inducing variables is kept as a sum, and that needs a rule about age:
 
     anchor      the hyperparameters and inducing inputs at the start of the epoch, K_uu = L₀L₀ᵀ
     sums        S = Σₙ τₙ bₙbₙᵀ and s = Σₙ ρₙbₙ, ρ = ν − τμ, where E[hₙ | u] = μₙ + bₙᵀL₀⁻¹u
@@ -27,7 +27,7 @@ unbiased. It is exact at a fixed point, as the gradient of batch mode is, and do
 site, which may be an epoch old; away from a fixed point the two differ (docs/derivations.md, section 6).
 
 Until the end of the first epoch the sums hold the sites of n < N data, those visited so far, and q would be
-the posterior of these alone. They count N/n-fold there: the data to come speak through those seen, as in the
+the posterior of these alone. They count N/n-fold there: those seen stand for the data to come, as in the
 average that natural gradients on minibatches take, and the weight ends at 1, where all is as above. A datum
 whose sites are zero has not been visited. In that time the objective is N/B Σₙ log Ẑₙ alone, of data not yet
 seen.

@@ -73,9 +73,9 @@ def is_foreign(kind: type) -> bool:
 
 
 def hides(kind: type, name: str) -> bool:
-    """Tell whether an attribute of an object would stand before a method or a property of its class.
+    """Tell whether an attribute of an object would hide a method or a property of its class.
 
-    A property of this package that can be set is none that is hidden: what it does is known.
+    Properties of this package that can be set do not count: what setting them does is known.
     """
     found = inspect.getattr_static(kind, name, None)
     setter = getattr(found, "fset", None)

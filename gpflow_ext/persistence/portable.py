@@ -243,7 +243,7 @@ def _refusing(reason: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the converter from printing what it cannot convert: that is told once, in the error."""
+    """Keep the converter from printing what it cannot convert: the error lists it once."""
     logger = logging.getLogger("tf2onnx")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

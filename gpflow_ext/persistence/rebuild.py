@@ -178,7 +178,7 @@ class _Reader:
             found = self.value(self._record["model"])
         except _Refused:
             raise
-        except Exception as error:  # what a record that nobody wrote so can raise is endless
+        except Exception as error:  # a forged record can raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{RECORD} does not describe a model: {reason}") from error
         if not isinstance(found, gpflow.models.BayesianModel):

@@ -70,7 +70,7 @@ class Server:
         return _json({"model_version_status": [state]})
 
     async def metadata(self, request: Request) -> Response:
-        """Return the signatures, as TensorFlow Serving tells them, and the manifest."""
+        """Return the signatures, as TensorFlow Serving lists them, and the manifest."""
         self._check_path(request)
         spec = {"name": self.model.name, "signature_name": "", "version": self.model.version}
         signatures = {"@type": _MAP, "signature_def": self.model.definitions}

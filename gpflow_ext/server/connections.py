@@ -22,7 +22,7 @@ def bounded(limits: Limits) -> type[H11Protocol]:
     idle: dict[Any, None] = {}  # those without a request, in the order in which they began to wait
 
     class Bounded(H11Protocol):
-        """Ends what sends its headers too slowly, or leaves its answer unread; takes so many at once."""
+        """Limits the number of connections; ends those that send headers or take an answer too slowly."""
 
         _timer: asyncio.TimerHandle | None = None
         _waits = False  # for the end of the headers, rather than of the answer

@@ -180,7 +180,7 @@ _CALLS = contextvars.ContextVar("_CALLS", default={})  # noqa: B039  (never chan
 def as_one_function(expectation: Expectation, like: tf.Tensor) -> Iterator[None]:
     """Within, let a graph have `expect` of this expectation once, as a function that is called.
 
-    An update of the sites asks for it in five to ten places, each of which would else have a copy of its
+    An update of the sites asks for it in five to ten places, each of which would otherwise have a copy of its
     hundreds of operations. It is not to be differentiated, and only for arguments shaped as ``like``.
     """
     if tf.executing_eagerly():

@@ -70,7 +70,7 @@ class Coupled(NamedTuple):
         return self.flat.log_normaliser(packed, None if factor is None else factor.flat)
 
     def message(self, sites: Sites) -> Message:
-        """Return what the sites [N, P] tell v; see `Projection.message`."""
+        """Return the message of the sites [N, P] to v; see `Projection.message`."""
         told: Message = self.flat.message(Sites(*map(self.pack, sites)))
         return told
 

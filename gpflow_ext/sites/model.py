@@ -281,7 +281,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         return self.whitened_message().moments()
 
     def whitened_message(self) -> Message:
-        """Return what all sites tell v, where u = Rv."""
+        """Return the message of all sites to v, where u = Rv."""
         self._check_whitened()
         return self.prior().whiten().message(self.latent_sites)
 

@@ -1,4 +1,4 @@
-"""The prior f = μ + Aᵀv + r seen through whitened inducing variables v, its factor, and what sites tell v."""
+"""The prior f = μ + Aᵀv + r of whitened inducing variables v, its factor, and the message of sites to v."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Seen(Protocol):
         """Undo `pack`."""
 
     def message(self, sites: Sites) -> Message:
-        """Return what the sites [N, L] of these data tell the inducing variables."""
+        """Return the message of the sites [N, L] of these data to the inducing variables."""
 
 
 class Projection(NamedTuple):
@@ -63,7 +63,7 @@ class Projection(NamedTuple):
         return ProjectedFactor(self, prec, chol, finite)
 
     def message(self, sites: Sites) -> Message:
-        """Return what the sites [N, L] of these data tell the inducing variables. O(NM²)."""
+        """Return the message of the sites [N, L] of these data to the inducing variables. O(NM²)."""
         return Message(self._gram(sites.prec), products.matvec(self.A, sites.nat1 - sites.prec * self.mean))
 
     def _gram(self, prec: tf.Tensor) -> tf.Tensor:
@@ -144,7 +144,7 @@ class ProjectedFactor(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What sites tell the whitened inducing variables v: exp(nat1ᵀv − ½ vᵀ prec v), per latent function.
+    """The message of sites to the whitened v: exp(nat1ᵀv − ½ vᵀ prec v), per latent function.
 
     The message of several shards of data is the sum of theirs, field by field.
     """

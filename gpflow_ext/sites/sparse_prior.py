@@ -31,7 +31,7 @@ def cross(prior: SparsePrior, X: tf.Tensor) -> tf.Tensor:
 
 
 def no_message(prior: SparsePrior, gram: tf.Tensor) -> Message:
-    """Return what no site tells the inducing variables."""
+    """Return the message of no sites to the inducing variables, zeros."""
     M, count = gram.shape[-1], prior.num_latent_gps if latent.mixing(prior.kernel) is None else 1
     return Message(tf.zeros([count, M, M], gram.dtype), tf.zeros([M, count], gram.dtype))
 

@@ -32,7 +32,7 @@ class EarlyStopping(tf.Module):
         self.kept = [tf.Variable(variable, trainable=False) for variable in variables]
 
     def evaluate(self) -> bool:
-        """Take the score; return whether the patience is at its end."""
+        """Take the score; return whether the patience has run out."""
         score = self._score()
         self.last.assign(score)
         if score < float(self.best):

@@ -68,7 +68,7 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     """Return the plan that converges on a GPflow model; the options are `GPflowOptions`.
 
     On all data: ``VGP``, ``VGPOpperArchambeau`` and ``SVGP`` by natural gradients for q and L-BFGS for the
-    rest, see `training.site_twin` and, for a whitened ``SVGP``, `svgp.whole_data`; what does not go that way,
+    rest, see `training.site_twin` and, for a whitened ``SVGP``, `svgp.whole_data`; what that does not cover,
     such as a diagonal q_sqrt, a kernel that mixes outputs, or a model without q, by L-BFGS on everything; an
     objective that is an estimate by Adam. On minibatches: a whitened ``SVGP`` by natural gradients and Adam,
     all else by Adam.

@@ -9,8 +9,8 @@ wₙ = −2 N/B ∂Eₙ/∂vₙ, gₙ = N/B ∂Eₙ/∂mₙ, the natural-gradien
 for each latent function (Khan & Lin 2017; Salimbeni, Eleftheriadis & Hensman 2018): dual sites, which need
 no derivative in q_sqrt and one factorisation. Where Eₙ is not concave some wₙ are negative.
 ``concave`` sets those to zero: the precision never falls below the prior's and the mean keeps its fixed
-point, but the variance is a little too small. Else a step after which q were no Gaussian, or wider than what
-it forgot explains, is taken again that way. Minibatches need it: among a few rows with N/B times their
+point, but the variance is a little too small. Otherwise a step that would leave q improper, or wider than
+what it forgot explains, is repeated that way. Minibatches need it: among a few rows with N/B times their
 weight the negative ones can outweigh all that q knows about a direction.
 
 The hyperparameters move by the optimiser in the same pass over the minibatch, from the same point: q is

@@ -235,7 +235,7 @@ class Watched:
         return self._engine.start()
 
     def step(self) -> Progress:
-        """See `Solver`; the violation is infinite until the patience is at its end."""
+        """See `Solver`; the violation is infinite until the patience has run out."""
         value = self._engine.step().objective
         due = int(self._engine.steps) % self._every == 0 and math.isfinite(value)
         return Progress(value, 0.0 if due and self._watch.evaluate() else math.inf)

@@ -4,7 +4,7 @@ At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` b
 the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
 theorem), which L-BFGS maximises. The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point
 iteration may circle the optimum or creep along a ridge. Where one does not raise the bound, the next is
-plain, and shorter if that does not help; the memory keeps what was tried in vain too. Weights wₙ may be
+plain, and shorter if that does not help; the memory keeps failed trials too. Weights wₙ may be
 negative, so the optimum is also found if the likelihood is not log-concave.
 """
 

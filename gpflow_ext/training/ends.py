@@ -33,18 +33,18 @@ def check_parameters(model: tf.Module) -> None:
 
 
 def check_first_step(model: Any, data: Any = None) -> None:
-    """Raise ``ValueError`` for rows that make the objective of a start with finite parameters no number.
+    """Raise ``ValueError`` for rows at which the objective is not finite although the parameters are.
 
-    At them the prior variance, the prior mean, or the log likelihood of this is not finite. It may be none of
-    these. Only some of the rows are examined.
+    At them the prior variance, the prior mean, or the log likelihood at that mean is not finite. There may be
+    none. Only some of the rows are examined.
 
     Parameters
     ----------
     model
         The model.
     data
-        The data that it is trained on, where it does not hold them: (X [N, D], Y [N, P]), or a dataset, at
-        which nothing is looked.
+        The data that it is trained on, where it does not hold them: (X [N, D], Y [N, P]), or a dataset, which
+        is not examined.
     """
     held = data if data is not None else getattr(model, "data", None)
     if not isinstance(model, GPModel) or not isinstance(held, tuple | list):

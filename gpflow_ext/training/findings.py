@@ -27,8 +27,8 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
     model
         The model.
     data
-        The data that it was trained on, where it does not hold them: (X [N, D], Y), or a dataset, of which
-        nothing is said.
+        The data that it was trained on, where it does not hold them: (X [N, D], Y), or a dataset, which is
+        not examined.
     """
     held = data if data is not None else getattr(model, "data", None)
     X = np.asarray(held[0]) if isinstance(held, tuple | list) else None

@@ -41,7 +41,7 @@ class Interrupts:
         return self._asked is not None
 
     def end(self, said: str) -> None:
-        """Do what the signal is there for: raise ``KeyboardInterrupt``, or ``SystemExit`` for SIGTERM."""
+        """Do what the signal asks for: raise ``KeyboardInterrupt``, or ``SystemExit`` for SIGTERM."""
         if self._asked == signal.SIGINT:
             raise KeyboardInterrupt(said)
         if self._asked is not None:

@@ -125,14 +125,15 @@ class Run(tf.Module):
     evaluations and goes on from there. So a checkpoint that holds the record resumes exactly. Where the
     record is long the run starts again from its best point, without its memory.
 
-    It ends when an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
-    moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; when no
-    element of the gradient is above ``10·tolerance·max(1, |objective|)``; when a trial so near changes the
-    objective by no more than that, nor should by the gradient, where a line search would go on in the noise
-    of the objective; or by SciPy's own test, that no step raises the objective. A run with a bad memory may
-    end so on a slope. Where one that has raised the objective ends with a gradient above `STEEP` in a
-    logarithm, the next one begins there, without memory, so that the last run of all has ended where it began
-    or where the objective is flat.
+    It ends where an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
+    moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; where no
+    element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test, that no
+    step raises the objective. It also ends at a trial within `SETTLED` of the iterate if neither the
+    objective nor its tangent changes by more than that: the line search would only go on in the noise.
+
+    A run with a bad memory may end on a slope. Where a run that has raised the objective ends with a gradient
+    above `STEEP` in a logarithm, the next one begins there, without memory. So the last run of all has ended
+    where it began or where the objective is flat.
 
     Parameters
     ----------

@@ -28,16 +28,16 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
 
     The first happens where its kernels relate no training input to another one, or to an inducing point; the
     second where they do not tell them apart beyond the jitter; of the nodes and weights of a network, where
-    neither does. Inputs so far from zero that their squared distances are rounding are named too. Some of
-    the rows are looked at.
+    neither does. Inputs so far from zero that their squared distances are rounding are named too. Only some
+    of the rows are examined.
 
     Parameters
     ----------
     model
         The model.
     data
-        The data that it was trained on, where it does not hold them: (X [N, D], Y), or a dataset, at which
-        nothing is looked.
+        The data that it was trained on, where it does not hold them: (X [N, D], Y), or a dataset, which is
+        not examined.
     """
     held = data if data is not None else getattr(model, "data", None)
     if not isinstance(held, tuple | list):

@@ -95,7 +95,7 @@ class Search:
         weakref.finalize(self, self._in.put, _CLOSED)  # the thread knows the queues alone
 
     def next(self) -> Asked | Arrived | Ended:
-        """Wait for what the search comes to."""
+        """Wait until the search asks for the loss, arrives at an iterate or ends."""
         found = self._out.get()
         if isinstance(found, BaseException):
             raise found

@@ -99,7 +99,7 @@ def watched(name: str, once: Callable[[int], None], number: int) -> Iterator[dic
 
 
 def moments(number: int) -> set[int]:
-    """Return after how many repetitions it is looked at what lives."""
+    """Return after how many repetitions the live objects are counted."""
     return {1, max(2, number // 4), max(2, number // 2), number}
 
 

@@ -33,7 +33,7 @@ def infinite(raw: Raw) -> list[Problem]:
 
 
 def not_positive(raw: Raw, missing: str) -> list[Problem]:
-    """Return the exposures that are no positive finite numbers; to fill in a mean is for inputs alone."""
+    """Return which exposures are not positive finite numbers; only inputs are ever filled with a mean."""
     if raw.exposure is None:
         return []
     wrong = ~((raw.exposure > 0.0) & np.isfinite(raw.exposure))

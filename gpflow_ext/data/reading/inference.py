@@ -107,7 +107,7 @@ class _One:
         return self._words(column, others)
 
     def _words(self, column: Sequence[str], others: Sequence[int]) -> tuple[Column, Floats] | None:
-        """Take a column that holds something else than plain numbers."""
+        """Take a column that holds anything but plain numbers."""
         readings = cells.readings(column)
         if readings:
             return self._marked(column, readings)

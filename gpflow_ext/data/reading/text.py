@@ -31,7 +31,7 @@ SUFFIXES = tuple(kind + packed for kind in (".csv", ".tsv", ".txt", ".data") for
 
 
 def read_bytes(path: Path) -> tuple[bytes, str]:
-    """Return the (decompressed) content of a file and the SHA-256 of the file as it lies on the disk."""
+    """Return the (decompressed) content of a file and the SHA-256 of the file on disk."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -66,7 +66,7 @@ def check_saver(saver: Any, nodes: dict[str, Any], library: dict[str, Any]) -> S
         and names[0] != names[1]
     )
     if not exact:
-        refuse("gives its saver something else than its variables")
+        refuse("gives its saver something other than its variables")
     _check_save(library[names[0]], len(handles))
     _check_restore(library[names[1]], len(handles))
     return Saver((save, restore), names, handles)

@@ -74,7 +74,7 @@ def _shape(content: bytes) -> tuple[int, ...]:
     [length] = struct.unpack("<H", content[8:10]) if len(content) > 10 else [0]
     header = _NPY.fullmatch(content[10 : 10 + length])
     if header is None or not content.startswith(b"\x93NUMPY\x01\x00"):
-        raise ValueError("it holds something else than arrays")
+        raise ValueError("it holds something other than arrays")
     kind, size, dims = header.groups()
     shape = tuple(int(dim) for dim in dims.split(b",") if dim.strip())
     if math.prod(shape) * int(size) * (4 if kind == b"U" else 1) != len(content) - 10 - length:

@@ -17,7 +17,7 @@ class Whitened:
     name, scaled = "whitened", False
 
     def check(self, sampled: Sampleable, kind: Kind) -> None:
-        """They are for all."""
+        """Accept any model and sampler."""
 
     def place(self, sampled: Sampleable) -> Placed:
         """See `Coordinates`; chains start from the Gaussian that the model offers."""
