@@ -15,7 +15,7 @@ from marks import others_slow
 
 from gpflow_ext.kmm import algorithm1, ascent
 from gpflow_ext.kmm.method import Algorithm1
-from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.numerics import linalg
 from gpflow_ext.training.site_iteration import SiteIteration
@@ -321,3 +321,11 @@ def test_ionosphere_bounds_and_sweeps() -> None:
                 break
         assert sweeps <= 12
         assert abs(-float(state.objective) - expected) < 0.01
+
+
+def test_alpha_stays_near_the_gradient_under_inducing_points() -> None:
+    """The part of α that Qα does not show grows without bound if conjugate gradients start at zero."""
+    X, Y = problems.classes(60, variance=30.0)
+    model = VGPKMM((X, Y), problems.kernel(1e5, 3.0), MultinomialLogit(3), inducing_variable=X[:8])
+    for state in _run(model, _parallel(model), 9)[1:]:
+        assert np.abs(state.alpha).max() < 10.0  # of gradients between -1 and 1
