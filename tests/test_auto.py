@@ -100,6 +100,14 @@ def test_a_candidate_that_fails_in_a_fold_is_left_out(monkeypatch: pytest.Monkey
     assert "no use in, 1 more" in best.why
 
 
+@pytest.mark.parametrize(("num_inducing", "size"), [(None, "every row is a point"), (5, "5 inducing points")])
+def test_the_reasons_name_the_size_of_the_model(num_inducing: int | None, size: str) -> None:
+    model = GPRegressor(num_inducing=num_inducing, steps=1).fit(X, LINE)
+    split = SimpleNamespace(train=(X, LINE), target="y", task="regression")
+    score: Any = SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.1})
+    assert size in auto._reasons(model, split, ["a"], {"a": score}, 1)
+
+
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
     """Where GPflow's is not: the angle of a row with itself."""
     rows = np.random.default_rng(0).normal(3.0, 3.0, (100, 1000))

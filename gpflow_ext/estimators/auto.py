@@ -285,7 +285,9 @@ def _reasons(
     model, (N, D) = best.model_, split.train[0].shape
     likelihood = type(getattr(model.likelihood, "likelihood", model.likelihood)).__name__
     points = getattr(model, "inducing_variable", None)
-    size = "every row is a point of it" if points is None else f"it has {len(points.Z)} inducing points"
+    size = "every row is a point of it"
+    if points is not None:
+        size = f"it has {int(points.num_inducing)} inducing points"
     first = (
         f"The target {split.target!r} is {split.task}, with {N} rows and {D} inputs: {type(model).__name__} "
         f"with {likelihood}, and {size}."
