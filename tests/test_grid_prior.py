@@ -93,6 +93,19 @@ def test_the_factor_is_dense_algebra() -> None:
         assert factor.finite
 
 
+def test_weights_are_better_than_the_tolerance() -> None:
+    """Those in the cells, of a second solution for the error of the first."""
+    b = np.linalg.solve(np.eye(N) + PREC * _kernel()(X).numpy(), B)[:, 0]
+    expected = np.bincount(_prior(ALL).cells, b, minlength=G)
+    rough = _prior(gpx.GridOptions(probes=2, tolerance=1e-3))
+    factor = rough.factorise(tf.constant(PREC))
+    apart = [
+        np.abs(found - expected).max() / np.abs(b).max()
+        for found in (factor.weights(rough.scatter(B))[0, 0], rough.scatter(factor.solve(B).alpha)[0, 0])
+    ]
+    assert apart[0] < 1e-5 < apart[1]
+
+
 def test_few_probes_are_exact_where_the_precision_is_constant() -> None:
     """Log determinant and variances in closed form, with three probes; else near."""
     K = _kernel()(CELLS).numpy()
@@ -187,7 +200,7 @@ KERNELS: dict[str, Kernel] = {
 def test_the_factors_of_a_kernel_multiply_to_it(name: str) -> None:
     kernel = KERNELS[name]
     assert misfit("grid", kernel, CELLS) is None
-    K = [factors.gram(kernel, d, tf.constant(axis), tf.constant(axis), 2)[0] for d, axis in enumerate(AXES)]
+    K = [factors.gram([kernel], d, tf.constant(axis), tf.constant(axis), 2)[0] for d, axis in enumerate(AXES)]
     np.testing.assert_allclose(np.kron(*K), kernel(CELLS), rtol=1e-12, atol=1e-14)
 
 

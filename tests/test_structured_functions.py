@@ -12,6 +12,7 @@ from gpflow import kernels as gk
 from moments import excess
 
 import gpflow_ext as gpx
+from gpflow_ext.numerics import grids
 from gpflow_ext.sites import Sites
 
 RNG = np.random.default_rng(0)
@@ -22,8 +23,15 @@ PLACES = RNG.uniform(-2.0, 2.0, [30, 2])
 AT_PLACES = np.concatenate([PLACES[:3], PLACES[3:6] + 0.1, RNG.uniform(-4.0, 4.0, [3, 2])])
 
 
-def _kernel(columns: int) -> gk.Kernel:
-    smooth = gk.Matern32(2.0, 0.7) if columns == 1 else gk.Matern52(2.0, [0.8, 1.5])
+CELLS = grids.grid(np.linspace(-2.0, 2.0, 5), np.array([-1.0, 0.0, 0.2, 1.0, 2.0, 2.5]))
+SOME_CELLS = np.concatenate([CELLS[RNG.permutation(30)[:24]], CELLS[:3]])  # missing, and repeated ones
+AT_CELLS = np.concatenate([CELLS[:2], CELLS[3:6] + 0.1, CELLS[-2:], AT_PLACES[-2:]])
+
+
+def _kernel(X: Any) -> gk.Kernel:
+    if X is SOME_CELLS:
+        return gk.Matern32(2.0, 1.5, active_dims=[0]) * gk.Matern52(1.0, 0.9, active_dims=[1])
+    smooth = gk.Matern32(2.0, 0.7) if X is TIMES else gk.Matern52(2.0, [0.8, 1.5])
     return smooth + gk.White(0.1)
 
 
@@ -31,7 +39,7 @@ def _model(X: Any, prior: Any, kernel: gk.Kernel | None = None) -> Any:
     """A model with any sites, as they need not be at their fixed point."""
     columns = 1 if kernel is None else 2
     likelihood, mean = gpflow.likelihoods.Poisson(), gpflow.functions.Constant(0.3)
-    kernel = kernel or _kernel(X.shape[1])
+    kernel = kernel or _kernel(X)
     model = gpx.models.VGPKMM((X, np.ones([len(X), columns])), kernel, likelihood, mean, prior=prior)
     prec = np.random.default_rng(1).uniform(0.0, 3.0, [len(X), columns])
     prec[3] = 0.0
@@ -51,7 +59,10 @@ def _check_moments(draws: Any, dense: Any, at: Any, whites: tuple[float, ...]) -
 PRIORS = {
     "markov": (TIMES, AT_TIMES, "markov"),
     "vecchia": (PLACES, AT_PLACES, gpx.VecchiaOptions(neighbours=29)),  # all before: exact
+    "full scale": (PLACES, AT_PLACES, gpx.VecchiaOptions(neighbours=29, inducing=5)),
+    "grid": (SOME_CELLS, AT_CELLS, gpx.GridOptions(probes=2)),
 }
+WHITES = {"grid": 0.0}  # where it is not 0.1
 
 
 @pytest.fixture(scope="module", params=PRIORS)
@@ -64,18 +75,25 @@ def structured(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
 def test_moments_are_those_of_the_dense_model(structured: tuple[Any, Any, Any]) -> None:
     model, dense, at = structured
     draws = model.posterior().sample_functions(4000, 3, num_features=256, groups=20)
-    _check_moments(draws, dense, at, (0.1,))
+    _check_moments(draws, dense, at, (WHITES.get(model.prior_name, 0.1),))
 
 
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(
+    "prior",
+    [
+        "markov",
+        "vecchia",
+        *(pytest.param(p, marks=pytest.mark.slow) for p in PRIORS if p not in ("markov", "vecchia")),
+    ],
+)
 def test_latent_functions_have_kernels_of_their_own(prior: str) -> None:
     X, at, options = PRIORS[prior]
-    parts = [gk.Matern12(1.0, 2.0) + gk.White(0.05), _kernel(1)]
-    if prior == "vecchia":
-        parts = [gk.SquaredExponential(1.0, 2.0) + gk.White(0.05), _kernel(2)]
-    model, dense = (_model(X, each, gk.SeparateIndependent(parts)) for each in (options, None))
+    first, white = gk.Matern12(1.0, 2.0) if X is TIMES else gk.SquaredExponential(1.0, 2.0), 0.0
+    if prior != "grid":
+        first, white = first + gk.White(0.05), 0.05
+    model, dense = (_model(X, each, gk.SeparateIndependent([first, _kernel(X)])) for each in (options, None))
     draws = gpx.sample_functions(model, 4000, 4, num_features=256, groups=20)
-    _check_moments(draws, dense, at, (0.05, 0.1))
+    _check_moments(draws, dense, at, (white, WHITES.get(prior, 0.1)))
 
 
 def test_they_are_functions(structured: tuple[Any, Any, Any]) -> None:
@@ -112,14 +130,24 @@ def test_exported_functions_are_the_live_ones(structured: tuple[Any, Any, Any], 
     np.testing.assert_allclose(served.sample(at, 5), gpx.sample_functions(model, 3, 5)(at), atol=1e-9)
 
 
-def test_few_neighbours_give_the_moments_of_the_data() -> None:
+@pytest.mark.parametrize("inducing", [0, 5])
+def test_few_neighbours_give_the_moments_of_the_data(inducing: int) -> None:
     """At the data themselves those are exact; 4,000 draws, within 4.5 standard errors and the features'."""
-    model = _model(PLACES, gpx.VecchiaOptions(neighbours=5), None)
+    model = _model(PLACES, gpx.VecchiaOptions(neighbours=5, inducing=inducing), None)
     mean, var = model.predict_f(PLACES)
     found = gpx.sample_functions(model, 4000, 1, num_features=256, groups=20)(PLACES).numpy()[:, :, 0]
     own = var.numpy()[:, 0] - 0.1
     assert (np.abs(found.mean(0) - mean[:, 0]) / np.sqrt(own / 4000)).max() < 4.5
     assert (np.abs(found.var(0) / own - 1.0)).max() < 4.5 * np.sqrt(2.0 / 4000) + np.sqrt(2.0 / 256 / 20)
+
+
+def test_functions_on_a_grid_may_be_computed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, at, options = PRIORS["grid"]
+    model = _model(X, options)
+    at_once = gpx.sample_functions(model, 7, 2, num_features=64)(at)
+    monkeypatch.setattr("gpflow_ext.sites.grid.posterior.CELLS", 150)
+    in_turn = gpx.sample_functions(model, 7, 2, num_features=64)(at)
+    np.testing.assert_allclose(in_turn, at_once, atol=1e-9)
 
 
 def test_negative_precisions_are_refused() -> None:

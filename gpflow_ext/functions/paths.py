@@ -73,7 +73,7 @@ class Paths:
         self.num_outputs = given.num_latent if given.mixing is None else int(given.mixing.shape[0])
         self.width = given.domain.num_inputs
         self.block = BLOCK if given.domain.part is None else _FEATURE_BLOCK
-        self._copied = _copies(given, self.dtype)
+        self._copied = _copies(given, self.dtype, self.own_dtype if given.correction else self.dtype)
 
     def state(self, seed: int | tf.Tensor, given: Given) -> State:
         """Draw the functions of a seed, from ``given`` as it was or as a graph has it. O(S(MF + M²))."""
@@ -91,9 +91,11 @@ class Paths:
 
             first = self._shapes(given, seed, tuple(part[0] for part in members))
             found = tf.map_fn(one, (tf.range(self.groups), members), fn_output_signature=first)
-        update = found.update  # that of a structured prior is in its own precision
-        cast = tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), found._replace(update=()))
-        return cast._replace(update=tf.cast(update, self.dtype) if self._correction is None else update)
+        if self._correction is None:
+            return tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), found)
+        drawn = found.features, found.weights  # the correction is in the precision of the model
+        features, weights = tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), drawn)
+        return found._replace(features=features, weights=weights)
 
     def rows(self, state: State, X: tf.Tensor) -> tf.Tensor:
         """Return the functions at X [N, D], [N, S, P], all rows at once."""
@@ -155,6 +157,7 @@ class Paths:
                 phi = self._features[i % len(self._features)].at(state.features[i], own)
                 parts.append(tf.matmul(phi, w))
             latents = tf.reshape(tf.concat(parts, axis=1), [-1, self._num_latent, self._each])  # [N, L, S]
+            own = tf.cast(own, state.points[0].dtype)
             latents += tf.cast(correction(kernels, state.points, state.update, own), self.dtype)
             values = tf.transpose(latents, [0, 2, 1])
             if mixing is not None:
@@ -162,15 +165,18 @@ class Paths:
             return values + mean_function(X)[:, None, :]
 
 
-def _copies(given: Given, dtype: tf.DType) -> tuple[Any, ...]:
-    """Return copies of the kernels, the mean function and W in a dtype, and of what differs by draw."""
-    modules = (*given.domain.kernels, given.mean_function)
-    held = [p for module in modules for p in gpflow.utilities.parameter_dict(module).values()]
-    held += [*given.parameters, *([] if given.mixing is None else [given.mixing])]
+def _copies(given: Given, dtype: tf.DType, of_kernels: tf.DType) -> tuple[Any, ...]:
+    """Return copies of the kernels in a dtype, of mean function and W in another, and of what draws vary."""
     memo: dict[int, Any] = {}
-    for part in held:
-        value = tf.cast(tf.convert_to_tensor(part), dtype)
-        memo.setdefault(id(part), gpflow.Parameter(value, trainable=False, dtype=dtype))
+    of_mean = gpflow.utilities.parameter_dict(given.mean_function).values()
+    others = [*of_mean, *given.parameters, *([] if given.mixing is None else [given.mixing])]
+    in_kernels = [
+        p for kernel in given.domain.kernels for p in gpflow.utilities.parameter_dict(kernel).values()
+    ]
+    for held, kind in ((in_kernels, of_kernels), (others, dtype)):
+        for part in held:
+            value = tf.cast(tf.convert_to_tensor(part), kind)
+            memo.setdefault(id(part), gpflow.Parameter(value, trainable=False, dtype=kind))
     copied = [memo[id(parameter)] for parameter in given.parameters]
     return *copy.deepcopy((given.domain.kernels, given.mean_function, given.mixing), memo), copied
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.kernels import Combination, Constant, Kernel, Product, SquaredExponential, White
 
-from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid.prior import DTYPE
 
 
@@ -31,9 +30,14 @@ def misfit(kernel: Kernel, columns: int) -> str | None:
     return None
 
 
-def gram(kernel: Kernel, d: int, a: tf.Tensor, b: tf.Tensor, columns: int) -> tf.Tensor:
+def gram(kernels: Sequence[Kernel], d: int, a: tf.Tensor, b: tf.Tensor, columns: int) -> tf.Tensor:
     """Return the factors of an axis between its points a [n] and b [m], [S, n, m], in double precision."""
-    return tf.stack([_axis_gram(part, d, a, b, columns) for part in latent.kernels(kernel)])
+    return tf.stack([_axis_gram(part, d, a, b, columns) for part in kernels])
+
+
+def crosses(kernels: Sequence[Kernel], new: tf.Tensor, axes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the factors between places [R, D] and the points of each axis, [S, R, n_d]."""
+    return [gram(kernels, d, new[:, d], axis, len(axes)) for d, axis in enumerate(axes)]
 
 
 def _axis_gram(kernel: Kernel, d: int, a: tf.Tensor, b: tf.Tensor, columns: int) -> tf.Tensor:

@@ -100,6 +100,12 @@ class GridFactor(NamedTuple):
         alpha = tf.cast(tf.cast(b, DTYPE) - tf.cast(self.prec, DTYPE) * h, b.dtype)
         return Pair(alpha, self.prior.product(alpha))
 
+    def weights(self, fields: tf.Tensor) -> tf.Tensor:
+        """Return Sᵀα in the cells for fields Sᵀb [L, B, G], refined: the error is that of an error."""
+        alpha = fields - self.inside * self.conditioned(fields)
+        left = fields - alpha - self.inside * along(alpha, self.prior.grams)
+        return alpha + left - self.inside * self.conditioned(left)
+
     def conditioned(self, fields: tf.Tensor) -> tf.Tensor:
         """Return Vb = (K⁻¹ + Λ_c)⁻¹b for fields b [L, B, G]."""
         spectrum = self.prior.spectrum

@@ -102,7 +102,8 @@ class GridStructure(tf.Module):
 def at(model: latent.Functions, structure: GridStructure, X: tf.Tensor) -> Grid:
     """Return the prior at the data X [N, D]. O(∑ n_d³)."""
     axes = [tf.convert_to_tensor(axis) for axis in structure.axes]
-    grams = tuple(factors.gram(model.kernel, d, axis, axis, len(axes)) for d, axis in enumerate(axes))
+    kernels = latent.kernels(model.kernel)
+    grams = tuple(factors.gram(kernels, d, axis, axis, len(axes)) for d, axis in enumerate(axes))
     held = spectrum([tf.stop_gradient(gram) for gram in grams])
     error = tf.constant(structure.options.tolerance, gpflow.default_float())
     return Grid(

@@ -18,8 +18,10 @@ from gpflow_ext.sites.vecchia.structure import Structure
 def at(model: latent.Functions, structure: Structure, X: tf.Tensor) -> Vecchia | FullScale:
     """Return the prior at the data X [N, D], with GPflow's default jitter on K. O(Nm³), or O(N(m³ + M²))."""
     tree, Z = structure.tree(), structure.Z
-    phi = None if Z is None else residual.features(model.kernel, Z, residual.root(model.kernel, Z), X)
-    a, D = coefficients(model.kernel, X, tree.cliques, phi)
+    kernels, phi = latent.kernels(model.kernel), None
+    if Z is not None:
+        phi = residual.features(kernels, Z, residual.root(model.kernel, Z), X)
+    a, D = coefficients(kernels, X, tree.cliques, phi)
     omega = assemble(tree, a, D, structure.num_entries)
     own = latent.variances(model.kernel, X)
     found = Vecchia(latent.mean(model, X), a, D, omega, own, tree)
@@ -27,7 +29,7 @@ def at(model: latent.Functions, structure: Structure, X: tf.Tensor) -> Vecchia |
 
 
 def coefficients(
-    kernel: gpflow.kernels.Kernel, X: tf.Tensor, cliques: tf.Tensor, phi: tf.Tensor | None = None
+    kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, cliques: tf.Tensor, phi: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return aₙ = K_c⁻¹k_n, [N, m, S], and Dₙ = k_nn − aₙᵀk_n, [N, S], of each clique [N, m + 1] of X.
 
@@ -35,7 +37,7 @@ def coefficients(
     """
     N = sizes(X)[0]
     there, members = tf.cast(cliques < N, DTYPE), tf.minimum(cliques, N - 1)
-    K = gram(latent.kernels(kernel), tf.gather(X, members), there)
+    K = gram(kernels, tf.gather(X, members), there)
     if phi is not None:
         near = tf.gather(phi, members, axis=1) * there[..., None]
         K -= tf.matmul(near, near, transpose_b=True)

@@ -12,10 +12,12 @@ what `prior` takes. Without inducing points it is Vecchia's prior, without neigh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
 from gpflow_ext.sites.vecchia.prior import Vecchia, VecchiaFactor
 
@@ -114,6 +116,16 @@ class FullScaleFactor(NamedTuple):
         w = tf.linalg.cholesky_solve(self.chol, self.prior.weights(alone.alpha))
         shift = self.prior.smooth(w) + alone.shift - _rows(tf.matmul(self.H, w))
         return Pair(b - self.prec * shift, shift)
+
+    def draw(
+        self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return draws of v [L, M, S] and r [N, L, S] given b [N, L]; ``normal`` returns such numbers."""
+        w = tf.linalg.cholesky_solve(self.chol, self.prior.weights(self.rest.solve(b).alpha))
+        noise = normal([*sizes(w)[:2], num_samples])
+        v = w + tf.linalg.triangular_solve(self.chol, noise, adjoint=True)
+        explained = tf.transpose(tf.matmul(self.H, v), [1, 0, 2])
+        return v, self.rest.draw(b, num_samples, normal) - explained
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|I + ΛΣ|, summed over the latent functions, []."""

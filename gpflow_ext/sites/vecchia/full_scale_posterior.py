@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import gpflow
 import tensorflow as tf
 from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
-from gpflow_ext.functions.given import Given
-from gpflow_ext.numerics import linalg
+from gpflow_ext.functions.given import Given, domain
+from gpflow_ext.functions.randomness import Numbers
+from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.vecchia import residual
-from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior, around, gram
+from gpflow_ext.sites.vecchia.posterior import Around, VecchiaPosterior, around, gram
 
 
 class FullScalePosterior(VecchiaPosterior):
@@ -47,10 +50,7 @@ class FullScalePosterior(VecchiaPosterior):
         """See `VecchiaPosterior`."""
         X, shift, V, prec, scales, Z, L, phi, weights, H, chol = cache
         near = self._nearest(X, scales, new)
-        mine = residual.features(self.kernel, Z, L, new)  # [S, R, M]
-        both = tf.concat([mine[:, :, None], tf.gather(phi, near, axis=1)], axis=2)
-        K = gram(latent.kernels(self.kernel), X, new, near) - tf.matmul(both, both, transpose_b=True)
-        found = around(near, K)
+        mine, found = _seen(latent.kernels(self.kernel), (X, Z), L, phi, new, near)
         left = mine - tf.reduce_sum(found.a[..., None] * tf.gather(H, near, axis=1), axis=2)  # [L, R, M]
         half = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(left))
         prior = tf.transpose(latent.variances(self.kernel, new)) - tf.reduce_sum(mine**2, axis=-1)
@@ -61,14 +61,60 @@ class FullScalePosterior(VecchiaPosterior):
     def functions(self) -> Given:
         """See `SamplesFunctions`.
 
-        Raises
-        ------
-        NotImplementedError
-            Always; Vecchia's prior without inducing points has functions.
+        f(x) = f̃(x) + φᵀ(v_s − ṽ) + aᵀ(r_s − r̃)_c for a draw v_s, r_s of the posterior, and the same of the
+        prior draw f̃, which has the jitter at Z and at the data: ṽ = L⁻¹f̃(Z) and r̃ = f̃(X) − Φṽ.
         """
-        raise NotImplementedError(
-            "Full-scale priors draw no functions: use VecchiaOptions(inducing=0), or `inducing_variable`."
-        )
+        X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
+        factor, pull = prior.factorise(current.prec), current.nat1 - current.prec * prior.mean
+        structure = self._model.structure
+        Z, scales = map(tf.convert_to_tensor, (structure.Z, structure.scales))
+        L, N = residual.root(self.kernel, Z), structure.num_data
+
+        def condition(values: tf.Tensor, numbers: Numbers) -> tuple[tf.Tensor, ...]:
+            at_data, at_Z = values[:, :N], values[:, N:]
+            latents, _, S = batched.sizes(values)
+            root = tf.broadcast_to(L, [latents, *batched.sizes(L)[1:]])
+            smooth = tf.linalg.triangular_solve(root, at_Z)  # ṽ, [L, M, S]
+            rest = at_data - tf.matmul(prior.phi, smooth)
+            v, r = factor.draw(pull, S, numbers.normal)
+            return v - smooth, r - tf.transpose(rest, [1, 0, 2]), L, prior.phi
+
+        def correction(
+            kernels: Sequence[gpflow.kernels.Kernel],
+            points: Sequence[tf.Tensor],
+            held: tuple[tf.Tensor, ...],
+            new: tf.Tensor,
+        ) -> tf.Tensor:
+            of_v, of_r, L, phi = held
+            data, Z = points[0][:N], points[0][N:]
+            near = self._nearest(data, scales, new)
+            mine, found = _seen(kernels, (data, Z), L, phi, new, near)
+            latents = batched.sizes(of_v)[0]
+            mine, a = (tf.broadcast_to(p, [latents, *batched.sizes(p)[1:]]) for p in (mine, found.a))
+            moved = tf.einsum("lrk,rkls->rls", a, tf.gather(of_r, near))
+            return tf.einsum("lrm,lms->rls", mine, of_v) + moved
+
+        own = domain(type(self._model).__name__, latent.kernels(self.kernel), (tf.concat([X, Z], axis=0),))
+        functions = latent.num_functions(self._model)
+        return Given(own, self._model.mean_function, functions, condition, correction)
+
+
+def _seen(
+    kernels: Sequence[gpflow.kernels.Kernel],
+    inputs: tuple[tf.Tensor, tf.Tensor],
+    L: tf.Tensor,
+    phi: tf.Tensor,
+    new: tf.Tensor,
+    near: tf.Tensor,
+) -> tuple[tf.Tensor, Around]:
+    """Return Φ at new places [R, D], [S, R, M], and how their residuals depend on those of neighbours [R, k].
+
+    ``inputs`` are X and Z; Φ at the data is [S, N, M].
+    """
+    X, Z = inputs
+    mine = residual.features(kernels, Z, L, new)
+    both = tf.concat([mine[:, :, None], tf.gather(phi, near, axis=1)], axis=2)
+    return mine, around(near, gram(kernels, X, new, near) - tf.matmul(both, both, transpose_b=True))
 
 
 def of_space(model: Any, precompute_cache: PrecomputeCacheType | str | None) -> VecchiaPosterior:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gpflow
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.numerics.centred import covariance
 from gpflow_ext.sites import latent
 
 Array = npt.NDArray[Any]
@@ -24,9 +26,9 @@ def root(kernel: gpflow.kernels.Kernel, Z: tf.Tensor) -> tf.Tensor:
     return tf.linalg.cholesky(tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter()))
 
 
-def features(kernel: gpflow.kernels.Kernel, Z: tf.Tensor, L: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+def features(kernels: Sequence[gpflow.kernels.Kernel], Z: tf.Tensor, L: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
     """Return Φ at X [N, D], [S, N, M]. O(NM²)."""
-    half = tf.linalg.triangular_solve(L, latent.cross(kernel, Z, X))
+    half = tf.linalg.triangular_solve(L, tf.stack([covariance(part, Z, X) for part in kernels]))
     return tf.linalg.matrix_transpose(half)
 
 
@@ -47,7 +49,7 @@ def closest(kernel: gpflow.kernels.Kernel, Z: Array, X: Array, near: Array, most
         The number that is returned; −1 where they are fewer.
     """
     points = tf.constant(Z)
-    phi = features(kernel, points, root(kernel, points), tf.constant(X)).numpy()  # [S, N, M]
+    phi = features(latent.kernels(kernel), points, root(kernel, points), tf.constant(X)).numpy()  # [S, N, M]
     own = latent.variances(kernel, tf.constant(X)).numpy().T - (phi**2).sum(axis=-1)
     own = np.maximum(own, gpflow.default_jitter())  # [S, N]
     found = np.full((len(X), most), -1)
