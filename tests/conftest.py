@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
+gc.disable()  # until all modules are imported: it would go through all that lives on, again and again
 # TensorFlow compares with a protocol for each operation of a graph, and Python lists its members anew each time.
 typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
@@ -92,6 +93,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 1000)  # those of everything are left to the fixtures below
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

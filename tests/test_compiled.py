@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import gpflow
 import numpy as np
@@ -209,6 +211,28 @@ def test_a_dropped_function_frees_its_graphs(model_class: type[SiteModel], cold:
 
 
 # ------------------------------------------------------------------------------------------------- threads
+
+
+def test_the_first_call_of_a_function_is_made_by_one_thread() -> None:
+    """In each thread that makes one TensorFlow would optimise the graph."""
+    calls: list[bool] = []
+    alone: list[bool] = []
+
+    def function() -> list[int]:
+        calls.append(True)
+        if len(calls) == 1:
+            raise ValueError("the first attempt fails")
+        before = len(calls)
+        time.sleep(0.02)
+        alone.append(len(calls) == before)
+        return [7]
+
+    entry = functions.Entry(function, [tf.TensorSpec([])])
+    with pytest.raises(ValueError, match="first attempt"):
+        entry()
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: entry(), range(3))) == [[7]] * 3
+    assert alone[0]
 
 
 def test_threads_share_one_trace_and_give_what_each_gives_alone(cold: None) -> None:

@@ -13,11 +13,12 @@ ROOT = Path(__file__).parent.parent / "gpflow_ext"
 # Floors from the ground up, each with its rooms in order. Rooms of one floor do not see each other; the modules
 # of a room see those of lower floors, and those of their own room that stand before them.
 TOWER: list[dict[str, str]] = [
+    {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
         "numerics": "arc_cosine centred exposures philox batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure collector gradients kernels options products functions preferred replicas ."},
+    {"compiled": "structure gradients kernels options products functions preferred replicas ."},
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "

@@ -128,6 +128,30 @@ def test_register_comes_from_the_module_that_registers_the_packages_own_before()
     assert inspect.getclosurevars(gpx.__getattr__).nonlocals["places"]["register"].startswith("fitting:")
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_collector_pauses_during_an_import_and_takes_its_objects_for_old(
+    tmp_path: Path, frozen: bool
+) -> None:
+    package = tmp_path / "parts"
+    package.mkdir()
+    attached = (
+        "from gpflow_ext._lazy import attach\n__getattr__, __dir__ = attach(__name__, {'part': 'part'})\n"
+    )
+    (package / "__init__.py").write_text(attached)
+    (package / "part.py").write_text("import gc\nrunning, made = gc.isenabled(), [[]]\n")
+    code = f"""
+import gc, sys
+sys.path.insert(0, {str(tmp_path)!r})
+import parts
+{"gc.freeze()" if frozen else ""}
+before = gc.get_freeze_count()
+made = parts.part.made
+old = any(each is made for each in gc.get_objects(generation=2))
+print(parts.part.running, gc.isenabled(), old, gc.get_freeze_count() >= before)
+"""
+    assert _light(code) == f"False True {not frozen} True"
+
+
 @pytest.mark.slow  # a process that imports TensorFlow
 def test_a_recipe_that_is_registered_first_stays() -> None:
     code = """

@@ -12,12 +12,13 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import collector, gradients, options, products
+from gpflow_ext import _collector
+from gpflow_ext.compiled import gradients, options, products
 from gpflow_ext.compiled.structure import Apart, Structure, examine
 from gpflow_ext.numerics import linalg
 
@@ -26,14 +27,35 @@ BATCH, NUM_DATA = "batch", "num_data"  # what is open beside axes of some length
 Open: TypeAlias = frozenset[int | str]
 
 
-class Entry(NamedTuple):
-    """A compiled function and how its outputs are nested."""
+class Entry:
+    """A compiled function and how its outputs are nested.
 
-    function: Any  # a ConcreteFunction of flat variables, data and arguments
-    outputs: Any  # nested specifications
+    TensorFlow optimises a graph when it is first called, and in each thread that calls it before that is
+    done. So the first call is made by one thread, and the others wait for it.
+
+    Parameters
+    ----------
+    function
+        A ``ConcreteFunction`` of flat variables, data and arguments.
+    outputs
+        Nested specifications.
+    """
+
+    def __init__(self, function: Any, outputs: Any) -> None:
+        self.function, self.outputs = function, outputs
+        self._first, self._called = threading.Lock(), False
 
     def __call__(self, *flat: Any) -> Any:
         """Return the nested outputs."""
+        if not self._called:
+            with self._first:
+                if not self._called:
+                    results = self._results(flat)
+                    self._called = True
+                    return results
+        return self._results(flat)
+
+    def _results(self, flat: Sequence[Any]) -> Any:
         with options.one_pass():
             return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
 
@@ -211,7 +233,7 @@ class Compiled(Apart):
             products.make_exact()
         before = gradients.registered()
         try:
-            with linalg.expecting(_bucket(rows)), collector.paused():
+            with linalg.expecting(_bucket(rows)), _collector.paused():
                 function = compiled.get_concrete_function(*held, *flat)
         finally:
             self._structure.clear_caches()

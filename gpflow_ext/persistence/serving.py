@@ -12,7 +12,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.posteriors import BasePosterior, PrecomputeCacheType
 
-from gpflow_ext.compiled import collector, examine, gradients, make_exact
+from gpflow_ext import _collector
+from gpflow_ext.compiled import examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.paths import Paths
@@ -161,7 +162,7 @@ def _arrays(signatures: Iterable[Any]) -> Iterable[np.ndarray[Any, Any]]:
 
 def _trace(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:
     before = gradients.registered()
-    with collector.paused():
+    with _collector.paused():
         try:
             traced = tf.function(function, autograph=False).get_concrete_function(*specs)
         except tf.errors.OperatorNotAllowedInGraphError:
