@@ -18,7 +18,7 @@ TOWER: list[dict[str, str]] = [
     {
         "numerics": "arc_cosine centred exposures philox batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
-    {"compiled": "structure gradients kernels options products functions preferred replicas ."},
+    {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "

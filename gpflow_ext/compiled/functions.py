@@ -18,7 +18,7 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext import _collector
-from gpflow_ext.compiled import gradients, options, products
+from gpflow_ext.compiled import gradients, options, products, purity
 from gpflow_ext.compiled.structure import Apart, Structure, examine
 from gpflow_ext.numerics import linalg
 
@@ -54,6 +54,11 @@ class Entry:
                     self._called = True
                     return results
         return self._results(flat)
+
+    @functools.cached_property
+    def is_pure(self) -> bool:
+        """See `purity.is_pure`."""
+        return purity.is_pure(self.function.graph)
 
     def _results(self, flat: Sequence[Any]) -> Any:
         with options.one_pass():
@@ -154,6 +159,11 @@ class Compiled(Apart):
     def is_shared(self) -> bool:
         """Whether the functions serve all objects of the owner's structure."""
         return not self._structure.refused
+
+    def is_pure(self, method: Callable[..., Any], *arguments: Any) -> bool:
+        """Tell whether the same call returns the same; it traces the method, and errs towards no."""
+        arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
+        return self._entry(method, arguments, self._present()).is_pure
 
     def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""

@@ -31,8 +31,7 @@ class Preferred:
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the owner with tensors and return its tensors."""
-        useful = self._lasting or self._compiled.is_shared
-        if not useful or method.__name__ in self._eager or tf.config.functions_run_eagerly():
+        if self._is_eager(method):
             return method(*arguments)
         try:
             bound = self._compiled.bound(method, *arguments)
@@ -40,3 +39,17 @@ class Preferred:
             self._eager.add(method.__name__)
             return method(*arguments)
         return bound()
+
+    def is_pure(self, method: Callable[..., Any], *arguments: Any) -> bool:
+        """Tell whether the same call returns the same; no where it runs eagerly."""
+        if self._is_eager(method):
+            return False
+        try:
+            return self._compiled.is_pure(method, *arguments)
+        except Exception:  # as above
+            self._eager.add(method.__name__)
+            return False
+
+    def _is_eager(self, method: Callable[..., Any]) -> bool:
+        useful = self._lasting or self._compiled.is_shared
+        return not useful or method.__name__ in self._eager or tf.config.functions_run_eagerly()

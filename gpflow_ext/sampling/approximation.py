@@ -151,7 +151,7 @@ class Stages:
     def climb(self, further: Sequence[Start] = ()) -> float:
         """Climb in all that is trainable, from the best of the starts; return the bound."""
         variables = self._svgp.trainable_variables
-        objective = lbfgs.evaluation(self._loss, variables, self._jit_compile)
+        objective = lbfgs.Evaluation(self._loss, variables, self._jit_compile)
         if further:
             self._choose(objective, variables, further)
         last, first = LastSteps(self._svgp, self._steps, _AGAIN), len(self._bounds)

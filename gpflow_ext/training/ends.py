@@ -9,11 +9,13 @@ import numpy as np
 import tensorflow as tf
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import GPModel
+from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
 from gpflow_ext.training.log_space import is_softplus
 from gpflow_ext.training.loop import FitResult
 
+_KEEP_FINITE = (type(None), bijectors.FillTriangular, bijectors.Sigmoid)  # what is finite stays so
 _SHOWN = 5  # rows that are named
 _LOOKED_AT = 10_000  # rows
 
@@ -69,10 +71,15 @@ def bad_end(result: FitResult) -> str:
 
 def _looked_at(parameter: Any) -> Any:
     """Return what is finite where a parameter is: its variable, unless the transform may overflow."""
-    transform = getattr(parameter, "transform", None)
-    if isinstance(parameter, gpflow.Parameter) and (transform is None or is_softplus(transform)):
+    if isinstance(parameter, gpflow.Parameter) and _keeps_finite(parameter.transform):
         return parameter.unconstrained_variable
     return parameter
+
+
+def _keeps_finite(transform: Any) -> bool:
+    if isinstance(transform, bijectors.FillScaleTriL):
+        return is_softplus(transform.parameters["diag_bijector"] or bijectors.Softplus())
+    return isinstance(transform, _KEEP_FINITE) or is_softplus(transform)
 
 
 def _refuse(name: str, what: str, values: tf.Tensor) -> None:

@@ -77,7 +77,7 @@ def _of_variance(path: str, kernel: Kernel) -> Iterator[str]:
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
         return
-    largest = float(np.max(variance))
+    largest = float(np.max(variance.numpy()))
     if largest > _LARGE:
         yield f"{path}.variance: {largest:.3g} has run away; a prior would hold it."
     elif largest < _SMALL:
@@ -88,10 +88,10 @@ def _of_likelihood(model: Any) -> Iterator[str]:
     """Yield what is said of noise at its lower bound and of a pinned share of wrong labels."""
     named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
     for name, parameter in named.items():
-        if not (parameter.trainable and np.size(parameter)):  # thresholds of two levels have no widths
+        if not (parameter.trainable and 0 not in parameter.shape):  # thresholds of two levels have no widths
             continue
         least = _lower_bound(parameter.transform)
-        value = float(np.min(parameter))
+        value = float(np.min(parameter.numpy()))
         if least is not None and 0.0 < value < _NEAR * least:
             yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
         elif name.endswith(("epsilon", "flip")) and value < _PINNED:

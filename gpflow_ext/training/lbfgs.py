@@ -37,24 +37,31 @@ Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
 """Evaluate at the current values of the variables; return the objective and its gradient in each of them."""
 
 
-def evaluation(
-    closure: LossFunction,
-    variables: Sequence[tf.Variable],
-    jit_compile: bool | None = None,
-    *data: Any,
-) -> Objective:
-    """Return the evaluation of minus a loss of the data and its gradient in the variables.
+class Evaluation:
+    """Minus a loss of the data and its gradient in the variables, an `Objective`.
 
     It is compiled, unless the loss cannot be traced, as that of GPflow's ``CGLB``.
     """
-    loss = Loss(closure, variables)
-    compiled = Preferred(loss, resolve_jit(jit_compile), lasting=True)
 
-    def objective() -> tuple[float, Sequence[tf.Tensor]]:
-        value, gradient = compiled(loss.objective_and_gradient, *data)
+    def __init__(
+        self,
+        closure: LossFunction,
+        variables: Sequence[tf.Variable],
+        jit_compile: bool | None = None,
+        *data: Any,
+    ) -> None:
+        loss = Loss(closure, variables)
+        self._compiled = Preferred(loss, resolve_jit(jit_compile), lasting=True)
+        self._method, self._data = loss.objective_and_gradient, data
+
+    def __call__(self) -> tuple[float, Sequence[tf.Tensor]]:
+        """Evaluate at the current values of the variables."""
+        value, gradient = self._compiled(self._method, *self._data)
         return float(value), gradient
 
-    return objective
+    def is_pure(self) -> bool:
+        """Tell whether it is sure to return the same wherever the variables are the same."""
+        return self._compiled.is_pure(self._method, *self._data)
 
 
 def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> float:
@@ -330,6 +337,6 @@ def minimize(
     iterations: int = 1000,
 ) -> float:
     """Lower a loss by L-BFGS-B and return it; ``parameters`` as for `LogSpace`, ``bounds`` as for `Run`."""
-    objective = evaluation(closure, variables)
+    objective = Evaluation(closure, variables)
     Run(LogSpace(variables, parameters), objective, SMALLEST_GAIN, bounds).climb(iterations)
     return -objective()[0]

@@ -90,7 +90,7 @@ class LBFGSSteps(tf.Module):
         posterior: Sequence[tf.Variable] = (),
     ) -> None:
         super().__init__()
-        self._evaluate = lbfgs.evaluation(model.training_loss, variables, jit_compile, *data)
+        self._evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
         coordinates = LogSpace(variables, model.trainable_parameters)
         self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, box)
         self._variables, self._iterations, self._starts = list(variables), iterations, tuple(starts)
@@ -169,9 +169,11 @@ def is_an_estimate(model: BayesianModel, data: Sequence[Any], run: Run) -> bool:
     """Tell whether a loss is another at each call, as that of a Monte Carlo likelihood is.
 
     One that begins each evaluation where it has ended the last one comes to rest. The function that is
-    compiled is that of `LBFGSSteps`.
+    compiled is that of `LBFGSSteps`; it is called only where its graph leaves the question open.
     """
-    evaluate = lbfgs.evaluation(model.training_loss, model.trainable_variables, run.jit_compile, *data)
+    evaluate = lbfgs.Evaluation(model.training_loss, model.trainable_variables, run.jit_compile, *data)
+    if evaluate.is_pure():
+        return False
     first, second = evaluate()[0], evaluate()[0]
     return not (_agree(first, second) or _agree(second, evaluate()[0]))
 

@@ -110,7 +110,7 @@ def independent(X: Array, path: Path) -> timing.Step:
     """Return an evaluation of the evidence of GPflow's GPR and its gradient."""
     data = X, np.load(path).astype(np.float64)
     model = gpflow.models.GPR(data, gpflow.kernels.SquaredExponential(lengthscales=np.ones(INPUTS)))
-    return lbfgs.evaluation(model.training_loss, model.trainable_variables)
+    return lbfgs.Evaluation(model.training_loss, model.trainable_variables)
 
 
 def coregionalised(X: Array, path: Path, nodes: int) -> timing.Step:

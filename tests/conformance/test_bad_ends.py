@@ -10,8 +10,10 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from tensorflow_probability import bijectors
 
 import gpflow_ext as gpx
+from gpflow_ext.training.ends import check_parameters
 from gpflow_ext.training.solver import Steps
 
 X, Y = problems.counts(30)
@@ -55,6 +57,30 @@ def test_a_start_that_is_not_finite_is_refused_by_name(build: Any, data: Any, me
     model = build()
     with pytest.raises(ValueError, match=message):
         gpx.fit(model, data)
+
+
+@pytest.mark.parametrize(
+    ("transform", "value"),
+    [
+        (None, np.nan),
+        (gpflow.utilities.triangular(), np.inf),
+        (bijectors.FillScaleTriL(diag_shift=np.array(1e-6)), np.nan),
+        (bijectors.FillScaleTriL(diag_bijector=bijectors.Exp()), 1e4),  # which only the transform shows
+        (bijectors.Exp(), 1e4),
+    ],
+)
+def test_parameters_are_examined_by_their_variables_where_transforms_keep_numbers(
+    transform: Any, value: float
+) -> None:
+    module = gpflow.Module()
+    module.factor = gpflow.Parameter(np.eye(2), transform=transform)
+    if isinstance(transform, bijectors.Exp):
+        module.factor = gpflow.Parameter(np.ones(2), transform=transform)
+    check_parameters(module)
+    variable = module.factor.unconstrained_variable
+    variable.assign(tf.fill(variable.shape, tf.constant(value, variable.dtype)))
+    with pytest.raises(ValueError, match="factor is not finite"):
+        check_parameters(module)
 
 
 def warned(model: Any, **options: Any) -> tuple[gpx.FitResult, str]:

@@ -130,7 +130,7 @@ def timed_recipe(model: Any, plan: Plan, score: Callable[[], float], limit: floa
 def timed_lbfgs(model: Any, loss: Callable[[], tf.Tensor], score: Callable[[], float], limit: float) -> Curve:
     """Run L-BFGS-B in one go and score the best points of its evaluations afterwards."""
     variables = moved(model)
-    evaluate = lbfgs.evaluation(loss, variables)
+    evaluate = lbfgs.Evaluation(loss, variables)
     evaluate()
     begin, noted = time.perf_counter(), []
 

@@ -1,0 +1,36 @@
+"""Whether a graph is a function: it returns the same whenever it is called with the same arguments."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tensorflow.python.framework import op_def_registry  # which operations have a state has no public name
+
+_HARMLESS = {
+    "Assert",
+    "Case",
+    "CheckNumerics",
+    "If",
+    "PartitionedCall",
+    "ReadVariableOp",
+    "ResourceGather",
+    "StatefulPartitionedCall",
+    "While",
+}  # among those that count as having a state; what the branches, loops and calls hold is looked at too
+
+
+def is_pure(graph: Any) -> bool:
+    """Tell whether a graph draws no random numbers, assigns no variable and calls no Python.
+
+    What it returns is then decided by its arguments and the variables that it reads. It errs towards no.
+    """
+    definition = graph.as_graph_def()
+    called = {function.signature.name for function in definition.library.function}
+    nodes = itertools.chain(definition.node, *(each.node_def for each in definition.library.function))
+    return all(name in called or _is_harmless(name) for name in {node.op for node in nodes})
+
+
+def _is_harmless(name: str) -> bool:
+    found = op_def_registry.get(name)
+    return name in _HARMLESS or (found is not None and not found.is_stateful)
