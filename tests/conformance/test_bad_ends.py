@@ -65,7 +65,7 @@ def test_a_start_that_is_not_finite_is_refused_by_name(build: Any, data: Any, me
         (None, np.nan),
         (gpflow.utilities.triangular(), np.inf),
         (bijectors.FillScaleTriL(diag_shift=np.array(1e-6)), np.nan),
-        (bijectors.FillScaleTriL(diag_bijector=bijectors.Exp()), 1e4),  # which only the transform shows
+        (bijectors.FillScaleTriL(bijectors.Exp(), np.array(1e-6)), 1e4),  # which only the transform shows
         (bijectors.Exp(), 1e4),
     ],
 )
@@ -73,9 +73,8 @@ def test_parameters_are_examined_by_their_variables_where_transforms_keep_number
     transform: Any, value: float
 ) -> None:
     module = gpflow.Module()
-    module.factor = gpflow.Parameter(np.eye(2), transform=transform)
-    if isinstance(transform, bijectors.Exp):
-        module.factor = gpflow.Parameter(np.ones(2), transform=transform)
+    start = np.ones([2, 2]) if isinstance(transform, bijectors.Exp) else np.eye(2)
+    module.factor = gpflow.Parameter(start, transform=transform)
     check_parameters(module)
     variable = module.factor.unconstrained_variable
     variable.assign(tf.fill(variable.shape, tf.constant(value, variable.dtype)))
