@@ -12,7 +12,7 @@ BELOW = {
     "shared": set(),
     "experiments": {"shared"},
     "benchmarks": {"experiments", "shared"},
-    "tools": {"benchmarks", "shared"},
+    "tools": {"benchmarks", "experiments", "shared"},
 }
 MODULES = sorted(path.relative_to(SCRIPTS) for path in SCRIPTS.glob("*/**/*.py"))
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import types
 from pathlib import Path
@@ -20,8 +21,8 @@ from marks import others_slow
 from tensorflow.core.protobuf import saved_model_pb2
 
 import gpflow_ext as gpx
-from scripts.tools import make_zoo
-from scripts.tools.zoo_models import MODELS
+from scripts.tools import make_zoo, zoo_data
+from scripts.tools.zoo_models import LARGER, MODELS, Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "saved_models"
@@ -29,7 +30,7 @@ ZOO = ROOT / "saved_models"
 
 CLASSES = {
     *("VGPKMM", "SVGPRobustMax", "SparseEP", "SGPMCFreeForm", "GPRNTensor"),
-    *("GPLaplace", "GPJaakkola", "GPTaylor", "SGPR", "SVGP"),
+    *("GPLaplace", "GPJaakkola", "GPTaylor", "SGPR", "SVGP", "ModelAverage"),
 }
 TASKS = {"binary", "multiclass", "ordinal", "count", "regression"}
 QUICK = (
@@ -98,6 +99,36 @@ def test_is_small_and_its_card_tells_what_it_must(name):
         f"gpflow {about['versions']['gpflow']}",
     ):
         assert text in card, text
+
+
+@pytest.mark.slow
+def test_larger_models_go_into_an_archive(tmp_path, monkeypatch):
+    """Made again here from a smaller network; what is unpacked is a zoo."""
+    assert not LARGER.keys() & MODELS.keys()
+    recipe = Recipe(
+        f"gprn-tensor --data {zoo_data.WAVES} --target y1 y2 --drop y3 y4 --nodes 1 --steps 1", "None."
+    )
+    monkeypatch.setattr(make_zoo, "LARGER", {"two_waves": recipe})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "larger").mkdir()
+    make_zoo.make("two_waves", tmp_path / "larger")
+    with tarfile.open(make_zoo.archive(tmp_path / "larger")) as file:
+        file.extractall(tmp_path / "unpacked", filter="data")
+    [found] = gpx.zoo.list(tmp_path / "unpacked")
+    assert (found.kind, found.inputs) == ("GPRNTensor", 1)
+    assert gpx.zoo.load("two_waves", tmp_path / "unpacked").predict([[2.4]])["mean"].shape == (1, 2)
+    assert "licence" in (found.path / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_cadmium_is_left_out_at_the_validation_sites(tmp_path, monkeypatch):
+    if "GPFLOW_EXT_DATA" not in os.environ:
+        pytest.skip("needs the soil of the Jura: set GPFLOW_EXT_DATA to a folder that holds jura.csv.gz")
+    monkeypatch.chdir(tmp_path)
+    assert "licence" in zoo_data.made(str(zoo_data.JURA))
+    columns = np.genfromtxt(zoo_data.JURA, delimiter=",", names=True)
+    assert columns.dtype.names == ("x_km", "y_km", "log_Cd", "log_Ni", "log_Zn")
+    assert [int(np.isnan(columns[name]).sum()) for name in columns.dtype.names] == [0, 0, 100, 0, 0]
+    assert zoo_data.made("another.csv") is None
 
 
 def test_a_tampered_model_is_refused(tmp_path):

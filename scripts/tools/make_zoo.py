@@ -8,13 +8,15 @@ import json
 import os
 import shlex
 import shutil
+import tarfile
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _cli
-from .zoo_models import MODELS, WAVES
+from . import zoo_data
+from .zoo_models import LARGER, MODELS, Chosen
 
 EPILOG = """\
 examples
@@ -23,9 +25,13 @@ examples
 
 Each model is what one command of `gpflow-ext train` gives; its card names the command. A model replaces the one of the
 same name when it is whole and verified. The data are bundled with scikit-learn or lie in the folder of GPFLOW_EXT_DATA,
-except for those of the regression network, which are drawn from such a network and written to runs/zoo/waves.csv.
+except for those that are made and written to runs/zoo: see scripts/tools/zoo_data.py.
+
+Models of more than 4 MB are not in the repository. They go into runs/zoo/larger and the archive runs/zoo/larger.tar.
 """
 LARGEST = 4_000_000  # bytes of a model, all files together
+ARCHIVED = Path("runs/zoo/larger")
+_BASELINE = 100  # outputs up to which a linear model is fitted to each
 SERVING = Path(__file__).resolve().parents[1] / "tf_serving" / "models.config"
 SERVED = """# The models of the zoo, for TensorFlow Serving: --model_config_file=/config/models.config, the zoo mounted at /models.
 # The newest version of each is served; a new export is taken up without a restart. Written by `make zoo`.
@@ -44,6 +50,9 @@ the hash of every file, and `example.npz` with a few synthetic inputs and what t
 Scores are of held-out rows, with 95 % intervals for the choice of those rows; cards name those of a linear model on the
 same rows. Every model is small and trained in a few minutes at most: an example of its class, not a benchmark result.
 
+{larger} are larger than 4 MB and not in the repository: `make zoo` puts them into `runs/zoo/larger`, which
+`gpx.zoo.load` reads, and into the archive `runs/zoo/larger.tar`.
+
 Made by `make zoo`, which also writes this page. A SavedModel is a program: load only what you trust, and check it first.
 
 ```python
@@ -58,61 +67,44 @@ More consumers, from `saved_model_cli` to TensorFlow Serving: [docs/serving.md](
 """
 
 
-def write_waves() -> None:
-    """Write four outputs of two waves, mixed by weights that change with the input, and noise."""
-    import numpy as np
+class Trained(NamedTuple):
+    """A trained model, the data, and notes for its card."""
 
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(0.0, 10.0, 100))
-    waves = np.stack([np.sin(2.0 * x), np.cos(1.3 * x)], axis=1)  # [N, 2]
-    phases = rng.uniform(0.0, 2.0 * np.pi, (4, 2))
-    weights = np.sin(0.3 * x[:, None, None] + phases)  # [N, 4, 2]
-    Y = np.einsum("ndk,nk->nd", weights, waves) + 0.1 * rng.standard_normal((100, 4))
-    WAVES.parent.mkdir(parents=True, exist_ok=True)
-    table = np.column_stack([x, Y])
-    np.savetxt(WAVES, table, fmt="%.6f", delimiter=",", header="x,y1,y2,y3,y4", comments="")
+    model: Any
+    exported: Any  # the model, or what knows its data
+    split: Any
+    notes: list[str]
 
 
 def make(name: str, target: Path) -> Path:
     """Train, score, export and verify one model; it replaces the old one at the end."""
-    import gpflow
-    import numpy as np
-
     import gpflow_ext as gpx
-    from gpflow_ext.cli import kernels, kinds, train, training
 
-    recipe = MODELS[name]
-    kind, *flags = shlex.split(os.path.expandvars(recipe.command))
-    module, options = kinds.KINDS[kind].load(), train.options_of(kind, flags)
-    gpflow.config.set_default_float(np.float64)
-    kernels.configure(options)
-    split = _data(module, options)
-    model = module.build(options, split)
+    recipe = (MODELS | LARGER)[name]
     begin = time.process_time()
-    result = training.fit(module, options, model, split, options.steps)
+    trained = _chosen(recipe) if isinstance(recipe, Chosen) else _by_command(recipe.command)
     seconds = time.process_time() - begin
-    metrics = gpx.metrics.evaluate(model, split.test)
+    split = trained.split
     notes = [
-        f"Made by `make zoo`, or alone by `python -m scripts.tools.make_zoo {name}`: it trains as "
-        f"`gpflow-ext train --model {recipe.command}` does.",
+        f"Made by `make zoo`, or alone by `python -m scripts.tools.make_zoo {name}`: {trained.notes[0]}.",
         f"Trained on {len(split.train[0])} rows in {max(1.0, seconds):.0f} CPU seconds, first compilation included; "
         f"scored on the other {len(split.test[0])} rows.",
         *_baseline(split),
-        *_ending(result),
+        *trained.notes[1:],
         f"Limits. {recipe.limits}",
         *(f"{note[0].upper()}{note[1:]}." for note in split.notes),
     ]
     with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
         folder = gpx.export(
-            model,
+            trained.exported,
             Path(new) / name,
-            data=split,
-            metrics=metrics,
-            intervals=gpx.metrics.intervals(model, split.test),
+            data=split if trained.exported is trained.model else None,
+            metrics=gpx.metrics.evaluate(trained.model, split.test),
+            intervals=gpx.metrics.intervals(trained.model, split.test),
             notes=notes,
         )
         gpx.verify(folder)
-        if size(folder) > LARGEST:
+        if name in MODELS and size(folder) > LARGEST:
             raise ValueError(
                 f"{name} has {size(folder)} bytes, more than {LARGEST}: take fewer inducing points."
             )
@@ -121,17 +113,38 @@ def make(name: str, target: Path) -> Path:
     return target / name
 
 
-def _data(module: Any, options: argparse.Namespace) -> Any:
-    """Return the data; those of the network are drawn first."""
-    from gpflow_ext.cli import training
+def _by_command(command: str) -> Trained:
+    """Train as the command line does, on data that are made first where they are made here."""
+    import gpflow
+    import numpy as np
 
-    if options.data == str(WAVES):
-        write_waves()
+    from gpflow_ext.cli import kernels, kinds, train, training
+
+    kind, *flags = shlex.split(os.path.expandvars(command))
+    module, options = kinds.KINDS[kind].load(), train.options_of(kind, flags)
+    gpflow.config.set_default_float(np.float64)
+    source = zoo_data.made(options.data)
+    kernels.configure(options)
     split = training.load(module, options)
-    if options.data == str(WAVES):
-        source = "drawn by scripts/tools/make_zoo.py; licence: CC0, as all it draws"
+    if source is not None:
         split = dataclasses.replace(split, source=source)
-    return split
+    model = module.build(options, split)
+    result = training.fit(module, options, model, split, options.steps)
+    how = f"it trains as `gpflow-ext train --model {command}` does"
+    return Trained(model, model, split, [how, *_ending(result)])
+
+
+def _chosen(recipe: Chosen) -> Trained:
+    """Let `gpflow_ext.auto` choose."""
+    import gpflow
+    import numpy as np
+
+    import gpflow_ext as gpx
+
+    gpflow.config.set_default_float(np.float64)
+    split = gpx.datasets.load(recipe.data, seed=0)
+    best = gpx.auto(split, budget=recipe.seconds, seed=0, progress=False)
+    return Trained(best.model, best, best.split, ["`gpflow_ext.auto` has chosen it", best.why])
 
 
 def _ending(result: Any) -> list[str]:
@@ -152,13 +165,17 @@ def _baseline(split: Any) -> list[str]:
     from ..benchmarks.defaults_peers import measure, peers
     from ..benchmarks.defaults_tables import LINEAR, part_of
 
+    if split.train[1].shape[1] > _BASELINE:
+        return []
     part = part_of(split, split.task)
     linear = peers(part).get(LINEAR)
     if linear is None:
         return []
     found = measure(linear, part)
     error = "error" if split.task in ("binary", "multiclass", "ordinal") else "rmse"
-    return [f"A linear model on the same rows: {error} {found['error']:.3g}, nlpd {found['nlpd']:.3g}."]
+    outputs = split.train[1].shape[1] if split.task == "regression" else 1  # of which it is the mean
+    nlpd = outputs * found["nlpd"]
+    return [f"A linear model on the same rows: {error} {found['error']:.3g}, nlpd {nlpd:.3g}."]
 
 
 def size(folder: Path) -> int:
@@ -175,7 +192,7 @@ def readme(target: Path) -> str:
     for name in MODELS:
         [folder] = (target / name).iterdir()
         rows.append(_row(name, folder, json.loads((folder / "manifest.json").read_text(encoding="utf-8"))))
-    return README.format(table="\n".join(rows))
+    return README.format(table="\n".join(rows), larger=" and ".join(f"`{name}`" for name in LARGER))
 
 
 def _row(name: str, folder: Path, manifest: dict[str, Any]) -> str:
@@ -212,26 +229,39 @@ def main() -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    known = [*MODELS, *LARGER]
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which models (default: all of {', '.join(MODELS)})"
+        "names", nargs="*", metavar="NAME", help=f"which models (default: all of {', '.join(known)})"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("saved_models"), help="folder of the zoo (default: %(default)s)"
     )
     options = parser.parse_args()
-    unknown = set(options.names) - set(MODELS)
+    unknown = set(options.names) - set(known)
     if unknown:
         raise ValueError(
-            f"no model of the zoo is named {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}."
+            f"no model of the zoo is named {', '.join(sorted(unknown))}; there are {', '.join(known)}."
         )
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.names or MODELS:
+    for name in options.names or known:
         begin = time.perf_counter()
-        folder = make(name, options.out)
+        target = ARCHIVED if name in LARGER else options.out
+        target.mkdir(parents=True, exist_ok=True)
+        folder = make(name, target)
         print(f"{folder}: {size(folder) / 1000:.0f} kB, {time.perf_counter() - begin:.0f} seconds")
     if all((options.out / name).is_dir() for name in MODELS):
         (options.out / "README.md").write_text(readme(options.out), encoding="utf-8")
         SERVING.write_text(serving_config(), encoding="utf-8")
+    if all((ARCHIVED / name).is_dir() for name in LARGER):
+        print(archive(ARCHIVED))
+
+
+def archive(folder: Path) -> Path:
+    """Write the models of a folder into one file beside it."""
+    path = folder.with_name(f"{folder.name}.tar")
+    with tarfile.open(path, "w") as file:
+        for name in sorted(LARGER):
+            file.add(folder / name, name)
+    return path
 
 
 if __name__ == "__main__":

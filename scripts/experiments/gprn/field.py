@@ -17,16 +17,16 @@ CORRELATED = 0.025  # the deviation of the smoothing filter, in sides of the ima
 NOISE = 0.1
 
 
-def field(seed: int, side: int = SIDE) -> Task:
+def field(seed: int, side: int = SIDE, rows: int = ROWS, test: int = TEST) -> Task:
     """Images of 1000 × 1000 pixels, draws of a network with two nodes whose weights change smoothly from pixel to pixel; 100 training and 10 test inputs."""
     rng = np.random.default_rng(seed)
-    X = rng.uniform(-2.0, 2.0, (ROWS + TEST, 2))
+    X = rng.uniform(-2.0, 2.0, (rows + test, 2))
     across_weights, across_nodes = (root(X, length) for length in (3.0, 1.2))
     Y = NOISE * rng.standard_normal((len(X), side**2), np.float32)
     for node in (across_nodes @ rng.standard_normal((len(X), 2))).T:
         images = np.stack([smooth(rng, side).ravel() for _ in X])
         Y += node[:, None].astype(np.float32) * (across_weights.astype(np.float32) @ images)
-    return Task(X[:ROWS], Y[:ROWS], X[ROWS:], Y[ROWS:], seed=seed)
+    return Task(X[:rows], Y[:rows], X[rows:], Y[rows:], seed=seed)
 
 
 def root(X: Array, length: float) -> Array:
