@@ -14,8 +14,8 @@ from gpflow.kernels import Constant, Cosine, Kernel, Linear, Matern32, Matern52,
 import gpflow_ext as gpx
 from gpflow_ext.sites import Sites
 from gpflow_ext.sites.structured import misfit
-from gpflow_ext.sites.vecchia import conditionals, dissection, ordering
-from gpflow_ext.sites.vecchia.prior import Vecchia
+from gpflow_ext.sites.vecchia import conditionals, dissection, fronts, iterative, ordering
+from gpflow_ext.sites.vecchia.prior import Vecchia, VecchiaFactor
 from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 
 RNG = np.random.default_rng(0)
@@ -143,6 +143,62 @@ def test_with_all_neighbours_every_method_is_that_of_the_dense_model(name: str, 
     for number, (dense, vecchia) in enumerate(zip(*found, strict=True)):
         tolerance = 1e-8 if number < 3 else 1e-6
         np.testing.assert_allclose(vecchia, dense, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("small_leaves")
+def test_a_factor_solves_systems_of_other_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """α and h to a tolerance; with too few iterations, or a factor that is none, they are not said to be."""
+    prior = _prior(VecchiaOptions(neighbours=6), _kernel())
+    b, other = tf.constant(B), tf.constant(PREC * np.exp(np.sin(9.0 * X[:, :1])))
+    factor, expected = prior.factorise(tf.constant(PREC)), prior.factorise(other).solve(b)
+    found, close = factor.near(other, b, tf.constant(1e-10))
+    assert close
+    for one, same in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, same, rtol=0.0, atol=1e-8 * np.abs(same).max())
+    np.testing.assert_allclose(
+        prior.precision(b), _dense(VecchiaOptions(neighbours=6)) @ B, atol=1e-7 * np.abs(B).max()
+    )
+    broken = prior.factorise(tf.constant(-1e3 * PREC))
+    assert not broken.near(other, b, tf.constant(1e-10))[1]
+    monkeypatch.setattr(iterative, "ITERATIONS", 2)
+    assert not factor.near(other, b, tf.constant(1e-10))[1]
+
+
+@pytest.mark.parametrize("likelihood", [gpflow.likelihoods.Poisson(), gpflow.likelihoods.StudentT(1.5, 4.0)])
+@pytest.mark.usefixtures("small_leaves")
+def test_one_factor_finds_the_mode(likelihood: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a factor for each step finds it, and as it does where conjugate gradients take too long."""
+    factors = []
+    factorise = fronts.factorise
+    monkeypatch.setattr(fronts, "factorise", lambda *given: factors.append(1) or factorise(*given))
+    found = []
+    for most, number in ((25, 1), (0, None)):
+        monkeypatch.setattr(iterative, "ITERATIONS", most)
+        model = gpx.models.GPLaplace((X, Y), _kernel(), likelihood, prior=VecchiaOptions(neighbours=6))
+        for _ in range(2):  # from nothing, and from a mode that has moved
+            factors.clear()
+            state, finite = model.settle_sites()
+            assert finite
+            assert state.violation < 1e-9
+            assert len(factors) == number if number else len(factors) > 2
+            found.append(state.mean.numpy())
+            model.kernel.variance.assign(1.5)
+    np.testing.assert_allclose(found[2:], found[:2], rtol=0.0, atol=1e-7)
+    assert np.abs(found[1] - found[0]).max() > 1e-2
+
+
+def test_steps_are_exact_where_iterated_ones_gain_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of half of a Newton step the violation is half: near the mode the factor is renewed."""
+    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=ALL)
+    near = VecchiaFactor.near
+
+    def half(self: VecchiaFactor, *given: tf.Tensor) -> Any:
+        change, close = near(self, *given)
+        return tf.nest.map_structure(lambda part: 0.5 * part, change), close
+
+    monkeypatch.setattr(VecchiaFactor, "near", half)
+    state, _ = model.settle_sites(steps=24)
+    assert state.violation < 1e-9  # halves alone would leave 1e-7
 
 
 def test_latent_functions_have_kernels_of_their_own() -> None:

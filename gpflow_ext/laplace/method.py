@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import examine
-from gpflow_ext.laplace import expansion, updates
+from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.sites import Prior, Sites, condition, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
@@ -54,6 +54,17 @@ class Laplace(SiteMethod):
     def step(self, model: SitedModel, prior: Prior, state: Located) -> Located:
         """See `SiteMethod.step`."""
         return updates.newton_step(prior, model.log_density, state)
+
+    def _solve(
+        self, model: SitedModel, prior: Prior, sites: Sites, steps: Any, tolerance: Any, least: float
+    ) -> tuple[Located, tf.Tensor]:
+        if not getattr(prior, "solves_nearby", False):
+            return super()._solve(model, prior, sites, steps, tolerance, least)
+        prior, sites = tf.nest.map_structure(tf.stop_gradient, (prior, sites))
+        found = nearby.find_mode(prior, model.log_density, sites, steps, tolerance)
+        found = tf.nest.map_structure(tf.stop_gradient, found)
+        finite = [tf.reduce_all(tf.math.is_finite(part)) for part in (*found.sites, found.violation)]
+        return found, tf.reduce_all(finite)
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log q(y), equation 5; see `expansion.laplace_evidence`."""

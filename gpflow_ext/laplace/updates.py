@@ -7,7 +7,7 @@ import tensorflow as tf
 from gpflow_ext import sites
 from gpflow_ext.laplace import expansion
 from gpflow_ext.laplace.expansion import Located, LogDensity
-from gpflow_ext.sites import Expectation, Prior, Sites, Step
+from gpflow_ext.sites import Expectation, Pair, Prior, Sites, Step
 
 SMALLEST_STEP = 2.0**-20  # of a Newton step in the line search
 
@@ -18,14 +18,20 @@ def newton_step(prior: Prior, log_density: LogDensity, point: Located) -> Locate
     Algorithm 3.1 of Rasmussen & Williams (2006), solved for the change of α, (I + WQ)δ = g − α, so that an
     iterative solver's error shrinks with it. One factorisation; a trial of the line search is O(N).
     """
-    shift, W = point.mean - prior.mean, point.at.curvature
-    delta, move = prior.factorise(W).solve(point.at.grad - point.alpha)
+    return moved(
+        prior, log_density, point, prior.factorise(point.at.curvature).solve(point.at.grad - point.alpha)
+    )
+
+
+def moved(prior: Prior, log_density: LogDensity, point: Located, change: Pair) -> Located:
+    """Move a point by a change of α and Σα, or by as much of it as does not lower log p(y | f) + log p(f)."""
+    shift, (delta, move) = point.mean - prior.mean, change
     least = point.log_joint(prior)
     least -= sites.slack(prior, least)
 
     def log_joint(length: tf.Tensor) -> tf.Tensor:
-        alpha, moved = point.alpha + length * delta, shift + length * move
-        return tf.reduce_sum(log_density(prior.mean + moved)) - 0.5 * tf.reduce_sum(alpha * moved)
+        alpha, new = point.alpha + length * delta, shift + length * move
+        return tf.reduce_sum(log_density(prior.mean + new)) - 0.5 * tf.reduce_sum(alpha * new)
 
     def falls(length: tf.Tensor) -> tf.Tensor:
         value = log_joint(length)  # in a graph, not (NaN >= least) would be rewritten as NaN < least: false

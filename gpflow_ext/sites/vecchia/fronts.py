@@ -133,7 +133,9 @@ def inverse(levels: tuple[LevelAt, ...], blocks: tuple[Block, ...]) -> tf.Tensor
             V = _seen_from_below(front, level)
             across = -tf.matmul(V, G, transpose_b=True)
             panel = tf.concat([own - tf.matmul(G, across), across], axis=2)
-            front = tf.concat([panel, tf.concat([tf.linalg.matrix_transpose(across), V], axis=2)], axis=3)
+            if level is not levels[-1]:
+                right = tf.concat([tf.linalg.matrix_transpose(across), V], axis=2)
+                front = tf.concat([panel, right], axis=3)
         found.append(tf.reshape(_latent_last(panel), [-1, sizes(panel)[1]]))
     return tf.concat(found, axis=0)
 

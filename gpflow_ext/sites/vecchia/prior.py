@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
-from gpflow_ext.sites.vecchia import dissection, fronts
+from gpflow_ext.sites.vecchia import dissection, fronts, iterative
 
 DTYPE = tf.float64
 
@@ -43,6 +43,11 @@ class Vecchia(NamedTuple):
     omega: tf.Tensor  # Ω in the panels of the tree, [entries, S]
     own: tf.Tensor  # prior variances, [N, S]
     tree: TreeAt
+
+    @property
+    def solves_nearby(self) -> bool:
+        """Whether a factor solves systems of other precisions too, see `VecchiaFactor.near`."""
+        return True
 
     @property
     def residual(self) -> tf.Tensor:
@@ -76,6 +81,14 @@ class Vecchia(NamedTuple):
             return tf.cast(h, alpha.dtype), gradient
 
         return value(alpha, self.a, self.D)
+
+    def precision(self, h: tf.Tensor) -> tf.Tensor:
+        """Return Ωh = BᵀD⁻¹Bh for h [N, L]. O(Nm)."""
+        scaled = self._innovations(h)[0] / self.D
+        N, L = sizes(scaled)
+        pulled = tf.reshape(self.a * scaled[:, None], [-1, L])
+        neighbours = tf.reshape(self.tree.cliques[:, 1:], [-1])
+        return scaled - tf.math.unsorted_segment_sum(pulled, neighbours, N + 1)[:-1]
 
     def coupling(self, a: Pair, b: Pair) -> tf.Tensor:
         """See `algebra.coupling`: aᵀΣb has the gradient of −h_aᵀΩh_b with h = Σa and Σb held."""
@@ -143,6 +156,20 @@ class VecchiaFactor(NamedTuple):
     def draw(self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]) -> tf.Tensor:
         """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; see `fronts.draw`."""
         return fronts.draw(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE), num_samples, normal)
+
+    def near(self, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) -> tuple[Pair, tf.Tensor]:
+        """Return α = Ωh and h for (Ω + Λ')h = b at other precisions Λ', and whether h is within a tolerance.
+
+        By conjugate gradients that this factor preconditions; the tolerance is relative, in its norm.
+        """
+        own, levels = tf.cast(prec, DTYPE), self.prior.tree.levels
+        h, enough = iterative.solve(
+            lambda x: self.prior.precision(x) + own * x,
+            lambda r: fronts.solve(levels, self.blocks, r),
+            tf.cast(b, DTYPE),
+            tf.cast(tolerance, DTYPE),
+        )
+        return Pair(tf.cast(self.prior.precision(h), b.dtype), tf.cast(h, b.dtype)), enough
 
     def columns(self, b: tf.Tensor) -> tf.Tensor:
         """Return (Ω + Λ)⁻¹b for columns b [N, L, C]."""
