@@ -80,6 +80,9 @@ _RECIPES = {  # names of recipes, and of the library below
 }
 
 
+NAMES = (*_PAPERS, *_RECIPES)
+
+
 def cite(model: tf.Module | type[tf.Module] | str) -> str:
     """Return the BibTeX entry of the paper behind a model, a model class, or the name of one or of a recipe.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpflow_ext.data.datasets.openml import cache_folder
+from gpflow_ext.data.reading.problems import nearest
 
 if TYPE_CHECKING:
     from gpflow_ext.persistence.exported import Exported
@@ -181,7 +182,9 @@ def _find(name: str, place: Path | str) -> Path:
         return root / name
     found = {entry.name: version for entry, version in _newest(root)}
     if "/" in name or name not in found:
-        raise ValueError(f"{place} has no model {name!r}; it has {', '.join(found) or 'none'}.")
+        raise ValueError(
+            f"{place} has no model {name!r}{nearest(head, found)}; it has {', '.join(found) or 'none'}."
+        )
     return found[name]
 
 

@@ -124,3 +124,27 @@ def test_the_evidence_of_coregionalisation_is_that_of_the_dense_gaussian() -> No
     prior = np.kron(chol @ chol.T, loadings.T)  # of the nodes with the targets
     means = prior[:, known] @ np.linalg.solve(cov[np.ix_(known, known)], Y.ravel()[known])
     np.testing.assert_allclose(q.mean, means.reshape(7, 2), rtol=1e-8)
+
+
+@pytest.mark.parametrize("posterior", ["collapsed", pytest.param("tensor", marks=pytest.mark.slow)])
+def test_starts_are_as_many_as_were_asked_for(posterior: str) -> None:
+    """First the known ones in their order, then random ones, within the bounds of noise and nugget."""
+    rng = np.random.default_rng(0)
+    X = np.linspace(0.0, 1.0, 12)[:, None]
+    Y = np.sin(5.0 * X) * [1.0, -2.0, 0.5] + 0.1 * rng.standard_normal((12, 3))
+    for number, tried in ((1, 0), (6, 6)):
+        model = gpx.models.GPRNTensor(
+            (X, Y),
+            gpflow.kernels.SquaredExponential(lengthscales=0.5),
+            gpflow.kernels.SquaredExponential(),
+            1,
+            posterior=posterior,
+            noise_variance=0.9,
+            noise_bounds=(0.5, 1.0),
+        )
+        result = gpx.fit(model, steps=1, starts=number)
+        assert len(result.starts) == tried
+        assert np.isfinite([start.objective for start in result.starts]).all()
+    names = [start.name for start in result.starts]
+    assert names[0] == "the model's own"
+    assert names[-1].startswith("random")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from gpflow_ext.citations import cite
+from gpflow_ext.citations import NAMES, cite
 from gpflow_ext.cli import flags, kinds
+from gpflow_ext.data.reading.problems import nearest
 
 EPILOG = """\
 examples
@@ -30,5 +31,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> None:
     """Print the entries, each once."""
     names = parser().parse_args(arguments).names
-    known = {name: kind.cites for name, kind in kinds.KINDS.items()}
-    print("\n\n".join(dict.fromkeys(cite(known.get(name, name)) for name in names)))
+    known = {name: kind.cites for name, kind in kinds.KINDS.items()} | {name: name for name in NAMES}
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"No paper is recorded for {name!r}{nearest(name, known)}; there is one for {', '.join(known)}."
+            )
+    print("\n\n".join(dict.fromkeys(cite(known[name]) for name in names)))

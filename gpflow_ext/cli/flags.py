@@ -273,6 +273,12 @@ def add_run(new: argparse.ArgumentParser) -> None:
         "--steps", type=positive, metavar="N", help="number of steps at most (default: the recipe's)"
     )
     run.add_argument(
+        "--starts",
+        type=positive,
+        metavar="N",
+        help="starting points of the hyperparameters, of which the best goes on (default: the recipe's)",
+    )
+    run.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="folder for checkpoints; the same command resumes there"
     )
     run.add_argument(
@@ -285,6 +291,11 @@ def add_run(new: argparse.ArgumentParser) -> None:
         default=None,
         help="compile with XLA (default: on GPU and TPU)",
     )
+
+
+def starts(options: argparse.Namespace) -> dict[str, int]:
+    """Return the starting points as an option of `gpflow_ext.fit`, if the shell has named any."""
+    return {} if options.starts is None else {"starts": options.starts}
 
 
 def add_noise(group: Any) -> None:

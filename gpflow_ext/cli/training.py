@@ -38,6 +38,10 @@ def check(module: Any, options: argparse.Namespace, split: Any) -> None:
             f"The target of {split.name} is read as {flags.task(split.task)}; this model is for "
             f"{', '.join(tasks)}: choose another --target or --task."
         )
+    if options.fixed and (options.starts or 1) > 1:
+        raise ValueError(
+            "--starts varies the hyperparameters, which --fixed keeps: leave one of the two out."
+        )
     module.check(options, split)
 
 
@@ -57,6 +61,7 @@ def fit(module: Any, options: argparse.Namespace, model: Any, split: Any, steps:
         return own(options, model, split, steps, **shared)
     external = isinstance(model, gpflow.models.ExternalDataTrainingLossMixin)
     chosen = module.fit_options(options, len(split.train[0]))
+    chosen |= flags.starts(options)
     return gpx.fit(model, split.train if external else None, steps=steps, **chosen, **shared)
 
 

@@ -226,8 +226,12 @@ class ProfiledAscent(tf.Module):
         """Do a first round from each start, and stay at the best end."""
         model, companion, q = self._model, self._companion, self._model.q
         here = [variable.read_value() for variable in self._hypers]
-        ends = []
-        for name in (OWN, COLLAPSED):
+        ends: list[Any] = []
+        tried: tuple[Tried, ...] = ()
+        number = self._settings["starts"]
+        settings = {**self._settings, "starts": None if number is None else number - 1}
+        names = (OWN, COLLAPSED) if number != 1 else (OWN,)
+        for name in names:
             for variable, value in zip(self._hypers, here, strict=True):
                 variable.assign(value)
             if name == OWN:
@@ -237,13 +241,15 @@ class ProfiledAscent(tf.Module):
                 companion.q.restart(model.prior())
                 everything = [*self._hypers, companion.q.location.unconstrained_variable]
                 updates = Updates(companion, everything, jit_compile=self._jit)
-                tried = starts.begin(companion, everything, updates, self._settings)
+                tried = starts.begin(companion, everything, updates, settings)
                 M = companion.q.mean(model.prior())
             self.profile.begin(model.prior(), tf.convert_to_tensor(companion.q.prec), M)
             reached = self._round()
             moved = [*self._hypers, *self.profile.variables]
             ends.append((reached, [(variable, variable.read_value()) for variable in moved]))
-        self.tried = (Tried(OWN, ends[0][0]), Tried(COLLAPSED, ends[1][0]), *tried[1:])
+        if len(ends) > 1:
+            reached_from = (Tried(name, end[0]) for name, end in zip(names, ends, strict=True))
+            self.tried = (*reached_from, *tried[1:])
         best, values = max(ends, key=lambda end: end[0] if np.isfinite(end[0]) else -np.inf)
         for variable, value in values:
             variable.assign(value)

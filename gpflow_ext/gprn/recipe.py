@@ -20,8 +20,10 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
+from gpflow_ext.training.starts import check_starts
+from gpflow_ext.training.trials import tried
 
-_STARTS = ("joint", "independent_start", "moment_start", "factor_start")
+_STARTS = ("joint", "independent_start", "moment_start", "factor_start", "starts")
 _SMALLEST_GAIN = 1e-5  # relative, of some iterations on everything
 _LARGEST = 4000**3  # P(NK)³, up to which the tensor posterior is trained by its profiled bound
 
@@ -58,6 +60,10 @@ class GPRNOptions:
         the tensor posterior is climbed from the best of them, and from the posterior as it is.
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
+    starts
+        Number of these starts, in the order of the options; beyond them the model's own parameters times
+        random factors, see `training.starts`. By default all of them, and no random ones. Steps of an
+        optimiser on the tensor posterior have the starts of `training.trials.StartOptions`, by default one.
     """
 
     optimizer: Any = None
@@ -68,9 +74,11 @@ class GPRNOptions:
     moment_start: bool = True
     factor_start: bool = True
     minibatch_size: int | None = None
+    starts: int | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_starts(self.starts)
         if self.sweeps < 0 or self.hyper_updates < 1:
             raise ValueError(
                 f"`sweeps` must not be negative and `hyper_updates` at least 1; got {self.sweeps} and "
@@ -93,21 +101,26 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
     model.assign_draws(None)
     size = options.minibatch_size
     settings: dict[str, Any] = {"recipe": "gprn", "hyper_updates": options.hyper_updates}
+    random = {} if options.starts is None else {"seed": run.seed}
     if isinstance(model.q, CollapsedPosterior):
         if size is not None:
             raise ValueError(
                 "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
             )
-        settings |= {name: getattr(options, name) for name in ("sweeps", *_STARTS)}
+        settings |= {name: getattr(options, name) for name in ("sweeps", *_STARTS)} | random
         return _collapsed(model, options.optimizer, settings, run.jit_compile)
     D = model.num_latent_gps
     if size is not None and not 1 <= size <= D:
         raise ValueError(f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {size}.")
     settings |= {"minibatch_size": size, "seed": None if size is None else run.seed}
     if options.optimizer is None and size is None and _is_small(model):
-        settings |= {name: getattr(options, name) for name in _STARTS}
+        settings |= {name: getattr(options, name) for name in _STARTS} | random
         return _profiled(model, settings, run)
-    return _tensor(model, options.optimizer, settings, run.jit_compile)
+
+    def build() -> Plan:
+        return _tensor(model, options.optimizer, settings, run.jit_compile)
+
+    return tried(build, model, run, options.starts or 1)
 
 
 def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
 from gpflow_ext.numerics import linalg
-from gpflow_ext.training.starts import OWN, Tried, best
+from gpflow_ext.training.starts import OWN, Tried, assign, best, further_starts
 
 Array = npt.NDArray[np.float64]
 
@@ -51,7 +52,8 @@ def begin(
     updates
         Updates of the network, differentiated in these variables.
     settings
-        Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations.
+        Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations;
+        with ``starts`` also the ``seed`` of random ones.
     """
     climb = Climb(everything, model.parameters, updates.evaluate)
     starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
@@ -61,6 +63,8 @@ def begin(
         starts.append((MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
     if settings["factor_start"] and _has_factors(model):
         starts.append((FACTORS, lambda: _factor_start(model)))
+    if settings["starts"] is not None:
+        starts = _as_many(model, starts, settings["starts"], settings["seed"])
     if len(starts) == 1:
         return ()
     here, tried, ends = _kept(model), [], []
@@ -75,6 +79,17 @@ def begin(
         ends.append(begun if climbs_alone else _kept(model))
     _back(model, ends[best(tried)])
     return tuple(tried)
+
+
+def _as_many(
+    model: GPRNTensor, starts: list[tuple[str, Callable[[], None]]], number: int, seed: int
+) -> list[tuple[str, Callable[[], None]]]:
+    """Return the first of the starts, or further ones of random hyperparameters beside all of them."""
+    further = further_starts(model, max(0, number - len(starts)), seed)
+    moves = [
+        (start.name, functools.partial(assign, model.trainable_variables, start.values)) for start in further
+    ]
+    return [*starts[:number], *moves]
 
 
 def _independent_start(model: GPRNTensor, updates: Updates) -> None:

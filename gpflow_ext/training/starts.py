@@ -113,9 +113,17 @@ def _random(model: BayesianModel, rng: np.random.Generator, number: int) -> Star
         if parameter.transform is None or (value <= 0.0).any():
             return variable.read_value()
         factor = np.exp(_DEVIATION * rng.standard_normal(value.shape)).astype(value.dtype)
-        return parameter.transform.inverse(tf.constant(value * factor))
+        return parameter.transform.inverse(tf.constant(_within(parameter.transform, value * factor)))
 
     return Start(f"random {number}", [moved(variable) for variable in model.trainable_variables])
+
+
+def _within(transform: Any, value: Any) -> Any:
+    """Return positive values, within the bounds of their parameter if it has any."""
+    low, high = (getattr(transform, end, None) for end in ("low", "high"))
+    if low is None or high is None:
+        return value
+    return np.clip(value, 1.01 * np.asarray(low, value.dtype), 0.99 * np.asarray(high, value.dtype))
 
 
 def _stationary(model: Any) -> Iterator[Stationary]:

@@ -68,6 +68,10 @@ MODELS: dict[str, Recipe | Chosen] = {
         "svgp-robustmax --data vehicle --inducing 60 --steps 1500 --float32",
         "Four vehicles, as silhouettes under one camera.",
     ),
+    "vehicle_vgp_kmm_multinomial": Recipe(
+        "vgp-kmm --data vehicle --likelihood multinomial-logit --num-inducing 60",
+        "Four vehicles, as silhouettes under one camera.",
+    ),
     "digits_svgp_robustmax": Recipe(
         "svgp-robustmax --data digits --common-scale --inducing 60 --steps 600", _PIXELS
     ),

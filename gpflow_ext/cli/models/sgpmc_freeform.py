@@ -115,6 +115,8 @@ def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None, 
     """Return the draws for the flags, from the newest checkpoint of the run folder on if there is one."""
     import gpflow_ext as gpx
 
+    if options.starts is not None:
+        gpx.gaussian_approximation(model, starts=options.starts, seed=options.seed, jit_compile=options.xla)
     return gpx.sample(
         model,
         1000 if steps is None else steps,

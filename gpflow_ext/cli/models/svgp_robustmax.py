@@ -203,7 +203,7 @@ def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None, 
 
     train, held_out = hold_out(options, split.train)
     monitor = curve.monitor(options, model, train, split.test)
-    chosen = fit_options(options, len(train[0]))
+    chosen = fit_options(options, len(train[0])) | flags.starts(options)
     return gpx.fit(model, train, steps=steps, validation=held_out, monitor=monitor, **chosen, **shared)
 
 

@@ -25,6 +25,7 @@ places in the plane, grid for the cells of a grid, with a kernel for each input,
 DATA = "breast_cancer"
 OBJECTIVE = "bound"
 TASKS = ("binary", "multiclass", "ordinal", "counts")
+LIKELIHOODS = {"negative-binomial": "counts", "multinomial-logit": "multiclass"}  # and what each is for
 
 
 def add_flags(new: argparse.ArgumentParser) -> None:
@@ -50,13 +51,6 @@ def add_flags(new: argparse.ArgumentParser) -> None:
         help="parallel fixed point, or the paper's sweep (default: %(default)s)",
     )
     model.add_argument(
-        "--starts",
-        type=int,
-        default=1,
-        metavar="N",
-        help="starting points of the hyperparameters (default: %(default)s)",
-    )
-    model.add_argument(
         "--num-inducing",
         type=int,
         metavar="M",
@@ -65,8 +59,9 @@ def add_flags(new: argparse.ArgumentParser) -> None:
     kernels.add_prior(model)
     model.add_argument(
         "--likelihood",
-        choices=["negative-binomial"],
-        help="negative-binomial, for counts that vary more than Poisson's (default: by the task)",
+        choices=list(LIKELIHOODS),
+        help="negative-binomial, for counts that vary more than Poisson's; multinomial-logit, for classes without an order "
+        "(default: by the task)",
     )
 
 
@@ -81,10 +76,11 @@ def check(options: argparse.Namespace, split: Any) -> None:
         kernels.check_inducing(options.num_inducing, len(split.train[0]), "--num-inducing")
         if options.prior != "dense":
             raise ValueError(f"--num-inducing is for the dense prior; --prior {options.prior} needs none.")
-    if options.likelihood is not None and split.task != "count":
+    task = LIKELIHOODS.get(options.likelihood, flags.task(split.task))
+    if flags.task(split.task) != task:
         raise ValueError(
-            f"--likelihood {options.likelihood} is for counts; the target of {split.name} is read as "
-            f"{flags.task(split.task)}: leave it out, or give --task counts."
+            f"--likelihood {options.likelihood} is for {task}; the target of {split.name} is read as "
+            f"{flags.task(split.task)}: leave it out, or give --task {task}."
         )
 
 
@@ -95,10 +91,12 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     X, _ = split.train
     inducing = options.num_inducing and kernels.some_rows(options.num_inducing, X, options.seed)
     bound = None if options.bound == "none" else options.bound
-    if options.likelihood is None:
-        likelihood = likelihoods.smooth(split, bound, options.num_pieces)
-    else:
+    if options.likelihood == "negative-binomial":
         likelihood = likelihoods.overdispersed(split)
+    elif options.likelihood == "multinomial-logit":
+        likelihood = gpx.likelihoods.MultinomialLogit(len(split.labels), bound and "auto")
+    else:
+        likelihood = likelihoods.smooth(split, bound, options.num_pieces)
     return gpx.models.VGPKMM(
         split.train,
         kernels.kernel(options, X.shape[1]),
@@ -111,4 +109,4 @@ def build(options: argparse.Namespace, split: Any) -> Any:
 
 def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
     """Return the options of `gpflow_ext.fit`."""
-    return {"method": options.method, "starts": options.starts, "checkpoint_every": 1}
+    return {"method": options.method, "checkpoint_every": 1}

@@ -87,8 +87,14 @@ def drop(column: str) -> Remedy:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a question with the one of the known words that is spelt most like a word, or nothing."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    plain = {_plain(each): each for each in reversed(list(known))}  # the first of those that are alike
+    found = difflib.get_close_matches(_plain(word), plain, n=1)
+    return f" (did you mean {plain[found[0]]}?)" if found else ""
+
+
+def _plain(word: str) -> str:
+    """Return a word without what is easily confused: capitals, hyphens and underscores."""
+    return word.casefold().replace("-", "").replace("_", "")
 
 
 def listed(items: Sequence[str], most: int = LISTED) -> str:

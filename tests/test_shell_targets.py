@@ -1,0 +1,196 @@
+"""Each kind of target and each model from the shell: trained, exported, predicted, served; starts and spelling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+from marks import others_slow
+
+import gpflow_ext as gpx
+from gpflow_ext.cli import kinds, main, train, training
+
+uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
+httpx = pytest.importorskip("httpx", reason="needs the extra dev")
+
+TARGETS = {  # what a user names, beside the table
+    "regression": ("t.csv", "--target", "price"),
+    "binary": ("t.csv", "--target", "ill"),
+    "multiclass": ("t.csv", "--target", "kind"),
+    "multinomial": ("t.csv", "--target", "kind", "--model", "vgp-kmm", "--likelihood", "multinomial-logit"),
+    "ordinal": ("t.csv", "--target", "level", "--task", "ordinal"),
+    "counts": ("t.csv", "--target", "visits", "--task", "counts"),
+    "events": ("quakes.csv", "--target", "lon", "lat", "--task", "events", "--bins", "4"),
+    "several": ("t.csv", "--target", "price", "visits"),
+}
+COLUMNS = ("ill", "kind", "level", "visits", "price")
+
+
+def command(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run a command in this process, which has TensorFlow loaded; return what it prints."""
+    shown, found = io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(shown),
+        gpflow.config.as_context(gpflow.config.config()),
+    ):
+        patch.chdir(folder)
+        patch.delenv("GPFLOW_EXT_TRACEBACK", raising=False)
+        try:
+            main(arguments)
+        except SystemExit as end:
+            found = end.code or 0
+    assert found == code, shown.getvalue()
+    return shown.getvalue()
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shell")
+    X, Y = problems.binary(40)
+    rng = np.random.default_rng(0)
+    columns = {
+        "a": np.round(X[:, 0], 4),
+        "b": np.round(X[:, 1], 4),
+        "ill": np.where(Y[:, 0] > 0, "yes", "no"),
+        "kind": np.array(["u", "v", "w"])[np.digitize(X[:, 0], [-0.7, 0.7])],
+        "level": np.digitize(X[:, 0], [-1.0, 0.0, 1.0]),
+        "visits": rng.poisson(np.exp(X[:, 0])),
+        "price": np.round(1000.0 + 100.0 * np.sin(X[:, 0]) + rng.normal(size=40), 3),
+    }
+    _write(folder / "t.csv", columns)
+    places = rng.uniform(size=(60, 2)) ** 2
+    _write(folder / "quakes.csv", {"lon": places[:, 0], "lat": places[:, 1]})
+    return folder
+
+
+def _write(file: Path, columns: dict[str, Any]) -> None:
+    rows = zip(*columns.values(), strict=True)
+    file.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
+
+
+def _table(name: str) -> list[str]:
+    """Return the flags of the table, without the columns that are other targets."""
+    file, *own = TARGETS[name]
+    others = [column for column in COLUMNS if column not in own]
+    return ["--data", file, *own, *(["--drop", *others] if file == "t.csv" else [])]
+
+
+def _answer(folder: Path, model: str, row: dict[str, float]) -> dict[str, Any]:
+    """Return what the server of the command answers to a row, the server itself not being run."""
+    with pytest.MonkeyPatch.context() as patch:
+        apps: list[Any] = []
+        patch.setattr(uvicorn, "Config", lambda app, **options: app)
+        patch.setattr(uvicorn, "Server", lambda app: SimpleNamespace(run=lambda: apps.append(app)))
+        command(folder, "serve", model)
+
+    async def ask() -> Any:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(apps[0]), base_url="http://x") as client:
+            return await client.post("/predict", json=row)
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.slow  # models are trained and exported
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_is_trained_exported_predicted_and_served(folder: Path, name: str) -> None:
+    """The file of predictions and the server give one answer, and it is that of the kind of target."""
+    model = f"models/{name}"
+    shown = command(folder, "train", *_table(name), "--steps", "1", "--export", model)
+    assert f"exported to {model}/1" in shown
+    columns = ("lon", "lat") if name == "events" else ("a", "b")
+    _write(folder / "new.csv", {column: [0.25, 0.75] for column in columns})
+    command(folder, "predict", "--model", model, "--data", "new.csv", "--out", "out.csv")
+    with (folder / "out.csv").open() as file:
+        predicted = list(csv.DictReader(file))[1]
+    answer = _answer(folder, model, dict.fromkeys(columns, 0.75))
+    assert predicted["is_finite"] in ("1", "True", "true")
+    if name in ("binary", "multiclass", "multinomial", "ordinal"):
+        assert answer["label"] == predicted["label"]
+        probabilities = [float(v) for k, v in predicted.items() if k.startswith("probability_")]
+        np.testing.assert_allclose(answer["probabilities"], probabilities, rtol=1e-6)
+        np.testing.assert_allclose(sum(probabilities), 1.0, rtol=1e-6)
+    else:
+        means = [float(v) for k, v in predicted.items() if k.startswith("mean")]
+        assert len(means) == (2 if name == "several" else 1)
+        np.testing.assert_allclose(np.ravel(answer["mean"]), means, rtol=1e-6)
+
+
+KINDS = {
+    "vgp-kmm": "binary",
+    "sparse-ep": "counts",
+    "svgp-robustmax": "multiclass",
+    "sgpmc-free-form": "binary",
+    "gp-laplace": "ordinal",
+    "gp-jaakkola": "binary",
+    "gp-taylor": "counts",
+    "gpr": "regression",
+    "sgpr": "regression",
+    "svgp": "regression",
+    "svgp-student-t": "regression",
+    "gprn-tensor": "several",
+}
+
+
+def test_every_model_is_among_those_that_are_started_several_times() -> None:
+    assert KINDS.keys() == kinds.KINDS.keys()
+
+
+@pytest.mark.parametrize("name", others_slow(KINDS, "gpr"))
+@pytest.mark.filterwarnings("ignore::gpflow_ext.FitWarning")
+def test_every_model_takes_starts(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Two starts are tried, and a sampler's Gaussian approximation climbs from both."""
+    monkeypatch.chdir(folder)
+    found: list[Any] = []
+    approximate = gpx.gaussian_approximation
+    monkeypatch.setattr(gpx, "gaussian_approximation", lambda *a, **k: found.append(approximate(*a, **k)))
+    monkeypatch.setattr(gpx, "sample", lambda model, *a, **k: None)
+    options = train.options_of(name, [*_table(KINDS[name]), "--starts", "2"])
+    module = kinds.KINDS[name].load()
+    split = training.load(module, options)
+    found.append(training.fit(module, options, module.build(options, split), split, 1))
+    tried = [one.name for one in found[0].starts]
+    assert len(tried) == 2
+    assert tried[0] == "the model's own"
+
+
+def test_starts_that_are_none_are_refused_in_the_words_of_the_shell(folder: Path) -> None:
+    table = ("train", *_table("binary"), "--model", "vgp-kmm")
+    shown = command(folder, *table, "--starts", "0", code=2)
+    assert "argument --starts: '0' is not a whole number of at least 1" in shown
+    shown = command(folder, *table, "--starts", "2", "--fixed", code=2)
+    assert "--starts varies the hyperparameters, which --fixed keeps" in shown
+    assert len(shown.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("cite", "sparseep-"), "sparse-ep"),
+        (("cite", "VGP_KM"), "vgp-kmm"),
+        (("cite", "svi-natural"), "svi_natural"),
+        (("zoo", "wine_sparse_epp"), "wine_sparse_ep"),
+        (("zoo", "Wine-Sparse-EP/2"), "wine_sparse_ep"),
+        (("train", "--data", "t.csv", "--model", "VGPKMM"), "vgp-kmm"),
+        (("train", "--data", "t.csv", "--model", "svpg"), "svgp"),
+        (("compare", "--data", "t.csv", "--models", "gp-laplas"), "gp-laplace"),
+    ],
+)
+def test_a_name_that_is_spelt_wrongly_is_answered_with_the_right_one(folder: Path, arguments, meant) -> None:
+    shown = command(folder, *arguments, code=2)
+    assert f"(did you mean {meant}?)" in shown
+    assert len(shown.splitlines()) == 2
+    strange = ("xyzzy" if part == arguments[-1] else part for part in arguments)
+    assert "did you mean" not in command(folder, *strange, code=2)
