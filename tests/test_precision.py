@@ -107,6 +107,14 @@ def moved(name: str, dtype: type, shift: float, scale: float) -> tuple[np.ndarra
         return probability(np.asarray(model.predict_y(test)[0], float)), result.status
 
 
+def test_a_constant_column_is_not_taken_for_a_distant_one() -> None:
+    """Its standard deviation is not zero but rounding."""
+    rows, labels = DATA["train"]
+    inputs = np.column_stack([rows, np.full(len(rows), -0.0043)])
+    assert 0.0 < inputs[:, -1].std() < 1e-15
+    assert scale_failure(BUILD["GPLaplace"]((inputs, labels), gpflow.kernels.ArcCosine(), None)) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shift", "scale"), [(1e2, 1.0), (1e3, 1.0), (1e4, 1.0), (0.0, 1e-3), (0.0, 1e3), (1e3, 1e3)]

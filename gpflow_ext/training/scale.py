@@ -79,9 +79,9 @@ def _lost_digits(X: Array, power: int) -> str | None:
 
     Of values s deviations from zero their own rounding takes ε s, that of the squares in x² + z² − 2xz ε s².
     """
+    varies = np.ptp(X, axis=0) > 0.0  # the deviation of what does not may be rounding
     deviation = X.std(axis=0, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        far = np.where(deviation > 0.0, np.abs(X).max(axis=0) / deviation, 0.0)
+    far = np.divide(np.abs(X).max(axis=0), deviation, out=np.zeros_like(deviation), where=varies)
     column = int(np.argmax(far))
     if np.finfo(X.dtype).eps * far[column] ** power <= _LOST:
         return None
