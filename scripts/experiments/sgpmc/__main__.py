@@ -21,14 +21,14 @@ experiments
   coal      counts of 191 mining disasters: held-out log density of the Gaussian and of the free-form posterior
   exact     the rates of the disasters by both and by exact sampling (Figure 2)
   pines     pine saplings counted in grids from 32 x 32 to 512 x 512 cells, and by full MCMC (Figure 3)
-  binary    18 inputs, 5 to 100 inducing points, by k-means and optimised (Figure 1)
+  image     regions of images, 5 to 100 inducing points, by k-means and optimised (Figure 1)
   toy       three classes on the plane: contours of the Gaussian and of the free form (Figure 4)
   samplers  HMC and Gibbs sampling on three likelihoods: effective draws, R-hat against time
   mnist     60,000 images, trained as by scripts.experiments.robustmax in its run folder, then sampled: hours
 
 A run that is stopped goes on where it was. Results go to sgpmc.md, sgpmc.jsonl and pictures.
 """
-EXPERIMENTS = ("coal", "exact", "pines", "binary", "toy", "samplers", "mnist")
+EXPERIMENTS = ("coal", "exact", "pines", "image", "toy", "samplers", "mnist")
 QUICK = EXPERIMENTS[:-1]
 
 
@@ -44,9 +44,9 @@ def arguments() -> argparse.ArgumentParser:
         "--experiment", nargs="+", choices=EXPERIMENTS, help="default: all; without mnist with --quick"
     )
     new.add_argument("--quick", action="store_true", help="one split, three trials, few draws")
-    new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10; binary 5)")
+    new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10)")
     new.add_argument(
-        "--draws", type=int, metavar="N", help="of each chain (default: 1000; binary and toy 500, mnist 200)"
+        "--draws", type=int, metavar="N", help="of each chain (default: 1000; image 250, toy 500, mnist 200)"
     )
     new.add_argument("--problems", nargs="+", metavar="NAME", help="of samplers (default: all)")
     new.add_argument(
@@ -64,7 +64,7 @@ def main() -> None:
     options = arguments().parse_args()
     report.set_threads(options.threads)
     from ...shared.journal import Journal
-    from . import binary, coal, exact, mnist, pines, samplers, toy
+    from . import coal, exact, image, mnist, pines, samplers, toy
 
     quick = options.quick
     folder = options.out or Path("runs/reproduce_sgpmc" if quick else "docs/results")
@@ -89,8 +89,8 @@ def main() -> None:
         "coal": lambda: coal.run(journal, splits, draws, trials),
         "exact": lambda: exact.run(journal, folder, draws, trials),
         "pines": lambda: pines.run(journal, folder, draws, trials, quick),
-        "binary": lambda: binary.run(
-            journal, folder, number(options.draws, 500, 20), number(options.splits, binary.SPLITS, 1), quick
+        "image": lambda: image.run(
+            journal, folder, number(options.draws, 250, 20), number(options.splits, image.SPLITS, 1), quick
         ),
         "toy": lambda: toy.run(journal, folder, number(options.draws, 500, 20), quick),
         "samplers": lambda: samplers.run(journal, folder, draws, quick, options.problems or problems),
@@ -105,9 +105,9 @@ def main() -> None:
 
 def text(journal: Any) -> str:
     """Return the page."""
-    from . import binary, coal, exact, mnist, pines, samplers, toy
+    from . import coal, exact, image, mnist, pines, samplers, toy
 
-    modules = (coal, exact, pines, binary, toy, samplers, mnist)
+    modules = (coal, exact, pines, image, toy, samplers, mnist)
     return "\n".join(
         [
             "# Sparse MCMC: Hensman et al. (2015)\n",

@@ -15,6 +15,8 @@ from ...shared import report
 from ...shared.journal import Record
 
 COLUMNS = ("R-hat", "min ESS", "ESS / 1000 gradients", "ESS / s", "acceptance", "ε, L_max", "divergences")
+# Of classes, whose gradients are dear.
+TUNING: dict[str, Any] = {"trials": 12, "samples": 15, "max_leapfrogs": (1, 20)}
 
 
 def gamma(shape: float, rate: float) -> tfp.distributions.Distribution:

@@ -13,7 +13,7 @@ import gpflow_ext as gpx
 
 from ...shared import report
 from ...shared.journal import Journal, Record
-from . import binary, runs
+from . import runs
 
 Array = npt.NDArray[Any]
 
@@ -70,7 +70,7 @@ def measure(path: Path, num_draws: int, quick: bool) -> Record:
     points = plane(20 if quick else 80)[1]
     before = runs.gaussian(model).predict_y(points)[0].numpy()
     gaussian = runs.gaussian_log_density(model, test)
-    tuning = {"trials": 3, "samples": 3, "max_leapfrogs": (1, 5)} if quick else binary.TUNING
+    tuning = {"trials": 3, "samples": 3, "max_leapfrogs": (1, 5)} if quick else runs.TUNING
     draws = gpx.sample(model, num_draws, CHAINS, tuning=tuning, seed=1, progress=False, check=False)
     free_form = runs.free_form_log_density(model, draws, test)
     after = model.predict_y(points)[0].numpy()
