@@ -32,22 +32,23 @@ Data: TypeAlias = tuple[Any, Any]
 
 
 class Clock:
-    """Seconds since it was made, without those spent in `paused`."""
+    """Seconds since it was made, without those spent in `paused`: of a clock on the wall, or of the processor."""
 
-    def __init__(self) -> None:
-        self._begin, self._pauses = time.perf_counter(), 0.0
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now, self._pauses = now, 0.0
+        self._begin = now()
 
     @property
     def seconds(self) -> float:
         """The time that counts."""
-        return time.perf_counter() - self._begin - self._pauses
+        return self._now() - self._begin - self._pauses
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the clock, for what a user of a method would not compute."""
-        begin = time.perf_counter()
+        begin = self._now()
         yield
-        self._pauses += time.perf_counter() - begin
+        self._pauses += self._now() - begin
 
 
 def paper_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
