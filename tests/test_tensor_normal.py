@@ -116,8 +116,18 @@ def test_rows_of_their_own_have_the_moments_and_the_divergence_of_dense_algebra(
 
 
 @pytest.mark.parametrize(
-    ("number", "shape"), [(1, (1, 1)), (4096, (64, 64)), (800, (25, 32)), (7, (2, 4)), (97, (9, 11))]
+    ("number", "shape"),
+    [
+        (1, (1, 1)),
+        (4096, (64, 64)),
+        (800, (25, 32)),
+        (7, (1, 7)),
+        (62, (2, 31)),
+        (251, (1, 251)),
+        (509, (22, 24)),
+    ],
 )
-def test_any_number_of_outputs_has_a_shape(number, shape) -> None:
+def test_any_number_of_outputs_has_a_shape_that_few_outputs_fill(number, shape) -> None:
     assert tensor_normal.output_shape(number) == shape
+    assert number == np.prod(shape) or number > 256
     assert number <= np.prod(shape) < number + max(1, np.sqrt(number))

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+_ALWAYS_FILLED = 256  # outputs up to which a grid has no empty cell
+
 
 def kl(mean: tf.Tensor, factors: Sequence[tf.Tensor], chol: tf.Tensor | None = None) -> tf.Tensor:
     """Return KL[TN(mean; GGᵀ, …) || N(0, K ⊗ I ⊗ … ⊗ I)], a scalar.
@@ -140,10 +142,14 @@ def expected_squares(
 
 
 def output_shape(num_outputs: int) -> tuple[int, int]:
-    """Return (d₁, d₂), near to a square, with d₁d₂ ≥ D; equal to D if a divisor is in [√D/2, √D]."""
+    """Return (d₁, d₂), as near to a square as may be, with d₁d₂ ≥ D.
+
+    d₁d₂ = D if D has a divisor in [√D/2, √D], or is at most 256: cells beyond D hold no targets, but share the
+    covariances of the others, which lowers the bound, the more so the fewer outputs there are.
+    """
     root = math.isqrt(num_outputs)
     for rows in range(root, 0, -1):
-        if 4 * rows**2 >= num_outputs and num_outputs % rows == 0:
+        if num_outputs % rows == 0 and (4 * rows**2 >= num_outputs or num_outputs <= _ALWAYS_FILLED):
             return rows, num_outputs // rows
     return root, -(-num_outputs // root)
 
