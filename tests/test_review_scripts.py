@@ -6,15 +6,18 @@ import json
 import sys
 from pathlib import Path
 
+import gpflow
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
 from marks import others_slow
 
 from scripts import train_review
 from scripts.experiments.review import __main__ as review
 from scripts.experiments.review import methods as compared
 from scripts.experiments.review import report as shown
+from scripts.experiments.review import streamed
 from scripts.shared.journal import Journal
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -107,6 +110,26 @@ def test_runs_are_timed_recorded_drawn_and_described(tmp_path) -> None:
     assert "| generated (200 x 2, m = 15) | means-PN | " in text
     assert "review_large" not in text  # no such run
     assert json.loads((tmp_path / "review.jsonl").read_text().splitlines()[0])["method"] == "means-L-BFGS-B"
+
+
+def test_a_bound_summed_by_blocks_is_that_of_all_rows(monkeypatch) -> None:
+    """Value, gradient and predictions of GPflow's SGPR, from blocks of which the last is smaller."""
+    monkeypatch.setattr(streamed, "BLOCK", 15)
+    data, Z = problems.continuous(40), problems.inputs(6, seed=3)
+    ours = streamed.StreamedSGPR(data, compared.parameter_kernel(2), Z, 0.2)
+    theirs = gpflow.models.SGPR(data, compared.parameter_kernel(2), Z, noise_variance=0.2)
+    gpflow.set_trainable(theirs.inducing_variable, False)
+    value, gradient = ours.evaluate()
+    with tf.GradientTape() as tape:
+        expected = theirs.elbo()
+    parameters = theirs.kernel.lengthscales, theirs.kernel.variance, theirs.likelihood.variance
+    slopes = tape.gradient(expected, [each.unconstrained_variable for each in parameters])
+    np.testing.assert_allclose(value, expected, rtol=1e-9)
+    mine = {id(variable): slope for variable, slope in zip(ours.trainable_variables, gradient, strict=True)}
+    own = ours.kernel.lengthscales, ours.kernel.variance, ours.likelihood.variance
+    found = [mine[id(each.unconstrained_variable)] for each in own]
+    np.testing.assert_allclose(found, slopes, rtol=1e-7)
+    np.testing.assert_allclose(ours.predict_f(Z)[0], theirs.predict_f(Z)[0], atol=1e-8)
 
 
 def test_generated_data_are_one_function_with_noise() -> None:

@@ -144,8 +144,8 @@ def expected_squares(
 def output_shape(num_outputs: int) -> tuple[int, int]:
     """Return (d₁, d₂), as near to a square as may be, with d₁d₂ ≥ D.
 
-    d₁d₂ = D if D has a divisor in [√D/2, √D], or is at most 256: cells beyond D hold no targets, but share the
-    covariances of the others, which lowers the bound, the more so the fewer outputs there are.
+    d₁d₂ = D if D has a divisor in [√D/2, √D], or is at most 256: cells beyond D hold no targets, but share
+    the covariances of the others, which lowers the bound, the more so the fewer outputs there are.
     """
     root = math.isqrt(num_outputs)
     for rows in range(root, 0, -1):
