@@ -17,11 +17,16 @@ import gpflow_ext as gpx
 from gpflow_ext.sampling.target import Target
 from scripts.benchmarks import __main__ as benchmark
 from scripts.experiments.sgpmc import __main__ as sgpmc
-from scripts.experiments.sgpmc import exact, pines, runs, toy
+from scripts.experiments.sgpmc import exact, image, pines, runs, toy
+from scripts.shared import segments
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
+needs_image = pytest.mark.skipif(
+    not (Path(os.environ.get("GPFLOW_EXT_DATA", "missing")) / "image.csv.gz").is_file(),
+    reason="needs image.csv.gz in the folder GPFLOW_EXT_DATA",
+)
 needs_data = pytest.mark.skipif(
     not (Path(os.environ.get("GPFLOW_EXT_DATA", "missing")) / "coal_disasters.csv.gz").is_file(),
     reason="needs coal_disasters.csv.gz in the folder GPFLOW_EXT_DATA",
@@ -74,6 +79,22 @@ def test_the_recorded_saplings_need_more_inducing_points_than_the_papers() -> No
     assert fine["ess_per_second"] > 20.0  # the paper: one in 4.7 s
 
 
+@pytest.mark.parametrize("kernel", image.KERNELS)
+def test_the_recorded_inducing_points_are_better_optimised_and_the_free_form_gains_with_many(kernel) -> None:
+    """As in the paper's Figure 1: in every split, and with the 50 points and more."""
+    records = {
+        (one["seed"], one["inducing"], one["free"]): one
+        for one in recorded(experiment="image", kernel=kernel)
+    }
+    assert {inducing for _, inducing, _ in records} == set(image.INDUCING)
+    for (seed, inducing, free), one in records.items():
+        if free:
+            assert one["free_form"] > records[seed, inducing, False]["free_form"]
+            assert inducing < 50 or one["free_form"] > one["gaussian"]
+        assert one["rhat"] < 1.05
+        assert one["min_ess"] > 100.0
+
+
 def test_the_recorded_rates_are_those_of_exact_sampling() -> None:
     gaussian, free_form, truth = (
         recorded(experiment="coal rates", method=name)[0]
@@ -102,6 +123,19 @@ def test_the_most_correlated_functions_are_found() -> None:
     assert 0.98 < correlation < 1.0
 
 
+@needs_image
+def test_regions_of_images_are_distinct_and_standardised_on_the_training_rows() -> None:
+    X, Y = segments.distinct()
+    assert X.shape == (2086, 18)
+    assert Y.sum() == 1188  # and 898, as many as in the benchmark
+    assert len(np.unique(X, axis=0)) == len(X)
+    (X, Y), (X_test, _) = segments.parts(0, 1000, 1019)
+    assert (len(X), len(X_test)) == (1000, 1019)
+    np.testing.assert_allclose(X.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(X.std(axis=0), 1.0, rtol=1e-12)
+    assert not {*map(tuple, X)} & {*map(tuple, X_test)}
+
+
 @needs_data
 @pytest.mark.slow
 def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None:
@@ -117,7 +151,7 @@ def test_the_experiments_write_their_page(tmp_path, monkeypatch, capsys) -> None
         "Samplers",
     ):
         assert title in page
-    for name in ("sgpmc_inducing.png", "sgpmc_toy.png", "sgpmc_shrinkage.png"):
+    for name in ("sgpmc_image.png", "sgpmc_toy.png", "sgpmc_shrinkage.png"):
         assert (tmp_path / name).stat().st_size > 5_000
     before = (tmp_path / "sgpmc.jsonl").read_text()
     sgpmc.main()

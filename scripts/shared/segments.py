@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 APART = ("class7", "uci_test", "duplicate", "y")  # columns that are not inputs
-ABOUT = (
-    "2,086 distinct regions of images, 18 inputs, standardised on the training rows. The seven kinds of region are merged "
-    "into two classes as far as the class counts of the benchmark tell: which kinds it merged is not known, so the "
-    "scores do not compare with the paper's to the digit."
-)
+ABOUT = """\
+2,086 distinct regions of images, 18 inputs, standardised on the training rows. The benchmark
+merged seven kinds of region into two classes. Which ones is not known: the classes here have its numbers of rows, but scores
+do not compare with the paper's to the digit."""
 
 
 def distinct() -> tuple[Array, Array]:

@@ -62,7 +62,7 @@ def regression_sets(quick: bool) -> list[Any]:
         Set("sarcos_test4449", partial(stored, "sarcos_test4449"), 200, 40.0, "medium"),
         Set("california_housing", partial(stored, "california_housing"), 200, 80.0, "large"),
         Set("kin40k", partial(stored, "kin40k"), 200, 100.0, "large"),
-        Set("a million generated", partial(generated, 1_000_000, 4, 1.5), 100, 150.0, "million"),
+        Set("a million generated", partial(generated, 1_000_000, 4, 1.5), 100, 60.0, "million"),
     ]
 
 
