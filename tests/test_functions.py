@@ -257,16 +257,11 @@ def test_what_has_no_features_is_refused_by_name() -> None:
             gpx.sample_functions(model, 2, 0)
 
 
-def test_other_inducing_variables_and_models_are_refused() -> None:
+def test_other_inducing_variables_are_refused() -> None:
     scales = gpflow.inducing_variables.Multiscale(Z, 0.1 * np.ones_like(Z))
     model = gpflow.models.SVGP(gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), scales)
     with pytest.raises(NotImplementedError, match="InducingPoints; Multiscale"):
         gpx.sample_functions(model, 2, 0)
-    network = gpx.models.GPRNTensor(
-        (X, COUNTS), gk.SquaredExponential(), gk.SquaredExponential(), num_latent=1
-    )
-    with pytest.raises(NotImplementedError, match="GPRNTensor"):
-        gpx.sample_functions(network, 2, 0)
 
 
 @pytest.mark.parametrize(

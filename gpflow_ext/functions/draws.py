@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.functions.given import Given
-from gpflow_ext.functions.paths import Paths, State
+from gpflow_ext.functions.product import Drawing, Product, paths_of
 from gpflow_ext.numerics import batched
 
 NUM_FEATURES = 1024
@@ -38,7 +38,7 @@ class FunctionDraws(tf.Module):
 
     def __init__(
         self,
-        given: Given,
+        given: Given | Product,
         num_samples: int,
         seed: int,
         num_features: int = NUM_FEATURES,
@@ -46,11 +46,11 @@ class FunctionDraws(tf.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self._paths = paths = Paths(given, num_samples, num_features, groups, dtype)
+        self._paths = paths = paths_of(given, num_samples, num_features, groups, dtype)
         self.num_samples = num_samples
         draw = tf.function(lambda: paths.state(seed, given), autograph=False) if paths.groups > 1 else None
         state = paths.state(seed, given) if draw is None else draw()
-        self._state: State = tf.nest.map_structure(lambda part: tf.Variable(part, trainable=False), state)
+        self._state: Any = tf.nest.map_structure(lambda part: tf.Variable(part, trainable=False), state)
         spec = tf.TensorSpec([None, paths.width], paths.dtype)
         self._block = tf.function(self._rows, input_signature=[spec], autograph=False)
 
@@ -88,7 +88,7 @@ class FunctionDraws(tf.Module):
     def _rows(self, X: tf.Tensor) -> tf.Tensor:
         return self._paths.rows(self._drawn(), X)
 
-    def _drawn(self) -> State:
+    def _drawn(self) -> Any:
         return tf.nest.map_structure(tf.convert_to_tensor, self._state)
 
     def _inputs(self, X: Any) -> tf.Tensor:
@@ -105,7 +105,7 @@ class SamplesFunctions(abc.ABC):
     """Mixin of posteriors whose functions can be drawn, to be their first base."""
 
     @abc.abstractmethod
-    def functions(self) -> Given:
+    def functions(self) -> Given | Product:
         """Return what the functions are drawn from."""
 
     def sample_functions(
@@ -145,7 +145,7 @@ class SamplesFunctions(abc.ABC):
         return FunctionDraws(self.functions(), num_samples, seed, num_features, groups, dtype)
 
 
-def by_blocks(paths: Paths, state: State, X: tf.Tensor) -> tf.Tensor:
+def by_blocks(paths: Drawing, state: Any, X: tf.Tensor) -> tf.Tensor:
     """Return the functions at X in a graph, [N, S, P], some rows at a time where there are many."""
     count, shape = tf.shape(X)[0], [None, paths.num_samples, paths.num_outputs]
 

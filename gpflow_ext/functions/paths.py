@@ -52,6 +52,8 @@ class Paths:
         one for each function.
     dtype
         Type of the inputs and the values; by default that of the kernels.
+    first_group
+        The number of the first group: others have other random numbers.
     """
 
     def __init__(
@@ -61,9 +63,10 @@ class Paths:
         num_features: int,
         groups: int,
         dtype: tf.DType | None = None,
+        first_group: int = 0,
     ) -> None:
         _check(num_samples, num_features, groups)
-        self.num_features = num_features
+        self.num_features, self._first = num_features, first_group
         self.num_samples, self.groups = num_samples, num_samples if given.members else groups
         self._each = num_samples // self.groups
         self._domain, self._correction = given.domain, given.correction
@@ -111,7 +114,7 @@ class Paths:
         self, given: Given, seed: int | tf.Tensor, group: int | tf.Tensor, members: Sequence[tf.Tensor]
     ) -> State:
         """Draw one group, in the dtype of the model."""
-        numbers = Numbers(seed, group, self.own_dtype)
+        numbers = Numbers(seed, self._first + group, self.own_dtype)
         values, own = members[: len(given.parameters)], members[len(given.parameters) :]
         kernels, points = given.domain.kernels, given.domain.points
         count = max(len(kernels), len(points))

@@ -9,8 +9,10 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.gprn import blocks, conditional, network
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
+from gpflow_ext.gprn.functions import Draw
 from gpflow_ext.gprn.outputs import BLOCK, Outputs, VariableOutputs, known, summarise
 from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.numerics import batched, philox
@@ -162,6 +164,32 @@ class CollapsedPosterior(tf.Module):
     def gather(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the same for some outputs [B]."""
         return known(self._outputs.gather(indices))[0], tf.gather(self._pattern, indices)
+
+    def drawing(
+        self, parts: tuple[tf.Tensor, ...], payload: tf.Tensor, trait: tf.Tensor
+    ) -> tuple[Draw, Draw, tf.Tensor]:
+        """Return what draws W̃ and F̃, see `functions.Draw`, and the amplitudes of the outputs [D]."""
+        _, _, mean, node_chol, smoother, weight_chol, gain = parts
+        N, K = mean.shape
+        D, size = int(trait.shape[0]), mean.shape[0] * mean.shape[1]
+
+        def nodes(numbers: Numbers, S: int) -> tf.Tensor:
+            apart = tf.linalg.triangular_solve(node_chol, numbers.normal([size, S]), adjoint=True)
+            return tf.transpose(mean[..., None] + tf.reshape(apart, [N, K, S]), [1, 0, 2])
+
+        def weights(numbers: Numbers, S: int) -> tf.Tensor:
+            noise = numbers.normal([D, size, S])
+
+            def one(output: tuple[tf.Tensor, ...]) -> tf.Tensor:
+                y, pattern, own = output
+                apart = tf.linalg.triangular_solve(weight_chol[pattern], own, adjoint=True)
+                return tf.linalg.matvec(smoother[pattern], y)[:, None] + apart
+
+            found = tf.map_fn(one, (tf.transpose(payload), trait, noise), fn_output_signature=mean.dtype)
+            found = tf.transpose(tf.reshape(found, [D, N, K, S]), [0, 2, 1, 3])
+            return tf.reshape(found, [D * K, N, S])
+
+        return weights, nodes, tf.gather(gain, trait)
 
     def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> CollapsedView:
         """Return the posterior as seen from new inputs, or pairs of them. O(P(NK)²XK)."""

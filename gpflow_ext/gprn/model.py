@@ -199,7 +199,7 @@ class GPRNTensor(
         renewal.renew(self, data, index, seed, strategy)
 
     @property
-    def _base(self) -> tf.Tensor:
+    def points(self) -> tf.Tensor:
         """The inputs on which all others are conditioned: Z or X."""
         points = self.inducing_variable
         return self.data[0] if points is None else tf.convert_to_tensor(points.Z)
@@ -253,9 +253,9 @@ class GPRNTensor(
             return self.q.view(parts, *map(conditional.at_data, parts[:2]))
         Xnew = self.data[0] if Xnew is None else Xnew
         Xnew = tf.cast(Xnew, self.data[0].dtype)
-        w = conditional.condition(self.weight_kernel, self._base, parts[0], Xnew, pairs)
+        w = conditional.condition(self.weight_kernel, self.points, parts[0], Xnew, pairs)
         f = conditional.condition(
-            self.kernel, self._base, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
+            self.kernel, self.points, parts[1], Xnew, pairs, tf.convert_to_tensor(self.nugget)
         )
         return self.q.view(parts, w, f)
 

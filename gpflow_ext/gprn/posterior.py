@@ -15,9 +15,12 @@ from gpflow import posteriors
 from gpflow.base import MeanAndVariance
 from gpflow.posteriors import PrecomputeCacheType
 
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.product import Product
 from gpflow_ext.gprn import conditional, members, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior, View
+from gpflow_ext.gprn.functions import of_network
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.predictions import NetworkPredictions
 from gpflow_ext.gprn.scales import OutputScales
@@ -236,8 +239,15 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
         return tf.concat(joined, axis=-1), tf.concat(joint, axis=-3 if full_cov else -1)
 
 
-class ApproximatePosterior(NetworkPosterior):
+class ApproximatePosterior(SamplesFunctions, NetworkPosterior):
     """The GPflow posterior of the collapsed or the tensor posterior."""
+
+    def functions(self) -> Product:
+        """See `SamplesFunctions`: of the nodes and the weights, which are independent under q."""
+        payload, trait, *parts = self.cache or self._cached()
+        block = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)
+        weights, nodes, scales = self._model.q.drawing(tuple(parts), *block)
+        return of_network(self._model, tuple(parts[:2]), weights, nodes, scales)
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         return self._model.q.parts(self._model.prior())

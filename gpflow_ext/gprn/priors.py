@@ -13,7 +13,7 @@ from gpflow_ext.numerics import linalg
 
 def of(model: Any) -> NetworkPrior:
     """Return the prior of a network; see `GPRNTensor.prior`."""
-    X, base = model.data[0], model._base
+    X, base = model.data[0], model.points
     noise, nugget = map(tf.convert_to_tensor, (model.likelihood.variance, model.nugget))
     scales = model.scales()
     if model.inducing_variable is None:

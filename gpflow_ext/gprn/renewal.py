@@ -66,11 +66,12 @@ class FollowsVariables:
         ValueError
             If X and Y have different numbers of rows, or the posterior is ``"tensor"``.
         """
-        parts = vars(self)["data"][:2]
+        followed = isinstance(vars(self)["_outputs"], outputs.VariableOutputs)
+        parts = vars(self)["data"][: 2 if followed else 1]
         variables = [part for part in parts if isinstance(part, tf.Variable)]
         if not tf.executing_eagerly() or all(len(part.read_value()) == self.num_rows for part in variables):
             return
-        grow(self, *parts)
+        grow(self, *vars(self)["data"][:2])
 
 
 def grow(model: Any, X: tf.Variable, Y: tf.Variable) -> None:

@@ -15,8 +15,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from gpflow_ext.data import checks
+from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.gprn import blocks, conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
+from gpflow_ext.gprn.functions import Draw
 from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.numerics import batched, philox
 
@@ -146,6 +148,28 @@ class TensorPosterior(tf.Module):
         """Return the same for some outputs [B]."""
         mean, var = self.payload()
         return tf.gather(mean, indices, axis=1), tf.gather(var, indices)
+
+    def drawing(
+        self, parts: tuple[tf.Tensor, ...], payload: tf.Tensor, trait: tf.Tensor
+    ) -> tuple[Draw, Draw, tf.Tensor]:
+        """Return what draws W̃ and F̃, see `functions.Draw`, and the amplitudes of the outputs, ones [D]."""
+        _, _, mean, row, omega, weight_row, *output_factors, column = parts
+        (N, K), D = mean.shape, int(trait.shape[0])
+
+        def nodes(numbers: Numbers, S: int) -> tf.Tensor:
+            mixed = tf.einsum("kl,lns->kns", omega, numbers.normal([K, N, S]))
+            return tf.transpose(mean)[..., None] + tf.matmul(row, mixed)
+
+        def weights(numbers: Numbers, S: int) -> tf.Tensor:
+            noise = numbers.normal([K, N, S, *self.output_shape])
+            zero = tf.zeros(self.output_shape, noise.dtype)
+            noise = tf.reshape(tensor_normal.sample(zero, output_factors, noise), [K, N, S, -1])[..., :D]
+            mixed = tf.reshape(tf.einsum("kl,lnsd->knsd", column, noise), [K, N, -1])
+            moved = tf.reshape(tf.matmul(weight_row, mixed), [K, N, S, D])
+            found = tf.transpose(payload, [1, 2, 0])[..., None] + tf.transpose(moved, [3, 0, 1, 2])
+            return tf.reshape(found, [D * K, N, S])
+
+        return weights, nodes, tf.ones([D], mean.dtype)
 
     def view(self, parts: tuple[tf.Tensor, ...], w: Conditional, f: Conditional) -> TensorView:
         """Return the posterior as seen from new inputs, or pairs of them."""

@@ -16,7 +16,7 @@ from gpflow_ext import _collector
 from gpflow_ext.compiled import examine, gradients, make_exact
 from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
-from gpflow_ext.functions.paths import Paths
+from gpflow_ext.functions.product import paths_of
 from gpflow_ext.numerics.exposures import at_exposures
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
@@ -299,7 +299,7 @@ def _functions(model: gpflow.models.GPModel, num_samples: int) -> Draw:
     for module in (posterior, model):
         if module is not None:
             _to_variables(module, {})
-    paths = Paths(given_of(model, posterior), num_samples, NUM_FEATURES, 1)
+    paths = paths_of(given_of(model, posterior), num_samples, NUM_FEATURES, 1)
 
     def draw(X: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         state = paths.state(seed, given_of(model, posterior))

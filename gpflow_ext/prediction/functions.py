@@ -11,6 +11,7 @@ from gpflow.models import GPMC, GPR, SGPMC, SGPR, SVGP, VGP
 
 from gpflow_ext.functions.draws import NUM_FEATURES, FunctionDraws, SamplesFunctions
 from gpflow_ext.functions.given import Given, domain
+from gpflow_ext.functions.product import Product
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.sites import latent
 
@@ -50,7 +51,7 @@ def sample_functions(
     return FunctionDraws(given_of(model, posterior), num_samples, seed, num_features, groups, dtype)
 
 
-def given_of(model: Any, posterior: Any) -> Given:
+def given_of(model: Any, posterior: Any) -> Given | Product:
     """Return what the functions of a model are drawn from; ``posterior`` is for models of this package."""
     if isinstance(posterior, SamplesFunctions):
         return posterior.functions()
