@@ -23,6 +23,8 @@ from gpflow_ext.estimators import (
     averaging,
     base,
     kernels,
+    ladder,
+    spatial,
 )
 from gpflow_ext.estimators.candidates import SURE, candidates
 from gpflow_ext.prediction.average import ModelAverage
@@ -226,3 +228,64 @@ def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> Non
     np.testing.assert_allclose(found, mean, rtol=1e-9)
     one = json.loads(app._predicted_by_names(json.dumps(rows[0]).encode()))
     assert one["mean"][0] == pytest.approx(mean[0], rel=1e-9)
+
+
+def _places(number: int, seed: int = 0, scale: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    """Places in the unit square, and a rough function there."""
+    rng = np.random.default_rng(seed)
+    places = rng.uniform(size=(number, 2))
+    waves, phases = rng.normal(size=(2, 200)) / scale, rng.uniform(0.0, 2.0 * np.pi, 200)
+    return places, np.cos(places @ waves + phases).sum(axis=1) / 10.0
+
+
+def test_places_that_are_too_many_may_have_nearest_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two or three inputs, not on a grid, a stationary kernel, and no more rows than a batch takes."""
+    monkeypatch.setattr(ladder, "DENSE", {"sites": 100, "variational": 100, "ep": 100})
+    places, f = _places(150)
+    target = f[:, None]
+    plain = GPRegressor(kernels.matern(2))
+    assert spatial.suits(plain, places, target)
+    assert not spatial.suits(plain, places[:90], target[:90])  # dense
+    assert not spatial.suits(GPRegressor(kernels.linear(2)), places, target)
+    assert not spatial.suits(GPRegressor(kernels.matern(2), noise="student_t"), places, target)
+    assert not spatial.suits(GPRegressor(kernels.matern(1)), places[:, :1], target)  # a state space
+    wide = np.column_stack([places, places**2])
+    assert not spatial.suits(GPRegressor(kernels.matern(4)), wide, target)
+    monkeypatch.setattr(ladder, "MINIBATCHES", 149)
+    assert not spatial.suits(plain, places, target)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_prior_of_places_is_chosen_and_the_reason_says_so(
+    monkeypatch: pytest.MonkeyPatch, better: bool
+) -> None:
+    monkeypatch.setattr(ladder, "DENSE", {"sites": 100, "variational": 100, "ep": 100})
+    monkeypatch.setattr(ladder, "POINTS", 5)
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    monkeypatch.setattr(auto, "cross_validate", lambda *a, **k: SimpleNamespace(
+        mean={"nlpd": 1.0, "rmse": 1.0}, standard_error={"nlpd": 0.1}, seconds=np.ones(5), results=()
+    ))  # fmt: skip
+    found = spatial.Compared(0.5, 0.75 if better else 0.25, 30)
+    monkeypatch.setattr(spatial, "compared", lambda *a, **k: found)
+    best = gpx.auto(_places(150), budget=20.0, progress=False)
+    assert best.model.prior_name == ("vecchia" if better else None)
+    of = "each value depends on its 20 nearest neighbours" if better else "it has 5 inducing points"
+    assert f", and {of}. " in best.why
+    order = ("nearest neighbours", "5 inducing points")
+    first, second = order if better else order[::-1]
+    low, high = (0.5, 0.75) if better else (0.25, 0.5)
+    assert f"; {first} predict 30 held-out rows with NLPD {low}, {second} with {high}" in best.why
+    assert best.table["weight"].sum() == 1.0
+
+
+@pytest.mark.slow  # both priors are trained
+def test_places_of_a_rough_function_have_nearest_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "POINTS", 5)
+    places, f = _places(300, scale=0.2)
+    target = (f + 0.1 * np.random.default_rng(1).normal(size=300))[:, None]
+    estimator = GPRegressor(kernels.matern(2), standardise=False)  # as `auto` makes them
+    found = spatial.compared(estimator, places, target, 0, 20.0)
+    assert found is not None
+    assert found.better
+    assert found.rows == 60
+    assert found.vecchia < 0.5 < found.inducing

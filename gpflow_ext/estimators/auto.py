@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpflow_ext.cross_validation import Build, CrossValidation, cross_validate
 from gpflow_ext.data import datasets
-from gpflow_ext.estimators import averaging
+from gpflow_ext.estimators import averaging, spatial
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import SURE, candidates
 from gpflow_ext.prediction.average import ModelAverage
@@ -25,6 +25,7 @@ _CLASSES = ("binary", "multiclass", "ordinal")
 _COMPARED = 1000  # rows of the cross-validation, at most
 _FOLDS = 5
 _COMPARING = 0.6  # of the budget, after which no further candidate is tried
+_PLACES = 0.1  # of it, for each training of the comparison between priors of places
 _LEAST = 0.1  # of the budget, which the training of the best has left in any case
 
 
@@ -107,7 +108,9 @@ def auto(
     The task and the number of rows decide the likelihood and the inference, see `estimators.ladder`. Kernels,
     a linear one among them, and noise models are compared by 5-fold cross-validation on at most 1,000 rows.
     The candidate with the lowest negative log predictive density (NLPD) is then trained on all rows, or
-    several of them if their average has a lower one.
+    several of them if their average has a lower one. Of places with two or three inputs, more than a dense
+    model takes, a fifth is held out and predicted by nearest neighbours (``prior="vecchia"``) and by inducing
+    points: all rows are trained with what predicts better.
 
     Parameters
     ----------
@@ -154,17 +157,39 @@ def auto(
     scores, densities = _compared(found, split, some, budget, seed, progress)
     order = sorted(scores, key=lambda name: scores[name].mean["nlpd"])
     weights = averaging.weights(densities) if average else {}
-    members = list(weights) or order[:1]
+    places = _places(found, split, order, seed, _PLACES * budget)
+    if places is not None and places[1].better:
+        weights, members = {places[0]: 1.0}, [places[0]]
+        found[places[0]]._prior = "vecchia"
+    else:
+        members = list(weights) or order[:1]
     left = max(budget - (time.perf_counter() - begin), _LEAST * budget)
     for name in members:
         found[name]._seconds = left / len(members)
         _train(found[name].set_params(random_state=seed), split)
     best = found[members[0]]
-    why = _reasons(best, split, order, scores, len(found))
+    why = _reasons(best, split, order, scores, len(found), "" if places is None else f"; {places[1]}")
     if len(members) > 1:
         best.model_ = ModelAverage([found[name].model_ for name in members], list(weights.values()))
         why += f" Predictions are averaged: {averaging.shares(weights)}."
     return Auto(best, split, _table(order, scores, weights), why)
+
+
+def _places(
+    found: dict[str, GPEstimator], split: datasets.Split, order: list[str], seed: int, seconds: float
+) -> tuple[str, spatial.Compared] | None:
+    """Compare the priors of many places, by the best candidate that allows both; return its name too."""
+    X, Y = _whole(split)
+    alone = split.train[1].shape[1] == 1
+    name = next((name for name in order if alone and spatial.suits(found[name], X, Y)), None)
+    outcome = None if name is None else spatial.compared(found[name], X, Y, seed, seconds)
+    return None if name is None or outcome is None else (name, outcome)
+
+
+def _whole(split: datasets.Split) -> tuple[Array, Array]:
+    """Return inputs and targets, exposures beside them if there are any."""
+    X, Y = split.train
+    return X, Y if split.exposure is None else np.column_stack([Y, split.exposure[0]])
 
 
 def _train(estimator: GPEstimator, split: datasets.Split) -> None:
@@ -214,9 +239,7 @@ def _compared(
     progress: bool | None,
 ) -> tuple[dict[str, CrossValidation], dict[str, Array]]:
     """Return the scores of the candidates for which there is time, and log densities of all rows by each."""
-    X, Y = split.train
-    if split.exposure is not None:
-        Y = np.column_stack([Y, split.exposure[0]])
+    X, Y = _whole(split)
     data, begin = (X[rows], Y[rows]), time.perf_counter()
     scores: dict[str, CrossValidation] = {}
     densities: dict[str, Array] = {}
@@ -280,17 +303,14 @@ def _reasons(
     order: list[str],
     scores: dict[str, CrossValidation],
     number: int,
+    places: str = "",
 ) -> str:
     """Return what was built, and what it was preferred to."""
     model, (N, D) = best.model_, split.train[0].shape
     likelihood = type(getattr(model.likelihood, "likelihood", model.likelihood)).__name__
-    points = getattr(model, "inducing_variable", None)
-    size = "every row is a point of it"
-    if points is not None:
-        size = f"it has {int(points.num_inducing)} inducing points"
     first = (
         f"The target {split.target!r} is {split.task}, with {N} rows and {D} inputs: {type(model).__name__} "
-        f"with {likelihood}, and {size}."
+        f"with {likelihood}, and {_size(model)}."
     )
     mean, error = scores[order[0]].mean["nlpd"], scores[order[0]].standard_error["nlpd"]
     second = f"{order[0]} predicts best of {len(order)} candidates, NLPD {mean:.4g} ± {error:.2g}"
@@ -298,6 +318,21 @@ def _reasons(
         second += f", before {order[1]} with {scores[order[1]].mean['nlpd']:.4g}"
     if len(order) < number:
         second += f"; there was no time for, or no use in, {number - len(order)} more"
+    second += places
     if best.result_.status is Status.OUT_OF_TIME:
         second += "; the budget ended its training before it had settled"
     return f"{first} {second}."
+
+
+def _size(model: Any) -> str:
+    """Return what a model is built of."""
+    prior, points = getattr(model, "prior_name", None), getattr(model, "inducing_variable", None)
+    if prior == "vecchia":
+        return f"each value depends on its {model.prior_options.neighbours} nearest neighbours"
+    if prior is not None:
+        return f"its prior is that of {'a state space' if prior == 'markov' else 'the cells of a grid'}"
+    return (
+        "every row is a point of it"
+        if points is None
+        else f"it has {int(points.num_inducing)} inducing points"
+    )

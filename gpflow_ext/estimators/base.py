@@ -72,6 +72,7 @@ class GPEstimator(BaseEstimator):
         self.random_state = random_state
 
     _seconds: float | None = None  # of a training, where `auto` has a budget for it
+    _prior: str | None = None  # where `auto` has chosen one
 
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
@@ -100,6 +101,10 @@ class GPEstimator(BaseEstimator):
         Classes are numbers from 0. Of rows that occur several times one is left, with their weight, where the
         inference knows weights.
         """
+        return ladder.model_of(self.problem_of(X, Y, weight))
+
+    def problem_of(self, X: Array, Y: Array, weight: Array | None = None) -> ladder.Problem:
+        """Return the problem that inputs [N, D] and targets [N, P] pose, as `model_of` sees it."""
         if self._inference != "ep":
             X, Y, weight = checked.merged(X, Y, weight)
         elif weight is not None:
@@ -113,19 +118,18 @@ class GPEstimator(BaseEstimator):
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         likelihood = self._likelihood(Y, weight)
         latents = likelihood.latent_dim or Y.shape[1]
-        return ladder.model_of(
-            ladder.Problem(
-                self._scaled(X),
-                Y if weight is None else np.column_stack([Y, weight]),
-                self._kernel(X.shape[1], latents),
-                likelihood if weight is None else Weighted(likelihood, Y.shape[1]),
-                self._mean_function(Y, weight),
-                latents,
-                self._inference,
-                self.num_inducing,
-                self.minibatch_size,
-                self._seed,
-            )
+        return ladder.Problem(
+            self._scaled(X),
+            Y if weight is None else np.column_stack([Y, weight]),
+            self._kernel(X.shape[1], latents),
+            likelihood if weight is None else Weighted(likelihood, Y.shape[1]),
+            self._mean_function(Y, weight),
+            latents,
+            self._inference,
+            self.num_inducing,
+            self.minibatch_size,
+            self._seed,
+            self._prior,
         )
 
     @property

@@ -53,6 +53,8 @@ class Problem:
         As asked for; ``None`` means by the number of rows.
     seed
         Seed of the choice of inducing points.
+    wanted
+        A structured prior that was chosen for the rows.
     """
 
     X: Array
@@ -65,6 +67,7 @@ class Problem:
     num_inducing: int | None
     minibatch_size: int | None
     seed: int
+    wanted: str | None = None
 
     @property
     def batches(self) -> bool:
@@ -77,17 +80,30 @@ class Problem:
     def dense(self) -> bool:
         """Whether every row is a point of the model: O(LN³) then takes about a second."""
         most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
-        return len(self.X) <= most and self.num_inducing is None and not self.batches
+        small = len(self.X) <= most and self.num_inducing is None and not self.batches
+        return small and self.wanted is None
 
     @property
     def prior(self) -> str | None:
         """The structured prior of rows too many to be dense, if one suits the kernel and the inputs."""
+        if self.wanted is not None or not self.takes_structure:
+            return self.wanted
+        return next((name for name in ("markov", "grid") if misfit(name, self.kernel, self.X) is None), None)
+
+    @property
+    def takes_structure(self) -> bool:
+        """Whether a structured prior may take the place of inducing points."""
         given = self.num_inducing, self.minibatch_size
         if self.dense or self.inference != "sites" or given != (None, None):
-            return None
-        if isinstance(self.likelihood, RobustMax):
-            return None
-        return next((name for name in ("markov", "grid") if misfit(name, self.kernel, self.X) is None), None)
+            return False
+        return not isinstance(self.likelihood, RobustMax)
+
+
+def takes_vecchia(problem: Problem) -> bool:
+    """Tell whether a problem may have a Vecchia prior, and no other structured one suits it."""
+    if not problem.takes_structure or problem.prior is not None:
+        return False
+    return misfit("vecchia", problem.kernel, problem.X) is None
 
 
 def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
@@ -103,7 +119,7 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     ==============  ===============  =====================  ===================
 
     Under "sites" one input has `VGPKMM` with ``prior="markov"`` in place of inducing points and minibatches,
-    and the cells of a grid have ``prior="grid"``, if the kernel allows it.
+    and the cells of a grid have ``prior="grid"``, if the kernel allows it. ``wanted`` chooses another one.
     """
     data = problem.X, problem.Y
     size = min(problem.minibatch_size or _BATCH, len(problem.X)) if problem.batches else None
