@@ -14,7 +14,7 @@ from builders import BUILD
 from placing import placed
 
 import gpflow_ext as gpx
-from gpflow_ext.models import SGPMCFreeForm, SVGPRobustMax
+from gpflow_ext.models import GPRNTensor, SGPMCFreeForm, SVGPRobustMax
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.scale import scale_failure
 
@@ -96,6 +96,20 @@ def test_inputs_whose_distances_are_rounding_are_warned_of(
     assert (failure is not None and "subtract its mean" in failure) == warned
 
 
+@pytest.mark.parametrize(("weights", "warned"), [
+    (gpflow.kernels.SquaredExponential, False),
+    (gpflow.kernels.ArcCosine, True),
+])  # fmt: skip
+def test_networks_are_warned_of_where_they_do_not_centre(
+    weights: type[gpflow.kernels.Kernel], warned: bool
+) -> None:
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32, jitter=1e-5)):
+        inputs, targets = ((part + 1e3).astype(np.float32) for part in DATA["few"])
+        model = GPRNTensor((inputs, targets), problems.kernel(), weights(), num_latent=1)
+        failure = scale_failure(model)
+    assert (failure is not None and "subtract its mean" in failure) == warned
+
+
 def moved(name: str, dtype: type, shift: float, scale: float) -> tuple[np.ndarray, gpx.Status]:
     """Train on inputs that are shifted and scaled, the length scales with them; return probabilities."""
     with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
@@ -125,6 +139,45 @@ def test_single_precision_of_shifted_and_scaled_inputs(name: str, shift: float, 
     (single, status), (double, _) = (moved(name, dtype, shift, scale) for dtype in (np.float32, np.float64))
     assert status is gpx.Status.CONVERGED
     nlpd = [-np.mean(np.log(np.where(TEST[1][:, 0], p, 1.0 - p))) for p in (single, double)]
+    assert abs(nlpd[0] - nlpd[1]) <= 0.003
+
+
+def _network(dtype: type, shift: float, **options: object) -> tuple[GPRNTensor, np.ndarray, np.ndarray]:
+    """Two outputs of two inputs, and the inputs and targets of a test."""
+    rng = np.random.default_rng(0)
+    at = (rng.uniform(-2.0, 2.0, (60, 2)) + shift).astype(np.float32)
+    outputs = np.sin((at.astype(float) - shift) @ rng.standard_normal((2, 2)))
+    outputs += 0.1 * rng.standard_normal(outputs.shape)
+    if options.pop("sparse", False):
+        options["inducing_variable"] = at[:10].astype(dtype)
+    data = at[:40].astype(dtype), outputs[:40].astype(dtype)
+    model = GPRNTensor(data, problems.kernel(), problems.kernel(), num_latent=2, **options)
+    return model, at[40:].astype(dtype), outputs[40:].astype(dtype)
+
+
+@pytest.mark.parametrize("full_cov", [False, True])
+@pytest.mark.parametrize("options", [{}, {"sparse": True}, {"posterior": "tensor"}])
+def test_networks_of_shifted_inputs_in_single_precision(options: dict[str, object], full_cov: bool) -> None:
+    found = []
+    for dtype in (np.float32, np.float64):
+        with gpflow.config.as_context(gpflow.config.Config(float=dtype, jitter=1e-4)):
+            model, test, _ = _network(dtype, 1e4, **options)
+            found.append([part.numpy() for part in model.predict_f(test, full_cov=full_cov)])
+    for single, double in zip(*found, strict=True):
+        np.testing.assert_allclose(single, double, atol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [1e3, 1e4])
+@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
+def test_single_precision_of_networks_of_shifted_inputs(posterior: str, shift: float) -> None:
+    """Of fits that have settled; on the way there they differ by more, also without a shift."""
+    nlpd = []
+    for dtype in (np.float32, np.float64):
+        with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+            model, *test = _network(dtype, shift, posterior=posterior)
+            gpx.fit(model, steps=20, progress=False)
+            nlpd.append(gpx.metrics.evaluate(model, tuple(test))["nlpd"])
     assert abs(nlpd[0] - nlpd[1]) <= 0.003
 
 

@@ -8,7 +8,7 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.gprn import conditional, network
+from gpflow_ext.gprn import conditional, network, node_kernels
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.posterior import Network, NetworkPosterior, Parts, Seen
@@ -109,7 +109,8 @@ class Asking(tf.Module):
         else:
             nugget = tf.convert_to_tensor(model.nugget)
             f = conditional.condition(model.kernel, model.data[0], chol, Xnew, pairs, nugget)
-        cross = model.weight_kernel(model.data[0], Rows(Xnew).flat)[:, :, None] * F[:, None, :]  # [N, X, K]
+        cross = node_kernels.gram(model.weight_kernel, model.data[0], Rows(Xnew).flat)  # [N, X]
+        cross = cross[:, :, None] * F[:, None, :]  # [N, X, K]
         seen = model.q.seen(model.scales())
         gain = seen.gain()[:, None, None]
         rhs = gain * seen.observed[:, :, None] * tf.reshape(cross, [F.shape[0], -1])

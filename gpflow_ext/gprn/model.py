@@ -105,6 +105,7 @@ class GPRNTensor(
 
     likelihood: gpflow.likelihoods.Gaussian
     separate_rows = False  # of what was stored before there were such
+    centres_inputs = True  # before it computes distances
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ import tensorflow as tf
 from gpflow.kernels import Kernel, MultioutputKernel, SeparateIndependent, SharedIndependent
 
 from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.centred import covariance
 
 
 def chosen(kernel: Kernel | Sequence[Kernel], num_latent: int) -> Kernel:
@@ -57,10 +58,10 @@ def are_separate(kernel: Kernel) -> bool:
 
 
 def gram(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
-    """Return k(X, X2), [N, N2], or those of each node, [K, N, N2]."""
+    """Return k(X, X2) of centred inputs, [N, N2], or those of each node, [K, N, N2]."""
     if not are_separate(kernel):
-        return kernel(X, X2)
-    return tf.stack([part(X, X2) for part in each(kernel)])
+        return covariance(kernel, X, X2)
+    return tf.stack([covariance(part, X, X2) for part in each(kernel)])
 
 
 def variances(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:

@@ -18,8 +18,11 @@ def of(model: Any) -> NetworkPrior:
     scales = model.scales()
     if model.inducing_variable is None:
         nodes = _factor(node_kernels.gram(model.kernel, X), nugget)
-        return NetworkPrior(_factor(model.weight_kernel(X)), nodes, noise, None, scales)
-    chols = _factor(model.weight_kernel(base)), _factor(node_kernels.gram(model.kernel, base))
+        return NetworkPrior(_factor(node_kernels.gram(model.weight_kernel, X)), nodes, noise, None, scales)
+    chols = (
+        _factor(node_kernels.gram(model.weight_kernel, base)),
+        _factor(node_kernels.gram(model.kernel, base)),
+    )
     w = conditional.condition(model.weight_kernel, base, chols[0], X, False)
     f = conditional.condition(model.kernel, base, chols[1], X, False, nugget)
     inducing = Inducing(*chols, w.residual, f.residual)

@@ -187,7 +187,7 @@ def _suit(kernel: gpflow.kernels.Kernel, X: tf.Tensor, F: Array) -> float:
         _stretch(kernel, X, length)
         _scale(kernel, (1.0 - share) * variance / node_kernels.variance(kernel, X))
         nugget = share * variance
-        factor = tf.linalg.cholesky(linalg.with_jitter(kernel(X), nugget)).numpy()
+        factor = tf.linalg.cholesky(linalg.with_jitter(node_kernels.gram(kernel, X), nugget)).numpy()
         solved = scipy.linalg.solve_triangular(factor, F, lower=True)
         density = -0.5 * np.sum(solved**2) - F.shape[1] * np.sum(np.log(np.diag(factor)))
         found.append((density, _values(kernel), nugget))

@@ -13,6 +13,8 @@ from typing import Any
 import gpflow
 import tensorflow as tf
 
+from gpflow_ext.numerics.centred import covariance
+
 
 def numbers(values: Any, dtype: tf.DType | None = None) -> tf.Tensor:
     """Return whole numbers, and numbers of any precision, in a float type.
@@ -124,7 +126,7 @@ class Rows:
 
 def gram(kernel: gpflow.kernels.Kernel, members: tf.Tensor) -> tf.Tensor:
     """Return the covariances within members [B, N, D], [B, N, N]; the kernel sees a single one unbatched."""
-    return kernel(members[0])[None] if members.shape[0] == 1 else kernel(members)
+    return covariance(kernel, members[0])[None] if members.shape[0] == 1 else covariance(kernel, members)
 
 
 def behind_batch(value: tf.Tensor) -> tf.Tensor:

@@ -101,6 +101,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     """
 
     site_method: SiteMethod | str = "kmm"
+    centres_inputs = True  # before it computes distances
 
     def __init__(
         self,

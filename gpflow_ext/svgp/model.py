@@ -62,6 +62,7 @@ class SVGPRobustMax(SVGP):
     """
 
     likelihood: RobustMax
+    centres_inputs = True  # before it computes distances
 
     def __init__(
         self,

@@ -12,9 +12,8 @@ from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.models import BayesianModel
 
 from gpflow_ext.data.checks import Array, are_inputs
-from gpflow_ext.numerics.centred import keeps_digits
+from gpflow_ext.numerics.centred import covariance, keeps_digits
 from gpflow_ext.sites import latent
-from gpflow_ext.sites.model import SiteModel
 
 _LOOKED_AT = 200  # rows
 _PRIOR = "it relates no input to another one, so that the model predicts its prior"
@@ -70,8 +69,12 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
 
 def _centres(model: BayesianModel) -> bool:
     """Tell whether distances are computed from centred inputs."""
+    if not getattr(model, "centres_inputs", False):
+        return False
     points = isinstance(getattr(model, "inducing_variable", None), InducingPoints | None)
-    return isinstance(model, SiteModel) and points and all(map(keeps_digits, latent.kernels(model.kernel)))
+    seen = [getattr(model, name, None) for name in ("kernel", "weight_kernel")]
+    kernels = [part for kernel in seen if kernel is not None for part in latent.kernels(kernel)]
+    return points and all(map(keeps_digits, kernels))
 
 
 def _lost_digits(X: Array, power: int) -> str | None:
@@ -98,7 +101,7 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     if not distinct.any():
         return None
     rows = X if Z is X else np.concatenate([X, Z])
-    covariances = kernel(tf.constant(rows, gpflow.default_float())).numpy()
+    covariances = covariance(kernel, tf.constant(rows, gpflow.default_float())).numpy()
     variances = covariances.diagonal()
     with np.errstate(divide="ignore", invalid="ignore"):
         scales = np.sqrt(np.outer(variances[: len(X)], variances[-len(Z) :]))
