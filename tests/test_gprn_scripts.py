@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import problems
+import pytest
 import tensorflow as tf
 
 from gpflow_ext.gprn import network
 from scripts.experiments.gprn import field as images
 from scripts.experiments.gprn import methods
 from scripts.experiments.gprn.mean_field import MeanField
+
+RECORDS = Path(__file__).parent.parent / "docs" / "results" / "gprn.jsonl"
 
 
 def test_the_factorised_bound_rises_and_stays_below_the_collapsed_one() -> None:
@@ -34,6 +38,17 @@ def test_the_factorised_bound_rises_and_stays_below_the_collapsed_one() -> None:
     cov = tf.linalg.diag(tf.constant([S.diagonal() for S in fitted._node_cov]).numpy().T)
     q = network.Nodes(tf.constant(fitted.means), cov, tf.constant(kl))
     assert network.bound(model.q.patterns, prior.weights, prior.noise, q) > values[-1]
+
+
+@pytest.mark.parametrize("name", ["generated", "stationary", "sarcos"])
+def test_the_recorded_bounds_with_rows_per_node_are_above_the_mean_fields(name) -> None:
+    """On every split: the factorised posteriors are within that family."""
+    bounds: dict[str, dict[int, float]] = {methods.ROWS: {}, methods.MEAN_FIELD: {}}
+    for one in map(json.loads, RECORDS.read_text(encoding="utf-8").splitlines()):
+        if one.get("of") == name and one.get("method") in bounds and one["nodes"] == 2:
+            bounds[one["method"]][one["seed"]] = one["bound"]
+    assert bounds[methods.ROWS].keys() == bounds[methods.MEAN_FIELD].keys() != set()
+    assert all(bounds[methods.ROWS][seed] > value for seed, value in bounds[methods.MEAN_FIELD].items())
 
 
 def test_images_are_smooth_and_what_is_predicted_of_them_is_drawn(tmp_path: Path) -> None:

@@ -50,9 +50,10 @@ TEXT = {
     "time": """\
 ## Test scores as a function of time
 
-The `image` set: {about} {rows:,} rows for training, the other {test_rows:,} for testing, drawn with seed 0, M = {inducing}, {float};
-the available text of the paper gives neither M nor the split. Seconds are those of the processor, one thread. Batch methods and starting point as in the table above,
-except for the length scales, which start at the median distance of the inducing points.
+The `image` set: {about}
+{rows:,} rows for training, the other {test_rows:,} for testing, drawn with seed 0, M = {inducing}, {float}; the available text of the
+paper gives neither M nor the split. Seconds are those of the processor, one thread. Batch methods and starting point as in
+the table above, except for the length scales, which start at the median distance of the inducing points.
 """,
     "mnist": """\
 ## MNIST, odd against even
