@@ -25,11 +25,11 @@ TOWER: list[dict[str, str]] = [
         "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
-    {"functions": "randomness frequencies features given paths draws"},
+    {"functions": "randomness frequencies features given paths product draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.dissection "
-        "vecchia.fronts vecchia.prior vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
+        "vecchia.fronts vecchia.iterative vecchia.prior vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
@@ -55,9 +55,9 @@ TOWER: list[dict[str, str]] = [
         "kmm": "newton ascent algorithm1 method model recipe",
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
-        "laplace": "expansion updates method model recipe",
+        "laplace": "expansion updates nearby method model recipe",
         "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
-        "gprn": "factors blocks network outputs scales tensor_normal node_kernels conditional priors profiled sampled tensor collapsed members renewal "
+        "gprn": "factors blocks network outputs scales tensor_normal node_kernels functions conditional priors profiled sampled tensor collapsed members renewal "
         "predictions posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
     {"models": "", "kernels": "", "zoo": ""},
