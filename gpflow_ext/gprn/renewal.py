@@ -66,7 +66,8 @@ class FollowsVariables:
         ValueError
             If X and Y have different numbers of rows, or the posterior is ``"tensor"``.
         """
-        followed = isinstance(vars(self)["_outputs"], outputs.VariableOutputs)
+        targets = vars(self).get("_outputs")  # not where it is trained; see `updates.trained`
+        followed = isinstance(targets, outputs.VariableOutputs)
         parts = vars(self)["data"][: 2 if followed else 1]
         variables = [part for part in parts if isinstance(part, tf.Variable)]
         if not tf.executing_eagerly() or all(len(part.read_value()) == self.num_rows for part in variables):
