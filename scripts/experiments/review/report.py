@@ -192,7 +192,7 @@ FINDINGS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         ("means-L-BFGS-B", "svi-SAG"),
         "A draw of a Gaussian process at a million inputs. Seconds are those of the processor, one thread. vi-means sums its bound "
         "and its gradient over blocks of 20,000 rows, so that its memory does not grow with the rows; the others draw "
-        "minibatches of 10,000.",
+        "minibatches of 10,000. Each had a minute.",
     ),
     "review_newton": (
         "no sentence",
