@@ -166,7 +166,7 @@ def test_rescaled_coordinates_start_as_the_gaussian_approximation_and_follow_it(
     first = tf.concat([z[:, :M], tf.zeros_like(z[:, M:])], axis=1)
     expected = model.q_mu + tf.matmul(model.q_sqrt[0], tf.transpose(z[:, :M]))
     v = here.values(here.position(first))[model.V][:, :, 0]
-    np.testing.assert_allclose(v, tf.transpose(expected), rtol=0, atol=1e-4)  # L-BFGS leaves r ≠ 0
+    np.testing.assert_allclose(v, tf.transpose(expected), rtol=0, atol=2e-4)  # where L-BFGS ends r ≠ 0
 
     away = tf.concat([tf.zeros([1, M], tf.float64), tf.constant([[2.0, 2.0, 2.0, 2.0]], tf.float64)], axis=1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +290,37 @@ def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpflow_ext.sites.vecchia.structure.LARGEST", 10**5)
     with pytest.raises(ValueError, match="fewer neighbours"):
         gpx.models.GPLaplace(*given, prior="vecchia")
+
+
+MEMORY = """
+import resource
+
+import gpflow
+import numpy as np
+
+import gpflow_ext as gpx
+from gpflow_ext.sites.vecchia import structure
+
+found = []
+structure._refuse = lambda size, what: found.append(size)
+rng = np.random.default_rng(0)
+X = rng.uniform(size=(10_000, 2))
+Y = rng.poisson(np.exp(np.sin(9.0 * X[:, :1]))).astype(float)
+model = gpx.models.GPLaplace(
+    (X, Y), gpflow.kernels.Matern32(lengthscales=0.1), gpflow.likelihoods.Poisson(), prior="vecchia"
+)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+gpx.fit(model, steps=1, hyper_updates=1, progress=False)
+print(max(found), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.slow
+def test_the_memory_that_is_refused_is_that_of_an_evaluation() -> None:
+    """What the process takes beside holds the graph too, some 0.1 GiB."""
+    shown = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    estimate, taken = map(int, shown.stdout.split())
+    assert 0.5 * estimate < taken < 1.2 * estimate
 
 
 def test_neighbours_are_the_nearest_before() -> None:

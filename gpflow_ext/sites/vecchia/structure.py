@@ -154,10 +154,10 @@ def _check_pairs(N: int, clique: int) -> None:
 
 
 def _check_memory(shapes: list[tuple[int, int, int]]) -> None:
-    """Raise where panels of (nodes, o, b), their inverse and the largest fronts take too much memory."""
+    """Raise where an evaluation would take too much memory, by (nodes, o, b) of the levels; see the tests."""
     panels = sum(nodes * (o + b) * o for nodes, o, b in shapes)
     front = max(nodes * (o + b) ** 2 for nodes, o, b in shapes)
-    _refuse(8 * (5 * panels + 3 * front), "the factor of their precision")
+    _refuse(8 * (13 * panels + 8 * front), "the factor of their precision")
 
 
 def _refuse(size: int, what: str) -> None:
