@@ -92,7 +92,11 @@ def draw(journal: Journal, folder: Path) -> None:
         columns = min(3, len(runs))
         rows = -(-len(runs) // columns)
         figure, axes = plt.subplots(
-            rows, columns, figsize=(4.0 * columns, 3.1 * rows + 0.6), layout="constrained", squeeze=False
+            rows,
+            columns,
+            figsize=(max(4.0 * columns, 6.4), 3.1 * rows + 0.6),
+            layout="constrained",
+            squeeze=False,
         )
         for ax, (label, found) in zip(axes.flat, runs.items(), strict=False):
             _panel(ax, label, found, methods)
