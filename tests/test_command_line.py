@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
-import io
 import os
 import re
 import shlex
@@ -18,10 +16,10 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
-import gpflow
 import numpy as np
 import problems
 import pytest
+from shell import command
 
 import gpflow_ext as gpx
 from gpflow_ext.cli import (
@@ -30,7 +28,6 @@ from gpflow_ext.cli import (
     kernels,
     kinds,
     likelihoods,
-    main,
     run,
     runs,
     tables,
@@ -43,26 +40,6 @@ from scripts.shared.serving import served
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("train", "compare", "predict", "export", "serve", "zoo", "cite")
 SECONDS = 0.5  # of the processor: what needs no model is answered before TensorFlow is imported
-
-
-def command(folder: Path, *arguments: str, code: int = 0) -> str:
-    """Run a command in this process, which has TensorFlow loaded; return what it prints."""
-    shown = io.StringIO()
-    found = 0
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(shown),
-        contextlib.redirect_stderr(shown),
-        gpflow.config.as_context(gpflow.config.config()),
-    ):
-        patch.chdir(folder)
-        patch.delenv("GPFLOW_EXT_TRACEBACK", raising=False)
-        try:
-            main(arguments)
-        except SystemExit as end:
-            found = end.code or 0
-    assert found == code, shown.getvalue()
-    return shown.getvalue()
 
 
 @pytest.fixture(scope="module", name="folder")

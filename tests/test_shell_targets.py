@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import csv
-import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gpflow
 import numpy as np
 import problems
 import pytest
 from marks import others_slow
+from shell import command
 
 import gpflow_ext as gpx
-from gpflow_ext.cli import kinds, main, train, training
+from gpflow_ext.cli import kinds, train, training
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
 httpx = pytest.importorskip("httpx", reason="needs the extra dev")
@@ -33,25 +31,6 @@ TARGETS = {  # what a user names, beside the table
     "several": ("t.csv", "--target", "price", "visits"),
 }
 COLUMNS = ("ill", "kind", "level", "visits", "price")
-
-
-def command(folder: Path, *arguments: str, code: int = 0) -> str:
-    """Run a command in this process, which has TensorFlow loaded; return what it prints."""
-    shown, found = io.StringIO(), 0
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(shown),
-        contextlib.redirect_stderr(shown),
-        gpflow.config.as_context(gpflow.config.config()),
-    ):
-        patch.chdir(folder)
-        patch.delenv("GPFLOW_EXT_TRACEBACK", raising=False)
-        try:
-            main(arguments)
-        except SystemExit as end:
-            found = end.code or 0
-    assert found == code, shown.getvalue()
-    return shown.getvalue()
 
 
 @pytest.fixture(scope="module", name="folder")
