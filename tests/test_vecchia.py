@@ -16,7 +16,7 @@ from gpflow.kernels import Constant, Cosine, Kernel, Linear, Matern32, Matern52,
 import gpflow_ext as gpx
 from gpflow_ext.sites import Sites
 from gpflow_ext.sites.structured import misfit
-from gpflow_ext.sites.vecchia import conditionals, dissection, fronts, iterative, ordering
+from gpflow_ext.sites.vecchia import conditionals, dissection, fronts, ordering
 from gpflow_ext.sites.vecchia.prior import Vecchia, VecchiaFactor
 from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 
@@ -162,7 +162,7 @@ def test_a_factor_solves_systems_of_other_precisions(monkeypatch: pytest.MonkeyP
     )
     broken = prior.factorise(tf.constant(-1e3 * PREC))
     assert not broken.near(other, b, tf.constant(1e-10))[1]
-    monkeypatch.setattr(iterative, "ITERATIONS", 2)
+    monkeypatch.setattr("gpflow_ext.sites.vecchia.prior.ITERATIONS", 2)
     assert not factor.near(other, b, tf.constant(1e-10))[1]
 
 
@@ -175,7 +175,7 @@ def test_one_factor_finds_the_mode(likelihood: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fronts, "factorise", lambda *given: factors.append(1) or factorise(*given))
     found = []
     for most, number in ((25, 1), (0, None)):
-        monkeypatch.setattr(iterative, "ITERATIONS", most)
+        monkeypatch.setattr("gpflow_ext.sites.vecchia.prior.ITERATIONS", most)
         model = gpx.models.GPLaplace((X, Y), _kernel(), likelihood, prior=VecchiaOptions(neighbours=6))
         for _ in range(2):  # from nothing, and from a mode that has moved
             factors.clear()

@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.numerics import conjugate_gradients
+
 Operator: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map fields [L, B, G] to as many."""
 
@@ -22,22 +24,7 @@ def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 def solve(operator: Operator, b: tf.Tensor, tolerance: tf.Tensor) -> tf.Tensor:
     """Return x with ‖Ax − b‖ ≤ tolerance·‖b‖ for each field of b [L, B, G], by conjugate gradients."""
-
-    def going(k: tf.Tensor, x: tf.Tensor, r: tf.Tensor, p: tf.Tensor, rr: tf.Tensor) -> tf.Tensor:
-        return (k < ITERATIONS) & tf.reduce_any(rr > enough)
-
-    def iterate(
-        k: tf.Tensor, x: tf.Tensor, r: tf.Tensor, p: tf.Tensor, rr: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        product = operator(p)
-        step = tf.math.divide_no_nan(rr, _dot(p, product))
-        x, r = x + step * p, r - step * product
-        new = _dot(r, r)
-        return k + 1, x, r, r + tf.math.divide_no_nan(new, rr) * p, new
-
-    first = _dot(b, b)
-    enough = tolerance**2 * first
-    return tf.while_loop(going, iterate, (tf.constant(0), tf.zeros_like(b), b, b, first))[1]
+    return conjugate_gradients.solve(operator, b, tolerance, -1, ITERATIONS, tf.identity)[0]
 
 
 class Logarithm(NamedTuple):

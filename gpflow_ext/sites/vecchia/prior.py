@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.numerics import conjugate_gradients
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
-from gpflow_ext.sites.vecchia import dissection, fronts, iterative
+from gpflow_ext.sites.vecchia import dissection, fronts
 
 DTYPE = tf.float64
+ITERATIONS = 25  # of conjugate gradients, which take as long as a factor
 
 
 class TreeAt(NamedTuple):
@@ -163,11 +165,13 @@ class VecchiaFactor(NamedTuple):
         By conjugate gradients that this factor preconditions; the tolerance is relative, in its norm.
         """
         own, levels = tf.cast(prec, DTYPE), self.prior.tree.levels
-        h, enough = iterative.solve(
+        h, enough = conjugate_gradients.solve(
             lambda x: self.prior.precision(x) + own * x,
-            lambda r: fronts.solve(levels, self.blocks, r),
             tf.cast(b, DTYPE),
             tf.cast(tolerance, DTYPE),
+            0,
+            ITERATIONS,
+            lambda r: fronts.solve(levels, self.blocks, r),
         )
         return Pair(tf.cast(self.prior.precision(h), b.dtype), tf.cast(h, b.dtype)), enough
 
