@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "arc_cosine conjugate_gradients centred exposures philox batched triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine conjugate_gradients centred exposures philox batched triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {

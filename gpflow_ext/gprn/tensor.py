@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import gpflow
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from gpflow_ext.data import checks
 from gpflow_ext.functions.randomness import Numbers
@@ -21,6 +20,7 @@ from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
 from gpflow_ext.gprn.functions import Draw
 from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.numerics import batched, philox
+from gpflow_ext.numerics.positive_triangular import PositiveTriangular
 
 _START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
 _LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
@@ -246,8 +246,8 @@ def _smoother(start: tf.Tensor, prior: NetworkPrior) -> tf.Tensor:
 def _factor(size: int, scale: float, lead: Sequence[int] = ()) -> gpflow.Parameter:
     """Return a lower triangular parameter with a positive diagonal, [..., n, n]."""
     dtype = gpflow.default_float()
-    transform = tfp.bijectors.FillScaleTriL(diag_shift=np.array(_LEAST_SCALE, dtype))
-    return gpflow.Parameter(scale * tf.eye(size, batch_shape=lead, dtype=dtype), transform=transform)
+    start = scale * tf.eye(size, batch_shape=lead, dtype=dtype)
+    return gpflow.Parameter(start, transform=PositiveTriangular(_LEAST_SCALE))
 
 
 def _moments(chol: tf.Tensor, rows: tf.Tensor, column: tf.Tensor) -> tf.Tensor:

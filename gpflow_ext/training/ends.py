@@ -12,10 +12,12 @@ from gpflow.models import GPModel
 from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.numerics.positive_triangular import PositiveTriangular
 from gpflow_ext.training.log_space import is_softplus
 from gpflow_ext.training.loop import FitResult
 
-_KEEP_FINITE = (type(None), bijectors.FillTriangular, bijectors.Sigmoid)  # what is finite stays so
+# What is finite stays so.
+_KEEP_FINITE = (type(None), bijectors.FillTriangular, bijectors.Sigmoid, PositiveTriangular)
 _SHOWN = 5  # rows that are named
 _LOOKED_AT = 10_000  # rows
 
@@ -77,8 +79,6 @@ def _looked_at(parameter: Any) -> Any:
 
 
 def _keeps_finite(transform: Any) -> bool:
-    if isinstance(transform, bijectors.FillScaleTriL):
-        return is_softplus(transform.parameters["diag_bijector"] or bijectors.Softplus())
     return isinstance(transform, _KEEP_FINITE) or is_softplus(transform)
 
 
