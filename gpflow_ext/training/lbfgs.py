@@ -13,19 +13,20 @@ import scipy.optimize
 import tensorflow as tf
 
 from gpflow_ext.compiled import Preferred
+from gpflow_ext.training.guarded import Guarded
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
-from gpflow_ext.training.search import Arrived, Asked, Ended, Search, SettledError
+from gpflow_ext.training.search import Arrived, Asked, Ended, Search
 
 LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
-SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less does not count
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
 STEEP = 1e-3  # of an objective in a logarithm: where a run ends with more, another one looks for a way up
 MEMORY = (
     50,
     100,
 )  # least and most pairs of steps and changes of the gradient; between them as many as coordinates
+SLOPE = 1e-5  # of every element of the gradient, where SciPy ends
 FEW, FLAT = 20, 1e-6  # coordinates, and the relative gain of a step that is none where there are more
 MANY, VALLEY = 100, 3e-5  # the same where the kernel moves with so many inducing inputs
 LONGEST, LARGEST = 10_000, 2**22  # evaluations and numbers in a record, after which a run starts again
@@ -105,7 +106,7 @@ def climb(
             arrived(-guarded.best[1])
 
     kept = [variable.read_value() for variable in variables]
-    guarded = _Guarded(loss, leap=np.where(coordinates.is_log, LEAP, np.inf))
+    guarded = Guarded(loss, leap=np.where(coordinates.is_log, LEAP, np.inf))
     outcome = scipy.optimize.minimize(
         guarded,
         coordinates.vector(),
@@ -133,10 +134,11 @@ class Run(tf.Module):
     record is long the run starts again from its best point, without its memory.
 
     It ends where an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
-    moved no coordinate by more than `SETTLED`, or has raised it by less than a hundredth of that; where no
-    element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test, that no
-    step raises the objective. It also ends at a trial within `SETTLED` of the iterate if neither the
-    objective nor its tangent changes by more than that: the line search would only go on in the noise.
+    moved no coordinate by more than `guarded.SETTLED`, or has raised it by less than a hundredth of that;
+    where no element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test,
+    that no step raises the objective. It also ends at a trial within `guarded.SETTLED` of the iterate if
+    neither the objective nor its tangent changes by more than that: the line search would only go on in the
+    noise.
 
     A run with a bad memory may end on a slope. Where a run that has raised the objective ends with a gradient
     above `STEEP` in a logarithm, the next one begins there, without memory. So the last run of all has ended
@@ -166,7 +168,7 @@ class Run(tf.Module):
     ) -> None:
         super().__init__()
         self._arrived = arrived
-        self._coordinates, self._evaluate, self._tolerance = coordinates, evaluate, tolerance
+        self._coordinates, self.evaluate, self._tolerance = coordinates, evaluate, tolerance
         self._bounds = None if bounds is None else coordinates.at(np.transpose(bounds)).T
         width = 2 * len(coordinates.is_log) + 1  # x, the objective and its gradient
         none = tf.zeros([0, width], tf.float64)
@@ -213,9 +215,9 @@ class Run(tf.Module):
 
     def _search(self, start: Vector) -> Search:
         tolerance, leap = self._tolerance, np.where(self._coordinates.is_log, LEAP, np.inf)
-        pairs = int(np.clip(len(start), *MEMORY))
-        options = {"maxiter": MOST, "maxfun": MOST, "ftol": 0.0, "maxcor": pairs}
-        return Search(start, lambda loss: _Guarded(loss, tolerance, leap), options, self._bounds)
+        pairs = number_of_pairs(len(start))
+        options = {"maxiter": MOST, "maxfun": MOST, "ftol": 0.0, "gtol": SLOPE, "maxcor": pairs}
+        return Search(start, lambda loss: Guarded(loss, tolerance, leap), options, self._bounds)
 
     def _suspended(self, record: Sequence[Vector]) -> Search | None:
         """Return the search that waits where the record ends, if this object has left one; it goes on."""
@@ -251,7 +253,7 @@ class Run(tf.Module):
     def _evaluated(self, x: Vector) -> Vector:
         """Return a row of the record."""
         self._coordinates.assign(x)
-        value, parts = self._evaluate()
+        value, parts = self.evaluate()
         self.latest = x
         return np.concatenate([x, [value], self._coordinates.gradient(x, parts)])
 
@@ -266,66 +268,9 @@ class Run(tf.Module):
         return bool(gained and np.max(np.abs(free[self._coordinates.is_log]), initial=0.0) > STEEP)
 
 
-class _Guarded:
-    """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
-
-    Too far is where a coordinate has moved by more than ``leap`` from the current iterate. There the loss is
-    as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
-    then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
-    as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
-    """
-
-    def __init__(
-        self,
-        loss: Callable[[Vector], tuple[float, Vector]],
-        tolerance: float | None = None,
-        leap: Vector | float = np.inf,
-    ) -> None:
-        self._loss, self._tolerance, self._leap = loss, tolerance, leap
-        self._iterate: tuple[Vector, float, Vector] | None = None
-
-    def __call__(self, x: Vector) -> tuple[float, Vector]:
-        if self._iterate is not None and (np.abs(x - self._iterate[0]) > self._leap).any():
-            return self._turned_back(x)
-        value, gradient = self._loss(x)
-        sound = np.isfinite(value) and np.isfinite(gradient).all()
-        if self._iterate is None:
-            self.first = value if sound else np.nan
-            self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
-        elif sound and self._has_settled(x, value):
-            raise SettledError
-        if sound:
-            self._last = x.copy(), value, gradient
-            return value, gradient
-        return self._turned_back(x)
-
-    def _turned_back(self, x: Vector) -> tuple[float, Vector]:
-        assert self._iterate is not None
-        at, base, slope = self._iterate
-        return base + abs(float(slope @ (x - at))), -slope
-
-    def _has_settled(self, x: Vector, value: float) -> bool:
-        """Tell whether a trial is where the iterate is; ``best`` is then the better one."""
-        if self._tolerance is None or self._iterate is None:
-            return False
-        at, base, slope = self._iterate
-        self.best = (x.copy(), value) if value <= base else (at, base)
-        least, move = self._tolerance * max(1.0, abs(value)), x - at
-        near = np.max(np.abs(move), initial=0.0) <= SETTLED
-        return bool(near and max(abs(value - base), abs(float(slope @ move))) <= least)
-
-    def arrive(self, x: Vector) -> None:
-        """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
-        before, self._iterate = self._iterate, self._last
-        self.best = self._last[:2]
-        if self._tolerance is None or before is None:
-            return
-        at, value, gradient = self._last
-        least = self._tolerance * max(1.0, abs(value))
-        settled = np.max(np.abs(at - before[0]), initial=0.0) <= SETTLED
-        flat = np.max(np.abs(gradient), initial=0.0) <= 10.0 * least
-        if flat or before[1] - value <= (least if settled else 0.01 * least):
-            raise StopIteration
+def number_of_pairs(coordinates: int) -> int:
+    """Return how many pairs of steps and changes of the gradient a run keeps."""
+    return int(np.clip(coordinates, *MEMORY))
 
 
 def minimize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,9 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
+from gpflow_ext.training.lbfgs_in_graph import GraphRun
 from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import (
@@ -28,6 +30,7 @@ from gpflow_ext.training.starts import (
     number_of_starts,
 )
 
+AnyRun: TypeAlias = lbfgs.Run | GraphRun
 _SAME = 1e-6  # relative: two values of an objective that is not an estimate differ by less
 
 
@@ -41,10 +44,14 @@ class LBFGSOptions:
         Iterations of L-BFGS in a step.
     starts
         Starting points; see `training.site_recipe.SiteOptions`.
+    in_graph
+        Whether the iterations are done in the graph, without the host, see `lbfgs_in_graph`; by default on a
+        GPU or TPU, if the loss can be traced.
     """
 
     iterations: int = 50
     starts: int | None = None
+    in_graph: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the range."""
@@ -75,6 +82,8 @@ class LBFGSSteps(tf.Module):
     posterior
         Variables of q among those that move: the first step climbs in them alone before it climbs in all.
         From a q that has not been fitted to the data yet the kernel would be fitted to q instead of the data.
+    in_graph
+        See `LBFGSOptions`; not with ``box``.
     """
 
     def __init__(
@@ -88,18 +97,15 @@ class LBFGSSteps(tf.Module):
         tolerance: float = lbfgs.SMALLEST_GAIN,
         starts: Sequence[Start] = (),
         posterior: Sequence[tf.Variable] = (),
+        in_graph: bool | None = None,
     ) -> None:
         super().__init__()
-        self._evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
-        coordinates = LogSpace(variables, model.trainable_parameters)
-        self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, box)
+        self.run = _run_of_all(model, data, variables, jit_compile, box, tolerance, in_graph)
         self._variables, self._iterations, self._starts = list(variables), iterations, tuple(starts)
         self.started = tf.Variable(not (starts or posterior), trainable=False)
         self.tried: tuple[Tried, ...] = ()
         if posterior:
-            places = [next(n for n, each in enumerate(variables) if each is part) for part in posterior]
-            alone = LogSpace(list(posterior), model.trainable_parameters)
-            self._alone = lbfgs.Run(alone, lambda: _gathered(self._evaluate(), places), tolerance)
+            self._alone = _run_of_some(model, data, self.run, variables, posterior, jit_compile, tolerance)
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -137,11 +143,47 @@ class LBFGSSteps(tf.Module):
         self.started.assign(True)
 
 
-def _gathered(
-    evaluated: tuple[float, Sequence[tf.Tensor]], places: Sequence[int]
-) -> tuple[float, list[tf.Tensor]]:
-    """Return the objective, and those of the parts of its gradient."""
-    return evaluated[0], [evaluated[1][place] for place in places]
+def _run_of_all(
+    model: Any,
+    data: Sequence[Any],
+    variables: Sequence[tf.Variable],
+    jit_compile: bool | None,
+    box: Sequence[tuple[float, float]] | None,
+    tolerance: float,
+    in_graph: bool | None,
+) -> AnyRun:
+    """Return the run in all variables, in the graph or not; see `LBFGSSteps` for the arguments."""
+    if in_graph and box is not None:
+        raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
+    coordinates = LogSpace(variables, model.trainable_parameters)
+    if in_graph or (in_graph is None and box is None and has_accelerator()):
+        run = GraphRun(model.training_loss, variables, coordinates, tolerance, jit_compile, data)
+        if in_graph or run.can_be_traced():
+            return run
+    evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
+    return lbfgs.Run(coordinates, evaluate, tolerance, box)
+
+
+def _run_of_some(
+    model: Any,
+    data: Sequence[Any],
+    run: AnyRun,
+    variables: Sequence[tf.Variable],
+    some: Sequence[tf.Variable],
+    jit_compile: bool | None,
+    tolerance: float,
+) -> AnyRun:
+    """Return a run in some of the variables; on the host it shares the evaluation of the run in all."""
+    coordinates = LogSpace(list(some), model.trainable_parameters)
+    if isinstance(run, GraphRun):
+        return GraphRun(model.training_loss, list(some), coordinates, tolerance, jit_compile, data)
+    places = [next(n for n, each in enumerate(variables) if each is part) for part in some]
+
+    def evaluate() -> tuple[float, list[tf.Tensor]]:
+        value, gradient = run.evaluate()
+        return value, [gradient[place] for place in places]
+
+    return lbfgs.Run(coordinates, evaluate, tolerance)
 
 
 @recipe("lbfgs", LBFGSOptions)
@@ -150,7 +192,7 @@ def lbfgs_of_all(model: BayesianModel, run: Run, options: LBFGSOptions) -> Plan:
     arrays, batches = training_data(model, run.data, None, run.seed)
     if batches is not None:
         raise ValueError('recipe="lbfgs" needs `data` as a pair of arrays, not a dataset.')
-    return lbfgs_plan(model, arrays, run, options.iterations, options.starts)
+    return lbfgs_plan(model, arrays, run, options.iterations, options.starts, options.in_graph)
 
 
 def _posterior(model: BayesianModel) -> list[tf.Variable]:
@@ -188,6 +230,7 @@ def lbfgs_plan(
     run: Run,
     iterations: int = LBFGSOptions.iterations,
     starts: int | None = None,
+    in_graph: bool | None = None,
 ) -> Plan:
     """Return the plan for a model and its data, where it does not hold them; else see `LBFGSOptions`."""
     variables = model.trainable_variables
@@ -198,15 +241,23 @@ def lbfgs_plan(
     number = number_of_starts(model, starts, X)
     further = further_starts(model, number - 1, run.seed, X)
     solver = LBFGSSteps(
-        model, data, variables, iterations, run.jit_compile, starts=further, posterior=_posterior(model)
+        model,
+        data,
+        variables,
+        iterations,
+        run.jit_compile,
+        starts=further,
+        posterior=_posterior(model),
+        in_graph=in_graph,
     )
+    where = {"in_graph": True} if isinstance(solver.run, GraphRun) else {}
     return Plan(
         solver,
         [*model.variables, *solver.state],
         steps=100,
         tolerance=lbfgs.gain_of_a_step(variables, valley=False),
         trackables={"solver": solver},
-        settings={"recipe": "lbfgs", "iterations": iterations, "starts": number, "seed": run.seed},
+        settings={"recipe": "lbfgs", "iterations": iterations, "starts": number, "seed": run.seed, **where},
         data=arrays,
         tried=lambda: solver.tried,
     )

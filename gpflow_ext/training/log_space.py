@@ -8,12 +8,13 @@ coordinate is the logarithm of the part above the bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gpflow
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 from tensorflow_probability import bijectors
 
 Vector: TypeAlias = npt.NDArray[np.float64]
@@ -51,8 +52,7 @@ class LogSpace:
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            y = np.exp(np.maximum(x, -TAIL))
-            raw = np.where(self.is_log & (x >= -TAIL), y + np.log(-np.expm1(-y)), x)
+            raw = self._raw(x, np)
         for variable, part in zip(self._variables, np.split(raw, self._ends[:-1]), strict=True):
             value = part.reshape(variable.shape).astype(variable.dtype.as_numpy_dtype)
             if isinstance(variable, tf.distribute.DistributedValues):
@@ -64,9 +64,28 @@ class LogSpace:
         """Return the gradient at x [P] from that in the variables."""
         raw = np.concatenate([np.zeros(0), *(np.ravel(part.numpy()) for part in by_variable)])
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            y = np.exp(np.maximum(x, -TAIL))
-            slope = np.where(self.is_log & (x >= -TAIL), y / -np.expm1(-y), 1.0)
-        return raw.astype(np.float64) * slope
+            return raw.astype(np.float64) * self._slope(x, np)
+
+    def assign_in_graph(self, x: tf.Tensor) -> None:
+        """Do the same as `assign` by tensors alone."""
+        parts = tf.split(self._raw(x, tnp), np.diff(self._ends, prepend=0))
+        for variable, part in zip(self._variables, parts, strict=True):
+            variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+
+    def gradient_in_graph(self, x: tf.Tensor, by_variable: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Do the same as `gradient` by tensors alone."""
+        raw = tf.concat([tf.cast(tf.reshape(part, [-1]), x.dtype) for part in by_variable], axis=0)
+        return raw * self._slope(x, tnp)
+
+    def _raw(self, x: Any, module: Any) -> Any:
+        """Return the values of the variables at x [P], by the functions of NumPy or those of TensorFlow."""
+        y = module.exp(module.maximum(x, -TAIL))
+        return module.where(self.is_log & (x >= -TAIL), y + module.log(-module.expm1(-y)), x)
+
+    def _slope(self, x: Any, module: Any) -> Any:
+        """Return the derivatives of those values, [P]."""
+        y = module.exp(module.maximum(x, -TAIL))
+        return module.where(self.is_log & (x >= -TAIL), y / -module.expm1(-y), module.ones_like(x))
 
 
 def is_softplus(transform: bijectors.Bijector | None) -> bool:

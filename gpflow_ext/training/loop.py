@@ -196,8 +196,11 @@ def iterate(
 
 def resolve_jit(jit_compile: bool | None) -> bool:
     """Return whether to compile with XLA: by default on GPU and TPU only, its Cholesky being slow on CPU."""
-    if jit_compile is not None:
-        return jit_compile
+    return has_accelerator() if jit_compile is None else jit_compile
+
+
+def has_accelerator() -> bool:
+    """Tell whether TensorFlow sees a GPU or a TPU."""
     return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 

@@ -107,8 +107,8 @@ def _sampled(precondition: str | None, tuner: Any = None, **options: Any) -> Any
     return model
 
 
-def _gaussian() -> Any:
-    return _fit(gpflow.models.GPR(_data("real"), _kernel()))
+def _gaussian(**options: Any) -> Any:
+    return _fit(gpflow.models.GPR(_data("real"), _kernel()), **options)
 
 
 RUNS: dict[str, Run] = {
@@ -142,6 +142,7 @@ RUNS: dict[str, Run] = {
     "SGPMCFreeForm, Gibbs": lambda: _sampled(None, Setting(0.2, 5, 0.1)),
     "SGPMCFreeForm, NUTS": lambda: _sampled("vb", "nuts", tuning={"iterations": 2}),
     "GPR": _gaussian,
+    "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),
 }
 PREDICTIONS = ("predict_f", "predict_y")
 ROWS = 16  # of a prediction

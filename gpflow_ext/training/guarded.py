@@ -1,0 +1,104 @@
+"""The guard of a search by L-BFGS: where it comes back, and where it has come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpflow_ext.training.search import SettledError, Vector
+
+SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less does not count
+
+
+def is_noise(change: Any, tangent: Any, move: Any, least: Any) -> Any:
+    """Tell whether a trial is where the iterate is, see `lbfgs.Run`; all are numbers or tensors [].
+
+    Parameters
+    ----------
+    change, tangent
+        Of the loss, and of its tangent at the iterate.
+    move
+        The largest move of a coordinate.
+    least
+        A change of the loss that counts as none.
+    """
+    return (move <= SETTLED) & (abs(change) <= least) & (abs(tangent) <= least)
+
+
+def is_at_rest(gain: Any, move: Any, slope: Any, least: Any) -> Any:
+    """Tell whether an iteration is the last one, see `lbfgs.Run`; all are numbers or tensors [].
+
+    Parameters
+    ----------
+    gain
+        The fall of the loss.
+    move, slope
+        The largest move of a coordinate, and the largest element of the gradient afterwards.
+    least
+        A change of the loss that counts as none.
+    """
+    return (slope <= 10.0 * least) | (gain <= 0.01 * least) | ((move <= SETTLED) & (gain <= least))
+
+
+class Guarded:
+    """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
+
+    Too far is where a coordinate has moved by more than ``leap`` from the current iterate. There the loss is
+    as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
+    then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
+    as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Vector], tuple[float, Vector]],
+        tolerance: float | None = None,
+        leap: Vector | float = np.inf,
+    ) -> None:
+        self._loss, self._tolerance, self._leap = loss, tolerance, leap
+        self._iterate: tuple[Vector, float, Vector] | None = None
+
+    def __call__(self, x: Vector) -> tuple[float, Vector]:
+        """Return the loss and its gradient at x [P], or what turns the search back; end it in the noise."""
+        if self._iterate is not None and (np.abs(x - self._iterate[0]) > self._leap).any():
+            return self._turned_back(x)
+        value, gradient = self._loss(x)
+        sound = np.isfinite(value) and np.isfinite(gradient).all()
+        if self._iterate is None:
+            self.first = value if sound else np.nan
+            self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
+        elif sound and self._has_settled(x, value):
+            raise SettledError
+        if sound:
+            self._last = x.copy(), value, gradient
+            return value, gradient
+        return self._turned_back(x)
+
+    def _turned_back(self, x: Vector) -> tuple[float, Vector]:
+        assert self._iterate is not None
+        at, base, slope = self._iterate
+        return base + abs(float(slope @ (x - at))), -slope
+
+    def _has_settled(self, x: Vector, value: float) -> bool:
+        """Tell whether a trial is where the iterate is; ``best`` is then the better one."""
+        if self._tolerance is None or self._iterate is None:
+            return False
+        at, base, slope = self._iterate
+        self.best = (x.copy(), value) if value <= base else (at, base)
+        least, move = self._tolerance * max(1.0, abs(value)), x - at
+        size = np.max(np.abs(move), initial=0.0)
+        return bool(is_noise(value - base, float(slope @ move), size, least))
+
+    def arrive(self, x: Vector) -> None:
+        """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
+        before, self._iterate = self._iterate, self._last
+        self.best = self._last[:2]
+        if self._tolerance is None or before is None:
+            return
+        at, value, gradient = self._last
+        least = self._tolerance * max(1.0, abs(value))
+        move, slope = (np.max(np.abs(part), initial=0.0) for part in (at - before[0], gradient))
+        if is_at_rest(before[1] - value, move, slope, least):
+            raise StopIteration

@@ -1,0 +1,164 @@
+"""A run of L-BFGS whose iterations are done in the graph, some evaluations in each call of one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.compiled import Compiled
+from gpflow_ext.training import climb, lbfgs
+from gpflow_ext.training.log_space import LogSpace, Vector
+from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss, LossFunction
+
+CALL = 50  # evaluations in a call, at most
+
+
+class Climb:
+    """The function to compile, with what a run keeps from call to call.
+
+    Parameters
+    ----------
+    closure, variables
+        As for `lbfgs.Evaluation`.
+    coordinates, tolerance
+        As for `lbfgs.Run`.
+    """
+
+    def __init__(
+        self,
+        closure: LossFunction,
+        variables: Sequence[tf.Variable],
+        coordinates: LogSpace,
+        tolerance: float,
+    ) -> None:
+        self._loss, self._coordinates, self._tolerance = Loss(closure, variables), coordinates, tolerance
+        start = tf.zeros([len(coordinates.is_log)], tf.float64)
+        self._pairs = lbfgs.number_of_pairs(len(start))
+        self.start = tf.Variable(start, trainable=False)
+        state = climb.fresh(start, self._pairs)
+        self.state = [tf.Variable(part, trainable=False) for part in tf.nest.flatten(state)]
+
+    def begin(self, start: Vector) -> None:
+        """Let a new run begin at coordinates [P]."""
+        self.start.assign(start)
+        state = tf.nest.flatten(climb.fresh(tf.constant(start), self._pairs))
+        for variable, value in zip(self.state, state, strict=True):
+            variable.assign(value)
+
+    def go_on(self, total: tf.Tensor, *data: Any) -> tf.Tensor:
+        """Do iterations until there are ``total``, the run ends or `CALL` evaluations are made.
+
+        The variables are left at the iterate, or at the start if that is no better.
+
+        Returns
+        -------
+            The losses of the evaluations, [`CALL`], then how many of these there are, the iterations, the
+            status, the losses at the start and the end, and the steepest slope of a logarithm there, [6].
+        """
+        at = tf.nest.pack_sequence_as(
+            climb.fresh(self.start.read_value(), self._pairs), [part.read_value() for part in self.state]
+        )
+        leap = tf.constant(np.where(self._coordinates.is_log, lbfgs.LEAP, np.inf))
+
+        def evaluate(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            self._coordinates.assign_in_graph(x)
+            loss, gradient = self._loss.value_and_gradient(*data)
+            return tf.cast(loss, x.dtype), self._coordinates.gradient_in_graph(x, gradient)
+
+        def goes_on(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> tf.Tensor:
+            return (state.status == climb.RUNNING) & (state.iterations < total) & (made < CALL)
+
+        def turn(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> Any:
+            state, loss, evaluated = climb.turn(state, evaluate, leap, self._tolerance)
+            losses = losses.write(made, loss)  # over that of a trial which is not evaluated
+            return state, made + tf.cast(evaluated, tf.int32), losses
+
+        losses = tf.TensorArray(tf.float64, CALL, clear_after_read=False, element_shape=[])
+        at, made, losses = tf.while_loop(goes_on, turn, (at, 0, losses), parallel_iterations=1)
+        for variable, value in zip(self.state, tf.nest.flatten(at), strict=True):
+            variable.assign(value)
+        self._coordinates.assign_in_graph(tf.where(at.value <= at.first, at.at, self.start))
+        steepest = tf.reduce_max(tf.abs(at.gradient) * tf.cast(self._coordinates.is_log, at.value.dtype))
+        counts = (tf.cast(part, tf.float64) for part in (made, at.iterations, at.status))
+        return tf.concat([losses.stack(), tf.stack([*counts, at.first, at.value, steepest])], axis=0)
+
+
+class GraphRun(tf.Module):
+    """One run of L-BFGS that is done in parts and keeps its memory, without the host.
+
+    It does what `lbfgs.Run` does of an objective that is not bounded, to rounding, and ends where that ends.
+    In a checkpoint it goes on exactly: its memory is held by variables. An interrupt comes through between
+    two calls of at most `CALL` evaluations; what was done is kept. The record is that of the objective alone.
+
+    Parameters
+    ----------
+    closure, variables, jit_compile, data
+        As for `lbfgs.Evaluation`.
+    coordinates, tolerance
+        As for `lbfgs.Run`.
+    """
+
+    def __init__(
+        self,
+        closure: LossFunction,
+        variables: Sequence[tf.Variable],
+        coordinates: LogSpace,
+        tolerance: float,
+        jit_compile: bool | None = None,
+        data: Sequence[Any] = (),
+    ) -> None:
+        super().__init__()
+        self._climb = Climb(closure, variables, coordinates, tolerance)
+        self.state = [self._climb.start, *self._climb.state]
+        self._compiled = Compiled(self._climb, resolve_jit(jit_compile), batches=True)
+        self._coordinates, self._tolerance, self._data = coordinates, tolerance, tuple(data)
+        self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])
+        self.iterations = tf.Variable(0, trainable=False)
+        self.ended = tf.Variable(False, trainable=False)
+        self.best = tf.Variable(np.nan, dtype=tf.float64, trainable=False)
+
+    def can_be_traced(self) -> bool:
+        """Tell whether the loss can; it is then traced."""
+        try:
+            self._compiled.bound(self._climb.go_on, tf.constant(0), *self._data)
+        except Exception:  # of any kind: users' models and kernels may compute in NumPy
+            return False
+        return True
+
+    def restart(self) -> None:
+        """Begin a new run where the variables are."""
+        self.record.assign(self.record[:0])
+        self.iterations.assign(0)
+        self.ended.assign(False)
+
+    def climb(self, iterations: int) -> bool:
+        """Do more iterations and leave the variables at the best point; return whether it is no worse."""
+        raised, slope = self._go_on(iterations)
+        while bool(self.ended) and slope > lbfgs.STEEP:
+            self.restart()
+            _, slope = self._go_on(iterations)
+        return raised
+
+    def _go_on(self, iterations: int) -> tuple[bool, float]:
+        """Return whether the end is no worse than the start and, if it is better, the slope there."""
+        record = self.record.numpy()
+        if not record.size:
+            self._climb.begin(self._coordinates.vector())
+        total = int(self.iterations) + iterations
+        while True:
+            called = self._compiled(self._climb.go_on, tf.constant(total), *self._data).numpy()
+            made, done, status, first, last, slope = called[CALL:]
+            record = np.concatenate([record, -called[: int(made)]])
+            self.record.assign(record)
+            if status != climb.RUNNING or done == total:
+                break
+        self.iterations.assign(total)
+        self.ended.assign(status == climb.ENDED or (status == climb.RESTING and done < total))
+        raised = bool(last <= first)
+        self.best.assign(-last if raised else -first)
+        gained = raised and first - last > self._tolerance * max(1.0, abs(last))
+        return raised, slope if gained else 0.0
