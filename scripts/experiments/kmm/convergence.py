@@ -18,6 +18,7 @@ from .methods import Limit, Problem, Runner, Trace, opper_archambeau, ours
 PRECISION = 1e-3  # the paper's: nats
 FLOOR = 1e-8  # distances from the optimum below this are rounding
 ALGORITHM_1, PARALLEL, OPPER = "Algorithm 1", "parallel fixed point", "Opper & Archambeau"
+GAPS = (100.0, 10.0, 1.0, 0.1, 0.01, PRECISION)  # nats from the optimum
 COUNTED = 3  # evaluations of a gradient method that are counted; all cost the same
 Setting: TypeAlias = tuple[float, float]
 
@@ -129,6 +130,32 @@ class Laboratory:
         timed: Trace = self._timed[name](Limit(evaluations=max(COUNTED, round(flops / each))))
         ends = np.unique([*timed.iterations, len(timed.objective) - 1])
         return Curve(each * (ends + 1.0), np.array(timed.seconds)[ends], np.array(timed.objective)[ends])
+
+
+class Patient:
+    """Opper & Archambeau's form on one data set, with all the evaluations that it may need.
+
+    Parameters
+    ----------
+    split, likelihood
+        As for `Laboratory`.
+    """
+
+    def __init__(self, split: Any, likelihood: Callable[[], Any]) -> None:
+        self._problem = Problem.new(split.train, likelihood)
+        self._run = _compiled(opper_archambeau, self._problem)
+
+    def measure(self, known: Outcome, evaluations: int) -> dict[str, Any]:
+        """Return what it needs to come near the optimum of an outcome, and how far from it the run ends."""
+        self._problem.set(*known.setting)
+        trace = self._run(Limit(target=known.optimum - PRECISION, evaluations=evaluations))
+        reached = [trace.reached(known.optimum - gap) for gap in GAPS]
+        return {
+            "evaluations": len(trace.objective),
+            "seconds": round(trace.seconds[-1], 3),
+            "short": known.optimum - trace.objective[-1],
+            "reached": [None if index is None else index + 1 for index in reached],
+        }
 
 
 def _compiled(build: Callable[[Problem], Runner], problem: Problem) -> Runner:
