@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpflow_ext.estimators import kernels
-from gpflow_ext.estimators.base import GPEstimator
+from gpflow_ext.estimators import kernels, ladder
+from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.classifier import GPClassifier
 from gpflow_ext.estimators.counts import GPCountRegressor
 from gpflow_ext.estimators.ordinal import GPOrdinal
@@ -39,3 +41,30 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
     elif task == "binary" and num_rows <= _NOISY:
         found["Matérn 5/2, label noise"] = build(first, label_noise=0.03, **common)
     return found
+
+
+def of_neighbours(
+    found: Mapping[str, GPEstimator], names: Iterable[str], X: Array, Y: Array
+) -> dict[str, GPEstimator]:
+    """Return the first of the named candidates that may have a Vecchia prior, with it; none if no one may.
+
+    It is for places: two or three inputs, too many rows to be dense, few enough to go without minibatches,
+    one target, and a stationary kernel.
+
+    Parameters
+    ----------
+    found
+        Candidates by name.
+    names
+        Some of them, the best one first.
+    X, Y
+        All inputs [N, D] and targets [N, P], exposures among them.
+    """
+    if X.shape[1] not in (2, 3) or len(X) > ladder.MINIBATCHES:
+        return {}
+    for name in names:
+        if ladder.takes_vecchia(found[name].problem_of(X, Y)):
+            new = copy.copy(found[name])
+            new._prior = "vecchia"
+            return {f"{name}, nearest neighbours": new}
+    return {}
