@@ -207,11 +207,11 @@ def test_the_reasons_name_the_size_of_the_model(num_inducing: int | None, size: 
 
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
     """Where GPflow's is not: the angle of a row with itself."""
-    rows = np.random.default_rng(0).normal(3.0, 3.0, (100, 1000))
-    kernel = kernels.network(1000)
+    rows = np.random.default_rng(0).normal(3.0, 3.0, (500, 300))
+    kernel = kernels.network(300)
     assert np.isfinite(kernel(rows)).all()
     np.testing.assert_allclose(np.diag(kernel(rows)), kernel(rows, full_cov=False), rtol=1e-12)
-    of_gpflow = gpflow.kernels.ArcCosine(order=1, weight_variances=1.0 / 1000)
+    of_gpflow = gpflow.kernels.ArcCosine(order=1, weight_variances=1.0 / 300)
     assert not np.isfinite(of_gpflow(rows)).all()
     np.testing.assert_allclose(kernel(rows[:9], rows[9:]), of_gpflow(rows[:9], rows[9:]), rtol=1e-12)
 
