@@ -43,7 +43,7 @@ class Setting(NamedTuple):
     inducing: int = 500
     lengthscale: float = 1.0
     images: int | None = None  # for training; all by default
-    steps: int = 400  # after the start from labels
+    steps: int = 1000  # after the start from labels
     batch: int = 200
     gamma: float = 0.03
     rate: float = 0.01
