@@ -1,8 +1,8 @@
 """What the functions of a regression network are drawn from: those of its nodes and of its weights.
 
-Under an approximate posterior both are known by draws at the inputs. Given a draw (V, θ) of a sampler the nodes
-are F = L_f V there, and each output is a Gaussian process with the covariance a²K_w ∘ FFᵀ, so that prior
-draws w̃ of its weights are corrected by Matheron's rule through what they predict of its targets:
+Under an approximate posterior both are known by draws at the inputs. Given a draw (V, θ) of a sampler the
+nodes are F = L_f V there, and each output is a Gaussian process with the covariance a²K_w ∘ FFᵀ, so that
+prior draws w̃ of its weights are corrected by Matheron's rule through what they predict of its targets:
 
     w_dk(x) = w̃_dk(x) + k_w(x, X) α_dk,    α_dk = a F_k ∘ C⁻¹(y_d − a Σ_k F_k ∘ w̃_dk(X) − ε),    ε ~ N(0, σ²)
 
