@@ -140,8 +140,8 @@ def test_rungs_of_large_tables_have_more_and_more_rows_and_predict_the_same() ->
         np.testing.assert_array_equal(small.train, large.train[: len(small.train)])
     assert len(parts[-1].held) == 5000
     assert not set(parts[-1].train) & set(parts[-1].held)
-    assert len(rungs.rungs(Y, 0, 29.0)) == 1
-    assert len(rungs.rungs(Y, 0, 31.0)) == 2
+    for seconds, some in ((35.0, [1000]), (36.0, [1000, 75_000]), (48.0, [1000, 4000, 75_000])):
+        assert [len(each[0].train) for each in rungs.rungs(Y, 0, seconds)] == some
     assert not np.array_equal(rungs.rungs(Y, 1, 1.0)[0][0].held, parts[0].held)
 
 
@@ -190,6 +190,34 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch)
     assert best.table["weight"][:2].sum() == pytest.approx(1.0)
     assert "network predicts best of 6 candidates, NLPD 0.86" in best.why
     assert "held-out rows from 6,400 others, before linear with 1" in best.why
+
+
+def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is scored is what is trained in the end: else rungs of fewer rows would be of another inference."""
+    seen: dict[int, set[int | None]] = {}
+
+    def scored(estimator: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
+        rows = len(parts[0].train)
+        seen.setdefault(rows, set()).add(estimator.minibatch_size)
+        return _score(rows=rows)
+
+    monkeypatch.setattr(rungs, "scored", scored)
+    monkeypatch.setattr(ladder, "MINIBATCHES", 5000)
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    x = np.random.default_rng(0).normal(size=(8000, 2))
+    gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    assert seen == {1000: {None}, 4000: {ladder.BATCH}, 6400: {ladder.BATCH}}
+
+
+def test_length_scales_of_all_inputs_come_first_where_rows_are_many() -> None:
+    """Few of the candidates may be tried in a short time."""
+    few, many = (list(kernels.compared(3, rows)) for rows in (2000, 2001))
+    assert few[:2] == ["Matérn 5/2", "linear"]
+    assert many[0] == "linear"
+    assert all("each input" in name for name in many[1:3])
+    assert set(few) == set(many)
 
 
 def _alike(first: Any, second: Any) -> bool:
@@ -368,7 +396,7 @@ def test_places_are_tried_with_nearest_neighbours(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(rungs, "scored", lambda estimator, data, parts, *_: _score(
         1.0 if estimator._prior is None else (0.5 if better else 1.5), len(parts[0].train)
     ))  # fmt: skip
-    best = gpx.auto(_places(200), budget=60.0, progress=False)
+    best = gpx.auto(_places(200), budget=61.0, progress=False)
     assert best.model.prior_name == ("vecchia" if better else None)
     of = "each value depends on its 20 nearest neighbours" if better else "it has 5 inducing points"
     assert f", and {of}. " in best.why

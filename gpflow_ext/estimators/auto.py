@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpflow_ext.data import datasets
 from gpflow_ext.estimators import averaging, rungs
 from gpflow_ext.estimators.base import Array, GPEstimator
-from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours
+from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours, on_minibatches
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.ends import FitWarning
@@ -128,9 +128,9 @@ def auto(
     task
         "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
     budget
-        Seconds for comparison and training. Rungs share 60 % of them equally, at least 15 seconds each, and a
-        candidate for which there is no time is left out; on the first rung the plain one and the linear one
-        are always tried. The training of the best has the rest, and at least 10 %; ``why`` says so if it was
+        Seconds for comparison and training. Rungs share 60 % of them, at least 12 seconds each and twice as
+        many for the first one. A candidate for which there is no time is left out; the first two of a rung
+        are always tried, the linear one among them. The training of the best has the rest, and at least 10 %; ``why`` says so if it was
         cut short. Reading data is not counted, nor what a training needs to compile beyond its time. Tables
         of tens of thousands of rows deserve several minutes.
     seed
@@ -234,9 +234,11 @@ def _compared(
     scores: dict[str, list[rungs.Score]] = {}
     parts_of = rungs.rungs(Y, seed, seconds)
     for number, parts in enumerate(parts_of):
-        ends = begin + seconds * (number + 1) / len(parts_of)
+        ends = begin + seconds * (number + 2) / (len(parts_of) + 1)  # the first one has two shares
         if number and time.perf_counter() > ends:
             break
+        if number == 1:
+            on_minibatches([found[name] for name in names], X, Y)
         if number == 1 and split.train[1].shape[1] == 1:
             found |= (new := of_neighbours(found, names, X, Y))
             names += new

@@ -32,7 +32,7 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
         kinds: tuple[Outputs, ...] = ("independent", "coregionalised")
         return {f"{kind} outputs": GPMultiOutputRegressor(kind=kind, **common) for kind in kinds}
     build: Any = ESTIMATORS[task]
-    found = {name: build(kernel, **common) for name, kernel in kernels.compared(num_inputs).items()}
+    found = {name: build(kernel, **common) for name, kernel in kernels.compared(num_inputs, num_rows).items()}
     first = kernels.matern(num_inputs)
     if task == "regression":
         found["Matérn 5/2, Student's t noise"] = build(first, noise="student_t", **common)
@@ -41,6 +41,22 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
     elif task == "binary" and num_rows <= _NOISY:
         found["Matérn 5/2, label noise"] = build(first, label_noise=0.03, **common)
     return found
+
+
+def on_minibatches(found: Iterable[GPEstimator], X: Array, Y: Array) -> None:
+    """Train candidates on minibatches of parts of the rows where they would be trained so on all of them.
+
+    Parameters
+    ----------
+    found
+        The candidates, which are changed.
+    X, Y
+        All inputs [N, D] and targets [N, P], exposures among them.
+    """
+    for estimator in found:
+        problem = estimator.problem_of(X, Y)
+        if problem.batches and problem.prior is None:
+            estimator.minibatch_size = ladder.BATCH
 
 
 def of_neighbours(

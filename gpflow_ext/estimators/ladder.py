@@ -30,7 +30,9 @@ MINIBATCHES = 20_000
 POINTS = 300
 """Default number of inducing points."""
 
-_BATCH = 200  # rows of a minibatch
+BATCH = 200
+"""Default number of rows of a minibatch."""
+
 _CANDIDATES = 5000  # rows among which inducing points are chosen
 
 
@@ -123,7 +125,7 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     ``prior="grid"``, if the kernel allows it. ``wanted`` chooses another one.
     """
     data = problem.X, problem.Y
-    size = min(problem.minibatch_size or _BATCH, len(problem.X)) if problem.batches else None
+    size = min(problem.minibatch_size or BATCH, len(problem.X)) if problem.batches else None
     of_step = {} if size is None else {"minibatch_size": size}
     parts: Any = problem.kernel, problem.likelihood
     rest: dict[str, Any] = {
