@@ -207,7 +207,8 @@ def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first
     monkeypatch.setattr(ladder, "MINIBATCHES", 5000)
     monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
     x = np.random.default_rng(0).normal(size=(8000, 2))
-    gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    found = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    assert not isinstance(found.model, ModelAverage)
     assert seen == {1000: {None}, 4000: {ladder.BATCH}, 6400: {ladder.BATCH}}
 
 

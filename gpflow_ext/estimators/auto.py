@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.data import datasets
-from gpflow_ext.estimators import averaging, rungs
+from gpflow_ext.estimators import averaging, ladder, rungs
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours, on_minibatches
 from gpflow_ext.prediction.average import ModelAverage
@@ -130,15 +130,15 @@ def auto(
     budget
         Seconds for comparison and training. Rungs share 60 % of them, at least 12 seconds each and twice as
         many for the first one. A candidate for which there is no time is left out; the first two of a rung
-        are always tried, the linear one among them. The training of the best has the rest, and at least 10 %; ``why`` says so if it was
-        cut short. Reading data is not counted, nor what a training needs to compile beyond its time. Tables
-        of tens of thousands of rows deserve several minutes.
+        are always tried, the linear one among them. The training of the best has the rest, and at least 10 %;
+        ``why`` says so if it was cut short. Reading data is not counted, nor what a training needs to compile
+        beyond its time. Tables of tens of thousands of rows deserve several minutes.
     seed
         Seed of the folds, the inducing points and the minibatches.
     average
         Train several candidates if a weighted mean of their predictive densities does better on held-out
         rows than the best of them; the weights are those of stacking, see
-        `prediction.average.stacking_weights`.
+        `prediction.average.stacking_weights`. Beyond 20,000 rows the best one has all of the time.
     progress
         Show a progress bar; by default (``None``) only if standard error is a terminal.
     **options
@@ -164,6 +164,7 @@ def auto(
     scores = _compared(found, split, _COMPARING * budget, seed, progress)
     order = sorted(scores, key=lambda name: (-scores[name][-1].rows, scores[name][-1].nlpd))
     last = {name: each[-1] for name, each in scores.items() if each[-1].rows == scores[order[0]][-1].rows}
+    average = average and len(X) <= ladder.MINIBATCHES
     weights = averaging.weights({name: each.log_densities for name, each in last.items()}) if average else {}
     members = list(weights) or order[:1]
     left = max(budget - (time.perf_counter() - begin), _LEAST * budget)
