@@ -148,7 +148,9 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     gpflow.set_trainable(model.inducing_variable, False)
     if not isinstance(model, SVGP):
         return model, of_step
-    return model, {**of_step, "data": data, **({"recipe": "dual"} if problem.batches else {})}
+    # Trials of further starts would take hundreds of minibatches before the first step.
+    of_batches = {"recipe": "dual", "starts": 1} if problem.batches else {}
+    return model, {**of_step, "data": data, **of_batches}
 
 
 def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPRobustMax:
