@@ -34,7 +34,7 @@ The first length scale was chosen on validation images, from labels alone; all o
 {table}
 Van der Wilk, Rasmussen & Hensman (2017) train the weighted kernel with M = 750, B = 200 and Adam at a rate of 0.001 that falls tenfold every
 90,000 steps (their published commands), and report about 1.2 % errors (from memory, not read again). The longest run here takes {epochs} passes
-over the data: it shows what the kernel reaches in that time, not where it settles.
+over the data: it is no test of where the kernel settles.
 """
 
 
@@ -148,6 +148,7 @@ def section(records: list[Record]) -> str:
     ]  # fmt: skip
     longest = max(line["steps"] * line["batch"] / (line["images"] or 60_000) for line in lines + open_runs)
     table = report.table(columns, rows) + "".join(map(_of_unfinished, open_runs))
+    table += "".join(_verdict(line, lines, records) for line in lines if line["steps"])
     return TEXT.format(patch=PATCH, slice=SLICE, table=table, epochs=f"{longest:.2g}")
 
 
@@ -172,3 +173,20 @@ def _of_unfinished(line: Record) -> str:
         f"{line['done']:,} of {line['steps']:,} steps in {line['seconds']:.0f} CPU s{risen} (means over {SLICE} steps). The same command "
         "goes on with it.\n"
     )
+
+
+def _verdict(line: Record, lines: list[Record], records: list[Record]) -> str:
+    """Return how the bound went, and whether training has lost what the start knew."""
+    key = {name: line[name] for name in ("on", "seed", *Setting._fields)}
+    progress = [one for one in records if one.get("part") == "convolutional progress" and "bound" in one]
+    bounds = [one["bound"] for one in progress if key.items() <= one.items()]
+    starts = [one for one in lines if one["kernel"] == line["kernel"] and not one["steps"]]
+    better = [one for one in starts if one["error"] < line["error"]]
+    text = f"\n{line['kernel'].capitalize()}, {line['steps']:,} steps: the mean bound of {SLICE} steps went from "
+    text += f"{bounds[0]:,.0f} to {bounds[-1]:,.0f} nats, the variance on patches from {VARIANCE:g} to {line['final_variance']:.3g}."
+    if better:
+        text += (
+            f" The model errs more often than {len(better)} of the {len(starts)} that only started from labels, on fewer images and "
+            "with fewer patches: the steps have lost what the start knew, and training had not settled when it ended."
+        )
+    return text + "\n"
