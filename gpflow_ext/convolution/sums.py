@@ -135,11 +135,11 @@ def diagonal(
 
             def in_relation(arguments: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
                 block, own = arguments
-                return tf.einsum("cpq,c,p,q->pq", exponentials(block), own, w, w)
+                return tf.reduce_sum(exponentials(block) * own[:, None, None], axis=0)
 
             by_R = tf.zeros_like(R)
             if given:  # a loop that a graph leaves out where nobody asks for it
-                by_R = _total(in_relation, (blocks, _split(upstream, c)), R)
+                by_R = column * w * _total(in_relation, (blocks, _split(upstream, c)), R)
             by_w = tf.reduce_sum(2.0 * G * sums, axis=[0, 2])
             return by_patches, by_scale / scale**3, by_w, by_R
 
