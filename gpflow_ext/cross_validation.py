@@ -145,7 +145,7 @@ def cross_validate(
     """
     X, Y = checks.check_data(data)
     _check(len(X), folds, WORKERS if workers is None else workers, fit_options)
-    tested = _dealt(Y, folds, seed, stratified)
+    tested = dealt(Y, folds, seed, stratified)
     options = {**fit_options, "seed": seed, "progress": False}
 
     def run(rows: npt.NDArray[np.int64]) -> _Fold:
@@ -173,7 +173,9 @@ def _check(num_data: int, folds: int, workers: int, fit_options: Mapping[str, An
         raise ValueError(f"`{wrong[0]}` is of a single run: leave it out, or call fit for each fold.")
 
 
-def _dealt(Y: checks.Array, folds: int, seed: int, stratified: bool | None) -> list[npt.NDArray[np.int64]]:
+def dealt(
+    Y: checks.Array, folds: int, seed: int, stratified: bool | None = None
+) -> list[npt.NDArray[np.int64]]:
     """Return the rows of each fold, ascending: shuffled, put in the order of their classes, and dealt out."""
     order = np.random.default_rng(seed).permutation(len(Y))
     if _are_classes(Y, folds) if stratified is None else stratified:

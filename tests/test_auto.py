@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,9 @@ from gpflow_ext.estimators import (
     base,
     kernels,
     ladder,
-    spatial,
+    rungs,
 )
-from gpflow_ext.estimators.candidates import SURE, candidates
+from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.server.app import Server
 from gpflow_ext.server.limits import Limits
@@ -73,50 +74,173 @@ def test_the_budget_covers_the_training_of_the_best(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         base, "fit", lambda *a, **k: (given.append(k["seconds"]), of_fit(*a, **{**k, "steps": 0}))[1]
     )
-    monkeypatch.setattr(auto, "cross_validate", lambda *a, **k: SimpleNamespace(
-        mean={"nlpd": 1.0, "rmse": 1.0}, standard_error={"nlpd": 0.1}, seconds=np.ones(5), results=()
-    ))  # fmt: skip
+    allowed: list[float] = []
+    monkeypatch.setattr(rungs, "scored", lambda *a: (allowed.append(a[3]), _score())[1])
     now = iter(np.arange(0.0, 1e3, 10.0))
     monkeypatch.setattr(auto.time, "perf_counter", lambda: next(now))
-    best = gpx.auto((X, LINE), budget=50.0, progress=False)
-    assert len(best.table) == SURE + 3  # begun at 10, 20 and 30 seconds, not at 40
-    assert given == [5.0]
+    best = gpx.auto((X, LINE), budget=100.0, progress=False)
+    assert len(best.table) == 6  # begun at 20, 30, ..., 70 seconds, not at 80
+    expected = [max(left / (5 * (8 - n)), 1.0) for n, left in enumerate(range(50, -1, -10))]
+    assert allowed == pytest.approx(expected)
+    assert given == [10.0]
     GPRegressor().fit(X, LINE)
-    assert given == [5.0, None]
+    assert given == [10.0, None]
 
 
-def test_a_candidate_that_fails_in_a_fold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(build: Any, data: Any, **options: Any) -> SimpleNamespace:
-        is_network = isinstance(build(data).kernel, gpflow.kernels.ArcCosine)
-        nlpd = 0.5 if is_network else 1.0
-        return SimpleNamespace(
-            mean={"nlpd": nlpd, "rmse": 1.0}, standard_error={"nlpd": 0.1}, seconds=np.ones(5),
-            results=(1, None if is_network else 1),
-        )  # fmt: skip
+def _score(nlpd: float = 1.0, rows: int = 40) -> rungs.Score:
+    return rungs.Score(rows, np.array([-nlpd, -nlpd]), ("rmse", 1.0), 1.0)
 
-    monkeypatch.setattr(auto, "cross_validate", found)
+
+def test_a_candidate_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scored(estimator: Any, *_: Any) -> rungs.Score:
+        if isinstance(estimator.kernel, gpflow.kernels.ArcCosine):
+            raise ArithmeticError
+        return _score()
+
+    monkeypatch.setattr(rungs, "scored", scored)
     monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
     best = gpx.auto((X, LINE), budget=100.0, progress=False)
     assert "network" not in set(best.table["candidate"])
     assert len(best.table) == 7
     assert "no use in, 1 more" in best.why
+    monkeypatch.setattr(rungs, "scored", lambda *_: (_ for _ in ()).throw(ArithmeticError("the first one")))
+    with pytest.raises(ArithmeticError, match="the first one"):
+        gpx.auto((X, LINE), budget=100.0, progress=False)
+
+
+def test_a_row_without_a_finite_density_fails_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"nlpd": np.inf, "rmse": 1.0}, np.array([0.0, -np.inf])
+    monkeypatch.setattr(rungs.metrics, "evaluated_rows", lambda *_: found)
+    [parts] = rungs.rungs(LINE[:, None], 0, 1.0)
+    with pytest.raises(ArithmeticError, match="no finite density"):
+        rungs.scored(GPRegressor(kernels.linear(2)), (X, LINE[:, None]), parts[:1], 1.0, 0)
+
+
+def test_small_tables_have_one_rung_of_five_folds() -> None:
+    """Each row is held out once, and trained on otherwise."""
+    Y = np.arange(103.0)[:, None]
+    [parts] = rungs.rungs(Y, 0, 1e4)
+    assert [len(part.held) for part in parts] == [21, 21, 21, 20, 20]
+    np.testing.assert_array_equal(np.sort(np.concatenate([part.held for part in parts])), np.arange(103))
+    for part in parts:
+        assert len(set(part.train)) == len(part.train) == 82
+        assert not set(part.train) & set(part.held)
+    with pytest.raises(ValueError, match="there is 1"):
+        rungs.rungs(Y[:1], 0, 1.0)
+
+
+def test_rungs_of_large_tables_have_more_and_more_rows_and_predict_the_same() -> None:
+    Y = np.random.default_rng(0).normal(size=(80_000, 1))
+    found = rungs.rungs(Y, 0, 1e4)
+    assert [len(parts) for parts in found] == [1, 1, 1, 1]
+    parts = [each[0] for each in found]
+    assert [len(part.train) for part in parts] == [1000, 4000, 16_000, 75_000]
+    for small, large in itertools.pairwise(parts):
+        np.testing.assert_array_equal(small.held, large.held)
+        np.testing.assert_array_equal(small.train, large.train[: len(small.train)])
+    assert len(parts[-1].held) == 5000
+    assert not set(parts[-1].train) & set(parts[-1].held)
+    for seconds, some in ((35.0, [1000]), (36.0, [1000, 75_000]), (48.0, [1000, 4000, 75_000])):
+        assert [len(each[0].train) for each in rungs.rungs(Y, 0, seconds)] == some
+    assert not np.array_equal(rungs.rungs(Y, 1, 1.0)[0][0].held, parts[0].held)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(30, [30]), (1499, [1000]), (1500, [1000, 1500]), (5999, [1000, 5999]), (6000, [1000, 4000, 6000])],
+)
+def test_each_rung_has_half_as_many_rows_again_at_least(rows: int, expected: list[int]) -> None:
+    assert rungs.sizes(rows) == expected
+
+
+def test_folds_are_held_out_until_a_thousand_rows_are() -> None:
+    for number, folds in ((1000, 5), (1250, 4), (2500, 2), (4999, 1)):
+        [parts, *_] = rungs.rungs(np.random.default_rng(0).normal(size=(number, 1)), 0, 1.0)
+        assert len(parts) == folds
+
+
+def test_the_score_is_of_all_held_out_rows() -> None:
+    """Errors of folds of unequal sizes are pooled, and the standard error is that of a mean over rows."""
+    assert rungs._pooled([{"rmse": 3.0}, {"rmse": 1.0}], [1, 3]) == ("rmse", pytest.approx(np.sqrt(3.0)))
+    assert rungs._pooled([{"error": 0.5}, {"error": 0.1}], [1, 3]) == ("error", pytest.approx(0.2))
+    score = rungs.Score(5, np.array([-1.0, -2.0, -3.0]), ("rmse", 1.0), 1.0)
+    assert score.nlpd == 2.0
+    assert score.standard_error == pytest.approx(1.0 / np.sqrt(3.0))
+
+
+def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wins on few rows need not win: the linear kernel does on 1,000, and another one on all."""
+    seen: dict[int, list[str]] = {}
+
+    def scored(estimator: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
+        rows = len(parts[0].train)
+        name = next(name for name, kernel in kernels.compared(1).items() if _alike(kernel, estimator.kernel))
+        seen.setdefault(rows, []).append(name)
+        return _score({"linear": 1.0, "network": 1.5 - 1e-4 * rows}.get(name, 2.0), rows)
+
+    monkeypatch.setattr(rungs, "scored", scored)
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    x = np.random.default_rng(0).normal(size=(8000, 1))
+    best = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    assert {rows: len(names) for rows, names in seen.items()} == {1000: 6, 4000: 3, 6400: 2}
+    assert seen[4000][0] == "linear"
+    assert seen[6400] == ["linear", "network"] or seen[6400] == ["network", "linear"]
+    assert list(best.table["candidate"][:2]) == ["network", "linear"]
+    assert list(best.table["rows"]) == [6400, 6400, 4000, 1000, 1000, 1000]
+    assert best.table["weight"][:2].sum() == pytest.approx(1.0)
+    assert "network predicts best of 6 candidates, NLPD 0.86" in best.why
+    assert "held-out rows from 6,400 others, before linear with 1" in best.why
+
+
+def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is scored is what is trained in the end: else rungs of fewer rows would be of another inference."""
+    seen: dict[int, set[int | None]] = {}
+
+    def scored(estimator: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
+        rows = len(parts[0].train)
+        seen.setdefault(rows, set()).add(estimator.minibatch_size)
+        return _score(rows=rows)
+
+    monkeypatch.setattr(rungs, "scored", scored)
+    monkeypatch.setattr(ladder, "MINIBATCHES", 5000)
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    x = np.random.default_rng(0).normal(size=(8000, 2))
+    found = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    assert not isinstance(found.model, ModelAverage)
+    assert seen == {1000: {None}, 4000: {ladder.BATCH}, 6400: {ladder.BATCH}}
+
+
+def test_length_scales_of_all_inputs_come_first_where_rows_are_many() -> None:
+    """Few of the candidates may be tried in a short time."""
+    few, many = (list(kernels.compared(3, rows)) for rows in (2000, 2001))
+    assert few[:2] == ["Matérn 5/2", "linear"]
+    assert many[0] == "linear"
+    assert all("each input" in name for name in many[1:3])
+    assert set(few) == set(many)
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Tell whether two kernels are of the same class, and their parts."""
+    parts = [getattr(kernel, "kernels", [kernel]) for kernel in (first, second)]
+    return [type(part) for part in parts[0]] == [type(part) for part in parts[1]]
 
 
 @pytest.mark.parametrize(("num_inducing", "size"), [(None, "every row is a point"), (5, "5 inducing points")])
 def test_the_reasons_name_the_size_of_the_model(num_inducing: int | None, size: str) -> None:
     model = GPRegressor(num_inducing=num_inducing, steps=1).fit(X, LINE)
     split = SimpleNamespace(train=(X, LINE), target="y", task="regression")
-    score: Any = SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.1})
-    assert size in auto._reasons(model, split, ["a"], {"a": score}, 1)
+    assert size in auto._reasons(model, split, [("a", _score())], 1)
 
 
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
     """Where GPflow's is not: the angle of a row with itself."""
-    rows = np.random.default_rng(0).normal(3.0, 3.0, (100, 1000))
-    kernel = kernels.network(1000)
+    rows = np.random.default_rng(0).normal(3.0, 3.0, (500, 300))
+    kernel = kernels.network(300)
     assert np.isfinite(kernel(rows)).all()
     np.testing.assert_allclose(np.diag(kernel(rows)), kernel(rows, full_cov=False), rtol=1e-12)
-    of_gpflow = gpflow.kernels.ArcCosine(order=1, weight_variances=1.0 / 1000)
+    of_gpflow = gpflow.kernels.ArcCosine(order=1, weight_variances=1.0 / 300)
     assert not np.isfinite(of_gpflow(rows)).all()
     np.testing.assert_allclose(kernel(rows[:9], rows[9:]), of_gpflow(rows[:9], rows[9:]), rtol=1e-12)
 
@@ -243,49 +367,53 @@ def test_places_that_are_too_many_may_have_nearest_neighbours(monkeypatch: pytes
     monkeypatch.setattr(ladder, "DENSE", {"sites": 100, "variational": 100, "ep": 100})
     places, f = _places(150)
     target = f[:, None]
-    plain = GPRegressor(kernels.matern(2))
-    assert spatial.suits(plain, places, target)
-    assert not spatial.suits(plain, places[:90], target[:90])  # dense
-    assert not spatial.suits(GPRegressor(kernels.linear(2)), places, target)
-    assert not spatial.suits(GPRegressor(kernels.matern(2), noise="student_t"), places, target)
-    assert not spatial.suits(GPRegressor(kernels.matern(1)), places[:, :1], target)  # a state space
-    wide = np.column_stack([places, places**2])
-    assert not spatial.suits(GPRegressor(kernels.matern(4)), wide, target)
+
+    def chosen(kernel: Any, X: Any, **options: Any) -> list[str]:
+        return list(of_neighbours({"a": GPRegressor(kernel, **options)}, ["a"], X, target[: len(X)]))
+
+    plain = kernels.matern(2)
+    assert chosen(plain, places) == ["a, nearest neighbours"]
+    assert chosen(plain, places[:90]) == []  # dense
+    assert chosen(kernels.linear(2), places) == []
+    assert chosen(plain, places, noise="student_t") == []
+    assert chosen(kernels.matern(1), places[:, :1]) == []  # a state space
+    assert chosen(kernels.matern(4), np.column_stack([places, places**2])) == []
+    two = {"line": GPRegressor(kernels.linear(2)), "a": GPRegressor(plain)}
+    [(name, twin)] = of_neighbours(two, ["line", "a"], places, target).items()
+    assert name == "a, nearest neighbours"
+    assert twin.model_of(places, target)[0].prior_name == "vecchia"
+    assert two["a"].model_of(places, target)[0].prior_name is None
     monkeypatch.setattr(ladder, "MINIBATCHES", 149)
-    assert not spatial.suits(plain, places, target)
+    assert chosen(plain, places) == []
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_the_prior_of_places_is_chosen_and_the_reason_says_so(
-    monkeypatch: pytest.MonkeyPatch, better: bool
-) -> None:
+def test_places_are_tried_with_nearest_neighbours(monkeypatch: pytest.MonkeyPatch, better: bool) -> None:
+    """On the second rung, where there are too many rows for a dense model."""
     monkeypatch.setattr(ladder, "DENSE", {"sites": 100, "variational": 100, "ep": 100})
     monkeypatch.setattr(ladder, "POINTS", 5)
+    monkeypatch.setattr(rungs, "FIRST", 80)
     monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
-    monkeypatch.setattr(auto, "cross_validate", lambda *a, **k: SimpleNamespace(
-        mean={"nlpd": 1.0, "rmse": 1.0}, standard_error={"nlpd": 0.1}, seconds=np.ones(5), results=()
+    monkeypatch.setattr(rungs, "scored", lambda estimator, data, parts, *_: _score(
+        1.0 if estimator._prior is None else (0.5 if better else 1.5), len(parts[0].train)
     ))  # fmt: skip
-    found = spatial.Compared(0.5, 0.75 if better else 0.25, 30)
-    monkeypatch.setattr(spatial, "compared", lambda *a, **k: found)
-    best = gpx.auto(_places(150), budget=20.0, progress=False)
+    best = gpx.auto(_places(200), budget=61.0, progress=False)
     assert best.model.prior_name == ("vecchia" if better else None)
     of = "each value depends on its 20 nearest neighbours" if better else "it has 5 inducing points"
     assert f", and {of}. " in best.why
-    order = ("nearest neighbours", "5 inducing points")
-    first, second = order if better else order[::-1]
-    low, high = (0.5, 0.75) if better else (0.25, 0.5)
-    assert f"; {first} predict 30 held-out rows with NLPD {low}, {second} with {high}" in best.why
+    assert ("nearest neighbours predicts best" in best.why) == better
     assert best.table["weight"].sum() == 1.0
 
 
 @pytest.mark.slow  # both priors are trained
 def test_places_of_a_rough_function_have_nearest_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "DENSE", {"sites": 100, "variational": 100, "ep": 100})
     monkeypatch.setattr(ladder, "POINTS", 5)
     places, f = _places(300, scale=0.2)
     target = (f + 0.1 * np.random.default_rng(1).normal(size=300))[:, None]
-    estimator = GPRegressor(kernels.matern(2), standardise=False)  # as `auto` makes them
-    found = spatial.compared(estimator, places, target, 0, 20.0)
-    assert found is not None
-    assert found.better
-    assert found.rows == 60
-    assert found.vecchia < 0.5 < found.inducing
+    plain = {"Matérn": GPRegressor(kernels.matern(2), standardise=False)}  # as `auto` makes them
+    both = plain | of_neighbours(plain, ["Matérn"], places, target)
+    [parts] = rungs.rungs(target, 0, 1.0)
+    found = [rungs.scored(each, (places, target), parts[:1], 20.0, 0) for each in both.values()]
+    assert [each.rows for each in found] == [240, 240]
+    assert found[1].nlpd < 0.5 < found[0].nlpd

@@ -99,6 +99,8 @@ def test_the_page_tells_where_auto_is_behind_and_what_failed() -> None:
         return {"table": table, "split": 0, "rows": 9, "model": model, "nlpd": nlpd, "seconds": 1.0, **more}
 
     records = [
+        of("a", "auto", 0.20, rows=80_000, chosen="network"),
+        of("a", "linear", 0.25, rows=80_000),
         of("a", "auto", 0.50, chosen="linear"),
         of("a", "linear", 0.45),
         of("b", "auto", 0.30, chosen="Matérn 5/2"),
@@ -108,7 +110,8 @@ def test_the_page_tells_where_auto_is_behind_and_what_failed() -> None:
     ]
     del records[-1]["nlpd"]
     page = auto.text(records)
-    assert "behind the best of the others on 1 of 2 tables: a (by 0.050)." in page
+    assert "behind the best of the others on 1 of 3 tables: a, 9 rows (by 0.050)." in page
+    assert page.index("| a | 9 |") < page.index("| b | 9 |") < page.index("| a | 80,000 | **0.200** (1.0) |")
     assert "| a | 9 | 0.500 (1.0) | **0.450** (1.0) | – | – | linear |" in page
     assert "- b, boosting: ArithmeticError: no" in page
     assert auto.guarded(lambda: {"nlpd": float("nan"), "error": 0.5}) == {"error": 0.5}

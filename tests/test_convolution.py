@@ -16,6 +16,7 @@ from gpflow.kernels import SquaredExponential
 import gpflow_ext as gpx
 from gpflow_ext.convolution import sums
 from gpflow_ext.data import length_scales
+from gpflow_ext.training import scale
 from gpflow_ext.training.starts import further_starts
 
 IMAGE, PATCH = [5, 4], [3, 2]
@@ -209,6 +210,21 @@ def test_patches_and_images_are_taken(kind: Any) -> None:
         model = _sparse(points, noisy)
         model.settle_sites()
         assert np.isfinite(model.predict_f(_images(2))[1]).all()
+
+
+def test_few_images_tell_whether_the_scale_suits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covariances of images are sums over all pairs of patches: after a fit they are taken between ten of them."""
+    looked_at: list[int] = []
+
+    def covariance(kernel: Any, X: tf.Tensor) -> tf.Tensor:
+        looked_at.append(len(X))
+        return kernel(X)
+
+    monkeypatch.setattr(scale, "covariance", covariance)
+    kernel, X = _kernel(gpx.kernels.Convolutional, 1, True) + gpflow.kernels.White(0.1), _images(60)
+    model = gpx.models.SVGPRobustMax(kernel, 2, InducingPatches(Z), num_data=60)
+    assert scale.scale_failure(model, (X, np.zeros([60, 1]))) is None
+    assert looked_at == [10]
 
 
 def test_patches_have_no_length_scales_of_the_inputs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scripts.experiments.images import page, runs
+from scripts.experiments.images import convolutional, page, runs
 
 
 def test_scores_of_known_probabilities() -> None:
@@ -55,3 +55,29 @@ def test_the_page_tells_test_images_from_validation() -> None:
     assert "99.20" in test
     assert "99.00" not in test
     assert "99.00" in validation
+
+
+def test_unfinished_runs_of_convolutional_kernels_are_told_apart() -> None:
+    key = {"on": "test", "seed": 0, **convolutional.Setting("weighted", steps=100)._asdict()}
+    progress = [{"part": "convolutional progress", **key, "done": 0, "seconds": 10.0}]
+    bounds = ((50, -40_000.0), (100, -20_000.0))
+    progress += [{**progress[0], "done": done, "seconds": 5.0, "bound": bound} for done, bound in bounds]
+    assert convolutional.section([]) == ""
+    text = convolutional.section(progress[:2])
+    assert "50 of 100 steps in 15 CPU s, the bound from -40,000 to -40,000 nats" in text
+    score = {
+        "part": "convolutional",
+        **key,
+        "seconds": 20.0,
+        "error": 0.0125,
+        "nlpd": 0.04,
+        "calibration": 0.001,
+    }
+    score["final_variance"] = 12.0
+    text = convolutional.section([*progress, score])
+    assert "Not finished" not in text
+    assert "| weighted | test | all | 500 | 200 | 100 | 1 | 0 | 98.75 | 0.0400 | 0.10 | 20 |" in text
+    assert "from -40,000 to -20,000 nats, the variance on patches from 10 to 12" in text
+    assert "lost" not in text
+    start = {**score, "steps": 0, "error": 0.01}
+    assert "than 1 of the 1 that only started" in convolutional.section([*progress, score, start])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +13,8 @@ from gpflow import kernels as gk
 from moments import excess
 
 import gpflow_ext as gpx
+from gpflow_ext.functions.product import ProductPaths
+from gpflow_ext.functions.randomness import Numbers
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, [12, 2])
@@ -82,17 +85,58 @@ def test_they_are_functions() -> None:
     np.testing.assert_allclose(single, values, atol=1e-3)
 
 
-def test_functions_of_draws_are_refused() -> None:
-    model = _network("collapsed")
-    model.assign_draws(SimpleNamespace(flat=lambda _: {"V": tf.zeros([2, 12, 2], tf.float64)}))
-    with pytest.raises(NotImplementedError, match="DrawsPosterior"):
-        gpx.sample_functions(model, 2, 0)
+def _holding_draws(name: str) -> Any:
+    """Return a network that holds six draws, whose nodes and hyperparameters differ widely."""
+    model, rng = _network(name), np.random.default_rng(5)
+    paths = gpflow.utilities.parameter_dict(model)
+    lengthscales = next(key for key in paths if key.endswith("weight_kernel.lengthscales"))
+    drawn = {
+        "V": rng.standard_normal([6, 12, 2]) * [[[3.0, 0.3]]],
+        lengthscales.lstrip("."): rng.uniform(0.5, 3.0, [6, 2]),
+        "likelihood.variance": np.geomspace(0.05, 1.0, 6),
+    }
+    model.assign_draws(SimpleNamespace(flat=lambda _: {key: tf.constant(drawn[key]) for key in drawn}))
+    return model
+
+
+@pytest.mark.parametrize("name", ["collapsed", "missing"])
+def test_moments_are_those_of_draws_of_a_sampler(name: str) -> None:
+    """Of 4,000 functions, each of one of six draws and with features of its own, jointly over inputs and outputs."""
+    model = _holding_draws(name)
+    values = gpx.sample_functions(model, 4000, 3, num_features=64)(AT).numpy()
+    chance = {"num_features": 64, "groups": 4000, "heavy": 3.0}  # mixtures of products
+    mean, cov = (part.numpy() for part in model.predict_f(AT, full_cov=True))
+    for output in range(3):
+        assert excess(values[:, :, output], mean[:, output], cov[output], **chance) < 1.0
+    mean, cov = (part.numpy() for part in model.predict_f(AT, full_output_cov=True))
+    for row in range(len(AT)):
+        assert excess(values[:, row], mean[row], cov[row], **chance) < 1.0
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_no_two_draws_share_a_stream_of_numbers(draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of nodes, weights, and the choice of a sampler's draws, in three groups or three functions."""
+    model = _holding_draws("collapsed") if draws else _network("tensor")
+    given, own, asked = model.posterior().functions(), Numbers._key, []
+
+    def key(numbers: Numbers) -> tf.Tensor:
+        found = own(numbers)
+        if tf.executing_eagerly():
+            asked.append(tuple(found.numpy()))
+        return found
+
+    monkeypatch.setattr(Numbers, "_key", key)
+    ProductPaths(given, 3, 4, 3).state(7, given)
+    choices = [chosen for chosen in asked if asked.count(chosen) == 2]
+    assert len(asked) >= 2 * 3 * 3  # features, their weights and the data's part, of both factors
+    assert len(set(choices)) == draws  # nodes and weights choose alike, by numbers that nothing else has
+    assert len(set(asked)) == len(asked) - draws
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["missing", "tensor"])
+@pytest.mark.parametrize("name", ["missing", "tensor", "draws"])
 def test_exported_functions_are_the_live_ones(name: str, tmp_path: Any) -> None:
-    model = _network(name)
+    model = _holding_draws("collapsed") if name == "draws" else _network(name)
     gpx.export(model, tmp_path / "model", num_samples=3)
     served = gpx.load_exported(tmp_path / "model")
     np.testing.assert_allclose(served.sample(AT, 5), gpx.sample_functions(model, 3, 5)(AT), atol=1e-9)

@@ -305,6 +305,10 @@ def test_the_number_of_rows_decides_the_model(monkeypatch: pytest.MonkeyPatch) -
     assert sparse.inducing_variable.Z.shape == (10, 2)
     monkeypatch.setattr(ladder, "MINIBATCHES", 50)
     assert isinstance(GPClassifier(steps=0).fit(X, y).model_, gpflow.models.SVGP)
+    numbers = np.unique(y, return_inverse=True)[1].reshape(-1, 1).astype(float)
+    options = GPClassifier(steps=0).fit(X, y).model_of(X, numbers)[1]
+    assert (options["recipe"], options["starts"]) == ("dual", 1)
+    assert options["minibatch_size"] == len(X) < 200
     assert isinstance(GPClassifier(steps=0, label_noise=0.1).fit(X, y).model_, gpx.models.SparseEP)
     three = GPClassifier(steps=0, label_noise=0.1).fit(X, TARGETS["GPOrdinal"]).model_
     assert isinstance(three, gpx.models.SVGPRobustMax)

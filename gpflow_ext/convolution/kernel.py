@@ -25,7 +25,7 @@ class Convolutional(gpflow.kernels.Convolutional):
         K_ff = (1/P²) Σ_pq w_p w_q k_patch(x^[p], x'^[q])    K_uf = (1/P) Σ_p w_p k_patch(z, x^[p])
 
     for inducing patches u = g(z) (van der Wilk, Rasmussen & Hensman 2017). The values are GPflow's. Memory is
-    that of a block of images, 2²⁵ pairs of patches. Only first derivatives are available.
+    that of one image, or of 2¹⁹ pairs of patches. Only first derivatives are available.
 
     Parameters
     ----------

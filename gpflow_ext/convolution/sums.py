@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import batched
 
-_ELEMENTS = 2**25  # of a block of E
+_ELEMENTS = 2**19  # of a block of E, which then stays in the cache of a processor
 
 
 def cross(Z: tf.Tensor, patches: tf.Tensor, lengthscales: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -79,7 +79,7 @@ def cross(Z: tf.Tensor, patches: tf.Tensor, lengthscales: tf.Tensor, weights: tf
                 return (tf.matmul(T, Z) - block * tf.reduce_sum(T, axis=-1, keepdims=True)) / scale**2
 
             # Loops of their own, which a graph leaves out where nobody asks for these gradients.
-            by_W = tf.reduce_sum(_over(in_weights, (blocks, by_block), Z.dtype), axis=0)
+            by_W = _total(in_weights, (blocks, by_block), W)
             by_patches = _joined(_over(in_patches, (blocks, by_block), Z.dtype), N)
             by_scale = tf.reshape(tf.reduce_sum(spread, axis=0), tf.shape(scale)) / scale**3
             return (of_x - Z * of_z) / scale**2, by_patches, by_scale, by_W
@@ -135,12 +135,11 @@ def diagonal(
 
             def in_relation(arguments: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
                 block, own = arguments
-                return tf.einsum("cpq,c,p,q->pq", exponentials(block), own, w, w)
+                return tf.reduce_sum(exponentials(block) * own[:, None, None], axis=0)
 
             by_R = tf.zeros_like(R)
             if given:  # a loop that a graph leaves out where nobody asks for it
-                each = _over(in_relation, (blocks, _split(upstream, c)), w.dtype)
-                by_R = tf.reduce_sum(each, axis=0)
+                by_R = column * w * _total(in_relation, (blocks, _split(upstream, c)), R)
             by_w = tf.reduce_sum(2.0 * G * sums, axis=[0, 2])
             return by_patches, by_scale / scale**3, by_w, by_R
 
@@ -187,3 +186,8 @@ def _over(function: Callable[..., Any], blocks: Any, dtype: Any) -> Any:
         found = function(tf.nest.map_structure(lambda part: part[0], blocks))
         return tf.nest.map_structure(lambda part: part[None], found)
     return tf.map_fn(function, blocks, fn_output_signature=dtype)
+
+
+def _total(function: Callable[..., tf.Tensor], blocks: Any, like: tf.Tensor) -> tf.Tensor:
+    """Return the sum of function(block) over all blocks, which has the shape of ``like``."""
+    return tf.foldl(lambda total, block: total + function(block), blocks, tf.zeros_like(like))

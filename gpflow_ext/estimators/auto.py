@@ -1,7 +1,8 @@
-"""Choose a model for a table: candidates are compared by cross-validation, and the best is trained."""
+"""Choose a model for a table: candidates are compared on held-out rows, and the best is trained on all."""
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -11,22 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpflow_ext.cross_validation import Build, CrossValidation, cross_validate
 from gpflow_ext.data import datasets
-from gpflow_ext.estimators import averaging, spatial
+from gpflow_ext.estimators import averaging, ladder, rungs
 from gpflow_ext.estimators.base import Array, GPEstimator
-from gpflow_ext.estimators.candidates import SURE, candidates
+from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours, on_minibatches
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.loop import Status
 
 _CLASSES = ("binary", "multiclass", "ordinal")
-_COMPARED = 1000  # rows of the cross-validation, at most
-_FOLDS = 5
 _COMPARING = 0.6  # of the budget, after which no further candidate is tried
-_PLACES = 0.1  # of it, for each training of the comparison between priors of places
 _LEAST = 0.1  # of the budget, which the training of the best has left in any case
+_SHORTEST = 1.0  # seconds that a training may take in any case
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +38,9 @@ class Auto:
     split
         The data: inputs, their scaling, labels, and how a table was read.
     table
-        A pandas ``DataFrame`` of the candidates in the order of their negative log predictive density (NLPD):
-        its standard error, the error rate or RMSE, the seconds, and the weight in the model.
+        A pandas ``DataFrame`` of the candidates: the training rows of the last rung that each has reached;
+        the negative log predictive density (NLPD) of the held-out rows there, which is their order; its
+        standard error; the error rate or RMSE; the seconds of all rungs; and the weight in the model.
     why
         Two sentences: what was built for these data, and what it was preferred to; a third one if several
         candidates are averaged.
@@ -106,11 +105,18 @@ def auto(
     """Choose a model for a table, and train it.
 
     The task and the number of rows decide the likelihood and the inference, see `estimators.ladder`. Kernels,
-    a linear one among them, and noise models are compared by 5-fold cross-validation on at most 1,000 rows.
-    The candidate with the lowest negative log predictive density (NLPD) is then trained on all rows, or
-    several of them if their average has a lower one. Of places with two or three inputs, more than a dense
-    model takes, a fifth is held out and predicted by nearest neighbours (``prior="vecchia"``) and by inducing
-    points: all rows are trained with what predicts better.
+    a linear one among them, and noise models are compared by successive halving (Jamieson & Talwalkar 2016),
+    see `estimators.rungs`: all are trained on at most 1,000 rows and predict rows held out from them; the
+    better half goes on with four times as many rows, and so on, until those who are left have been trained
+    on all that are not held out. Up to 1,000 rows this is one rung, a 5-fold cross-validation. On the second
+    rung the best candidate is tried with nearest neighbours too (``prior="vecchia"``) if the inputs are
+    places, see `estimators.candidates.of_neighbours`. The candidate with the lowest negative log predictive
+    density (NLPD) on the last rung is then trained on all rows, or several of those there if their average
+    has a lower one.
+
+    The choice depends on the seed, on the budget, which decides how many rungs there are, and on the clock
+    where a training is cut short: each candidate of a rung has an equal part of what is left of the
+    rung's time. With a budget in which every training ends by itself the choice is the same each time.
 
     Parameters
     ----------
@@ -122,15 +128,17 @@ def auto(
     task
         "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
     budget
-        Seconds for comparison and training. After 60 % of them no further candidate is tried; the plain one
-        and the linear one always are. The training of the best has the rest, and at least 10 %; ``why`` says
-        so if it was cut short. Reading data and compiling are not counted.
+        Seconds for comparison and training. Rungs share 60 % of them, at least 12 seconds each and twice as
+        many for the first one. A candidate for which there is no time is left out; the first two of a rung
+        are always tried, the linear one among them. The training of the best has the rest, and at least 10 %;
+        ``why`` says so if it was cut short. Reading data is not counted, nor what a training needs to compile
+        beyond its time. Tables of tens of thousands of rows deserve several minutes.
     seed
         Seed of the folds, the inducing points and the minibatches.
     average
         Train several candidates if a weighted mean of their predictive densities does better on held-out
         rows than the best of them; the weights are those of stacking, see
-        `prediction.average.stacking_weights`.
+        `prediction.average.stacking_weights`. Beyond 20,000 rows the best one has all of the time.
     progress
         Show a progress bar; by default (``None``) only if standard error is a terminal.
     **options
@@ -152,38 +160,23 @@ def auto(
     split = _read(table, target, task, options)
     begin = time.perf_counter()
     X, Y = split.train
-    some = np.random.default_rng(seed).permutation(len(X))[:_COMPARED]
     found = candidates(split.task, len(X), X.shape[1], Y.shape[1])
-    scores, densities = _compared(found, split, some, budget, seed, progress)
-    order = sorted(scores, key=lambda name: scores[name].mean["nlpd"])
-    weights = averaging.weights(densities) if average else {}
-    places = _places(found, split, order, seed, _PLACES * budget)
-    if places is not None and places[1].better:
-        weights, members = {places[0]: 1.0}, [places[0]]
-        found[places[0]]._prior = "vecchia"
-    else:
-        members = list(weights) or order[:1]
+    scores = _compared(found, split, _COMPARING * budget, seed, progress)
+    order = sorted(scores, key=lambda name: (-scores[name][-1].rows, scores[name][-1].nlpd))
+    last = {name: each[-1] for name, each in scores.items() if each[-1].rows == scores[order[0]][-1].rows}
+    average = average and len(X) <= ladder.MINIBATCHES
+    weights = averaging.weights({name: each.log_densities for name, each in last.items()}) if average else {}
+    members = list(weights) or order[:1]
     left = max(budget - (time.perf_counter() - begin), _LEAST * budget)
     for name in members:
         found[name]._seconds = left / len(members)
         _train(found[name].set_params(random_state=seed), split)
     best = found[members[0]]
-    why = _reasons(best, split, order, scores, len(found), "" if places is None else f"; {places[1]}")
+    why = _reasons(best, split, [(name, scores[name][-1]) for name in order], len(found))
     if len(members) > 1:
         best.model_ = ModelAverage([found[name].model_ for name in members], list(weights.values()))
         why += f" Predictions are averaged: {averaging.shares(weights)}."
     return Auto(best, split, _table(order, scores, weights), why)
-
-
-def _places(
-    found: dict[str, GPEstimator], split: datasets.Split, order: list[str], seed: int, seconds: float
-) -> tuple[str, spatial.Compared] | None:
-    """Compare the priors of many places, by the best candidate that allows both; return its name too."""
-    X, Y = _whole(split)
-    alone = split.train[1].shape[1] == 1
-    name = next((name for name in order if alone and spatial.suits(found[name], X, Y)), None)
-    outcome = None if name is None else spatial.compared(found[name], X, Y, seed, seconds)
-    return None if name is None or outcome is None else (name, outcome)
 
 
 def _whole(split: datasets.Split) -> tuple[Array, Array]:
@@ -231,66 +224,77 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _compared(
+    found: dict[str, GPEstimator], split: datasets.Split, seconds: float, seed: int, progress: bool | None
+) -> dict[str, list[rungs.Score]]:
+    """Return the scores of each candidate on the rungs that it has reached; add one of neighbours to them."""
+    X, Y = data = _whole(split)
+    if split.task in _CLASSES:
+        for estimator in found.values():
+            estimator.classes_ = np.unique(Y)  # of all rows: a part may miss one
+    begin, names = time.perf_counter(), list(found)
+    scores: dict[str, list[rungs.Score]] = {}
+    parts_of = rungs.rungs(Y, seed, seconds)
+    for number, parts in enumerate(parts_of):
+        ends = begin + seconds * (number + 2) / (len(parts_of) + 1)  # the first one has two shares
+        if number and time.perf_counter() > ends:
+            break
+        if number == 1:
+            on_minibatches([found[name] for name in names], X, Y)
+        if number == 1 and split.train[1].shape[1] == 1:
+            found |= (new := of_neighbours(found, names, X, Y))
+            names += new
+        new_scores = _on_rung({name: found[name] for name in names}, data, parts, ends, seed, progress)
+        if number and len(new_scores) < 2:  # none beats another there
+            break
+        for name, score in new_scores.items():
+            scores.setdefault(name, []).append(score)
+        order = sorted(new_scores, key=lambda name: new_scores[name].nlpd)
+        names = order[: max(2, math.ceil(len(order) / 2))]
+    return scores
+
+
+def _on_rung(
     found: dict[str, GPEstimator],
-    split: datasets.Split,
-    rows: npt.NDArray[np.int64],
-    budget: float,
+    data: tuple[Array, Array],
+    parts: list[rungs.Part],
+    ends: float,
     seed: int,
     progress: bool | None,
-) -> tuple[dict[str, CrossValidation], dict[str, Array]]:
-    """Return the scores of the candidates for which there is time, and log densities of all rows by each."""
-    X, Y = _whole(split)
-    data, begin = (X[rows], Y[rows]), time.perf_counter()
-    scores: dict[str, CrossValidation] = {}
-    densities: dict[str, Array] = {}
-    with warnings.catch_warnings(), progress_bar.bar("candidates", len(found), 0, progress) as show:
+) -> dict[str, rungs.Score]:
+    """Return the scores of the candidates for which there is time until some reading of the clock."""
+    scores: dict[str, rungs.Score] = {}
+    rows = len(parts[0].train)
+    with warnings.catch_warnings(), progress_bar.bar(f"{rows:,} rows", len(found), 0, progress) as show:
         warnings.simplefilter("ignore", UserWarning)  # of a candidate: its score tells what comes of it
         for number, (name, estimator) in enumerate(found.items()):
-            if number >= SURE and time.perf_counter() - begin > _COMPARING * budget:
+            left = ends - time.perf_counter()
+            if number >= SURE and left < 0.0:
                 break
-            if split.task in _CLASSES:
-                estimator.classes_ = np.unique(Y)  # of all rows: a fold may miss one
-            kept = averaging.KeptRows()
+            each = max(left / ((len(found) - number) * len(parts)), _SHORTEST)
             try:
-                score = cross_validate(
-                    _builder(estimator),
-                    data,
-                    folds=min(_FOLDS, len(rows)),
-                    seed=seed,
-                    metrics=kept,
-                    workers=1,
-                    seconds=max(_COMPARING * budget / (2.0 * _FOLDS), 1.0),
-                    progress=False,
-                )
+                scores[name] = rungs.scored(estimator, data, parts, each, seed)
             except (ValueError, NotImplementedError, ArithmeticError):
-                if not number:
+                if not number and rows <= rungs.FIRST:
                     raise
                 continue
-            if number and None in score.results:  # a mean over fewer folds would be that of others
-                continue
-            scores[name], densities[name] = score, kept.log_densities()
-            show(number + 1, -scores[name].mean["nlpd"])
-    return scores, densities
+            show(number + 1, -scores[name].nlpd)
+    return scores
 
 
-def _builder(estimator: GPEstimator) -> Build:
-    return lambda part: estimator.model_of(*part)[0]
-
-
-def _table(order: list[str], scores: dict[str, CrossValidation], weights: Mapping[str, float]) -> Any:
+def _table(order: list[str], scores: dict[str, list[rungs.Score]], weights: Mapping[str, float]) -> Any:
     import pandas
 
     rows = []
     for name in order:
-        mean, error = scores[name].mean, scores[name].standard_error
-        second = "error" if "error" in mean else "rmse"
+        last = scores[name][-1]
         rows.append(
             {
                 "candidate": name,
-                "nlpd": mean["nlpd"],
-                "standard error": error["nlpd"],
-                second: mean[second],
-                "seconds": scores[name].seconds.sum(),
+                "rows": last.rows,
+                "nlpd": last.nlpd,
+                "standard error": last.standard_error,
+                last.second[0]: last.second[1],
+                "seconds": sum(each.seconds for each in scores[name]),
                 "weight": weights.get(name, 0.0) if weights else float(name == order[0]),
             }
         )
@@ -298,12 +302,7 @@ def _table(order: list[str], scores: dict[str, CrossValidation], weights: Mappin
 
 
 def _reasons(
-    best: GPEstimator,
-    split: datasets.Split,
-    order: list[str],
-    scores: dict[str, CrossValidation],
-    number: int,
-    places: str = "",
+    best: GPEstimator, split: datasets.Split, ranked: list[tuple[str, rungs.Score]], number: int
 ) -> str:
     """Return what was built, and what it was preferred to."""
     model, (N, D) = best.model_, split.train[0].shape
@@ -312,13 +311,15 @@ def _reasons(
         f"The target {split.target!r} is {split.task}, with {N} rows and {D} inputs: {type(model).__name__} "
         f"with {likelihood}, and {_size(model)}."
     )
-    mean, error = scores[order[0]].mean["nlpd"], scores[order[0]].standard_error["nlpd"]
-    second = f"{order[0]} predicts best of {len(order)} candidates, NLPD {mean:.4g} ± {error:.2g}"
-    if len(order) > 1:
-        second += f", before {order[1]} with {scores[order[1]].mean['nlpd']:.4g}"
-    if len(order) < number:
-        second += f"; there was no time for, or no use in, {number - len(order)} more"
-    second += places
+    name, score = ranked[0]
+    second = (
+        f"{name} predicts best of {len(ranked)} candidates, NLPD {score.nlpd:.4g} ± "
+        f"{score.standard_error:.2g} of {len(score.log_densities):,} held-out rows from {score.rows:,} others"
+    )
+    if len(ranked) > 1:
+        second += f", before {ranked[1][0]} with {ranked[1][1].nlpd:.4g}"
+    if len(ranked) < number:
+        second += f"; there was no time for, or no use in, {number - len(ranked)} more"
     if best.result_.status is Status.OUT_OF_TIME:
         second += "; the budget ended its training before it had settled"
     return f"{first} {second}."

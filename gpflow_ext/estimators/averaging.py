@@ -8,29 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpflow_ext.prediction import metrics
 from gpflow_ext.prediction.average import stacking_weights
 
 Array = npt.NDArray[Any]
 _MOST = 4  # candidates in an average
 _NATS = 0.1  # of all rows together, which a candidate must add
-
-
-class KeptRows:
-    """Metrics of a fold, which keep the log densities of its rows."""
-
-    def __init__(self) -> None:
-        self._folds: list[Array] = []
-
-    def __call__(self, model: Any, data: Any) -> dict[str, float]:
-        """Return the metrics of a trained model on the rows of a fold."""
-        scores, log_densities = metrics.evaluated_rows(model, data)
-        self._folds.append(log_densities)
-        return scores
-
-    def log_densities(self) -> Array:
-        """Return those of all folds, one after the other."""
-        return np.concatenate(self._folds) if self._folds else np.zeros(0)
 
 
 def weights(log_densities: Mapping[str, Array]) -> dict[str, float]:

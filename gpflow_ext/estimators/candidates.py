@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpflow_ext.estimators import kernels
-from gpflow_ext.estimators.base import GPEstimator
+from gpflow_ext.estimators import kernels, ladder
+from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.classifier import GPClassifier
 from gpflow_ext.estimators.counts import GPCountRegressor
 from gpflow_ext.estimators.ordinal import GPOrdinal
@@ -30,7 +32,7 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
         kinds: tuple[Outputs, ...] = ("independent", "coregionalised")
         return {f"{kind} outputs": GPMultiOutputRegressor(kind=kind, **common) for kind in kinds}
     build: Any = ESTIMATORS[task]
-    found = {name: build(kernel, **common) for name, kernel in kernels.compared(num_inputs).items()}
+    found = {name: build(kernel, **common) for name, kernel in kernels.compared(num_inputs, num_rows).items()}
     first = kernels.matern(num_inputs)
     if task == "regression":
         found["Matérn 5/2, Student's t noise"] = build(first, noise="student_t", **common)
@@ -39,3 +41,46 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
     elif task == "binary" and num_rows <= _NOISY:
         found["Matérn 5/2, label noise"] = build(first, label_noise=0.03, **common)
     return found
+
+
+def on_minibatches(found: Iterable[GPEstimator], X: Array, Y: Array) -> None:
+    """Train candidates on minibatches of parts of the rows where they would be trained so on all of them.
+
+    Parameters
+    ----------
+    found
+        The candidates, which are changed.
+    X, Y
+        All inputs [N, D] and targets [N, P], exposures among them.
+    """
+    for estimator in found:
+        problem = estimator.problem_of(X, Y)
+        if problem.batches and problem.prior is None:
+            estimator.minibatch_size = ladder.BATCH
+
+
+def of_neighbours(
+    found: Mapping[str, GPEstimator], names: Iterable[str], X: Array, Y: Array
+) -> dict[str, GPEstimator]:
+    """Return the first of the named candidates that may have a Vecchia prior, with it; none if no one may.
+
+    It is for places: two or three inputs, too many rows to be dense, few enough to go without minibatches,
+    one target, and a stationary kernel.
+
+    Parameters
+    ----------
+    found
+        Candidates by name.
+    names
+        Some of them, the best one first.
+    X, Y
+        All inputs [N, D] and targets [N, P], exposures among them.
+    """
+    if X.shape[1] not in (2, 3) or len(X) > ladder.MINIBATCHES:
+        return {}
+    for name in names:
+        if ladder.takes_vecchia(found[name].problem_of(X, Y)):
+            new = copy.copy(found[name])
+            new._prior = "vecchia"
+            return {f"{name}, nearest neighbours": new}
+    return {}

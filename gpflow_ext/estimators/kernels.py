@@ -11,6 +11,7 @@ from gpflow_ext.data import length_scales
 from gpflow_ext.numerics.arc_cosine import RoundedArcCosine
 
 _WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
+_MANY = 2000  # rows which tell the length scales of all inputs
 _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
 
 
@@ -53,13 +54,21 @@ def _of_variance(median: float = 1.0) -> tfp.distributions.Distribution:
     return tfp.distributions.LogNormal(to_default_float(np.log(median)), to_default_float(_WIDTH))
 
 
-def compared(num_inputs: int) -> dict[str, Kernel]:
-    """Return the kernels that `auto` compares for D inputs, the most different ones first."""
+def compared(num_inputs: int, num_rows: int = 0) -> dict[str, Kernel]:
+    """Return the kernels that `auto` compares for D inputs and N rows, the most different ones first.
+
+    Where there are thousands of rows, those with a length scale for each input come before them.
+    """
     D = num_inputs
-    found: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D), "network": network(D)}
+    each: dict[str, Kernel] = {}
     if 1 < D <= _MOST_SCALES:
-        found["Matérn 5/2 with a length scale for each input + linear"] = matern(D, ard=True) + linear(D)
-        found["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
-    found["Matérn 5/2 + linear"] = matern(D) + linear(D)
-    found["squared exponential"] = held(SquaredExponential(lengthscales=float(np.sqrt(D))))
-    return found
+        each["Matérn 5/2 with a length scale for each input + linear"] = matern(D, ard=True) + linear(D)
+        each["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
+    few: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D), "network": network(D)}
+    last: dict[str, Kernel] = {
+        "Matérn 5/2 + linear": matern(D) + linear(D),
+        "squared exponential": held(SquaredExponential(lengthscales=float(np.sqrt(D)))),
+    }
+    if num_rows <= _MANY:
+        return few | each | last
+    return {"linear": few["linear"]} | each | few | last

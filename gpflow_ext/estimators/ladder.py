@@ -30,7 +30,9 @@ MINIBATCHES = 20_000
 POINTS = 300
 """Default number of inducing points."""
 
-_BATCH = 1000  # rows of a minibatch
+BATCH = 200
+"""Default number of rows of a minibatch."""
+
 _CANDIDATES = 5000  # rows among which inducing points are chosen
 
 
@@ -118,11 +120,12 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     `RobustMax`     `SVGPRobustMax`  the same               the same
     ==============  ===============  =====================  ===================
 
-    Under "sites" one input has `VGPKMM` with ``prior="markov"`` in place of inducing points and minibatches,
-    and the cells of a grid have ``prior="grid"``, if the kernel allows it. ``wanted`` chooses another one.
+    On minibatches ``SVGP`` is trained by the recipe "dual". Under "sites" one input has `VGPKMM` with
+    ``prior="markov"`` in place of inducing points and minibatches, and the cells of a grid have
+    ``prior="grid"``, if the kernel allows it. ``wanted`` chooses another one.
     """
     data = problem.X, problem.Y
-    size = min(problem.minibatch_size or _BATCH, len(problem.X)) if problem.batches else None
+    size = min(problem.minibatch_size or BATCH, len(problem.X)) if problem.batches else None
     of_step = {} if size is None else {"minibatch_size": size}
     parts: Any = problem.kernel, problem.likelihood
     rest: dict[str, Any] = {
@@ -143,7 +146,11 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     else:
         model = SVGP(problem.kernel, problem.likelihood, points, num_data=len(problem.X), **rest)
     gpflow.set_trainable(model.inducing_variable, False)
-    return model, {**of_step, "data": data} if isinstance(model, SVGP) else of_step
+    if not isinstance(model, SVGP):
+        return model, of_step
+    # Trials of further starts would take hundreds of minibatches before the first step.
+    of_batches = {"recipe": "dual", "starts": 1} if problem.batches else {}
+    return model, {**of_step, "data": data, **of_batches}
 
 
 def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPRobustMax:

@@ -52,8 +52,9 @@ class Paths:
         one for each function.
     dtype
         Type of the inputs and the values; by default that of the kernels.
-    first_group
-        The number of the first group: others have other random numbers.
+    streams
+        The number of the first group, and that whose random numbers choose the draws of a sampler: other
+        numbers have other random numbers. By default 0 and the number of groups.
     """
 
     def __init__(
@@ -63,11 +64,11 @@ class Paths:
         num_features: int,
         groups: int,
         dtype: tf.DType | None = None,
-        first_group: int = 0,
+        streams: tuple[int, int] | None = None,
     ) -> None:
         _check(num_samples, num_features, groups)
-        self.num_features, self._first = num_features, first_group
-        self.num_samples, self.groups = num_samples, num_samples if given.members else groups
+        self.num_samples, self.groups = num_samples, num_groups(given, num_samples, groups)
+        self.num_features, (self._first, self._choosing) = num_features, streams or (0, self.groups)
         self._each = num_samples // self.groups
         self._domain, self._correction = given.domain, given.correction
         self._features = [features_of(kernel) for kernel in given.domain.kernels]
@@ -83,7 +84,7 @@ class Paths:
         if self.groups == 1 and not given.members:
             found = tf.nest.map_structure(lambda part: part[None], self._group(given, seed, 0, ()))
         else:
-            numbers = Numbers(seed, self.groups, self.own_dtype)
+            numbers = Numbers(seed, self._choosing, self.own_dtype)
             members: tuple[tf.Tensor, ...] = ()
             if given.members:
                 chosen = numbers.uniform_below([self.groups], tf.shape(given.members[0])[0])
@@ -166,6 +167,11 @@ class Paths:
             if mixing is not None:
                 values = tf.einsum("nsl,pl->nsp", values, mixing)
             return values + mean_function(X)[:, None, :]
+
+
+def num_groups(given: Given, num_samples: int, groups: int) -> int:
+    """Return the number of groups: that asked for, or that of the functions where each is of its own draw."""
+    return num_samples if given.members else groups
 
 
 def _copies(given: Given, dtype: tf.DType, of_kernels: tf.DType) -> tuple[Any, ...]:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from gpflow_ext.functions.given import Given
-from gpflow_ext.functions.paths import Paths, State
+from gpflow_ext.functions.paths import Paths, State, num_groups
 
 
 @dataclass(frozen=True)
 class Product:
     """Description of two independent posteriors whose functions are multiplied.
+
+    Where they hold draws of a sampler both have the same, and factors of the same draw are multiplied.
 
     Attributes
     ----------
@@ -49,9 +51,11 @@ class ProductPaths:
         groups: int,
         dtype: tf.DType | None = None,
     ) -> None:
-        self._weights = Paths(given.weights, num_samples, num_features, groups, dtype)
-        self._nodes = Paths(given.nodes, num_samples, num_features, groups, dtype, first_group=groups)
-        self.num_samples, self.groups = num_samples, groups
+        each = num_groups(given.nodes, num_samples, groups)
+        rest = num_samples, num_features, groups, dtype
+        self._weights = Paths(given.weights, *rest, streams=(0, 2 * each))
+        self._nodes = Paths(given.nodes, *rest, streams=(each, 2 * each))
+        self.num_samples, self.groups = num_samples, each
         self.num_outputs = int(given.scales.shape[0])
         self.dtype, self.width, self.block = self._nodes.dtype, self._nodes.width, self._nodes.block
 

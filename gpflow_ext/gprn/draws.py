@@ -8,24 +8,36 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.functions.draws import SamplesFunctions
+from gpflow_ext.functions.product import Product
 from gpflow_ext.gprn import conditional, network, node_kernels
 from gpflow_ext.gprn.collapsed import CollapsedView, covariance
+from gpflow_ext.gprn.functions import of_draws
 from gpflow_ext.gprn.members import Question
 from gpflow_ext.gprn.posterior import Network, NetworkPosterior, Parts, Seen
 from gpflow_ext.gprn.predictions import MixturePredictions
 from gpflow_ext.gprn.sampled import drawn_nodes, node_chol, weight_gram
 from gpflow_ext.numerics import batched, philox, stacked
 from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.stacked import Stack
 
 _SHARED = 4  # parts of a draw before its hyperparameters
 
 
-class DrawsPosterior(NetworkPosterior):
+class DrawsPosterior(SamplesFunctions, NetworkPosterior):
     """The mixture of the exact posteriors of the weights and nodes given each draw of V and θ.
 
     Given a draw, whose nodes F = L_f V are known at the data, each output is a Gaussian process there with
     the covariance K_w ∘ FFᵀ.
     """
+
+    def functions(self) -> Product:
+        """See `SamplesFunctions`; each function is of a draw taken at random."""
+        payload, trait, *parts = self.cache or self._cached()
+        block = tf.convert_to_tensor(payload), tf.convert_to_tensor(trait)
+        names = [parameter for parameter, _ in self._model.held()[1].values]
+        stack = Stack(zip(names, parts[_SHARED:], strict=True))
+        return of_draws(self._model, *block, parts[:_SHARED], stack)
 
     def predictions(self, X: tf.Tensor) -> MixturePredictions:
         """See `NetworkPosterior`."""

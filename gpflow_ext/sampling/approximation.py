@@ -19,6 +19,7 @@ from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.findings import findings
+from gpflow_ext.training.log_space import inducing_inputs
 from gpflow_ext.training.loop import FitResult, Status
 from gpflow_ext.training.rising import LastSteps
 from gpflow_ext.training.starts import (
@@ -180,7 +181,8 @@ class Stages:
 
     def _up(self, objective: lbfgs.Objective, variables: Any, steps: int, arrived: Any = None) -> None:
         parameters = self._svgp.trainable_parameters
-        lbfgs.climb(variables, objective, steps, parameters=parameters, arrived=arrived)
+        inputs = inducing_inputs(self._svgp)
+        lbfgs.climb(variables, objective, steps, parameters=parameters, arrived=arrived, inputs=inputs)
 
     @property
     def _status(self) -> Status:

@@ -26,6 +26,7 @@ from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
+from gpflow_ext.training.log_space import inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Evaluation, Progress
@@ -311,15 +312,9 @@ def whole_data_plan(
     solver, dtype = WholeData(target, model, data, variables, run.jit_compile), target.q_mu.dtype
     stationarity = _of(_STATIONARITY, dtype)
     if not variables:
-        alone = Settling(solver, stationarity)
+        alone, settings = Settling(solver, stationarity), {"recipe": name}
         return Plan(
-            alone,
-            model.variables,
-            STEPS,
-            1e-8,
-            stationarity=stationarity,
-            settings={"recipe": name},
-            data=arrays,
+            alone, model.variables, STEPS, 1e-8, stationarity=stationarity, settings=settings, data=arrays
         )
     number = number_of_starts(model, starts, arrays[0])
     ascent = HyperparameterAscent(
@@ -331,6 +326,7 @@ def whole_data_plan(
         tolerance=_of(_GAIN, dtype),
         stationarity=stationarity,
         starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
+        inputs=inducing_inputs(model),
     )
     return Plan(
         ascent,

@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import examine, replica
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.solver import Progress, SiteSolver
 from gpflow_ext.training.starts import OWN, Start, Tried, best
 
@@ -64,6 +64,8 @@ class HyperparameterAscent(tf.Module):
         The violation that ends the updates of the sites.
     starts
         Further starts: the first step climbs from each of them too, and keeps the best.
+    inputs
+        See `LogSpace`; by default those of the model and the solver.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class HyperparameterAscent(tf.Module):
         tolerance: float,
         stationarity: float,
         starts: Sequence[Start] = (),
+        inputs: Sequence[tf.Variable] | None = None,
     ) -> None:
         super().__init__()
         self.solver, self._model, self._variables = solver, model, list(variables)
@@ -84,7 +87,8 @@ class HyperparameterAscent(tf.Module):
         self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
         self._starts = tuple(starts)
         self.tried: tuple[Tried, ...] = ()
-        coordinates = LogSpace(variables, model.parameters)
+        points = inducing_inputs(self) if inputs is None else inputs
+        coordinates = LogSpace(variables, model.parameters, points)
         self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
         self._at_iterate: Sites | None = None
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made

@@ -85,15 +85,16 @@ def climb(
     bounds: Sequence[tuple[float, float]] | None = None,
     parameters: Sequence[gpflow.Parameter] = (),
     arrived: Callable[[float], None] | None = None,
+    inputs: Sequence[tf.Variable] = (),
 ) -> bool:
     """Raise an objective by some iterations of L-BFGS, and leave the variables at the best point.
 
     With ``bounds``, a pair for each element of the variables one after the other, they stay between them;
-    ``parameters`` as for `LogSpace`; ``arrived`` is called with the objective at each iterate. For any number
-    of variables: only ten pairs of steps and changes of the gradient are kept. Return whether the end is no
-    worse than the start; if not, the variables are put back.
+    ``parameters`` and ``inputs`` as for `LogSpace`; ``arrived`` is called with the objective at each iterate.
+    For any number of variables: only ten pairs of steps and changes of the gradient are kept. Return whether
+    the end is no worse than the start; if not, the variables are put back.
     """
-    coordinates = LogSpace(variables, parameters)
+    coordinates = LogSpace(variables, parameters, inputs)
 
     def loss(x: Vector) -> tuple[float, Vector]:
         coordinates.assign(x)

@@ -15,7 +15,7 @@ from gpflow.models import BayesianModel
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.lbfgs_in_graph import GraphRun
-from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
@@ -155,7 +155,7 @@ def _run_of_all(
     """Return the run in all variables, in the graph or not; see `LBFGSSteps` for the arguments."""
     if in_graph and box is not None:
         raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
-    coordinates = LogSpace(variables, model.trainable_parameters)
+    coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model))
     if in_graph or (in_graph is None and box is None and has_accelerator()):
         run = GraphRun(model.training_loss, variables, coordinates, tolerance, jit_compile, data)
         if in_graph or run.can_be_traced():

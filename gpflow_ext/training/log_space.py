@@ -3,6 +3,10 @@
 GPflow's softplus is close to the identity for large values: a variance that ends at 5,000 takes thousands of
 unit steps. In log space all scales are equally easy to reach. The transform's own lower bound is kept: the
 coordinate is the logarithm of the part above the bound.
+
+Inducing inputs move in units of their own spread: the objective does not change if inputs and length scales
+are multiplied by 1,000, and nor should the way to its optimum. A unit is a power of two, so that values and
+coordinates are the same to the last digit, and one for inputs that are standardised.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
+from gpflow.inducing_variables import InducingPoints
 from tensorflow_probability import bijectors
 
 Vector: TypeAlias = npt.NDArray[np.float64]
@@ -30,14 +35,24 @@ class LogSpace:
         The variables, each element one coordinate.
     parameters
         The parameters that they belong to; a variable of none of them is taken as it is.
+    inputs
+        Those of the variables that are inducing inputs [M, D]; see `inducing_inputs`.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable], parameters: Sequence[gpflow.Parameter] = ()) -> None:
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        parameters: Sequence[gpflow.Parameter] = (),
+        inputs: Sequence[tf.Variable] = (),
+    ) -> None:
         self._variables = list(variables)
         logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
         sizes = [int(tf.size(variable)) for variable in self._variables]
         self.is_log = np.repeat([id(v) in logs for v in self._variables], sizes)
         self._ends = np.cumsum(sizes)
+        points = {id(variable) for variable in inputs}
+        spread = (_spread(v) if id(v) in points else np.ones(v.shape) for v in self._variables)
+        self._spread = np.concatenate([np.zeros(0), *map(np.ravel, spread)])
 
     def vector(self) -> Vector:
         """Return the current values, [P]."""
@@ -47,7 +62,7 @@ class LogSpace:
     def at(self, raw: Vector) -> Vector:
         """Return the coordinates where the variables have the values raw [..., P], infinite ones included."""
         logs = np.where(raw < -TAIL, raw, np.log(np.logaddexp(0.0, np.maximum(raw, -TAIL))))
-        return np.where(self.is_log, logs, raw)
+        return np.where(self.is_log, logs, raw / self._spread)
 
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
@@ -80,12 +95,27 @@ class LogSpace:
     def _raw(self, x: Any, module: Any) -> Any:
         """Return the values of the variables at x [P], by the functions of NumPy or those of TensorFlow."""
         y = module.exp(module.maximum(x, -TAIL))
-        return module.where(self.is_log & (x >= -TAIL), y + module.log(-module.expm1(-y)), x)
+        return module.where(self.is_log & (x >= -TAIL), y + module.log(-module.expm1(-y)), x * self._spread)
 
     def _slope(self, x: Any, module: Any) -> Any:
         """Return the derivatives of those values, [P]."""
         y = module.exp(module.maximum(x, -TAIL))
-        return module.where(self.is_log & (x >= -TAIL), y / -module.expm1(-y), module.ones_like(x))
+        return module.where(self.is_log & (x >= -TAIL), y / -module.expm1(-y), self._spread)
+
+
+def inducing_inputs(owner: tf.Module) -> list[tf.Variable]:
+    """Return the variables of the inducing points of a model, or of a solver that holds one."""
+    parts = [part.Z for part in owner.submodules if isinstance(part, InducingPoints)]
+    return [part.unconstrained_variable for part in parts if isinstance(part, gpflow.Parameter)]
+
+
+def _spread(variable: tf.Variable) -> Vector:
+    """Return the powers of two next to the deviations of the columns of inputs [M, D], at each number."""
+    inputs = variable.numpy().astype(np.float64)
+    deviation = inputs.std(axis=0)
+    varies = deviation > np.finfo(variable.dtype.as_numpy_dtype).eps * np.abs(inputs).max(axis=0, initial=0.0)
+    units = np.exp2(np.rint(np.log2(np.where(varies, deviation, 1.0))))
+    return np.broadcast_to(units, inputs.shape)
 
 
 def is_softplus(transform: bijectors.Bijector | None) -> bool:

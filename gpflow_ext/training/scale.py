@@ -16,6 +16,7 @@ from gpflow_ext.numerics.centred import covariance, keeps_digits
 from gpflow_ext.sites import latent
 
 _LOOKED_AT = 200  # rows
+_IMAGES_LOOKED_AT = 10  # of a convolutional kernel, whose covariances are sums over all pairs of patches
 _PRIOR = "it relates no input to another one, so that the model predicts its prior"
 _FLAT = "it does not tell the inputs apart, so that all predictions are the same"
 _LOST = 1e-3  # of a squared distance, relative to the variance of a column: what rounding may take
@@ -42,13 +43,14 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     if not isinstance(held, tuple | list):
         return None
     rows: Array = np.asarray(held[0], gpflow.default_float())
-    X = _some_rows(rows)
+    most = _most_rows(model)
+    X = _some_rows(rows, most)
     points = getattr(model, "inducing_variable", None)
-    Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy())
+    Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy(), most)
     near = ("markov", "grid")  # whose inputs may span many length scales
     if getattr(model, "prior_name", None) in near and len(rows) > 1:
         ordered = rows[np.lexsort(rows.T[::-1])]
-        X, Z = _some_rows(ordered[:-1]), _some_rows(ordered[1:])
+        X, Z = _some_rows(ordered[:-1], most), _some_rows(ordered[1:], most)
     elif (lost := _lost_digits(X, 1 if _centres(model) else 2)) is not None:
         return lost
     found: dict[str, str | None] = {}
@@ -114,5 +116,13 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     return None
 
 
-def _some_rows(rows: Array) -> Array:
-    return rows[np.linspace(0, len(rows) - 1, min(_LOOKED_AT, len(rows))).astype(int)]
+def _most_rows(model: BayesianModel) -> int:
+    """Return how many rows are examined."""
+    kernel = getattr(model, "kernel", None)
+    modules = kernel.submodules if isinstance(kernel, Kernel) else ()
+    convolves = any(isinstance(part, gpflow.kernels.Convolutional) for part in (kernel, *modules))
+    return _IMAGES_LOOKED_AT if convolves else _LOOKED_AT
+
+
+def _some_rows(rows: Array, most: int) -> Array:
+    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]

@@ -18,6 +18,7 @@ from .defaults_tables import GP, LINEAR, Array, Part
 
 Scores = Callable[[Part], Record]
 _MOST_CLASS_ROWS = 1000  # training rows up to which scikit-learn's GP of several classes is fitted
+_MOST_DENSE_ROWS = 5000  # up to which a kernel matrix of all is decomposed
 _FOLDS = 5
 _LEAST = 1e-300
 
@@ -31,14 +32,16 @@ def peers(part: Part) -> dict[str, Scores]:
             found["multinomial logistic regression"] = found.pop(LINEAR)
             if importlib.util.find_spec("statsmodels"):
                 found[LINEAR] = _ordinal_regression
-        if part.task == "binary" and has_gpboost:
+        if part.task == "binary" and has_gpboost and len(part.X) <= _MOST_DENSE_ROWS:
             found["GPBoost"] = _gpboost_classes
         return found
     if part.task == "count":
         return {LINEAR: _poisson_regression, "gradient boosting": _poisson_boosting}
-    found = {GP: _gaussian_process, LINEAR: _bayesian_ridge, "gradient boosting": _boosting}
-    if part.task == "regression" and has_gpboost:
-        found["GPBoost"] = _gpboost_numbers
+    found = {LINEAR: _bayesian_ridge, "gradient boosting": _boosting}
+    if len(part.X) <= _MOST_DENSE_ROWS:
+        found = {GP: _gaussian_process, **found}
+        if part.task == "regression" and has_gpboost:
+            found["GPBoost"] = _gpboost_numbers
     return found
 
 
@@ -63,9 +66,11 @@ def _classifiers(part: Part) -> dict[str, Callable[[], Any]]:
     folds = max(2, min(_FOLDS, int(np.bincount(part.Y[:, 0].astype(int)).min())))
     found: dict[str, Callable[[], Any]] = {
         LINEAR: lambda: LogisticRegression(max_iter=1000),
-        "calibrated SVC": lambda: CalibratedClassifierCV(SVC(), cv=folds),
         "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
     }
+    if len(part.X) > _MOST_DENSE_ROWS:
+        return found
+    found["calibrated SVC"] = lambda: CalibratedClassifierCV(SVC(), cv=folds)
     if part.task == "binary" or len(part.X) <= _MOST_CLASS_ROWS:
         found[GP] = lambda: GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0))
     return found

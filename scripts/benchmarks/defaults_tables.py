@@ -106,15 +106,16 @@ TABLES: dict[str, Callable[[int], Part]] = {
     "sarcos": _named("regression", "sarcos_test4449"),
     "jura": _jura,
 }
+LARGE: dict[str, Callable[[int], Part]] = {"airline_2008": _named("binary", "airline_2008")}
 FIXED = ("jura",)  # have one published split
 
 
-def load(name: str, seed: int, rows: int) -> Part:
-    """Return a table, at most so many rows of its training part drawn by the split."""
-    part = TABLES[name](seed)
+def load(name: str, seed: int, rows: int, most_test: int = _MOST_TEST) -> Part:
+    """Return a table, at most so many rows of its training part drawn by the split, and of its test part."""
+    part = (TABLES | LARGE)[name](seed)
     cut = slice(None) if name in FIXED else slice(0, rows)
     part = part._replace(
-        X=part.X[cut], Y=part.Y[cut], X_test=part.X_test[:_MOST_TEST], Y_test=part.Y_test[:_MOST_TEST]
+        X=part.X[cut], Y=part.Y[cut], X_test=part.X_test[:most_test], Y_test=part.Y_test[:most_test]
     )
     if part.task != "regression":
         return part

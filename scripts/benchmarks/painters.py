@@ -103,11 +103,13 @@ def classifier(records: Sequence[Record]) -> Any:
 
 def auto(records: Sequence[Record]) -> Any:
     """Draw for each table the NLPD of `auto` less that of each other method."""
-    measured = [each for each in records if "nlpd" in each]
-    tables = list(dict.fromkeys(each["table"] for each in measured))
+    measured = [{**each, "of": f"{each['table']}, {each['rows']:,}"} for each in records if "nlpd" in each]
+    tables = list(
+        dict.fromkeys(each["of"] for each in sorted(measured, key=lambda each: each["rows"] > 1000))
+    )
 
     def mean(table: str, name: str) -> float:
-        found = [each["nlpd"] for each in measured if (each["table"], each["model"]) == (table, name)]
+        found = [each["nlpd"] for each in measured if (each["of"], each["model"]) == (table, name)]
         return float(np.mean(found)) if found else float("nan")
 
     others = [name for name in dict.fromkeys(each["model"] for each in measured) if name != "auto"]

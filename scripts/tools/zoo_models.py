@@ -139,7 +139,7 @@ MODELS: dict[str, Recipe | Chosen] = {
         "Prices of 1970; one column is an ethically questionable variable: for numerical comparison only.",
     ),
     "kin40k_svgp": Recipe(
-        "svgp --data kin40k --inducing 150 --minibatch-size 200 --steps 2000",
+        "svgp --data kin40k --ard --inducing 500 --minibatch-size 500 --steps 1500 --float32",
         "A simulated robot arm: inputs outside of its ranges are not covered.",
     ),
     "waves_gprn_tensor": Recipe(f"gprn-tensor {_WAVES}", _DRAWN),

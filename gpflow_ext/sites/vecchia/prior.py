@@ -21,19 +21,18 @@ import tensorflow as tf
 from gpflow_ext.numerics import conjugate_gradients
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
-from gpflow_ext.sites.vecchia import dissection, fronts
+from gpflow_ext.sites.vecchia import fronts, grouping
 
 DTYPE = tf.float64
 ITERATIONS = 25  # of conjugate gradients, which take as long as a factor
 
 
 class TreeAt(NamedTuple):
-    """`dissection.Tree` as tensors, with the cliques."""
+    """`grouping.Tree` as tensors, with the cliques."""
 
     cliques: tf.Tensor  # each datum and its neighbours, N for none, [N, m + 1]
-    levels: tuple[fronts.LevelAt, ...]
+    root: fronts.GroupAt
     entries: tf.Tensor  # [N, pairs]
-    diagonal: tf.Tensor  # [padded]
 
 
 class Vecchia(NamedTuple):
@@ -70,11 +69,11 @@ class Vecchia(NamedTuple):
         @tf.custom_gradient
         def value(alpha: tf.Tensor, a: tf.Tensor, D: tf.Tensor) -> Any:
             prior = self._replace(a=a, D=D, omega=tf.stop_gradient(self.omega))
-            blocks = fronts.factorise(prior.tree.levels, prior._at(tf.zeros_like(alpha)))
-            h = fronts.solve(prior.tree.levels, blocks, tf.cast(alpha, DTYPE))
+            blocks = prior._blocks(tf.zeros_like(alpha))
+            h = fronts.solve(prior.tree.root, blocks, tf.cast(alpha, DTYPE))
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                back = fronts.solve(prior.tree.levels, blocks, tf.cast(upstream, DTYPE))
+                back = fronts.solve(prior.tree.root, blocks, tf.cast(upstream, DTYPE))
                 (mine, near), (its, its_near) = map(prior._innovations, (h, back))
                 by_a = (its_near * mine[:, None] + near * its[:, None]) / D[:, None]
                 by_D = mine * its / D**2
@@ -103,16 +102,16 @@ class Vecchia(NamedTuple):
         near = tf.gather(tf.pad(h, [[0, 1], [0, 0]]), self.tree.cliques[:, 1:])
         return h - tf.reduce_sum(self.a * near, axis=1), near
 
-    def _at(self, prec: tf.Tensor) -> tf.Tensor:
-        """Return Ω + Λ in the panels, [entries, L]."""
+    def _blocks(self, prec: tf.Tensor) -> tuple[fronts.Block, ...]:
+        """Return the blocks of Ω + Λ for prec [N, L]."""
         omega = self.omega
         if omega.shape[-1] != prec.shape[-1]:
             omega = tf.repeat(omega, sizes(prec)[1], axis=1)
-        return tf.tensor_scatter_nd_add(omega, self.tree.entries[:, :1], tf.cast(prec, DTYPE))
+        return fronts.factorise(self.tree.root, omega, tf.cast(prec, DTYPE))
 
     def factorise(self, prec: tf.Tensor) -> VecchiaFactor:
         """Factorise Ω + Λ for prec [N, L]."""
-        return VecchiaFactor(self, prec, fronts.factorise(self.tree.levels, self._at(prec)))
+        return VecchiaFactor(self, prec, self._blocks(prec))
 
     def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
         """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites).
@@ -151,33 +150,33 @@ class VecchiaFactor(NamedTuple):
 
     def solve(self, b: tf.Tensor) -> Pair:
         """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L]."""
-        h = fronts.solve(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE))
+        h = fronts.solve(self.prior.tree.root, self.blocks, tf.cast(b, DTYPE))
         alpha = tf.cast(b, DTYPE) - tf.cast(self.prec, DTYPE) * h
         return Pair(tf.cast(alpha, b.dtype), tf.cast(h, b.dtype))
 
     def draw(self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]) -> tf.Tensor:
         """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; see `fronts.draw`."""
-        return fronts.draw(self.prior.tree.levels, self.blocks, tf.cast(b, DTYPE), num_samples, normal)
+        return fronts.draw(self.prior.tree.root, self.blocks, tf.cast(b, DTYPE), num_samples, normal)
 
     def near(self, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) -> tuple[Pair, tf.Tensor]:
         """Return α = Ωh and h for (Ω + Λ')h = b at other precisions Λ', and whether h is within a tolerance.
 
         By conjugate gradients that this factor preconditions; the tolerance is relative, in its norm.
         """
-        own, levels = tf.cast(prec, DTYPE), self.prior.tree.levels
+        own, root = tf.cast(prec, DTYPE), self.prior.tree.root
         h, enough = conjugate_gradients.solve(
             lambda x: self.prior.precision(x) + own * x,
             tf.cast(b, DTYPE),
             tf.cast(tolerance, DTYPE),
             0,
             ITERATIONS,
-            lambda r: fronts.solve(levels, self.blocks, r),
+            lambda r: fronts.solve(root, self.blocks, r),
         )
         return Pair(tf.cast(self.prior.precision(h), b.dtype), tf.cast(h, b.dtype)), enough
 
     def columns(self, b: tf.Tensor) -> tf.Tensor:
         """Return (Ω + Λ)⁻¹b for columns b [N, L, C]."""
-        return fronts.solve_columns(self.prior.tree.levels, self.blocks, b)
+        return fronts.solve_columns(self.prior.tree.root, self.blocks, b)
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|I + ΛΣ|, summed over the latent functions, []."""
@@ -194,16 +193,16 @@ class VecchiaFactor(NamedTuple):
         tree = self.prior.tree
         cov = tf.gather(tf.pad(self._inverse(), [[0, 1], [0, 0]]), tree.entries)
         near = tf.gather(tf.pad(tf.cast(shift, DTYPE), [[0, 1], [0, 0]]), tree.cliques)
-        first, second = dissection.pairs(sizes(tree.cliques)[1])
+        first, second = grouping.pairs(sizes(tree.cliques)[1])
         return cov + tf.gather(near, first, axis=1) * tf.gather(near, second, axis=1)
 
     def _inverse(self) -> tf.Tensor:
-        return fronts.inverse(self.prior.tree.levels, self.blocks)
+        return fronts.inverse(self.prior.tree.root, self.blocks)
 
 
 def quadratic(a: tf.Tensor) -> tf.Tensor:
     """Return uᵢuⱼ for u = (1, −a) and the pairs of a clique, twice those of two members, [N, pairs, S]."""
-    first, second = dissection.pairs(a.shape[1] + 1)
+    first, second = grouping.pairs(a.shape[1] + 1)
     u = tf.pad(-a, [[0, 0], [1, 0], [0, 0]], constant_values=tf.ones([], a.dtype))
     count = tf.constant(np.where(first == second, 1.0, 2.0)[:, None], a.dtype)
     return count * tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1)
@@ -211,14 +210,12 @@ def quadratic(a: tf.Tensor) -> tf.Tensor:
 
 def assemble(tree: TreeAt, a: tf.Tensor, D: tf.Tensor, entries: int | tf.Tensor) -> tf.Tensor:
     """Return Ω = BᵀD⁻¹B in the panels, [entries, S]."""
-    first, second = dissection.pairs(a.shape[1] + 1)
+    first, second = grouping.pairs(a.shape[1] + 1)
     u = tf.pad(-a, [[0, 0], [1, 0], [0, 0]], constant_values=tf.ones([], a.dtype))
     values = tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1) / D[:, None]  # [N, pairs, S]
     S = sizes(D)[1]
     at, flat = tf.reshape(tree.entries, [-1]), tf.reshape(values, [-1, S])
-    omega = tf.math.unsorted_segment_sum(flat, at, entries + 1)[:-1]
-    ones = tf.ones([tf.shape(tree.diagonal)[0], S], D.dtype)
-    return tf.tensor_scatter_nd_add(omega, tree.diagonal[:, None], ones)
+    return tf.math.unsorted_segment_sum(flat, at, entries + 1)[:-1]
 
 
 def _like(by: tf.Tensor, part: tf.Tensor) -> tf.Tensor:

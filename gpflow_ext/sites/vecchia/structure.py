@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.data import inducing
-from gpflow_ext.sites.vecchia import dissection, fronts, ordering, residual
+from gpflow_ext.sites.vecchia import dissection, fronts, grouping, ordering, residual
 from gpflow_ext.sites.vecchia.prior import TreeAt
 
 Array = npt.NDArray[Any]
 CANDIDATES = 4  # nearest data for each neighbour of a residual process
+COPIES = 7  # of the covariances within cliques, and of the factor, that are held at once
 LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
 
 
@@ -115,17 +117,18 @@ class Structure(tf.Module):
         cliques[order, 0] = order
         cliques[order, 1:] = np.where(near < 0, -1, order[near])
         _check_pairs(*cliques.shape)
-        tree = dissection.dissect(points, cliques, _check_memory)
+        covariances = cliques.size * cliques.shape[1]
+        tree = dissection.dissect(points, cliques, functools.partial(_check_memory, covariances))
         self.scales = _kept(scales, tf.float64)
         self.cliques = _kept(np.where(cliques < 0, N, cliques))
-        self.entries, self.diagonal = _kept(tree.entries), _kept(tree.diagonal)
-        self.levels = [[_kept(part) for part in level] for level in tree.levels]
+        self.entries = _kept(tree.entries)
+        self.shapes, places = grouping.packed(tree.root)
+        self.places = _kept(places)
 
     def tree(self) -> TreeAt:
         """Return the tree as tensors."""
-        levels = tuple(fronts.LevelAt(*map(tf.convert_to_tensor, level)) for level in self.levels)
-        cliques, entries, diagonal = map(tf.convert_to_tensor, (self.cliques, self.entries, self.diagonal))
-        return TreeAt(cliques, levels, entries, diagonal)
+        root = fronts.unpacked(self.shapes, tf.convert_to_tensor(self.places))
+        return TreeAt(tf.convert_to_tensor(self.cliques), root, tf.convert_to_tensor(self.entries))
 
     @property
     def num_neighbours(self) -> int:
@@ -140,8 +143,7 @@ class Structure(tf.Module):
     @property
     def num_entries(self) -> int:
         """The number of entries in the panels of the tree."""
-        shapes = [(*own.shape, boundary.shape[1]) for own, boundary, *_ in self.levels]
-        return int(sum(nodes * (o + b) * o for nodes, o, b in shapes))
+        return sum(nodes * o * (o + b) for nodes, o, b, _ in self.shapes)
 
 
 def _kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
@@ -153,11 +155,12 @@ def _check_pairs(N: int, clique: int) -> None:
     _refuse(8 * 6 * N * clique**2, f"the covariances among {clique - 1} neighbours of each of {N:,} data")
 
 
-def _check_memory(shapes: list[tuple[int, int, int]]) -> None:
-    """Raise where an evaluation would take too much memory, by (nodes, o, b) of the levels; see the tests."""
-    panels = sum(nodes * (o + b) * o for nodes, o, b in shapes)
-    front = max(nodes * (o + b) ** 2 for nodes, o, b in shapes)
-    _refuse(8 * (13 * panels + 8 * front), "the factor of their precision")
+def _check_memory(pairs: int, panels: int, front: int) -> None:
+    """Raise where an evaluation would take too much memory; see the tests.
+
+    By the numbers of covariances within all cliques, of entries of the factor, and of those of a front.
+    """
+    _refuse(8 * (COPIES * (pairs + panels) + 8 * front), "the factor of their precision")
 
 
 def _refuse(size: int, what: str) -> None:

@@ -13,6 +13,8 @@ examples
   GPFLOW_EXT_DATA=data python -m scripts.experiments.images --threads 1                         the test images, all settings
   GPFLOW_EXT_DATA=data python -m scripts.experiments.images --validate --threads 1 --order 1 2  choices, on training images
 
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.images --convolutional weighted --threads 1 convolutional kernel
+
 settings
   quick   order 1, 1,000 inducing features, q from one pass of regression on the labels and no steps
   medium  order 2, 1,000 inducing features, likewise
@@ -42,6 +44,27 @@ def arguments() -> argparse.ArgumentParser:
         "--others",
         action="store_true",
         help="the other problems alone: odd against even digits, and textures",
+    )
+    new.add_argument(
+        "--convolutional",
+        nargs="+",
+        choices=("weighted", "translation-insensitive"),
+        metavar="KERNEL",
+        help="convolutional kernels alone, weighted or translation-insensitive; a run that was ended goes on",
+    )
+    new.add_argument(
+        "--images",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="number of training images of these; all by default",
+    )
+    new.add_argument(
+        "--checkpoints",
+        type=Path,
+        default=Path("runs/convolutional"),
+        metavar="DIR",
+        help="folder of their checkpoints; default: %(default)s",
     )
     new.add_argument("--seeds", nargs="+", type=int, default=(0,), metavar="S")
     new.add_argument("--validate", action="store_true", help="hold out training images; read no test image")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...shared import report
 from ...shared.journal import Journal, Record
-from . import others, runs
+from . import convolutional, others, runs
 
 NAME, SHOWN, TURNED = "images", 40, 1000
 _VARIED = ("order", "dims", "inducing", "lengthscale", "steps", "gamma", "copies")
@@ -24,7 +24,9 @@ def run(options: argparse.Namespace) -> None:
     """Measure what is asked for and not recorded yet, and write the page."""
     journal = Journal(options.out / f"{NAME}.jsonl")
     with gpflow.config.as_context(runs.SINGLE):
-        if options.others:
+        if options.convolutional:
+            _convolutional(journal, options)
+        elif options.others:
             _others(journal, options)
         else:
             _digits(journal, options)
@@ -42,6 +44,20 @@ def _others(journal: Journal, options: argparse.Namespace) -> None:
             )
         key = {"part": "odd_even", "seed": seed}
         _once(journal, options, key, others.odd_even, runs.load(False), seed)
+
+
+def _convolutional(journal: Journal, options: argparse.Namespace) -> None:
+    """Train the kernels asked for, each with all combinations of what is varied."""
+    images, on = runs.load(options.validate), "validation" if options.validate else "test"
+    varied = ("inducing", "lengthscale", "steps", "gamma", "images")
+    for kernel in options.convolutional:
+        setting = convolutional.Setting(kernel)
+        values = [getattr(options, field) or [getattr(setting, field)] for field in varied]
+        for chosen, seed in itertools.product(itertools.product(*values), options.seeds):
+            own = setting._replace(**dict(zip(varied, chosen, strict=True)))
+            key = {"on": on, "seed": seed, **own._asdict()}
+            name = "-".join(f"{value}" for value in key.values())
+            convolutional.measure(journal, images, own, key, options.checkpoints / name, options.threads)
 
 
 def _once(
@@ -157,7 +173,7 @@ def page(records: list[Record]) -> str:
         own = [line for line in lines if line["part"] == part]
         if own:
             parts.append(f"{title}\n\n" + _table(own))
-    parts += _other_problems(lines)
+    parts += [convolutional.section(records), *_other_problems(lines)]
     where = _alike([record["where"] for record in records if "where" in record])
     turned = [line for line in lines if "turned" in line]
     if turned:

@@ -1,0 +1,166 @@
+"""The rungs of a comparison: rows that are held out, and more and more rows to train candidates on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpflow_ext.cross_validation import dealt
+from gpflow_ext.estimators.base import Array, GPEstimator
+from gpflow_ext.fitting import fit
+from gpflow_ext.prediction import metrics
+
+Rows = npt.NDArray[np.int64]
+FIRST = 1000  # training rows of the first rung, at most
+_GROWTH = 4  # times as many on the next one
+_LEAST = 1.5  # times as many at least: fewer more tell nothing new
+_FOLDS = 5
+_HELD = 5000  # rows of a fold that are predicted, at most
+_ENOUGH = 1000  # predicted rows: one fold is held out if it has as many, and further ones if not
+_SECONDS = 12.0  # for comparing, which a rung takes at least, and the first one twice
+
+
+class Part(NamedTuple):
+    """Rows to train on, and held-out rows to predict."""
+
+    train: Rows
+    held: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """How a candidate predicts the held-out rows of a rung.
+
+    Attributes
+    ----------
+    rows
+        Training rows.
+    log_densities
+        Those of the held-out rows, [H].
+    second
+        The error rate or RMSE of all held-out rows, by its name.
+    seconds
+        Of training and prediction.
+    """
+
+    rows: int
+    log_densities: Array
+    second: tuple[str, float]
+    seconds: float
+
+    @property
+    def nlpd(self) -> float:
+        """The negative log predictive density of a held-out row, on average."""
+        return -float(self.log_densities.mean())
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of ``nlpd`` for the choice of the held-out rows; NaN for a single one."""
+        number = len(self.log_densities)
+        return float(self.log_densities.std(ddof=1) / math.sqrt(number)) if number > 1 else math.nan
+
+
+def rungs(Y: Array, seed: int, seconds: float) -> list[list[Part]]:
+    """Return the parts of each rung.
+
+    Rows are dealt in five folds. As many of them are held out, one after the other, as hold 1,000 rows
+    together; of a fold at most 5,000 rows are. The other rows are for training: on the first rung 1,000 of
+    them, then 4,000, 16,000, ..., and all on the last one. A rung has the rows of the one before too.
+
+    Parameters
+    ----------
+    Y
+        Targets [N, P]; folds have their share of each class.
+    seed
+        Seed of the folds and of the order of rows.
+    seconds
+        For all rungs, of which there are two from 36, three from 48, and so on: the first ones and the last.
+
+    Raises
+    ------
+    ValueError
+        For a single row.
+    """
+    if len(Y) < 2:
+        raise ValueError(f"candidates are compared on rows held out from others; there is {len(Y)}")
+    folds = dealt(Y, min(_FOLDS, len(Y)), seed)
+    number = min(len(folds), math.ceil(_ENOUGH / len(folds[0])))
+    order = np.random.default_rng(seed).permutation(len(Y))
+    parts = [_part(order, fold) for fold in folds[:number]]
+    numbers = sizes(min(len(part.train) for part in parts))
+    most = max(1, int(seconds / _SECONDS) - 1)
+    if most < len(numbers):  # the last one is that whose outcome counts most
+        numbers = numbers[: most - 1] + numbers[-1:] if most > 1 else numbers[:1]
+    return [[part._replace(train=part.train[:size]) for part in parts] for size in numbers]
+
+
+def _part(order: Rows, fold: Rows) -> Part:
+    """Return the first rows of a fold in some order, and all others in that order."""
+    inside = np.isin(order, fold)
+    held = order[inside][:_HELD]
+    return Part(order[~np.isin(order, held)], np.sort(held))
+
+
+def sizes(most: int) -> list[int]:
+    """Return the numbers of training rows of all rungs, of which there are ``most`` at most."""
+    found = [min(FIRST, most)]
+    while most >= _LEAST * found[-1]:
+        following = _GROWTH * found[-1]
+        found.append(following if most >= _LEAST * following else most)
+    return found
+
+
+def scored(
+    estimator: GPEstimator, data: tuple[Array, Array], parts: Sequence[Part], seconds: float, seed: int
+) -> Score:
+    """Train a candidate on each part of a rung, and predict what is held out.
+
+    Parameters
+    ----------
+    estimator
+        The candidate; for classes its ``classes_`` are known.
+    data
+        All inputs [N, D] and targets [N, P].
+    parts
+        The rung.
+    seconds
+        Of each training at most.
+    seed
+        Seed of the minibatches.
+
+    Raises
+    ------
+    ArithmeticError
+        If a held-out row has no finite density.
+    """
+    X, Y = data
+    begin = time.perf_counter()
+    densities, errors = [], []
+    for train, held in parts:
+        model, options = estimator.model_of(X[train], Y[train])
+        fit(model, seconds=seconds, seed=seed, progress=False, **options)
+        found, log_densities = metrics.evaluated_rows(model, (X[held], Y[held]))
+        densities.append(log_densities)
+        errors.append(found)
+    together = np.concatenate(densities)
+    if not np.isfinite(together).all():
+        raise ArithmeticError("a held-out row has no finite density")
+    return Score(
+        len(parts[0].train),
+        together,
+        _pooled(errors, [len(each) for each in densities]),
+        time.perf_counter() - begin,
+    )
+
+
+def _pooled(each: Sequence[Mapping[str, float]], numbers: Sequence[int]) -> tuple[str, float]:
+    """Return the error rate or RMSE of all held-out rows from those of the parts."""
+    name, power = ("error", 1) if "error" in each[0] else ("rmse", 2)
+    mean = np.average([found[name] ** power for found in each], weights=numbers)
+    return name, float(mean ** (1.0 / power))

@@ -1,0 +1,100 @@
+"""Coordinates of optimisers: positive parameters in log space, inducing inputs in units of their spread."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext import likelihoods, models
+from gpflow_ext.training.log_space import LogSpace, inducing_inputs
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2.0, 2.0, (80, 2))
+Y = (np.sin(2.0 * X[:, :1]) + 0.7 * X[:, 1:] + 0.2 * rng.normal(size=(80, 1)) > 0.0).astype(float)
+
+
+def _space(scale: float, shift: float = 0.0) -> tuple[LogSpace, list[tf.Variable]]:
+    kernel = gpflow.kernels.SquaredExponential()
+    model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Bernoulli(), scale * (X[:9] + shift))
+    variables = [model.inducing_variable.Z.unconstrained_variable, kernel.variance.unconstrained_variable]
+    return LogSpace(variables, model.trainable_parameters, inducing_inputs(model)), variables
+
+
+@pytest.mark.parametrize("scale", [2.0**-10, 2.0**10])
+def test_inducing_inputs_have_the_coordinates_of_their_shape(scale: float) -> None:
+    """To the last digit, as the units are powers of two."""
+    space, _ = _space(scale)
+    one, _ = _space(1.0)
+    np.testing.assert_array_equal(space.vector(), one.vector())
+    assert np.std(space.vector()[:18:2]) < 1.5
+
+
+def test_standardised_inputs_are_their_own_coordinates() -> None:
+    variable = tf.Variable((X - X.mean(axis=0)) / X.std(axis=0))
+    np.testing.assert_array_equal(LogSpace([variable], (), [variable]).vector(), np.ravel(variable))
+
+
+def test_inputs_that_do_not_vary_but_by_rounding_are_left_as_they_are() -> None:
+    points = gpflow.inducing_variables.InducingPoints(np.array([[0.7, 0.1], [0.7, 0.1], [0.7, 0.1 + 1e-17]]))
+    variable = points.Z.unconstrained_variable
+    np.testing.assert_array_equal(LogSpace([variable], (), [variable]).vector(), np.ravel(variable))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_gradient_is_that_of_what_is_assigned(scale: float) -> None:
+    """Against central differences; and the same by tensors alone."""
+    space, variables = _space(scale, 3.0)
+    x = space.vector()
+
+    def value(at: np.ndarray) -> float:
+        space.assign(at)
+        return float(tf.reduce_sum(tf.sin(variables[0] / scale)) + tf.reduce_sum(variables[1] ** 2))
+
+    space.assign(x)
+    by_variable = [tf.cos(variables[0] / scale) / scale, 2.0 * variables[1]]
+    found = space.gradient(x, by_variable)
+    np.testing.assert_allclose(space.gradient_in_graph(tf.constant(x), by_variable), found, rtol=1e-12)
+    steps = 1e-5 * np.eye(len(x))
+    differences = [(value(x + step) - value(x - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(found, differences, rtol=1e-6, atol=1e-8)
+    space.assign_in_graph(tf.constant(x))
+    np.testing.assert_allclose(space.vector(), x, rtol=1e-12)
+
+
+def _robust_max(at: np.ndarray) -> tuple[float, gpx.Status]:
+    model = models.SVGPRobustMax(gpflow.kernels.SquaredExponential(), 2, at[:12].copy(), num_data=len(at))
+    return _end(model, (at, Y))
+
+
+def _svgp(at: np.ndarray) -> tuple[float, gpx.Status]:
+    kernel = gpflow.kernels.SquaredExponential()
+    model = gpflow.models.SVGP(kernel, likelihoods.BernoulliLogit(), at[:12].copy(), num_data=len(at))
+    return _end(model, (at, Y))
+
+
+def _sparse_ep(at: np.ndarray) -> tuple[float, gpx.Status]:
+    kernel = gpflow.kernels.SquaredExponential()
+    return _end(
+        models.SparseEP((at, Y), kernel, likelihoods.BernoulliProbit(), inducing_variable=at[:12].copy()),
+        None,
+    )
+
+
+def _end(model: gpflow.models.BayesianModel, data: object) -> tuple[float, gpx.Status]:
+    result = gpx.fit(model, data, progress=False, seed=1)
+    return float(result.objective[-1]), result.status
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e3, 1.0), (1e-3, 1e3)])
+@pytest.mark.parametrize("fit", [_robust_max, _svgp, _sparse_ep])
+def test_fits_do_not_depend_on_the_scale_of_the_inputs_or_their_distance_from_zero(
+    fit: object, scale: float, shift: float
+) -> None:
+    """The kernel starts at a length scale of one whatever the inputs; objectives are of 30 to 50 nats."""
+    value, status = fit(scale * X + shift)
+    expected, _ = fit(X)
+    assert status is gpx.Status.CONVERGED
+    assert abs(value - expected) < 5e-3
