@@ -110,7 +110,7 @@ def test_the_page_tells_where_auto_is_behind_and_what_failed() -> None:
     ]
     del records[-1]["nlpd"]
     page = auto.text(records)
-    assert "behind the best of the others on 1 of 3 tables: a, 9 rows (by 0.050)." in page
+    assert "behind the best of the others on 1 of 3 tables:\n\n- a, 9 rows (by 0.050)\n" in page
     assert page.index("| a | 9 |") < page.index("| b | 9 |") < page.index("| a | 80,000 | **0.200** (1.0) |")
     assert "| a | 9 | 0.500 (1.0) | **0.450** (1.0) | – | – | linear |" in page
     assert "- b, boosting: ArithmeticError: no" in page

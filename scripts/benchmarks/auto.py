@@ -170,11 +170,11 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
         "nats, the mean over splits; real targets are standardised. The lowest of a row is bold. `auto` compares "
         "kernels within its budget; `estimator` is `GPClassifier`, `GPRegressor`, `GPOrdinal` or `GPCountRegressor` "
         "with nothing set. Seconds as paid, in brackets: those of `auto` include compilation, and what it has compiled the "
-        "estimators need not compile again. Tables with more than 1,000 training rows are whole and come last: there is one split of "
+        "estimators need not compile again. Tables with more than 1,000 training rows are whole and come last. There is one split of "
         "them, a larger budget, up to 10,000 test rows, and neither an estimator nor a peer that decomposes the kernel matrix of all "
-        "rows. Records are of the commits below; those of the cut tables are older than the rungs of `auto`, which up to 1,000 rows "
-        "is the cross-validation that it was, but for an equal share of time for each candidate. The split of the whole tables was looked at while "
-        "the order of candidates, the size of minibatches and their recipe were chosen for many rows: it is no test of these. Split 0 of five of the binary tables was looked at "
+        "rows. Records are of the commits below. Those of the cut tables are older than the rungs of `auto`. Up to 1,000 rows it still "
+        "cross-validates, but each candidate now has an equal share of the time. The split of the whole tables was looked at while "
+        "the order of candidates, the size of minibatches and their recipe were chosen. It is no test of these. Split 0 of five of the binary tables was looked at "
         "when the kernels that `auto` compares were chosen after the first of these measurements. Later their order, and that several "
         "are averaged, were chosen by cross-validation inside the training part of split 0 of twelve tables, which holds rows that "
         "other splits test on.",
@@ -202,7 +202,9 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
     number = len(keys)
     lines += [
         "",
-        f"`auto` is behind the best of the others on {len(lost)} of {number} tables: {', '.join(lost) or 'none'}.",
+        f"`auto` is behind the best of the others on {len(lost)} of {number} tables{':' if lost else '.'}",
+        "",
+        *(f"- {each}" for each in lost),
         "",
     ]
     failed = [record for record in found if "failed" in record]
