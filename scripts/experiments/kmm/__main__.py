@@ -135,7 +135,7 @@ def measure_convergence(parts: Sequence[str], quick: bool, journal: Any) -> None
 
     shown = SHOWN[:2] if quick else SHOWN
     grid = tuple(itertools.product(VALUES, VALUES))
-    jobs = {
+    jobs: dict[str, tuple[Callable[[], tuple[Any, Callable[[], Any]]], Sequence[tuple[float, float]]]] = {
         "ionosphere": (
             functools.partial(binary, "ionosphere"),
             shown if quick or "table" not in parts else grid,

@@ -83,9 +83,10 @@ def classes(cap: float, names: Sequence[str] = CLASSES) -> list[Row]:
     """Compare the bounds on the likelihoods of several classes."""
     rows = []
     for name in names:
-        split = gpx.datasets.load(name, seed=0, task="multiclass")
+        split: Any = gpx.datasets.load(name, seed=0, task="multiclass")
         if name == "vehicle":
-            split = replace(split, train=tuple(part[:ROWS] for part in split.train))
+            X, Y = split.train
+            split = replace(split, train=(X[:ROWS], Y[:ROWS]))
         for bound, likelihood in BOUNDS.items():
             made = functools.partial(likelihood, num_classes=len(split.labels))
             row, model = _trained(split, made, cap, bound, gpx.models.VGPKMM, ours)
