@@ -1,10 +1,13 @@
-"""Commands of the shell, run in the process of the tests."""
+"""Commands of the shell, run in the process of the tests; code that must be quick, run in one of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import gpflow
 import pytest
@@ -30,3 +33,18 @@ def command(folder: Path, *arguments: str, code: int = 0) -> str:
             found = end.code or 0
     assert found == code, shown.getvalue()
     return shown.getvalue()
+
+
+def timed(code: str, seconds: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python code that prints the seconds of the processor as its last word, and check them.
+
+    The least of three runs counts: what else runs on the machine may only hinder one.
+    """
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, **options
+        )
+        assert done.returncode == 0, done.stderr
+        if float(done.stdout.split()[-1]) < seconds:
+            return done
+    raise AssertionError(f"{done.stdout.split()[-1]} seconds of the processor, more than {seconds}")
