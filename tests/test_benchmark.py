@@ -14,7 +14,7 @@ from scripts.benchmarks import __main__ as benchmark
 from scripts.benchmarks import kmm as measured
 from scripts.benchmarks import peers
 from scripts.experiments.kmm import __main__ as kmm
-from scripts.experiments.kmm import convergence, methods
+from scripts.experiments.kmm import convergence, methods, sets
 from scripts.shared import report
 from scripts.shared.flops import counting
 
@@ -104,7 +104,7 @@ def test_operations_are_written_in_the_papers_units(value: float, text: str) -> 
 def test_missing_data_are_named(monkeypatch) -> None:
     monkeypatch.delenv("GPFLOW_EXT_DATA", raising=False)
     with pytest.raises(ValueError, match="Set GPFLOW_EXT_DATA to the folder that holds sonar"):
-        kmm.binary("sonar")
+        sets.binary("sonar")
     assert len(kmm.arguments().format_help().splitlines()) > 20
 
 

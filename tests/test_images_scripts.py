@@ -76,7 +76,10 @@ def test_unfinished_runs_of_convolutional_kernels_are_told_apart() -> None:
     score["final_variance"] = 12.0
     text = convolutional.section([*progress, score])
     assert "Not finished" not in text
-    assert "| weighted | test | all | 500 | 200 | dual | 100 | 1 | 0 | 98.75 | 0.0400 | 0.10 | 20 |" in text
+    assert (
+        "| weighted | test | all | 500 | 200 | dual | 0.005 | 100 | 1 | 0 | 98.75 | 0.0400 | 0.10 | 20 |"
+        in text
+    )
     assert "from -40,000 to -20,000 nats, the variance on patches from 10 to 12" in text
     assert "have lost" not in text
     older = [
@@ -84,6 +87,6 @@ def test_unfinished_runs_of_convolutional_kernels_are_told_apart() -> None:
         for record in (*progress, score)
     ]
     text = convolutional.section([*progress, score, *older])
-    assert text.count("| dual | 100 |") == text.count("| natural | 100 |") == 1
+    assert text.count("| dual | 0.005 | 100 |") == text.count("| natural | 0.005 | 100 |") == 1
     start = {**score, "steps": 0, "error": 0.01}
     assert "than 1 of the 1 that only started" in convolutional.section([*progress, score, start])

@@ -14,7 +14,7 @@ import tensorflow as tf
 import gpflow_ext as gpx
 from gpflow_ext.compiled.functions import Compiled, Entry
 from gpflow_ext.training import climb, lbfgs, lbfgs_in_graph, lbfgs_recipe, loop
-from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace
 
 Loss = Callable[[tf.Tensor], tf.Tensor]
@@ -61,7 +61,7 @@ def host(loss: Loss, start: Any, tolerance: float) -> tuple[lbfgs.Run, tf.Variab
 
 def graph(loss: Loss, start: Any, tolerance: float) -> tuple[GraphRun, tf.Variable]:
     x = tf.Variable(start, dtype=tf.float64)
-    return GraphRun(lambda: loss(x), [x], LogSpace([x]), tolerance), x
+    return GraphRun(Climb(lambda: loss(x), [x], LogSpace([x]), tolerance)), x
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -93,7 +93,7 @@ def test_positive_parameters_move_in_log_space_as_on_the_host() -> None:
         variables = model.trainable_variables
         coordinates = LogSpace(variables, model.trainable_parameters)
         if build is GraphRun:
-            run = GraphRun(model.training_loss, variables, coordinates, 1e-8)
+            run = GraphRun(Climb(model.training_loss, variables, coordinates, 1e-8))
         else:
             run = lbfgs.Run(coordinates, lbfgs.Evaluation(model.training_loss, variables), 1e-8)
         run.climb(20)

@@ -15,17 +15,15 @@ each of its loops is a triangular solve.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from gpflow_ext.training import guarded, lbfgs, line_search
-from gpflow_ext.training.line_search import LineSearch
+from gpflow_ext.training.line_search import LineSearch, where
 
 RUNNING, RESTING, ENDED = 0, 1, 2  # RESTING: at the last iterate, as the next iteration would find
 _EPSILON = 2.0**-52
-
-T = TypeVar("T")
 
 Evaluate: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Maps coordinates [P] to the loss, [], and its gradient, [P]."""
@@ -96,7 +94,7 @@ def turn(
     gradient = tf.where(sound, slopes, -state.gradient)
     after = _after(state, trial, value, gradient, sound, tangent, tolerance)
     begun = _begun(state, value, gradient, sound)
-    return _where(state.begun, after, begun), loss, ~far
+    return where(state.begun, after, begun), loss, ~far
 
 
 def _begun(state: State, value: tf.Tensor, gradient: tf.Tensor, sound: tf.Tensor) -> State:
@@ -137,11 +135,11 @@ def _after(
         for new, old in ((trial, state.at), (value, state.value), (gradient, state.gradient))
     )
     stuck = failed & (state.memory.pairs == 0)
-    memory = _where(arrived, remembered(state, slopes), state.memory)
-    memory = _where(failed, _empty(memory), memory)
+    memory = where(arrived, remembered(state, slopes), state.memory)
+    memory = where(failed, _empty(memory), memory)
     turning = at - descent(memory, slopes) - at
     rising = tf.tensordot(slopes, turning, 1) >= 0.0
-    memory = _where(rising & (arrived | failed), _empty(memory), memory)
+    memory = where(rising & (arrived | failed), _empty(memory), memory)
     turning = tf.where(rising, (at - slopes) - at, turning)
     largest = tf.reduce_max(tf.abs(slopes))
     rests = guarded.is_at_rest(gain, moved, largest, least) | (largest <= lbfgs.SLOPE)
@@ -153,7 +151,7 @@ def _after(
         at,
         slopes,
         tf.where(arrived | failed, turning, state.direction),
-        _where(arrived | failed, another, search),
+        where(arrived | failed, another, search),
         memory,
         state.begun,
         state.iterations + tf.cast(arrived, tf.int32),
@@ -177,7 +175,7 @@ def remembered(state: State, gradient: tf.Tensor) -> Memory:
     new = Memory(
         steps, changes, tf.concat([rows, column[:, None]], axis=1), tf.minimum(old.pairs + 1, column.shape[0])
     )
-    return _where(curvature > _EPSILON * -state.search.slope * step, new, old)
+    return where(curvature > _EPSILON * -state.search.slope * step, new, old)
 
 
 def _empty(memory: Memory) -> Memory:
@@ -198,8 +196,3 @@ def descent(memory: Memory, gradient: tf.Tensor) -> tf.Tensor:
 
 def _solve(R: tf.Tensor, vector: tf.Tensor, adjoint: bool) -> tf.Tensor:
     return tf.linalg.triangular_solve(R, vector[:, None], lower=False, adjoint=adjoint)[:, 0]
-
-
-def _where(condition: tf.Tensor, one: T, two: T) -> T:
-    chosen: T = tf.nest.map_structure(lambda a, b: tf.where(condition, a, b), one, two)
-    return chosen

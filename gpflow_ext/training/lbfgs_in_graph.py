@@ -35,7 +35,7 @@ class Climb:
         coordinates: LogSpace,
         tolerance: float,
     ) -> None:
-        self._loss, self._coordinates, self._tolerance = Loss(closure, variables), coordinates, tolerance
+        self._loss, self.coordinates, self.tolerance = Loss(closure, variables), coordinates, tolerance
         start = tf.zeros([len(coordinates.is_log)], tf.float64)
         self._pairs = lbfgs.number_of_pairs(len(start))
         self.start = tf.Variable(start, trainable=False)
@@ -62,18 +62,18 @@ class Climb:
         at = tf.nest.pack_sequence_as(
             climb.fresh(self.start.read_value(), self._pairs), [part.read_value() for part in self.state]
         )
-        leap = tf.constant(np.where(self._coordinates.is_log, lbfgs.LEAP, np.inf))
+        leap = tf.constant(np.where(self.coordinates.is_log, lbfgs.LEAP, np.inf))
 
         def evaluate(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            self._coordinates.assign_in_graph(x)
+            self.coordinates.assign_in_graph(x)
             loss, gradient = self._loss.value_and_gradient(*data)
-            return tf.cast(loss, x.dtype), self._coordinates.gradient_in_graph(x, gradient)
+            return tf.cast(loss, x.dtype), self.coordinates.gradient_in_graph(x, gradient)
 
         def goes_on(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> tf.Tensor:
             return (state.status == climb.RUNNING) & (state.iterations < total) & (made < CALL)
 
         def turn(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> Any:
-            state, loss, evaluated = climb.turn(state, evaluate, leap, self._tolerance)
+            state, loss, evaluated = climb.turn(state, evaluate, leap, self.tolerance)
             losses = losses.write(made, loss)  # over that of a trial which is not evaluated
             return state, made + tf.cast(evaluated, tf.int32), losses
 
@@ -81,8 +81,8 @@ class Climb:
         at, made, losses = tf.while_loop(goes_on, turn, (at, 0, losses), parallel_iterations=1)
         for variable, value in zip(self.state, tf.nest.flatten(at), strict=True):
             variable.assign(value)
-        self._coordinates.assign_in_graph(tf.where(at.value <= at.first, at.at, self.start))
-        steepest = tf.reduce_max(tf.abs(at.gradient) * tf.cast(self._coordinates.is_log, at.value.dtype))
+        self.coordinates.assign_in_graph(tf.where(at.value <= at.first, at.at, self.start))
+        steepest = tf.reduce_max(tf.abs(at.gradient) * tf.cast(self.coordinates.is_log, at.value.dtype))
         counts = (tf.cast(part, tf.float64) for part in (made, at.iterations, at.status))
         return tf.concat([losses.stack(), tf.stack([*counts, at.first, at.value, steepest])], axis=0)
 
@@ -96,26 +96,17 @@ class GraphRun(tf.Module):
 
     Parameters
     ----------
-    closure, variables, jit_compile, data
+    climb
+        What is compiled.
+    jit_compile, data
         As for `lbfgs.Evaluation`.
-    coordinates, tolerance
-        As for `lbfgs.Run`.
     """
 
-    def __init__(
-        self,
-        closure: LossFunction,
-        variables: Sequence[tf.Variable],
-        coordinates: LogSpace,
-        tolerance: float,
-        jit_compile: bool | None = None,
-        data: Sequence[Any] = (),
-    ) -> None:
+    def __init__(self, climb: Climb, jit_compile: bool | None = None, data: Sequence[Any] = ()) -> None:
         super().__init__()
-        self._climb = Climb(closure, variables, coordinates, tolerance)
-        self.state = [self._climb.start, *self._climb.state]
-        self._compiled = Compiled(self._climb, resolve_jit(jit_compile), batches=True)
-        self._coordinates, self._tolerance, self._data = coordinates, tolerance, tuple(data)
+        self._climb, self._data = climb, tuple(data)
+        self.state = [climb.start, *climb.state]
+        self._compiled = Compiled(climb, resolve_jit(jit_compile), batches=True)
         self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])
         self.iterations = tf.Variable(0, trainable=False)
         self.ended = tf.Variable(False, trainable=False)
@@ -147,7 +138,7 @@ class GraphRun(tf.Module):
         """Return whether the end is no worse than the start and, if it is better, the slope there."""
         record = self.record.numpy()
         if not record.size:
-            self._climb.begin(self._coordinates.vector())
+            self._climb.begin(self._climb.coordinates.vector())
         total = int(self.iterations) + iterations
         while True:
             called = self._compiled(self._climb.go_on, tf.constant(total), *self._data).numpy()
@@ -160,5 +151,5 @@ class GraphRun(tf.Module):
         self.ended.assign(status == climb.ENDED or (status == climb.RESTING and done < total))
         raised = bool(last <= first)
         self.best.assign(-last if raised else -first)
-        gained = raised and first - last > self._tolerance * max(1.0, abs(last))
+        gained = raised and first - last > self._climb.tolerance * max(1.0, abs(last))
         return raised, slope if gained else 0.0

@@ -14,7 +14,7 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -157,7 +157,8 @@ def _run_of_all(
         raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
     coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model))
     if in_graph or (in_graph is None and box is None and has_accelerator()):
-        run = GraphRun(model.training_loss, variables, coordinates, tolerance, jit_compile, data)
+        climb = Climb(model.training_loss, variables, coordinates, tolerance)
+        run = GraphRun(climb, jit_compile, data)
         if in_graph or run.can_be_traced():
             return run
     evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
@@ -176,7 +177,8 @@ def _run_of_some(
     """Return a run in some of the variables; on the host it shares the evaluation of the run in all."""
     coordinates = LogSpace(list(some), model.trainable_parameters)
     if isinstance(run, GraphRun):
-        return GraphRun(model.training_loss, list(some), coordinates, tolerance, jit_compile, data)
+        climb = Climb(model.training_loss, some, coordinates, tolerance)
+        return GraphRun(climb, jit_compile, data)
     places = [next(n for n, each in enumerate(variables) if each is part) for part in some]
 
     def evaluate() -> tuple[float, list[tf.Tensor]]:

@@ -10,7 +10,7 @@ All is as in ``dcsrch`` and ``dcstep`` of MINPACK-2, by selection in place of br
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import tensorflow as tf
 
@@ -18,6 +18,8 @@ DECREASE, FLATNESS, WIDTH = 1e-3, 0.9, 0.1
 LONGEST = 1e10
 MOST = 20  # trials
 _NEARER, _FARTHER, _SHRINKING = 1.1, 4.0, 0.66
+
+T = TypeVar("T")
 
 
 class End(NamedTuple):
@@ -122,7 +124,7 @@ def _trial(
             ),
         ),
     )
-    ends = _where(higher, trial, _where(opposite, best, other)), _where(higher, best, trial)
+    ends = where(higher, trial, where(opposite, best, other)), where(higher, best, trial)
     return ends[1], ends[0], step, bracketed | higher | opposite
 
 
@@ -182,5 +184,7 @@ def _root(one: End, two: End, least: float | None = None) -> tuple[tf.Tensor, tf
     return size * tf.sqrt(square) * tf.where(way < 0.0, -tf.ones_like(way), tf.ones_like(way)), theta
 
 
-def _where(condition: tf.Tensor, one: End, two: End) -> End:
-    return End(*(tf.where(condition, a, b) for a, b in zip(one, two, strict=True)))
+def where(condition: tf.Tensor, one: T, two: T) -> T:
+    """Return one of two structures of tensors."""
+    chosen: T = tf.nest.map_structure(lambda a, b: tf.where(condition, a, b), one, two)
+    return chosen

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..shared import jura
+from ..shared import jura, usps
 
 Array = npt.NDArray[Any]
 _MOST_TEST = 1000  # rows that are predicted
@@ -62,8 +62,7 @@ def _file(task: str, name: str, **options: Any) -> Callable[[int], Part]:
 def _usps(seed: int) -> Part:
     from sklearn.model_selection import train_test_split
 
-    with np.load(_folder() / "usps_3v5.npz") as file:
-        X, y = file["X"].astype(float), file["y"].astype(float)[:, None]
+    X, y, _ = usps.digits()
     X, X_test, Y, Y_test = train_test_split(X, y, test_size=0.2, random_state=seed, stratify=y)
     return Part("binary", (X - X.mean()) / X.std(), Y, (X_test - X.mean()) / X.std(), Y_test)
 

@@ -6,15 +6,15 @@ import argparse
 import functools
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import _cli
 from ...shared import report
+from . import sets
 
 EPILOG = """\
 examples
@@ -71,55 +71,6 @@ def arguments() -> argparse.ArgumentParser:
     return new
 
 
-def load(name: str, **options: Any) -> Any:
-    """Load a set by name, with its published split where there is one; say what is missing."""
-    from gpflow_ext import datasets
-
-    try:
-        return datasets.load(name, offline=True, **options)
-    except (FileNotFoundError, ConnectionError, ValueError) as error:
-        raise ValueError(
-            f"{error}\nSet GPFLOW_EXT_DATA to the folder that holds {name} (see --help)."
-        ) from error
-
-
-def binary(name: str) -> tuple[Any, Callable[[], Any]]:
-    """Return a binary set with its published split, raw, and the likelihood with 20 pieces."""
-    from gpflow_ext.likelihoods import BernoulliLogit
-
-    return load(name, split="published", standardise=False), BernoulliLogit
-
-
-class Halves(NamedTuple):
-    """A set that is split in two, its inputs as they are."""
-
-    train: tuple[Any, Any]
-    test: tuple[Any, Any]
-
-
-def usps() -> tuple[Any, Callable[[], Any]]:
-    """Return images of threes and fives, raw, in halves with the class counts of the field's split."""
-    import numpy as np
-
-    from gpflow_ext.likelihoods import BernoulliLogit
-
-    folder = os.environ.get("GPFLOW_EXT_DATA")
-    if folder is None:
-        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds usps_3v5.npz (see --help).")
-    with np.load(Path(folder) / "usps_3v5.npz") as file:
-        X, Y, test = file["X"].astype(float), file["y"].astype(float)[:, None], file["split_test"] == 1
-    return Halves((X[~test], Y[~test]), (X[test], Y[test])), BernoulliLogit
-
-
-def multiclass(name: str, rows: int | None = None) -> tuple[Any, Callable[[], Any]]:
-    """Return a set with several classes, standardised, and the stick-breaking likelihood with 20 pieces."""
-    from gpflow_ext.likelihoods import StickBreaking
-
-    split = load(name, seed=0, task="multiclass")
-    split = replace(split, train=tuple(part[:rows] for part in split.train))
-    return split, functools.partial(StickBreaking, num_classes=len(split.labels))
-
-
 def measure(parts: Sequence[str], quick: bool, journal: Any) -> None:
     """Measure what the journal lacks of the parts."""
     if {"figure1", "table"} & set(parts):
@@ -137,17 +88,17 @@ def measure_convergence(parts: Sequence[str], quick: bool, journal: Any) -> None
     grid = tuple(itertools.product(VALUES, VALUES))
     jobs: dict[str, tuple[Callable[[], tuple[Any, Callable[[], Any]]], Sequence[tuple[float, float]]]] = {
         "ionosphere": (
-            functools.partial(binary, "ionosphere"),
+            functools.partial(sets.binary, "ionosphere"),
             shown if quick or "table" not in parts else grid,
         )
     }
     if "figure1" in parts:
-        jobs["new_thyroid"] = (functools.partial(multiclass, "new_thyroid"), shown)
+        jobs["new_thyroid"] = (functools.partial(sets.multiclass, "new_thyroid"), shown)
         if not quick:
-            jobs["glass"] = (functools.partial(multiclass, "glass"), shown)
-            jobs["sonar"] = (functools.partial(binary, "sonar"), shown)
-            jobs["usps_3v5"] = (usps, SHOWN[1:3])
-            jobs["vehicle"] = (functools.partial(multiclass, "vehicle", rows=200), shown[1:2])
+            jobs["glass"] = (functools.partial(sets.multiclass, "glass"), shown)
+            jobs["sonar"] = (functools.partial(sets.binary, "sonar"), shown)
+            jobs["usps_3v5"] = (sets.usps, SHOWN[1:3])
+            jobs["vehicle"] = (functools.partial(sets.multiclass, "vehicle"), shown[1:2])
     for name, (source, settings) in jobs.items():
         keys = [
             {"set": name, "log_s": log_s, "log_sigma": log_sigma, "seed": 0} for log_s, log_sigma in settings
@@ -169,7 +120,7 @@ def measure_end(quick: bool, journal: Any) -> None:
     for outcome in found(journal).get(name, []):
         key = {"part": "end", "data": name, "log_s": outcome.setting[0], "log_sigma": outcome.setting[1]}
         if not journal.find(**key):
-            runner = runner or convergence.Patient(*multiclass(name))
+            runner = runner or convergence.Patient(*sets.multiclass(name))
             journal.once(key, lambda: runner.measure(outcome, evaluations))  # noqa: B023
             print(f"{name}, log s, log sigma = {outcome.setting}, to the end: done", flush=True)
 
@@ -185,7 +136,7 @@ def measure_tasks(parts: Sequence[str], quick: bool, journal: Any) -> None:
         ("classes", tasks.CLASSES, tasks.classes),
     ):
         if part in parts:
-            load(names[0])
+            sets.load(names[0])
             for name in names[:first]:
                 journal.once(
                     {"part": part, "data": name, "seed": 0},

@@ -15,6 +15,7 @@ import tensorflow as tf
 import gpflow_ext as gpx
 from gpflow_ext.data.datasets.split import Scaler
 
+from . import sets
 from .methods import Limit, Problem, Runner, ours, vgp_lbfgs
 
 ORDINAL = ("machine_cpu", "stock_ord5")
@@ -32,7 +33,6 @@ BOUNDS: Mapping[str, Callable[..., Any]] = {
     ),
     "multinomial logit, best": functools.partial(gpx.likelihoods.MultinomialLogit, bound="best"),
 }
-ROWS = 200  # of vehicle, for training
 OURS, VGP = "VGPKMM", "GPflow VGP, L-BFGS"
 
 
@@ -83,10 +83,7 @@ def classes(cap: float, names: Sequence[str] = CLASSES) -> list[Row]:
     """Compare the bounds on the likelihoods of several classes."""
     rows = []
     for name in names:
-        split: Any = gpx.datasets.load(name, seed=0, task="multiclass")
-        if name == "vehicle":
-            X, Y = split.train
-            split = replace(split, train=(X[:ROWS], Y[:ROWS]))
+        split = sets.classes(name)
         for bound, likelihood in BOUNDS.items():
             made = functools.partial(likelihood, num_classes=len(split.labels))
             row, model = _trained(split, made, cap, bound, gpx.models.VGPKMM, ours)
