@@ -119,12 +119,12 @@ def work(rows: int | None, inducing: int) -> Record:
     import gpflow_ext as gpx
     from gpflow_ext.ep.sign_agreement import SignAgreement
 
-    from . import traces
+    from . import rivals, traces
 
-    train, _ = traces.load("mnist_odd_even", rows)
+    train, *_ = traces.load("mnist_odd_even", rows)
     Z = train[0][np.random.default_rng(0).choice(len(train[0]), inducing, replace=False)]
     model = gpx.models.SparseEP(
-        train, traces.starting_kernel(Z), gpx.likelihoods.BernoulliProbit(), inducing_variable=Z.copy()
+        train, rivals.starting_kernel(Z), gpx.likelihoods.BernoulliProbit(), inducing_variable=Z.copy()
     )
     options: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
     result = gpx.fit(

@@ -1,0 +1,166 @@
+"""The methods whose test scores are traced over time: SparseEP, and SVGP with the best of a few step lengths."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.keras import tf_keras
+
+import gpflow_ext as gpx
+from gpflow_ext.ep.sign_agreement import SignAgreement
+from gpflow_ext.training import gradient
+
+from ...shared.journal import Record
+from .methods import FITC, SEP, SVI, Contender, Data, SVIAdam, paper_kernel, scores, set_hyperparameters
+from .tracer import Tracer, traced
+
+MINIBATCH = 200
+RATES = (0.003, 0.01, 0.03)  # of Adam
+LENGTHS = (0.01, 0.03, 0.1)  # of natural gradients
+SEARCH = 0.2  # the share of the budget that a step length is tried for
+HELD_OUT = 10_000  # training rows, at most a tenth, that choose among them
+Method: TypeAlias = Callable[[Data, Data, Any, float], Record]
+
+
+def median_distance(Z: Any) -> float:
+    """Return the median distance of the inducing points."""
+    squares = (Z**2).sum(1)
+    squared = squares[:, None] + squares - 2.0 * Z @ Z.T
+    return float(np.sqrt(np.median(np.maximum(squared, 0.0)[np.triu_indices(len(Z), 1)])))
+
+
+def starting_kernel(Z: Any) -> gpflow.kernels.Kernel:
+    """Return the paper's kernel, its length scales at the median distance of the inducing points."""
+    kernel = paper_kernel(Z.shape[1])
+    set_hyperparameters(kernel, median_distance(Z))
+    return kernel
+
+
+def contender(
+    method: Callable[[Any, Any], Contender], train: Data, test: Data, Z: Any, budget: float
+) -> Record:
+    """Trace a batch method of the UCI experiment."""
+    made = method(train, Z)
+    made.start(train, Z, median_distance(Z))
+    score = functools.partial(made.scores, test)
+    return traced(lambda each: made.run(10**6, each), score, budget, time.process_time)
+
+
+def sparse_ep(train: Data, test: Data, Z: Any, budget: float, **options: Any) -> Record:
+    """Trace `SparseEP`."""
+    probit = gpx.likelihoods.BernoulliProbit()
+    return by_fit(
+        gpx.models.SparseEP(train, starting_kernel(Z), probit, inducing_variable=Z.copy()),
+        test,
+        budget,
+        **options,
+    )
+
+
+def batch(train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SparseEP`, all data in each step, by the authors' rule."""
+    return sparse_ep(train, test, Z, budget, optimizer=SignAgreement(1e-3), damping=0.5)
+
+
+def adadelta(train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SparseEP` by minibatches with the authors' optimiser."""
+    optimizer = tf_keras.optimizers.Adadelta(1.0, rho=0.9, epsilon=1e-5)
+    return sparse_ep(train, test, Z, budget, optimizer=optimizer, minibatch_size=MINIBATCH)
+
+
+def defaults(train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SparseEP` by minibatches as `gpflow_ext.fit` does them."""
+    return sparse_ep(train, test, Z, budget, minibatch_size=MINIBATCH)
+
+
+def dual(train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SVGP` by dual sites as `gpflow_ext.fit` does them."""
+    return by_fit(svgp(train, Z), test, budget, train, recipe="dual", minibatch_size=MINIBATCH)
+
+
+def by_fit(model: Any, test: Data, budget: float, data: Data | None = None, **options: Any) -> Record:
+    """Trace `gpflow_ext.fit`."""
+    predict = tf.function(model.predict_f)
+    return traced(
+        lambda tracer: gpx.fit(model, data, steps=10**9, monitor=tracer, progress=False, seed=0, **options),
+        lambda: scores(model.likelihood, predict, test),
+        budget,
+        time.process_time,
+    )
+
+
+def svgp(train: Data, Z: Any) -> gpflow.models.SVGP:
+    """Return GPflow's model with the same kernel, likelihood and start."""
+    probit = gpx.likelihoods.BernoulliProbit()
+    return gpflow.models.SVGP(starting_kernel(Z), probit, Z.copy(), num_data=len(train[0]))
+
+
+def adam(rate: float, train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SVGP`, all parameters by Adam."""
+    optimizer = tf_keras.optimizers.Adam(rate)
+    return by_fit(
+        svgp(train, Z), test, budget, train, recipe="adam", optimizer=optimizer, minibatch_size=MINIBATCH
+    )
+
+
+def natural_gradients(length: float, train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SVGP`, the variational parameters by natural gradients and the rest by Adam(0.01)."""
+    model = svgp(train, Z)
+    for part in (model.q_mu, model.q_sqrt):
+        gpflow.set_trainable(part, False)
+    variables = model.trainable_variables
+    natural = gpflow.optimizers.NaturalGradient(gamma=length)
+    first_order = tf_keras.optimizers.Adam(0.01)
+    first_order.build(variables)
+    predict = tf.function(model.predict_f)
+
+    @tf.function
+    def step(rows: Any) -> None:
+        loss = functools.partial(model.training_loss, rows)
+        natural.minimize(loss, [(model.q_mu, model.q_sqrt)])
+        first_order.minimize(loss, variables)
+
+    def train_steps(tracer: Tracer) -> None:
+        for number, rows in enumerate(gradient.Minibatches(train, MINIBATCH, 0), 1):
+            step(rows)
+            tracer(number)
+
+    return traced(train_steps, lambda: scores(model.likelihood, predict, test), budget, time.process_time)
+
+
+def tuned(
+    method: Callable[..., Record],
+    lengths: Sequence[float],
+    train: Data,
+    test: Data,
+    Z: Any,
+    budget: float,
+) -> Record:
+    """Trace a method with the step length, the least if all diverge, that scores best on rows held out of training."""
+    held = min(HELD_OUT, len(train[0]) // 10)
+    order = np.random.default_rng(0).permutation(len(train[0]))
+    rest, out = (tuple(part[rows] for part in train) for rows in (order[held:], order[:held]))
+    tried = {length: method(length, rest, out, Z, SEARCH * budget) for length in lengths}
+    ends = {length: record["nll"][-1] for length, record in tried.items() if "diverged" not in record}
+    best = min(ends or lengths, key=lambda length: ends.get(length, length))
+    search = [[length, ends.get(length)] for length in lengths]
+    return {"step_length": best, "search": search, **method(best, train, test, Z, budget)}
+
+
+BATCH: dict[str, Method] = {
+    **{each.__name__: functools.partial(contender, each) for each in (FITC, SEP, SVI)},
+    "SVI, Adam": functools.partial(contender, SVIAdam),
+}
+STOCHASTIC: dict[str, Method] = {
+    "SparseEP, ADADELTA": adadelta,
+    "SparseEP": defaults,
+    "SVGP, dual sites": dual,
+    "SVGP, Adam": functools.partial(tuned, adam, RATES),
+    "SVGP, natural gradients": functools.partial(tuned, natural_gradients, LENGTHS),
+}
