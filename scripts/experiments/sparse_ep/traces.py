@@ -72,10 +72,16 @@ COMMON = (
 
 
 def run(
-    journal: Journal, experiment: str, budget: float, rows: int | None, inducing: int, folder: Path
+    journal: Journal,
+    experiment: str,
+    names: Sequence[str],
+    budget: float,
+    rows: int | None,
+    inducing: int,
+    folder: Path,
 ) -> None:
-    """Measure what the journal lacks of one experiment, ``budget`` seconds to a method; draw the figures."""
-    for name in SETS[experiment]:
+    """Measure what the journal lacks of an experiment on these sets, ``budget`` seconds to a method; draw figures."""
+    for name in names:
         key = {"experiment": experiment, "set": name, "inducing": inducing, "budget": budget}
         methods = _methods(experiment)
         missing = [method for method in methods if not journal.find(**key, method=method)]
