@@ -22,7 +22,7 @@ TOWER: list[dict[str, str]] = [
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
-        "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
+        "datasets.openml datasets.grids datasets.events datasets.files datasets.idx datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
     {"functions": "randomness frequencies features given paths product draws"},

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from gpflow.kernels import Kernel, MultioutputKernel
 
+from gpflow_ext.compiled import Preferred
 from gpflow_ext.data import length_scales
 
 Array = npt.NDArray[Any]
@@ -132,14 +133,26 @@ def conditional_variance(
     return inputs[chosen]
 
 
+class _Covariance:
+    """K(A, B), of several outputs the sum, without white noise: as between different rows."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernels = kernel.latent_kernels if isinstance(kernel, MultioutputKernel) else [kernel]
+
+    def between(self, A: tf.Tensor, B: tf.Tensor) -> tf.Tensor:
+        """Return it for rows A [N, D] and B [M, D], as [N, M]."""
+        return sum(kernel(A, B) for kernel in self.kernels)
+
+
 def _covariance(kernel: Kernel) -> Callable[[Array, Array], Array]:
-    """Return K(A, B), of several outputs the sum, without white noise: as between different rows."""
-    kernels = kernel.latent_kernels if isinstance(kernel, MultioutputKernel) else [kernel]
+    """Return the covariance of two arrays of rows, compiled: a choice asks for it once for each point."""
+    of = _Covariance(kernel)
+    compiled = Preferred(of, lasting=True)
 
     def between(A: Array, B: Array) -> Array:
         first, second = (tf.constant(part, gpflow.default_float()) for part in (A, B))
-        total: Array = sum(each(first, second) for each in kernels).numpy()
-        return total
+        found: Array = compiled(of.between, first, second).numpy()
+        return found
 
     return between
 
