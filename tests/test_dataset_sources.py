@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,6 +114,60 @@ def test_arrays_in_a_folder(tmp_path):
         np.savez(tmp_path / "mnist.npz", **arrays)
         with pytest.raises(ValueError, match=message):
             load("mnist", data_dir=tmp_path)
+
+
+def _idx(array, kind=8):
+    """Return an array of bytes as the content of an IDX file."""
+    head = bytes([0, 0, kind, array.ndim])
+    return head + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def clothes(tmp_path):
+    """Return images and labels of both parts, written as IDX files of which two are compressed."""
+    folder = tmp_path / "fashion_mnist"
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 2, 3)).astype(np.uint8)
+    labels = (np.arange(300) * 7 % 10).astype(np.uint8)
+    for part, rows in (("train", slice(260)), ("t10k", slice(260, None))):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(_idx(pixels[rows]))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(_idx(labels[rows])))
+    return pixels, labels
+
+
+def test_idx_files_in_a_folder(clothes, tmp_path):
+    pixels, labels = clothes
+    split = load("fashion_mnist", data_dir=tmp_path, standardise=False)
+    for (X, Y), rows in zip(split, (slice(260), slice(260, None)), strict=True):
+        np.testing.assert_array_equal(X, pixels[rows].reshape(-1, 6) / 255.0)
+        np.testing.assert_array_equal(Y[:, 0], labels[rows])
+    assert (split.name, split.task, split.labels[9]) == ("fashion_mnist", "multiclass", "Ankle boot")
+    (tmp_path / "fashion_mnist").rename(tmp_path / "mnist")
+    parity = load("mnist_odd_even", data_dir=tmp_path)
+    np.testing.assert_array_equal(parity.test[1][:, 0], labels[260:] % 2)
+    assert parity.sha256 == split.sha256
+
+
+def test_idx_files_that_cannot_be_read_are_named(clothes, tmp_path):
+    names = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte"
+    with pytest.raises(ValueError, match=rf"from a folder fashion_mnist with {names}.*set GPFLOW_EXT_DATA"):
+        load("fashion_mnist")
+    folder, labels = tmp_path / "fashion_mnist", np.zeros(260, np.uint8)
+    for content, message in (
+        (_idx(labels)[:-1], r"labels-idx1-ubyte holds 259 bytes after its head, which says \[260\]"),
+        (_idx(labels, kind=13), "labels-idx1-ubyte is not an IDX file of unsigned bytes"),
+        (b"\0\0\x08\x03\0", "labels-idx1-ubyte is not an IDX file of unsigned bytes"),
+        (b"", "labels-idx1-ubyte is not an IDX file of unsigned bytes"),
+    ):
+        (folder / "train-labels-idx1-ubyte").write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load("fashion_mnist", data_dir=tmp_path)
+    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte.gz"):
+        (folder / f"t10k-{kind}").unlink()
+    with pytest.raises(
+        ValueError, match="fashion_mnist lacks t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte;"
+    ):
+        load("fashion_mnist", data_dir=tmp_path)
 
 
 def test_event_times_become_counts_in_bins(write, tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from scripts.experiments.images import __main__ as main
 from scripts.experiments.images import convolutional, page, runs
 
 
@@ -55,6 +58,42 @@ def test_the_page_tells_test_images_from_validation() -> None:
     assert "99.20" in test
     assert "99.00" not in test
     assert "99.00" in validation
+
+
+def test_another_set_is_read_from_its_files_and_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of Fashion-MNIST; with scores that are given."""
+    folder, out, seen = tmp_path / "fashion_mnist", tmp_path / "out", []
+    folder.mkdir()
+    for part, number in (("train", 12), ("t10k", 4)):
+        labels = np.arange(number, dtype=np.uint8) % 10
+        for name, array in (
+            ("images-idx3", np.full([number, 28, 28], 51, np.uint8)),
+            ("labels-idx1", labels),
+        ):
+            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+            content = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+            (folder / f"{part}-{name}-ubyte").write_bytes(content)
+
+    def measure(images: runs.Images, setting: runs.Setting, seed: int, out: Path | None) -> page.Record:
+        seen.append((images, out))
+        return {"error": 0.1, "nlpd": 0.3, "calibration": 0.01, "seconds": 9.0}
+
+    monkeypatch.setenv("GPFLOW_EXT_DATA", str(tmp_path))
+    monkeypatch.setattr(page, "_measure", measure)
+    monkeypatch.setattr(page, "draw_scores", lambda path, records: None)
+    asked = ["--data", "fashion_mnist", "--setting", "quick"]
+    page.run(main.options([*asked, "--out", str(out)]))
+    [(images, drawn)] = seen
+    np.testing.assert_array_equal(images.train[0], np.full([12, 784], np.float32(0.2)))
+    np.testing.assert_array_equal(images.test[1][:, 0], np.arange(4))
+    assert drawn is None  # the figures are of digits
+    text = (out / "images.md").read_text(encoding="utf-8")
+    assert "## Test images" not in text
+    assert "| 90.00 | 0.3000 | 1.00 | 9.0 |" in text.split("## Fashion-MNIST: test images")[1]
+    with pytest.raises(SystemExit):
+        main.options([*asked, "--others"])
 
 
 def test_unfinished_runs_of_convolutional_kernels_are_told_apart() -> None:

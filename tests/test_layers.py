@@ -22,14 +22,14 @@ TOWER: list[dict[str, str]] = [
     {
         "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
-        "datasets.openml datasets.grids datasets.events datasets.files datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
+        "datasets.openml datasets.grids datasets.events datasets.files datasets.idx datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
     {"functions": "randomness frequencies features given paths product draws"},
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.grouping vecchia.dissection "
-        "vecchia.steps vecchia.fronts vecchia.prior vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
+        "vecchia.steps vecchia.fronts vecchia.blocks vecchia.prior vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
@@ -66,7 +66,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving refit reasons auto ."
     },
     {"sklearn": ""},
     {

@@ -72,6 +72,7 @@ class GPEstimator(BaseEstimator):
 
     _seconds: float | None = None  # of a training, where `auto` has a budget for it
     _prior: str | None = None  # where `auto` has chosen one
+    _rows: int | None = None  # of the table, where `auto` trains on a part of it
 
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
@@ -85,10 +86,9 @@ class GPEstimator(BaseEstimator):
             self.result_ = fit(
                 self.model_,
                 steps=self.steps,
-                seconds=self._seconds,
                 seed=self._seed,
                 progress=False,
-                **options,
+                **ladder.timed(self.model_, options, self._seconds),
             )
         if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
             warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=4)
@@ -129,6 +129,7 @@ class GPEstimator(BaseEstimator):
             self.minibatch_size,
             self._seed,
             self._prior,
+            self._rows,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Read the files of arrays: published splits, and npz archives."""
+"""Read the files of arrays: published splits, npz archives, and the IDX files of sets like MNIST."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpflow_ext.data.datasets import idx
 from gpflow_ext.data.datasets.catalogue import KNOWN, SPLIT_FILES, Known
 from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
 from gpflow_ext.data.reading.text import read_bytes
@@ -58,6 +59,18 @@ def from_npz(path: Path, request: Request, known: Known) -> Raw:
         raise ValueError(
             f"{path} is not a file of plain arrays ({error}); write it with numpy.savez."
         ) from error
+    return _from_arrays(arrays, digest, path, request, known)
+
+
+def from_idx(folder: Path, request: Request, known: Known) -> Raw:
+    """Read a training and a test part from a folder of the four files ``idx.FILES``."""
+    return _from_arrays(*idx.read(folder), folder, request, known)
+
+
+def _from_arrays(
+    arrays: dict[str, NDArray[Any]], digest: str, path: Path, request: Request, known: Known
+) -> Raw:
+    """Return a set whose arrays have the names of `from_npz`."""
     test = None
     if "X_train" in arrays:
         sizes = [len(_take(arrays, f"X_{part}", path)) for part in ("train", "test")]

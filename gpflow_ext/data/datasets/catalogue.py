@@ -36,6 +36,7 @@ class Known:
     openml: OpenML | None = None
     file: str | None = None  # where the file has another name than the set
     inputs: str = "X"  # array of inputs in an npz file
+    idx: bool = False  # also read from a folder of IDX files
     divisor: float = 1.0
     parity: bool = False  # labels are taken modulo 2
     bins: int | None = None  # the file lists event times, counted in this many equal bins
@@ -50,6 +51,7 @@ def _mnist(parity: bool) -> Known:
         labels=("even", "odd") if parity else classes,
         openml=OpenML(554, 1, (70000, 784), classes, train_rows=60000),
         file="mnist",
+        idx=True,
         divisor=255.0,
         parity=parity,
         notes=("pixels were divided by 255",),
@@ -118,6 +120,25 @@ KNOWN: dict[str, Known] = {
     ),
     "mnist": _mnist(parity=False),
     "mnist_odd_even": _mnist(parity=True),
+    "fashion_mnist": Known(
+        {"y": "multiclass"},
+        "MIT (Zalando)",
+        (
+            "T-shirt/top",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
+        ),
+        idx=True,
+        divisor=255.0,
+        notes=("pixels were divided by 255",),
+    ),
     "heat4096": Known({"Y": "regression"}, "MIT"),
     "sarcos_test4449": Known({"Y": "regression"}, "MIT repository; none stated for the data"),
     "germany_pm10": Known({"Y": "regression"}, "GPL-2 or later (R package spacetime)", inputs="day"),

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.datasets import openml
-from gpflow_ext.data.datasets.arrays import from_npz, from_split_files
+from gpflow_ext.data.datasets import idx, openml
+from gpflow_ext.data.datasets.arrays import from_idx, from_npz, from_split_files
 from gpflow_ext.data.datasets.catalogue import BUNDLED, KNOWN, SPLIT_FILES, Known, known_names
 from gpflow_ext.data.datasets.files import PARQUET, from_file
 from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
@@ -54,12 +54,17 @@ def find(request: Request) -> Raw:
             entry = known or Known({}, "not stated")
             raw = from_npz(path, request, entry) if suffix == ".npz" else from_file(path, request, entry)
             return replace(raw, name=name)
+    if known and known.idx and folder and (folder / stem).is_dir():
+        return replace(from_idx(folder / stem, request, known), name=name)
     if name in BUNDLED:
         return _from_sklearn(name, request)
     if known and known.openml:
         return _from_openml(name, known, request)
     if known:
-        raise ValueError(f"the set {name!r} is read from {stem}.csv.gz or {stem}.npz; {WHERE_FILES_ARE}.")
+        files = f"{stem}.csv.gz or {stem}.npz"
+        if known.idx:
+            files += f", or from a folder {stem} with {', '.join(idx.FILES.values())}, plain or .gz"
+        raise ValueError(f"the set {name!r} is read from {files}; {WHERE_FILES_ARE}.")
     close = difflib.get_close_matches(name, known_names(), n=3)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from ... import _cli
@@ -21,8 +22,9 @@ settings
   large   order 2, 3,000 inducing features, likewise
   shifted order 2, 5,000 inducing features, and four copies of each image, shifted by a pixel; four minutes
 
-With --validate the last 10,000 training images stand in for the test set, which is not read. Results are added to
-images.jsonl; images.md and figures are written anew from all that is in it.
+With --data fashion_mnist the settings are run on Fashion-MNIST: its four files train-images-idx3-ubyte and so on, as they
+are published, in the folder fashion_mnist of GPFLOW_EXT_DATA. With --validate the last 10,000 training images stand in for the
+test set, which is not read. Results are added to images.jsonl; images.md and figures are written anew from all that is in it.
 """
 
 
@@ -39,6 +41,12 @@ def arguments() -> argparse.ArgumentParser:
         nargs="+",
         choices=("quick", "medium", "large", "shifted"),
         default=("quick", "medium", "large"),
+    )
+    new.add_argument(
+        "--data",
+        choices=("mnist", "fashion_mnist"),
+        default="mnist",
+        help="images of the settings; default: %(default)s",
     )
     new.add_argument(
         "--others",
@@ -94,13 +102,22 @@ def arguments() -> argparse.ArgumentParser:
     return new
 
 
+def options(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what is asked for, by default on the command line."""
+    parser = arguments()
+    found = parser.parse_args(given)
+    if found.data != "mnist" and (found.others or found.convolutional):
+        parser.error("--others and --convolutional are on MNIST: leave --data out")
+    return found
+
+
 def main() -> None:
     """Train, record, draw, write."""
-    options = arguments().parse_args()
-    report.set_threads(options.threads)
+    asked = options()
+    report.set_threads(asked.threads)
     from . import page
 
-    page.run(options)
+    page.run(asked)
 
 
 if __name__ == "__main__":

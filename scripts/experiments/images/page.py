@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
         elif options.others:
             _others(journal, options)
         else:
-            _digits(journal, options)
+            _on_images(journal, options)
     text = page(journal.records)
     report.write(options.out / f"{NAME}.md", text)
     draw_scores(options.out / f"{NAME}_scores.png", journal.records)
@@ -69,13 +69,14 @@ def _once(
         journal.add({**key, **measure(*of)})
 
 
-def _digits(journal: Journal, options: argparse.Namespace) -> None:
-    images = runs.load(options.validate)
+def _on_images(journal: Journal, options: argparse.Namespace) -> None:
+    images, part = runs.load(options.validate, options.data), "validation" if options.validate else "test"
+    digits = options.data == "mnist"
     for setting, seed in itertools.product(_settings(options), options.seeds):
-        key = {"part": "validation" if options.validate else "test", "seed": seed, **setting._asdict()}
+        key = {"part": part if digits else f"{options.data} {part}", "seed": seed, **setting._asdict()}
         if setting.copies == 1:  # as in records from before there were copies
             del key["copies"]
-        out = None if options.validate else options.out
+        out = options.out if digits and not options.validate else None
         _once(journal, options, key, _measure, images, setting, seed, out)
 
 
@@ -169,6 +170,8 @@ def page(records: list[Record]) -> str:
     for part, title in (
         ("test", "## Test images"),
         ("validation", "## Validation: the last 10,000 training images"),
+        ("fashion_mnist test", "## Fashion-MNIST: test images"),
+        ("fashion_mnist validation", "## Fashion-MNIST: the last 10,000 training images"),
     ):
         own = [line for line in lines if line["part"] == part]
         if own:

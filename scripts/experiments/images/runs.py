@@ -50,9 +50,9 @@ class Images(NamedTuple):
     test: tuple[Array, Array]
 
 
-def load(validation: bool) -> Images:
-    """Return MNIST; for validation its training part alone, the last 10,000 images in place of the test set."""
-    train, test = gpx.datasets.load("mnist", standardise=False)
+def load(validation: bool, name: str = "mnist") -> Images:
+    """Return a set; for validation its training part alone, the last 10,000 images in place of the test set."""
+    train, test = gpx.datasets.load(name, standardise=False)
     X, Y = (np.asarray(part, np.float32) for part in train)
     if not validation:
         return Images((X, Y), (np.asarray(test[0], np.float32), np.asarray(test[1], np.float32)))
