@@ -62,7 +62,7 @@ def sparse_ep(train: Data, test: Data, Z: Any, budget: float, **options: Any) ->
 
 def batch(train: Data, test: Data, Z: Any, budget: float) -> Record:
     """Trace `SparseEP`, all data in each step, by the authors' rule."""
-    return sparse_ep(train, test, Z, budget, optimizer=SignAgreement(1e-3), damping=0.5)
+    return sparse_ep(train, test, Z, budget, optimizer=SignAgreement(1e-3), damping=0.5, starts=1)
 
 
 def adadelta(train: Data, test: Data, Z: Any, budget: float) -> Record:
