@@ -103,7 +103,7 @@ def auto(
     on all that are not held out. Up to 1,000 rows this is one rung, a 5-fold cross-validation. From the
     second rung on models are built as that of all rows will be, and the best candidate is tried with nearest
     neighbours too (``prior="vecchia"``) if the inputs are places, see `estimators.candidates.of_neighbours`,
-    or with 1,000 inducing points if there are minibatches. The candidate with the lowest negative log
+    or with 1,000 inducing points if rows are many. The candidate with the lowest negative log
     predictive density (NLPD) is then trained on all rows, or several of its rung if their average has a lower
     one. If that predicts the held-out rows worse than before, by more than a standard error, the models of
     the rung are kept, see `estimators.refit`.
