@@ -250,6 +250,9 @@ def test_what_a_training_takes_at_least_is_expected_of_the_next(
 ) -> None:
     """It has that time and some more, or is left out: else the clock would end it at its first step."""
     allowed: list[float] = []
+    given: list[float] = []
+    of_fit = base.fit
+    monkeypatch.setattr(base, "fit", lambda *a, **k: (given.append(k["seconds"]), of_fit(*a, **k))[1])
 
     def scored(estimator: Any, data: Any, parts: Any, seconds: float, seed: int) -> rungs.Score:
         allowed.append(seconds)
@@ -260,6 +263,9 @@ def test_what_a_training_takes_at_least_is_expected_of_the_next(
     best = gpx.auto((X, LINE), budget=100.0, progress=False)
     assert len(best.table) == 3  # begun at 0, 20 and 40 seconds of 60
     assert allowed == [60.0 / 40.0, 5.0, 5.0]
+    assert given == [100.0 - 60.0]  # half of it for the first step
+    gpx.auto((X, LINE), budget=50.0, progress=False)
+    assert given[1:] == [0.1 * 50.0 + 20.0]
 
 
 def test_rungs_for_which_there_is_no_time_are_left_out(
