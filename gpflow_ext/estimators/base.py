@@ -10,7 +10,6 @@ from typing import Any
 import gpflow
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 from gpflow.functions import MeanFunction
 from gpflow.kernels import Kernel
 from gpflow.likelihoods import Likelihood
@@ -162,11 +161,7 @@ class GPEstimator(BaseEstimator):
         inputs = self._scaled(checked.inputs(self, X))
         arrays = (inputs,) if targets is None else (inputs, targets(len(inputs)))
         predict = Predicted(self.model_)
-        found = []
-        for begin in range(0, len(inputs), _BATCH):
-            batch = (tf.constant(part[begin : begin + _BATCH]) for part in arrays)
-            found.append(predict(getattr(predict.of, method), *batch))
-        return found
+        return predict.in_batches(getattr(predict.of, method), *arrays, size=_BATCH)
 
     def _moments(self, X: Any) -> tuple[Array, Array]:
         """Return mean and variance of y at inputs [N, D], [N, P] each."""
