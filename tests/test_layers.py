@@ -29,7 +29,7 @@ TOWER: list[dict[str, str]] = [
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.grouping vecchia.dissection "
-        "vecchia.steps vecchia.fronts vecchia.prior vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
+        "vecchia.steps vecchia.fronts vecchia.blocks vecchia.prior vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
@@ -66,7 +66,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs auto ."
+        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving refit reasons auto ."
     },
     {"sklearn": ""},
     {

@@ -16,6 +16,7 @@ from gpflow_ext.compiled.functions import Compiled, Entry
 from gpflow_ext.training import climb, lbfgs, lbfgs_in_graph, lbfgs_recipe, loop
 from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.loss import Loss as Lowered
 
 Loss = Callable[[tf.Tensor], tf.Tensor]
 PARTS = 12
@@ -61,7 +62,7 @@ def host(loss: Loss, start: Any, tolerance: float) -> tuple[lbfgs.Run, tf.Variab
 
 def graph(loss: Loss, start: Any, tolerance: float) -> tuple[GraphRun, tf.Variable]:
     x = tf.Variable(start, dtype=tf.float64)
-    return GraphRun(Climb(lambda: loss(x), [x], LogSpace([x]), tolerance)), x
+    return GraphRun(Climb(Lowered(lambda: loss(x), [x]), LogSpace([x]), tolerance)), x
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -93,7 +94,7 @@ def test_positive_parameters_move_in_log_space_as_on_the_host() -> None:
         variables = model.trainable_variables
         coordinates = LogSpace(variables, model.trainable_parameters)
         if build is GraphRun:
-            run = GraphRun(Climb(model.training_loss, variables, coordinates, 1e-8))
+            run = GraphRun(Climb(Lowered(model.training_loss, variables), coordinates, 1e-8))
         else:
             run = lbfgs.Run(coordinates, lbfgs.Evaluation(model.training_loss, variables), 1e-8)
         run.climb(20)
@@ -169,6 +170,28 @@ def test_a_new_run_begins_without_memory() -> None:
     other, at = graph(*PROBLEMS["valley"])
     other.climb(PARTS)
     _assert_is(run, x, (at.numpy(), other.record.numpy()))
+
+
+class Remembering:
+    """The valley, where an evaluation at x leaves a variable at x and half of what it has found there."""
+
+    def __init__(self, x: tf.Variable, memory: tf.Variable) -> None:
+        self._loss, self._x, self._memory = Lowered(lambda: valley(x), [x]), x, memory
+
+    def value_and_gradient(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        self._memory.assign(self._x + 0.5 * self._memory)
+        return self._loss.value_and_gradient()
+
+
+def test_what_an_evaluation_moves_goes_with_the_iterate() -> None:
+    x, memory = (tf.Variable(PROBLEMS["valley"][1], dtype=tf.float64) for _ in range(2))
+    expected = 1.5 * x.numpy()
+    run = GraphRun(Climb(Remembering(x, memory), LogSpace([x]), 1e-12, [memory]))
+    for _ in range(3 * PARTS):
+        run.climb(1)
+        expected = x.numpy() + 0.5 * expected
+        np.testing.assert_allclose(memory, expected, rtol=1e-12)
+    assert len(run.record.numpy()) > 3 * PARTS + 1  # some trials were turned down
 
 
 @pytest.mark.parametrize("pairs", [0, 1, 3, 5])

@@ -1,22 +1,28 @@
-"""Vecchia priors: with all neighbours the dense model, with few what dense algebra makes of the same factor."""
+"""Vecchia priors: with few neighbours what dense algebra makes of the same factor."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
-from gpflow.kernels import Constant, Cosine, Kernel, Linear, Matern32, Matern52, SeparateIndependent, White
+from gpflow.kernels import Kernel, Matern32
 
 import gpflow_ext as gpx
+from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.stacked import Frozen
 from gpflow_ext.sites import Sites
-from gpflow_ext.sites.structured import misfit
-from gpflow_ext.sites.vecchia import conditionals, dissection, fronts, grouping, ordering
+from gpflow_ext.sites.vecchia import (
+    blocks,
+    coefficients,
+    conditionals,
+    dissection,
+    fronts,
+    grouping,
+    ordering,
+)
 from gpflow_ext.sites.vecchia.prior import Vecchia, VecchiaFactor
 from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 
@@ -24,15 +30,15 @@ RNG = np.random.default_rng(0)
 N = 80
 X = RNG.uniform(0.0, 1.0, (N, 2))
 Y = RNG.poisson(np.exp(np.sin(5.0 * X[:, :1]))).astype(float)
-NEW = RNG.uniform(0.0, 1.0, (7, 2))
 PREC = RNG.gamma(1.0, 3.0, (N, 1))
 B = RNG.standard_normal((N, 1))
-ALL = VecchiaOptions(neighbours=N)
 
 
 @pytest.fixture
-def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several levels of the tree, and several blocks of rows."""
     monkeypatch.setattr(dissection, "LEAF", 12)
+    monkeypatch.setattr(blocks, "ENTRIES", 9 * 7**2)
 
 
 class Functions:
@@ -67,7 +73,7 @@ def _dense(options: VecchiaOptions) -> np.ndarray:
 
 
 @pytest.mark.parametrize("how", ordering.ORDERINGS)
-@pytest.mark.usefixtures("small_leaves")
+@pytest.mark.usefixtures("small_parts")
 def test_the_factor_is_dense_algebra(how: str) -> None:
     """Solutions, variances, log determinant and products, over several levels of the tree; negative precisions."""
     options = VecchiaOptions(neighbours=6, ordering=how, seed=3)
@@ -87,7 +93,7 @@ def test_the_factor_is_dense_algebra(how: str) -> None:
     assert not prior.factorise(tf.constant(-PREC)).finite
 
 
-@pytest.mark.usefixtures("small_leaves")
+@pytest.mark.usefixtures("small_parts")
 def test_groups_by_size_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of nodes divided whenever that saves an operation, or by the memory of their fronts; two functions."""
     prec, b = tf.constant(np.hstack([PREC, 2.0 * PREC])), tf.constant(np.hstack([B, np.cos(B)]))
@@ -110,7 +116,7 @@ def test_groups_by_size_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_allclose(one, same, rtol=0.0, atol=1e-10 * np.abs(same).max())
 
 
-@pytest.mark.usefixtures("small_leaves")
+@pytest.mark.usefixtures("small_parts")
 def test_the_normaliser_and_products_have_their_gradients() -> None:
     """Against central differences, in the variance, a length scale and the mean."""
     kernel = _kernel()
@@ -141,36 +147,7 @@ def test_the_normaliser_and_products_have_their_gradients() -> None:
             )
 
 
-def _fitted(cls: Any, likelihood: Any, prior: Any, kernel: Kernel | None = None, **options: Any) -> Any:
-    targets = Y if isinstance(likelihood, gpflow.likelihoods.Poisson) else np.minimum(Y, 1.0)
-    model = cls((X, targets), kernel or _kernel(), likelihood, prior=prior)
-    gpflow.set_trainable(model.kernel, False)
-    gpx.fit(model, progress=False, **options)
-    gpflow.set_trainable(model.kernel, True)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("name", "recipe"),
-    [("GPLaplace", None), ("GPTaylor", None), ("VGPKMM", None), ("GPJaakkola", None), ("VGPKMM", "ep")],
-)
-def test_with_all_neighbours_every_method_is_that_of_the_dense_model(name: str, recipe: str | None) -> None:
-    """Objective, its gradient, and predictions at new places."""
-    cls, found = getattr(gpx.models, name), []
-    for prior in (None, ALL):
-        logit = gpx.likelihoods.BernoulliLogit(bound="jaakkola")
-        likelihood = logit if name == "GPJaakkola" else gpflow.likelihoods.Poisson()
-        model = _fitted(cls, likelihood, prior, **({} if recipe is None else {"recipe": recipe}))
-        with tf.GradientTape() as tape:
-            value = model.maximum_log_likelihood_objective()
-        slopes = tape.gradient(value, model.trainable_variables)  # as exact as the sites are at rest
-        found.append((value, *model.predict_f(NEW), *slopes))
-    for number, (dense, vecchia) in enumerate(zip(*found, strict=True)):
-        tolerance = 1e-8 if number < 3 else 1e-6
-        np.testing.assert_allclose(vecchia, dense, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.usefixtures("small_leaves")
+@pytest.mark.usefixtures("small_parts")
 def test_a_factor_solves_systems_of_other_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """α and h to a tolerance; with too few iterations, or a factor that is none, they are not said to be."""
     prior = _prior(VecchiaOptions(neighbours=6), _kernel())
@@ -190,7 +167,7 @@ def test_a_factor_solves_systems_of_other_precisions(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("likelihood", [gpflow.likelihoods.Poisson(), gpflow.likelihoods.StudentT(1.5, 4.0)])
-@pytest.mark.usefixtures("small_leaves")
+@pytest.mark.usefixtures("small_parts")
 def test_one_factor_finds_the_mode(likelihood: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a factor for each step finds it, and as it does where conjugate gradients take too long."""
     factors = []
@@ -214,7 +191,9 @@ def test_one_factor_finds_the_mode(likelihood: Any, monkeypatch: pytest.MonkeyPa
 
 def test_steps_are_exact_where_iterated_ones_gain_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of half of a Newton step the violation is half: near the mode the factor is renewed."""
-    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=ALL)
+    model = gpx.models.GPLaplace(
+        (X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=VecchiaOptions(neighbours=N)
+    )
     near = VecchiaFactor.near
 
     def half(self: VecchiaFactor, *given: tf.Tensor) -> Any:
@@ -226,124 +205,62 @@ def test_steps_are_exact_where_iterated_ones_gain_little(monkeypatch: pytest.Mon
     assert state.violation < 1e-9  # halves alone would leave 1e-7
 
 
-def test_latent_functions_have_kernels_of_their_own() -> None:
-    """Two functions of a stick-breaking likelihood, with all neighbours the dense model."""
-    targets = RNG.integers(0, 3, (N, 1)).astype(float)
-    found = []
-    for prior in (None, ALL):
-        kernel = SeparateIndependent([Matern32(), Matern52(1.0, 0.3)])
-        model = gpx.models.GPLaplace((X, targets), kernel, gpx.likelihoods.StickBreaking(3), prior=prior)
-        gpflow.set_trainable(model, False)
-        found.append((gpx.fit(model, progress=False).objective[-1], *model.predict_f(NEW)))
-    for dense, vecchia in zip(*found, strict=True):
-        np.testing.assert_allclose(vecchia, dense, rtol=1e-8, atol=1e-8)
+class Own(Matern32):
+    """A kernel with a variable that is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__(1.3, [0.3, 0.5])
+        self.log_scale = tf.Variable(0.1, dtype=tf.float64)
+
+    def K_r(self, r: tf.Tensor) -> tf.Tensor:
+        return super().K_r(r * tf.exp(self.log_scale))
 
 
-def test_equal_places_with_noise_of_their_own() -> None:
-    """A White kernel lets inputs repeat."""
-    twice, found = (np.repeat(X[:30], 2, axis=0), np.repeat(Y[:30], 2, axis=0)), []
-    for prior in (None, ALL):
-        model = gpx.models.GPLaplace(twice, _kernel() + White(0.1), gpflow.likelihoods.Poisson(), prior=prior)
-        gpflow.set_trainable(model, False)
-        found.append((gpx.fit(model, progress=False).objective[-1], *model.predict_f(NEW)))
-    for dense, vecchia in zip(*found, strict=True):
-        np.testing.assert_allclose(vecchia, dense, rtol=1e-8, atol=1e-8)
+@pytest.mark.usefixtures("small_parts")
+def test_coefficients_have_the_gradients_of_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parameters, also where these are tensors, and in other variables of the kernel."""
+    kernel = Own()
+    kernel.variance = Frozen(kernel.variance, tf.constant(1.3, tf.float64))
+    structure = Structure(X, np.array([0.3, 0.5]), VecchiaOptions(neighbours=6))
+    given = tf.constant(0.7, tf.float64)
+    sources = [given, kernel.lengthscales.unconstrained_variable, kernel.log_scale]
+
+    def of(how: Any) -> Any:
+        with tf.GradientTape() as tape, stacked.with_raw([kernel.variance], [given]):
+            tape.watch(given)
+            a, D = how([kernel], tf.constant(X), structure.tree().cliques)
+            value = tf.reduce_sum(tf.sin(a)) + tf.reduce_sum(tf.math.log(D))
+        return a, D, *tape.gradient(value, sources)
+
+    def at_once(kernels: Any, X: tf.Tensor, cliques: tf.Tensor) -> Any:
+        there = tf.cast(cliques < N, tf.float64)
+        K = coefficients.gram(kernels, tf.gather(X, tf.minimum(cliques, N - 1)), there)
+        K += gpflow.default_jitter() * tf.eye(7, dtype=tf.float64)
+        a = tf.linalg.solve(K[..., 1:, 1:], K[..., 1:, :1])[..., 0]
+        D = K[..., 0, 0] - tf.reduce_sum(a * K[..., 1:, 0], axis=-1)
+        return tf.transpose(a, [1, 2, 0]), tf.transpose(D)
+
+    expected = of(at_once)
+    for found in (of(coefficients.coefficients), tf.function(of, autograph=False)(coefficients.coefficients)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-10 * np.abs(other).max())
 
 
-def test_it_serves_resumes_and_takes_other_data(tmp_path: Path) -> None:
-    """An export predicts the same, a checkpoint rebuilds the model, neighbours follow new data."""
-    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior="vecchia")
-    gpx.fit(model, steps=1, progress=False, checkpoint_dir=tmp_path / "steps")
-    expected = model.predict_f(NEW)
-    served = tf.saved_model.load(str(gpx.export(model, tmp_path / "served", example=X[:3])))
-    again = served.signatures["predict_f"](inputs=tf.constant(NEW))
-    for name, one in zip(("mean", "variance"), expected, strict=True):
-        np.testing.assert_allclose(again[name], one, rtol=0.0, atol=1e-12)
-    rebuilt: Any = gpx.load_checkpoint(tmp_path / "steps")
-    for one, other in zip(getattr(rebuilt, "model", rebuilt).predict_f(NEW), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-12)
-    model.update_data((np.concatenate([X, NEW]), np.concatenate([Y, Y[:7]])))
-    assert model.structure is not None
-    assert model.structure.num_data == N + 7
-    assert np.isfinite(float(model.maximum_log_likelihood_objective()))
+@pytest.mark.parametrize("entries", [5, 15, 1000])
+def test_blocks_are_all_rows_once(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one row, of three with two left over, and of all."""
+    monkeypatch.setattr(blocks, "ENTRIES", entries)
+    rows, longest = tf.reshape(tf.range(22.0), [11, 2]), []
 
+    def step(parts: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
+        longest.append(parts[0].shape[0])
+        return [2.0 * parts[0], parts[1]], [sums[0] + tf.reduce_sum(parts[0])]
 
-REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "repeated": (Matern32(), np.repeat(X, 2, axis=0), "80 of the 160 inputs repeat"),
-    "trend": (Matern32() + Linear(), X, "Linear does not fall with the distance"),
-    "cosine": (Cosine(), X, "Cosine does not fall"),
-    "constant": (Constant(), X, "none of its kernels is stationary"),
-    "hidden column": (Matern32(active_dims=[0]), np.round(X, 1), "inputs repeat"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_with_the_reason(name: str) -> None:
-    """Kernels that do not fall with the distance, and equal inputs; the function says so without a model."""
-    kernel, inputs, reason = REFUSED[name]
-    assert reason in str(misfit("vecchia", kernel, inputs))
-    with pytest.raises(ValueError, match=reason):
-        gpx.models.GPLaplace(
-            (inputs, np.ones((len(inputs), 1))), kernel, gpflow.likelihoods.Poisson(), prior="vecchia"
-        )
-
-
-def test_a_prior_that_fits_has_no_misfit() -> None:
-    """Of either kind; several columns are no state space."""
-    assert misfit("vecchia", Matern32() + White(), np.repeat(X, 2, axis=0)) is None
-    assert misfit("markov", Matern32(), X[:, :1]) is None
-    assert "columns" in str(misfit("markov", Matern32(), X))
-
-
-def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options out of range, unknown names, inducing points beside, covariances of new places, memory."""
-    with pytest.raises(ValueError, match="`neighbours` must be at least 1; got 0"):
-        VecchiaOptions(neighbours=0)
-    with pytest.raises(ValueError, match="`ordering` must be one of"):
-        VecchiaOptions(ordering="hilbert")
-    given = (X, Y), _kernel(), gpflow.likelihoods.Poisson()
-    with pytest.raises(ValueError, match="`prior` must be None"):
-        gpx.models.GPLaplace(*given, prior="vechia")
-    with pytest.raises(ValueError, match="no inducing points"):
-        gpx.models.GPLaplace(*given, prior="vecchia", inducing_variable=X[:5])
-    with pytest.raises(ValueError, match="arrays, not variables"):
-        gpx.models.GPLaplace((tf.Variable(X), tf.Variable(Y)), *given[1:], prior="vecchia")
-    with pytest.raises(NotImplementedError, match="each place by itself"):
-        gpx.models.GPLaplace(*given, prior="vecchia").predict_f(NEW, full_cov=True)
-    monkeypatch.setattr("gpflow_ext.sites.vecchia.structure.LARGEST", 10**5)
-    with pytest.raises(ValueError, match="fewer neighbours"):
-        gpx.models.GPLaplace(*given, prior="vecchia")
-
-
-MEMORY = """
-import resource
-
-import gpflow
-import numpy as np
-
-import gpflow_ext as gpx
-from gpflow_ext.sites.vecchia import structure
-
-found = []
-structure._refuse = lambda size, what: found.append(size)
-rng = np.random.default_rng(0)
-X = rng.uniform(size=(10_000, 2))
-Y = rng.poisson(np.exp(np.sin(9.0 * X[:, :1]))).astype(float)
-model = gpx.models.GPLaplace(
-    (X, Y), gpflow.kernels.Matern32(lengthscales=0.1), gpflow.likelihoods.Poisson(), prior="vecchia"
-)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-gpx.fit(model, steps=1, hyper_updates=1, progress=False)
-print(max(found), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
-"""
-
-
-@pytest.mark.slow
-def test_the_memory_that_is_refused_is_that_of_an_evaluation() -> None:
-    """But for the graph and what else the process takes beside, some 0.25 GiB."""
-    shown = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    estimate, taken = map(int, shown.stdout.split())
-    assert 0.5 * estimate < taken - 2**28 < 1.2 * estimate
+    found, sums = tf.function(lambda: blocks.over(step, [rows, rows[:, 0]], 5, [tf.constant(1.0)]))()
+    np.testing.assert_array_equal(found[0], 2.0 * rows)
+    np.testing.assert_array_equal(found[1], rows[:, 0])
+    assert sums[0] == 1.0 + tf.reduce_sum(rows)
+    assert max(longest) == min(11, entries // 5)
 
 
 def test_neighbours_are_the_nearest_before() -> None:

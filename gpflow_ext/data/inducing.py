@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from gpflow.kernels import Kernel, MultioutputKernel
 
+from gpflow_ext.compiled import Preferred
 from gpflow_ext.data import length_scales
 
 Array = npt.NDArray[Any]
@@ -113,10 +114,9 @@ def conditional_variance(
     inputs = _check(X, 1)
     if most < 1 or not 0.0 <= share < 1.0:
         raise ValueError(f"most must be at least 1 and share in [0, 1); got {most} and {share}.")
-    covariance = _covariance(kernel)
-    left = np.concatenate(
-        [np.diagonal(covariance(rows, rows)) for rows in np.split(inputs, range(_BLOCK, len(inputs), _BLOCK))]
-    )
+    covariance, rows = _covariance(kernel), tf.constant(inputs, gpflow.default_float())
+    blocks = (rows[begin : begin + _BLOCK] for begin in range(0, len(inputs), _BLOCK))
+    left = np.concatenate([np.diagonal(covariance(block, block)) for block in blocks])
     total, least = left.sum(), _ROUNDING**2 * left.max()
     factor = np.empty([min(most, len(inputs)), len(inputs)])
     chosen: list[int] = []
@@ -124,7 +124,7 @@ def conditional_variance(
         n = int(np.argmax(left))
         if chosen and (left.sum() <= share * total or left[n] <= least):
             break
-        row = covariance(inputs[n : n + 1], inputs)[0] - factor[:m, n] @ factor[:m]
+        row = covariance(rows[n : n + 1], rows)[0] - factor[:m, n] @ factor[:m]
         factor[m] = row / np.sqrt(left[n])
         chosen.append(n)
         left = np.maximum(left - factor[m] ** 2, 0.0)
@@ -132,16 +132,22 @@ def conditional_variance(
     return inputs[chosen]
 
 
-def _covariance(kernel: Kernel) -> Callable[[Array, Array], Array]:
-    """Return K(A, B), of several outputs the sum, without white noise: as between different rows."""
-    kernels = kernel.latent_kernels if isinstance(kernel, MultioutputKernel) else [kernel]
+class _Covariance:
+    """K(A, B), of several outputs the sum, without white noise: as between different rows."""
 
-    def between(A: Array, B: Array) -> Array:
-        first, second = (tf.constant(part, gpflow.default_float()) for part in (A, B))
-        total: Array = sum(each(first, second) for each in kernels).numpy()
-        return total
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernels = kernel.latent_kernels if isinstance(kernel, MultioutputKernel) else [kernel]
 
-    return between
+    def between(self, A: tf.Tensor, B: tf.Tensor) -> tf.Tensor:
+        """Return it for rows A [N, D] and B [M, D], as [N, M]."""
+        return sum(kernel(A, B) for kernel in self.kernels)
+
+
+def _covariance(kernel: Kernel) -> Callable[[tf.Tensor, tf.Tensor], Array]:
+    """Return the covariance of two tensors of rows, compiled: a choice asks for it once for each point."""
+    of = _Covariance(kernel)
+    compiled = Preferred(of, lasting=True)
+    return lambda A, B: compiled(of.between, A, B).numpy()
 
 
 def by_name(name: str, X: npt.ArrayLike, kernel: Kernel) -> Array:

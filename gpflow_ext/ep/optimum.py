@@ -32,7 +32,7 @@ def settle(
     sites: Sites,
     steps: int | tf.Tensor,
     tolerance: float | tf.Tensor,
-    damping: tf.Tensor | None = None,
+    damping: float | None = None,
     legal: Callable[[Sites], tf.Tensor] | None = None,
 ) -> Sweep:
     """Sweep until the violation is within the tolerance; the violation is NaN where that fails.
@@ -53,12 +53,11 @@ def settle(
     tolerance
         The violation that ends them, [].
     damping
-        ρ of a sweep; NaN or ``None`` adapts it, [].
+        ρ of a sweep; ``None`` adapts it.
     legal
         Tells whether sites may be moved to.
     """
     zero = tf.zeros([], sites.nat1.dtype)
-    adapted = zero + np.nan if damping is None else damping
     longest = engine.largest_relaxation(sites.nat1)
 
     def going(done: tf.Tensor, attempt: tf.Tensor, point: Sweep) -> tf.Tensor:
@@ -67,8 +66,8 @@ def settle(
     def turn(done: tf.Tensor, attempt: tf.Tensor, point: Sweep) -> tuple[tf.Tensor, tf.Tensor, Sweep]:
         old = tf.stack(point.sites)
         direction = tf.stack(point.proposal) - old
-        ρ = engine.relaxation(direction, point.direction, point.length, longest, factors.sum_over_factors)
-        ρ = tf.where(tf.math.is_nan(adapted), ρ, adapted) * 0.5 ** tf.cast(attempt, zero.dtype)
+        whole = engine.relaxation(direction, point.direction, point.length, longest, factors.sum_over_factors)
+        ρ = (whole if damping is None else damping) * 0.5 ** tf.cast(attempt, zero.dtype)
         new = Sites(*tf.unstack(old + ρ * direction))
         found = factors.evaluate(target, prior, new)
         sound = found.sound if legal is None else found.sound & (legal(new) | tf.equal(done, 0))
@@ -99,13 +98,17 @@ class Evidence:
         The model.
     variables
         Its hyperparameters.
+    damping
+        See `Optimum`.
     """
 
-    def __init__(self, target: FactoredModel, variables: Sequence[tf.Variable]) -> None:
-        self._target, self._variables = target, list(variables)
+    def __init__(
+        self, target: FactoredModel, variables: Sequence[tf.Variable], damping: float | None
+    ) -> None:
+        self._target, self._variables, self._damping = target, list(variables), damping
 
     def evaluate(
-        self, steps: tf.Tensor, tolerance: tf.Tensor, damping: tf.Tensor
+        self, steps: int | tf.Tensor, tolerance: float | tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Bring the sites to their fixed point; return log Z and violation, [2], and the gradient of log Z.
 
@@ -119,7 +122,7 @@ class Evidence:
             prior = target.prior(None, chol)
             with tape.stop_recording():
                 fixed = tf.nest.map_structure(tf.stop_gradient, prior)
-                point = settle(target, fixed, before, steps, tolerance, damping)
+                point = settle(target, fixed, before, steps, tolerance, self._damping)
             at = moment_matching.evaluate(prior, target.log_normaliser, point.sites, layout=target.layout())
             value = at.log_evidence + target.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
@@ -154,9 +157,9 @@ class Optimum(tf.Module):
     ) -> None:
         super().__init__()
         engine.check_damping(damping)
-        self._evidence = Evidence(target, variables)
-        self._compiled = Compiled(self._evidence, resolve_jit(jit_compile))
-        self._damping = tf.constant(np.nan if damping is None else damping, target.sites.nat1.dtype)
+        self.settling, self.jit_compile = Evidence(target, variables, damping), resolve_jit(jit_compile)
+        self._compiled = Compiled(self.settling, self.jit_compile)
+        self._dtype = target.sites.nat1.dtype
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -165,7 +168,7 @@ class Optimum(tf.Module):
 
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """See `SiteSolver`."""
-        given = tf.constant(max_steps), tf.constant(tolerance, self._damping.dtype), self._damping
-        outcome, gradient = self._compiled(self._evidence.evaluate, *given)
+        bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
+        outcome, gradient = self._compiled(self.settling.evaluate, *bounds)
         objective, violation = outcome.numpy().tolist()
         return Evaluation(objective, violation, gradient)

@@ -21,9 +21,10 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
-from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.optimizers import built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, site_plan
+from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, check_moves, in_graph, site_plan
 from gpflow_ext.training.solver import Solver
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 from gpflow_ext.training.trials import tried
@@ -56,6 +57,9 @@ class EPOptions:
         Maximum number of sweeps in an evaluation of L-BFGS.
     hyper_updates
         Iterations of L-BFGS in a step.
+    in_graph
+        Whether these are done in the graph; see `LBFGSOptions`. Not with a ``strategy``, by which each sweep
+        comes back to the host.
     starts
         Starting points; see `training.site_recipe.SiteOptions`, and for another ``optimizer`` or minibatches
         `training.trials.StartOptions`.
@@ -71,6 +75,7 @@ class EPOptions:
     site_updates: int = 200
     hyper_updates: int = 20
     starts: int | None = None
+    in_graph: bool | None = None
     steps_per_call: int = 1
 
     def __post_init__(self) -> None:
@@ -80,6 +85,11 @@ class EPOptions:
             raise ValueError(f"`optimizer` must be a tf_keras optimiser{_OR}; got {self.optimizer!r}.")
         if self.outer and self.minibatch_size is not None:
             raise ValueError('`minibatch_size` needs a tf_keras optimiser: "lbfgs" takes all data at once.')
+        if self.in_graph and not self.outer:
+            raise ValueError(
+                "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size`, and `optimizer` or "
+                'give "lbfgs".'
+            )
         if self.damping is not None and not 0.0 < self.damping <= 1.0:
             raise ValueError(f"`damping` must be in (0, 1]; got {self.damping}.")
         check_starts(self.starts)
@@ -116,6 +126,11 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     adopt(model, EP())
     stationarity = _stationarity(model) if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
+    check_moves(hypers, options.in_graph)
+    if run.strategy is not None and options.in_graph:
+        raise NotImplementedError(
+            "`in_graph` does not go with `strategy`: the host adds up the shards after each sweep."
+        )
     if run.strategy is not None and options.minibatch_size is not None:
         raise ValueError(
             "`strategy` shards all data over its devices in each step, minibatches are for one device: give "
@@ -170,7 +185,9 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
             tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
             starts=further_starts(model, starts - 1, run.seed, X),
+            in_graph=in_graph(model, whole, options.in_graph) if shards is None else None,
         )
+        settings |= {"in_graph": True} if isinstance(solver.run, GraphRun) else {}
     else:
         settings |= {} if inner is None else {"optimizer": inner.get_config()}
     return Plan(
@@ -196,17 +213,16 @@ def _structured_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
             f'prior="{model.prior_name}" takes no `{unused[0]}`: its expectation propagation is by adaptive '
             "sweeps, with L-BFGS for the hyperparameters, on one device."
         )
-    names = "site_updates", "hyper_updates", "stationarity", "starts"
+    names = "site_updates", "hyper_updates", "stationarity", "starts", "in_graph"
     chosen = SiteOptions(**{name: getattr(options, name) for name in names})
     return site_plan(model, run, EP(), chosen, steps=500)
 
 
 def _inner(model: SiteModel, optimizer: Any) -> Any:
     """Return what takes one step in each sweep."""
-    parameters = model.trainable_parameters
     if optimizer == "sign_agreement":
-        optimizer = SignAgreement(parameters=parameters)
-    return built(optimizer, model.trainable_variables, otherwise=_OR, parameters=parameters)
+        optimizer = SignAgreement(**coordinates(model))
+    return built(optimizer, model.trainable_variables, otherwise=_OR, model=model)
 
 
 def _stationarity(model: SiteModel) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import gpflow
@@ -73,20 +73,27 @@ class Frozen(gpflow.Parameter):
         return False
 
 
+def substituted(
+    values: Iterable[tuple[gpflow.Parameter, tf.Tensor]],
+) -> contextlib.AbstractContextManager[None]:
+    """Let parameters have other constrained values while a graph is traced; see `with_raw`."""
+    pairs = list(values)
+    return with_raw([parameter for parameter, _ in pairs], [_inverse(*pair) for pair in pairs])
+
+
 @contextlib.contextmanager
-def substituted(values: Iterable[tuple[gpflow.Parameter, tf.Tensor]]) -> Iterator[None]:
-    """Let parameters have other constrained values while a graph is traced; no variable is assigned.
+def with_raw(parameters: Sequence[gpflow.Parameter], values: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Let parameters have other unconstrained values while a graph is traced; no variable is assigned.
 
     Not safe if several threads trace the same model.
     """
-    pairs = list(values)
-    own = [parameter._pretransformed_input for parameter, _ in pairs]
+    own = [parameter._pretransformed_input for parameter in parameters]
     try:
-        for parameter, value in pairs:
-            object.__setattr__(parameter, "_pretransformed_input", _inverse(parameter, value))
+        for parameter, value in zip(parameters, values, strict=True):
+            object.__setattr__(parameter, "_pretransformed_input", value)
         yield
     finally:
-        for (parameter, _), before in zip(pairs, own, strict=True):
+        for parameter, before in zip(parameters, own, strict=True):
             object.__setattr__(parameter, "_pretransformed_input", before)
 
 

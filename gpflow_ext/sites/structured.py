@@ -112,7 +112,8 @@ class HasStructure(HoldsData):
     def _build_structure(self) -> None:
         X, options = np.asarray(self.data[0]), self.prior_options
         if isinstance(options, VecchiaOptions):
-            self.structure = Structure(X, vecchia.scales(self.kernel, X.shape[1]), options, self.kernel)
+            scales = vecchia.scales(self.kernel, X.shape[1])
+            self.structure = Structure(X, scales, options, self.kernel, self.num_latent_gps)
         elif isinstance(options, GridOptions):
             self.structure = GridStructure(X, options, self.num_latent_gps)
 

@@ -65,7 +65,7 @@ def fresh(start: tf.Tensor, pairs: int) -> State:
 
 def turn(
     state: State, evaluate: Evaluate, leap: tf.Tensor, tolerance: float
-) -> tuple[State, tf.Tensor, tf.Tensor]:
+) -> tuple[State, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Go on to the next trial of a run.
 
     Parameters
@@ -81,7 +81,7 @@ def turn(
 
     Returns
     -------
-        The run afterwards, the loss at the trial, [], and whether it was evaluated.
+        The run afterwards, the loss at the trial, whether it was evaluated, and whether the run is there, [].
     """
     trial = tf.where(state.begun, state.at + state.search.step * state.direction, state.at)
     move = trial - state.at
@@ -94,7 +94,8 @@ def turn(
     gradient = tf.where(sound, slopes, -state.gradient)
     after = _after(state, trial, value, gradient, sound, tangent, tolerance)
     begun = _begun(state, value, gradient, sound)
-    return where(state.begun, after, begun), loss, ~far
+    new = where(state.begun, after, begun)
+    return new, loss, ~far, ~far & tf.reduce_all(new.at == trial)
 
 
 def _begun(state: State, value: tf.Tensor, gradient: tf.Tensor, sound: tf.Tensor) -> State:

@@ -13,8 +13,9 @@ import tensorflow as tf
 from gpflow_ext.compiled import examine, replica
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
-from gpflow_ext.training.solver import Progress, SiteSolver
+from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
 from gpflow_ext.training.starts import OWN, Start, Tried, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
@@ -34,6 +35,28 @@ class Sited(Protocol):
 
     def assign_sites(self, new: Sites) -> None:
         """Replace the sites."""
+
+
+class OptimisedLoss:
+    """Minus the objective at the fixed point of the sites, as a run in the graph lowers it.
+
+    Parameters
+    ----------
+    settling
+        Brings the sites there.
+    steps, tolerance
+        Updates of the sites in an evaluation, at most, and the violation that ends them.
+    """
+
+    def __init__(self, settling: Settling, steps: int, tolerance: float) -> None:
+        self._settling, self._steps, self._tolerance = settling, steps, tolerance
+        self.violation = tf.Variable(math.inf, trainable=False, dtype=tf.float64)  # of the last evaluation
+
+    def value_and_gradient(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """See `Loss.value_and_gradient`; NaN where the sites cannot be brought there."""
+        outcome, gradient = self._settling.evaluate(self._steps, self._tolerance)
+        self.violation.assign(tf.cast(outcome[1], tf.float64))
+        return -outcome[0], [-part for part in gradient]
 
 
 class HyperparameterAscent(tf.Module):
@@ -66,6 +89,9 @@ class HyperparameterAscent(tf.Module):
         Further starts: the first step climbs from each of them too, and keeps the best.
     inputs
         See `LogSpace`; by default those of the model and the solver.
+    in_graph
+        What the solver evaluates by, where the iterations are done in the graph, see `lbfgs_in_graph`; else
+        they are done on the host.
     """
 
     def __init__(
@@ -80,6 +106,7 @@ class HyperparameterAscent(tf.Module):
         stationarity: float,
         starts: Sequence[Start] = (),
         inputs: Sequence[tf.Variable] | None = None,
+        in_graph: InGraph | None = None,
     ) -> None:
         super().__init__()
         self.solver, self._model, self._variables = solver, model, list(variables)
@@ -89,7 +116,13 @@ class HyperparameterAscent(tf.Module):
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
         coordinates = LogSpace(variables, model.parameters, points)
-        self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
+        self.run: AnyRun
+        if in_graph is None:
+            self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
+        else:
+            self._loss = OptimisedLoss(in_graph.settling, site_updates, stationarity)
+            climb = Climb(self._loss, coordinates, tolerance, [*in_graph.sites, self._loss.violation])
+            self.run = GraphRun(climb, in_graph.jit_compile)
         self._at_iterate: Sites | None = None
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
         self.last = tf.Variable([math.nan, math.inf], trainable=False, dtype=tf.float64)
@@ -102,7 +135,7 @@ class HyperparameterAscent(tf.Module):
     def start(self) -> Progress:
         """See `Solver`: begin a new run of L-BFGS where the hyperparameters are."""
         self.run.restart()
-        return self._settle()
+        return Progress(math.nan) if isinstance(self.run, GraphRun) else self._settle()
 
     def step(self) -> Progress:
         """See `Solver`; after the end of the run there is nothing to do."""
@@ -141,6 +174,10 @@ class HyperparameterAscent(tf.Module):
         return [*self._variables, *self.run.variables, *self.solver.state]
 
     def _climb(self) -> Progress:
+        if isinstance(self.run, GraphRun):
+            self.run.climb(self._hyper_updates)
+            here = Progress(float(self.run.best), float(self._loss.violation))
+            return here if here.violation <= self._stationarity else self._settle()
         sites = self._at_iterate = self._model.sites
         raised = self.run.climb(self._hyper_updates)
         if raised and self.run.at_latest and self._latest.violation <= self._stationarity:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +12,15 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.training import climb, lbfgs
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.loss import Loss, LossFunction
 
 CALL = 50  # evaluations in a call, at most
+
+
+class Lowered(Protocol):
+    """What a run lowers, such as a `Loss`."""
+
+    def value_and_gradient(self, *data: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return the loss at the current values of the variables, [], and its gradient in each of them."""
 
 
 class Climb:
@@ -22,20 +28,21 @@ class Climb:
 
     Parameters
     ----------
-    closure, variables
-        As for `lbfgs.Evaluation`.
+    loss
+        The loss, in the variables of the coordinates.
     coordinates, tolerance
         As for `lbfgs.Run`.
+    carried
+        Variables that an evaluation moves, such as the sites of a model. Each evaluation finds them as that
+        at the iterate has left them, and so a call leaves them.
     """
 
     def __init__(
-        self,
-        closure: LossFunction,
-        variables: Sequence[tf.Variable],
-        coordinates: LogSpace,
-        tolerance: float,
+        self, loss: Lowered, coordinates: LogSpace, tolerance: float, carried: Sequence[tf.Variable] = ()
     ) -> None:
-        self._loss, self.coordinates, self.tolerance = Loss(closure, variables), coordinates, tolerance
+        self._loss, self.coordinates, self.tolerance = loss, coordinates, tolerance
+        self._carried = list(carried)
+        self.kept = [tf.Variable(part.read_value(), False, shape=part.shape) for part in carried]
         start = tf.zeros([len(coordinates.is_log)], tf.float64)
         self._pairs = lbfgs.number_of_pairs(len(start))
         self.start = tf.Variable(start, trainable=False)
@@ -45,6 +52,7 @@ class Climb:
     def begin(self, start: Vector) -> None:
         """Let a new run begin at coordinates [P]."""
         self.start.assign(start)
+        _copy(self._carried, self.kept)
         state = tf.nest.flatten(climb.fresh(tf.constant(start), self._pairs))
         for variable, value in zip(self.state, state, strict=True):
             variable.assign(value)
@@ -66,6 +74,7 @@ class Climb:
 
         def evaluate(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             self.coordinates.assign_in_graph(x)
+            _copy(self.kept, self._carried)
             loss, gradient = self._loss.value_and_gradient(*data)
             return tf.cast(loss, x.dtype), self.coordinates.gradient_in_graph(x, gradient)
 
@@ -73,7 +82,9 @@ class Climb:
             return (state.status == climb.RUNNING) & (state.iterations < total) & (made < CALL)
 
         def turn(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> Any:
-            state, loss, evaluated = climb.turn(state, evaluate, leap, self.tolerance)
+            state, loss, evaluated, there = climb.turn(state, evaluate, leap, self.tolerance)
+            for part, kept in zip(self._carried, self.kept, strict=True):
+                kept.assign(tf.cond(there, part.read_value, kept.read_value))
             losses = losses.write(made, loss)  # over that of a trial which is not evaluated
             return state, made + tf.cast(evaluated, tf.int32), losses
 
@@ -82,9 +93,16 @@ class Climb:
         for variable, value in zip(self.state, tf.nest.flatten(at), strict=True):
             variable.assign(value)
         self.coordinates.assign_in_graph(tf.where(at.value <= at.first, at.at, self.start))
+        _copy(self.kept, self._carried)
         steepest = tf.reduce_max(tf.abs(at.gradient) * tf.cast(self.coordinates.is_log, at.value.dtype))
         counts = (tf.cast(part, tf.float64) for part in (made, at.iterations, at.status))
         return tf.concat([losses.stack(), tf.stack([*counts, at.first, at.value, steepest])], axis=0)
+
+
+def _copy(source: Sequence[tf.Variable], target: Sequence[tf.Variable]) -> None:
+    """Assign the values of some variables to others."""
+    for variable, other in zip(source, target, strict=True):
+        other.assign(variable.read_value())
 
 
 class GraphRun(tf.Module):
@@ -105,7 +123,7 @@ class GraphRun(tf.Module):
     def __init__(self, climb: Climb, jit_compile: bool | None = None, data: Sequence[Any] = ()) -> None:
         super().__init__()
         self._climb, self._data = climb, tuple(data)
-        self.state = [climb.start, *climb.state]
+        self.state = [climb.start, *climb.state, *climb.kept]
         self._compiled = Compiled(climb, resolve_jit(jit_compile), batches=True)
         self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])
         self.iterations = tf.Variable(0, trainable=False)
@@ -153,3 +171,6 @@ class GraphRun(tf.Module):
         self.best.assign(-last if raised else -first)
         gained = raised and first - last > self._climb.tolerance * max(1.0, abs(last))
         return raised, slope if gained else 0.0
+
+
+AnyRun: TypeAlias = lbfgs.Run | GraphRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +14,10 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import has_accelerator
+from gpflow_ext.training.loss import Loss
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import (
@@ -30,7 +31,6 @@ from gpflow_ext.training.starts import (
     number_of_starts,
 )
 
-AnyRun: TypeAlias = lbfgs.Run | GraphRun
 _SAME = 1e-6  # relative: two values of an objective that is not an estimate differ by less
 
 
@@ -157,7 +157,7 @@ def _run_of_all(
         raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
     coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model))
     if in_graph or (in_graph is None and box is None and has_accelerator()):
-        climb = Climb(model.training_loss, variables, coordinates, tolerance)
+        climb = Climb(Loss(model.training_loss, variables), coordinates, tolerance)
         run = GraphRun(climb, jit_compile, data)
         if in_graph or run.can_be_traced():
             return run
@@ -177,7 +177,7 @@ def _run_of_some(
     """Return a run in some of the variables; on the host it shares the evaluation of the run in all."""
     coordinates = LogSpace(list(some), model.trainable_parameters)
     if isinstance(run, GraphRun):
-        climb = Climb(model.training_loss, some, coordinates, tolerance)
+        climb = Climb(Loss(model.training_loss, some), coordinates, tolerance)
         return GraphRun(climb, jit_compile, data)
     places = [next(n for n, each in enumerate(variables) if each is part) for part in some]
 

@@ -49,7 +49,9 @@ class SiteUpdates(tf.Module):
         value = self._method.value(self._model, prior, new) + self._model.log_prior_density()
         return new, tf.stack([value, numbers[1]])
 
-    def evaluate(self, steps: tf.Tensor, tolerance: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def evaluate(
+        self, steps: int | tf.Tensor, tolerance: float | tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Bring the sites to their fixed point; return objective and violation, [2], and the gradient.
 
         One graph: the prior is built once, with the tape that takes the gradient, and the iteration runs
@@ -209,8 +211,8 @@ class SiteOptimum(tf.Module):
     ) -> None:
         super().__init__()
         method.check(model)
-        self._updates = SiteUpdates(model, method, variables)
-        self._compiled = Compiled(self._updates, _jit(model, jit_compile))
+        self.settling, self.jit_compile = SiteUpdates(model, method, variables), _jit(model, jit_compile)
+        self._compiled = Compiled(self.settling, self.jit_compile)
         self._dtype = model.sites.nat1.dtype
 
     @property
@@ -221,6 +223,6 @@ class SiteOptimum(tf.Module):
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """See `SiteSolver`."""
         bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
-        outcome, gradient = self._compiled(self._updates.evaluate, *bounds)
+        outcome, gradient = self._compiled(self.settling.evaluate, *bounds)
         objective, violation = outcome.numpy().tolist()
         return Evaluation(objective, violation, gradient)

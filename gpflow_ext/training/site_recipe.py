@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gpflow
 import numpy as np
+import tensorflow as tf
 
 from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
+from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
+from gpflow_ext.training.solver import GraphSolver, InGraph
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
@@ -39,12 +44,15 @@ class SiteOptions:
         suggest, then random ones; see `training.starts`. The first step climbs from each and keeps the best.
         By default five if a kernel has three length scales or more and there are at most 500 latent values,
         two if it has several or one that is far from what the inputs suggest, else one.
+    in_graph
+        Whether the iterations of L-BFGS are done in the graph, without the host; see `LBFGSOptions`.
     """
 
     site_updates: int = 200
     hyper_updates: int = 20
     stationarity: float | None = None
     starts: int | None = None
+    in_graph: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -88,6 +96,7 @@ def site_plan(
     stationarity = method.stationarity() if options.stationarity is None else options.stationarity
     hypers, error = model.trainable_variables, getattr(model, "solver_error", 0.0)
     settings = {"recipe": method.name, **(settings or {})}
+    check_moves(hypers, options.in_graph)
     if not hypers:
         valued = UNVALUED if error and method.newton else 1
         iteration = SiteIteration(model, method, run.jit_compile, valued, stationarity)  # refuses others
@@ -114,6 +123,7 @@ def site_plan(
         tolerance=max(GAIN if double else 1e-6, 0.1 * error),
         stationarity=stationarity,
         starts=further_starts(model, starts - 1, run.seed, model.data[0]),
+        in_graph=in_graph(model, optimum, options.in_graph),
     )
     names = ("hyper_updates", "site_updates")
     return Plan(
@@ -129,9 +139,27 @@ def site_plan(
             "seed": run.seed,
             "starts": starts,
             **{name: getattr(options, name) for name in names},
+            **({"in_graph": True} if isinstance(ascent.run, GraphRun) else {}),
         },
         tried=lambda: ascent.tried,
     )
+
+
+def in_graph(model: SiteModel, solver: GraphSolver, wanted: bool | None) -> InGraph | None:
+    """Return what a run in the graph needs, if it is wanted: by default on a GPU or TPU."""
+    if not (has_accelerator() if wanted is None else wanted):
+        return None
+    sites = [part.unconstrained_variable for part in (model.nat1, model.prec)]
+    return InGraph(solver.settling, solver.jit_compile, sites)
+
+
+def check_moves(variables: Sequence[tf.Variable], in_graph: bool | None) -> None:
+    """Refuse `in_graph` where there is nothing for L-BFGS to move."""
+    if in_graph and not variables:
+        raise ValueError(
+            "`in_graph` is for the iterations of L-BFGS on hyperparameters, and none is trainable: each step "
+            "is one update of the sites, after which the host decides whether to go on. Leave it out."
+        )
 
 
 @recipe("sites", SiteOptions)

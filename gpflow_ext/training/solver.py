@@ -38,6 +38,15 @@ class Evaluation(NamedTuple):
     gradient: Sequence[tf.Tensor]  # in the hyperparameters
 
 
+class Settling(Protocol):
+    """The evaluation of a `SiteSolver` as a function to compile, all of it in the graph."""
+
+    def evaluate(
+        self, steps: int | tf.Tensor, tolerance: float | tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return what `Evaluation` holds: objective and violation, [2], and the gradient."""
+
+
 class SiteSolver(Protocol):
     """Brings sites to their fixed point, where the objective has a gradient in the hyperparameters."""
 
@@ -47,6 +56,26 @@ class SiteSolver(Protocol):
 
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """Move the sites, from where they are, until their violation is within the tolerance; evaluate."""
+
+
+class GraphSolver(SiteSolver, Protocol):
+    """A `SiteSolver` whose evaluation is one function."""
+
+    @property
+    def settling(self) -> Settling:
+        """What it compiles."""
+
+    @property
+    def jit_compile(self) -> bool:
+        """Whether with XLA."""
+
+
+class InGraph(NamedTuple):
+    """What a run of L-BFGS in the graph needs of a `GraphSolver`."""
+
+    settling: Settling
+    jit_compile: bool
+    sites: Sequence[tf.Variable]  # which an evaluation moves
 
 
 class Steps:

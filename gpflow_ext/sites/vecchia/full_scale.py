@@ -83,17 +83,11 @@ class FullScale(NamedTuple):
         alpha, shift = map(tf.stop_gradient, known.solve(sites.nat1 - sites.prec * held.mean))
         value = log_normaliser(held, sites, known, shift)
         weights = held.weights(alpha)
-        moments = tf.stop_gradient(known.rest.moments(shift - held.smooth(weights)))
-        moving = self.rest.expected_log_density(moments, self._innovations(tf.stop_gradient(known.spread())))
+        columns = tf.concat([(shift - held.smooth(weights))[..., None], known.spread()], axis=-1)
+        moving = self.rest.expected_log_density(*known.rest.innovations(columns))
         by_phi = _columns(alpha) * tf.linalg.matrix_transpose(weights) - tf.stop_gradient(known.explained())
         moving += tf.reduce_sum(by_phi * self.phi) + tf.reduce_sum(alpha * self.mean)
         return tf.stop_gradient(value - moving) + moving
-
-    def _innovations(self, columns: tf.Tensor) -> tf.Tensor:
-        """Return the sums of squares of the rows of BH for columns H [N, L, M], [N, L]. O(NmM)."""
-        near = tf.gather(tf.pad(columns, [[0, 1], [0, 0], [0, 0]]), self.rest.tree.cliques[:, 1:])
-        moved = columns - tf.reduce_sum(self.rest.a[..., None] * near, axis=1)
-        return tf.reduce_sum(moved**2, axis=-1)
 
 
 class FullScaleFactor(NamedTuple):

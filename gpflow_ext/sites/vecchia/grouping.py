@@ -15,6 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 MOST = 7 * 2**19  # entries of the fronts of a group of several nodes; more than 32 MiB is slow to allocate
 SAVING = 3e8  # operations that a further group must save
+_BLOCK = 2**22  # entries of cliques that are looked up at once
 _ENTRY = 200.0  # operations that take as long as an entry of a front is moved about
 
 
@@ -44,6 +45,13 @@ class Tree(NamedTuple):
 def pairs(size: int) -> tuple[Array, Array]:
     """Return the members of each pair in a clique of a size, the first being that of a datum with itself."""
     return np.tril_indices(size)
+
+
+def squared(size: int) -> Array:
+    """Return which of the `pairs` each entry of a symmetric matrix is, row by row, [size · size]."""
+    low = np.zeros((size, size), int)
+    low[pairs(size)] = np.arange(size * (size + 1) // 2)
+    return np.maximum(low, low.T).ravel()
 
 
 def grouped(level: Array, node: Array, place: Array, keys: list[Array], cliques: Array) -> Tree:
@@ -147,7 +155,11 @@ class _Groups:
         return np.where(datum < self.N, there, 0)
 
     def entries(self, cliques: Array) -> Array:
-        """Return `Tree.entries`."""
+        """Return `Tree.entries`, of one block of the data after the other."""
+        blocks = np.array_split(cliques, -(-cliques.size * cliques.shape[1] // _BLOCK))
+        return np.concatenate([self._entries(block) for block in blocks])
+
+    def _entries(self, cliques: Array) -> Array:
         i, j = (np.where(cliques < 0, self.N, cliques)[:, side] for side in pairs(cliques.shape[1]))
         there = (i < self.N) & (j < self.N)
         i, j = i[there], j[there]
@@ -166,7 +178,7 @@ class _Groups:
                 np.where(inside, self.place[e], column),
             )
             at[pairs_here] = here.offset[node] + row * (here.o[node] + here.b[node]) + column
-        found = np.full(there.shape, self.total)
+        found = np.full(there.shape, self.total, np.int32)
         found[there] = at
         return found
 

@@ -17,7 +17,7 @@ from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned
-from gpflow_ext.sites.vecchia import conditionals
+from gpflow_ext.sites.vecchia import coefficients
 from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia
 from gpflow_ext.sites.vecchia.structure import Structure
 
@@ -57,7 +57,7 @@ def gram(
 ) -> tf.Tensor:
     """Return the covariances within new places and what they are conditioned on, [S, R, k + 1, k + 1]."""
     places = tf.concat([new[:, None], tf.gather(X, near)], axis=1)
-    return conditionals.gram(kernels, places, tf.ones(tf.shape(places)[:2], DTYPE))
+    return coefficients.gram(kernels, places, tf.ones(tf.shape(places)[:2], DTYPE))
 
 
 class HasNeighbours(SiteConditioned[Vecchia], Protocol):

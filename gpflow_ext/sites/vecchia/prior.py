@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.numerics import conjugate_gradients
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
-from gpflow_ext.sites.vecchia import fronts, grouping
+from gpflow_ext.sites.vecchia import blocks, fronts, grouping
 
 DTYPE = tf.float64
 ITERATIONS = 25  # of conjugate gradients, which take as long as a factor
@@ -123,16 +122,15 @@ class Vecchia(NamedTuple):
         known = held.factorise(sites.prec) if factor is None else factor
         alpha, shift = known.solve(sites.nat1 - sites.prec * held.mean)
         value = log_normaliser(held, sites, known, shift)
-        moving = tf.cast(self.expected_log_density(tf.stop_gradient(known.moments(shift))), self.mean.dtype)
+        squares, slopes = known.innovations(shift[..., None])
+        moving = tf.cast(self.expected_log_density(squares, slopes), self.mean.dtype)
         moving += tf.reduce_sum(tf.stop_gradient(alpha) * self.mean)
         return tf.stop_gradient(value - moving) + moving
 
-    def expected_log_density(self, moments: tf.Tensor, more: tf.Tensor | float = 0.0) -> tf.Tensor:
-        """Return E[log p(h)] up to a constant, from E[hᵢhⱼ] of the pairs of each clique [N, pairs, L], [].
-
-        ``more`` [N, L] are expected squares of innovations that the moments leave out.
-        """
-        squares = tf.reduce_sum(quadratic(self.a) * moments, axis=1) + more
+    def expected_log_density(self, squares: tf.Tensor, slopes: tf.Tensor) -> tf.Tensor:
+        """Return E[log p(h)] up to a constant, from what `VecchiaFactor.innovations` returns, held, []."""
+        squares, slopes = tf.stop_gradient(squares), tf.stop_gradient(slopes)
+        squares -= 2.0 * tf.reduce_sum(slopes * (self.a - tf.stop_gradient(self.a)), axis=1)
         return -0.5 * tf.reduce_sum(squares / self.D + tf.math.log(self.D))
 
 
@@ -188,24 +186,36 @@ class VecchiaFactor(NamedTuple):
         found = tf.gather(self._inverse(), self.prior.tree.entries[:, 0])
         return tf.ensure_shape(tf.cast(found, self.prec.dtype), self.prec.shape)
 
-    def moments(self, shift: tf.Tensor) -> tf.Tensor:
-        """Return E_q[hᵢhⱼ] for the pairs of each clique, [N, pairs, L]."""
-        tree = self.prior.tree
-        cov = tf.gather(tf.pad(self._inverse(), [[0, 1], [0, 0]]), tree.entries)
-        near = tf.gather(tf.pad(tf.cast(shift, DTYPE), [[0, 1], [0, 0]]), tree.cliques)
-        first, second = grouping.pairs(sizes(tree.cliques)[1])
-        return cov + tf.gather(near, first, axis=1) * tf.gather(near, second, axis=1)
+    def innovations(self, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return E[(uᵀh)²], [N, L], and E[hhᵀ]u at the neighbours, [N, m, L], of cliques with u = (1, −a).
+
+        hᵢhⱼ has the expectation (Ω + Λ)⁻¹ᵢⱼ + cᵢᵀcⱼ for rows cᵢ of columns [N, L, C].
+        """
+        V, a, tree = self._inverse(), tf.stop_gradient(self.prior.a), self.prior.tree
+        columns = tf.cast(columns, DTYPE)
+        (k, (N, L, C)), total = (sizes(tree.cliques)[1], sizes(columns)), sizes(V)[0]
+        square = grouping.squared(k)
+
+        def step(rows: list[tf.Tensor], _: Any) -> Any:
+            entries, clique, a = rows
+            u = tf.pad(-a, [[0, 0], [1, 0], [0, 0]], constant_values=tf.ones([], DTYPE))  # [b, k, S]
+            cov = tf.gather(V, tf.minimum(entries, total - 1)) * _there(entries < total)
+            cov = tf.reshape(tf.gather(cov, square, axis=1), [-1, k, k, L])
+            near = tf.gather(columns, tf.minimum(clique, N - 1)) * _there(clique < N)[..., None]
+            own = tf.reduce_sum(near * u[..., None], axis=1)  # [b, L, C]
+            seen = tf.reduce_sum(cov * u[:, None], axis=2) + tf.reduce_sum(near * own[:, None], axis=-1)
+            seen = tf.ensure_shape(seen, [None, k, V.shape[1]])
+            return [tf.reduce_sum(seen * u, axis=1), seen[:, 1:]], []
+
+        (squares, slopes), _ = blocks.over(step, [tree.entries, tree.cliques, a], L * k * max(k, C))
+        return squares, slopes
 
     def _inverse(self) -> tf.Tensor:
         return fronts.inverse(self.prior.tree.root, self.blocks)
 
 
-def quadratic(a: tf.Tensor) -> tf.Tensor:
-    """Return uᵢuⱼ for u = (1, −a) and the pairs of a clique, twice those of two members, [N, pairs, S]."""
-    first, second = grouping.pairs(a.shape[1] + 1)
-    u = tf.pad(-a, [[0, 0], [1, 0], [0, 0]], constant_values=tf.ones([], a.dtype))
-    count = tf.constant(np.where(first == second, 1.0, 2.0)[:, None], a.dtype)
-    return count * tf.gather(u, first, axis=1) * tf.gather(u, second, axis=1)
+def _there(where: tf.Tensor) -> tf.Tensor:
+    return tf.cast(where, DTYPE)[..., None]
 
 
 def assemble(tree: TreeAt, a: tf.Tensor, D: tf.Tensor, entries: int | tf.Tensor) -> tf.Tensor:

@@ -17,8 +17,9 @@ from gpflow_ext.sites.vecchia.prior import TreeAt
 
 Array = npt.NDArray[Any]
 CANDIDATES = 4  # nearest data for each neighbour of a residual process
-COPIES = 7  # of the covariances within cliques, and of the factor, that are held at once
-LARGEST = 16 * 2**30  # bytes that a factorisation and its inverse may take
+LARGEST = 16 * 2**30  # bytes that an evaluation may take
+# The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
+_FACTOR, _FRONTS, _FEATURES = 6, 8, 12
 
 
 @dataclass
@@ -76,16 +77,20 @@ class Structure(tf.Module):
         See `VecchiaOptions`.
     kernel
         The kernel, by which inducing points and their neighbours are chosen, if there are to be any.
+    functions
+        The number of latent functions L, each of which has a factor.
 
     Attributes
     ----------
+    num_bytes
+        About how much memory an evaluation with its gradient takes, beside its graph.
     Z
         The inducing points of a full-scale approximation [M, D], or ``None``.
 
     Raises
     ------
     ValueError
-        If the factor would take more than `LARGEST` bytes, or for inducing points of single precision.
+        If an evaluation would take more than `LARGEST` bytes, or for inducing points of single precision.
     """
 
     def __init__(
@@ -94,19 +99,22 @@ class Structure(tf.Module):
         scales: Array,
         options: VecchiaOptions,
         kernel: gpflow.kernels.Kernel | None = None,
+        functions: int = 1,
     ) -> None:
         super().__init__()
         points = X / scales
         N = len(points)
         order = ordering.order(points, options.ordering, options.seed)
         most = min(options.neighbours, N - 1)
+        pairs = N * (most + 1) * (most + 2) // 2
+        taken = functools.partial(_taken, functions, pairs, N * options.inducing)
+        _refuse(taken(0, 0))
         if options.inducing and kernel is not None:
             if X.dtype != np.float64:
                 raise ValueError(
                     "VecchiaOptions(inducing=...) takes differences of covariances: use float64."
                 )
             Z = inducing.conditional_variance(X, kernel, options.inducing, share=0.0)
-            _refuse(8 * 4 * N * (most + 1) * len(Z), f"what {len(Z)} inducing points say of all neighbours")
             candidates = ordering.nearest_before(points[order], min(CANDIDATES * most, N - 1))
             near = residual.closest(kernel, Z, X[order], candidates, most)
             self.Z: tf.Variable | None = _kept(Z, tf.float64)
@@ -116,13 +124,14 @@ class Structure(tf.Module):
         cliques = np.empty((N, near.shape[1] + 1), int)
         cliques[order, 0] = order
         cliques[order, 1:] = np.where(near < 0, -1, order[near])
-        _check_pairs(*cliques.shape)
-        covariances = cliques.size * cliques.shape[1]
-        tree = dissection.dissect(points, cliques, functools.partial(_check_memory, covariances))
+        tree = dissection.dissect(points, cliques, lambda *sizes: _refuse(taken(*sizes)))
+        self.shapes, places = grouping.packed(tree.root)
+        front = max(nodes * (o + b) ** 2 for nodes, o, b, _ in self.shapes)
+        self.num_bytes = taken(self.num_entries, front)
+        _refuse(self.num_bytes)
         self.scales = _kept(scales, tf.float64)
         self.cliques = _kept(np.where(cliques < 0, N, cliques))
         self.entries = _kept(tree.entries)
-        self.shapes, places = grouping.packed(tree.root)
         self.places = _kept(places)
 
     def tree(self) -> TreeAt:
@@ -150,23 +159,20 @@ def _kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
     return tf.Variable(values, trainable=False, dtype=dtype)
 
 
-def _check_pairs(N: int, clique: int) -> None:
-    """Raise where the covariances within all cliques take too much memory."""
-    _refuse(8 * 6 * N * clique**2, f"the covariances among {clique - 1} neighbours of each of {N:,} data")
+def _taken(functions: int, pairs: int, features: int, entries: int, front: int) -> int:
+    """Return about how many bytes an evaluation takes; see the tests.
 
-
-def _check_memory(pairs: int, panels: int, front: int) -> None:
-    """Raise where an evaluation would take too much memory; see the tests.
-
-    By the numbers of covariances within all cliques, of entries of the factor, and of those of a front.
+    By the numbers of latent functions, pairs within cliques, entries of Φ, of the factor, and of the fronts
+    of a group.
     """
-    _refuse(8 * (COPIES * (pairs + panels) + 8 * front), "the factor of their precision")
+    numbers = functions * (_FACTOR * entries + _FRONTS * front + _FEATURES * features)
+    return 8 * numbers + 4 * pairs
 
 
-def _refuse(size: int, what: str) -> None:
+def _refuse(size: int) -> None:
     if size > LARGEST:
         raise ValueError(
-            f'prior="vecchia" would take some {size / 2**30:.0f} GiB for {what}, of at most '
+            f'prior="vecchia" would take some {size / 2**30:.0f} GiB, of at most '
             f"{LARGEST / 2**30:.0f}: give it fewer neighbours, VecchiaOptions(neighbours=...), or use "
             "`inducing_variable`. Inputs of many columns need inducing points in any case: no separator "
             "between their halves is small."
