@@ -45,6 +45,7 @@ Array = np.ndarray[Any, Any]
 IN_DOUBLE = (
     "VGPKMM, Markov",
     "GPR, L-BFGS in the graph",
+    "GPLaplace, L-BFGS in the graph",
 )  # whose recursions, or those of L-BFGS, are in double precision whatever the model's is
 _PRODUCT = re.compile(r"stablehlo\.(?:dot|dot_general|convolution)\b")
 # What amplifies rounding, or draws, by the model, the function and the dtype.
@@ -66,8 +67,8 @@ LOOSER: dict[tuple[str, str, str], float] = {
     ("GPRNTensor, tensor", "NetworkUpdates.descend", "float64"): 1e-10,
     ("GPRNTensor, tensor", "NetworkUpdates.descend", "float32"): 0.1,
     # Iterates go on from each other's rounding.
-    ("GPR, L-BFGS in the graph", "Climb.go_on", "float64"): 1e-10,
-    ("GPR, L-BFGS in the graph", "Climb.go_on", "float32"): 1e-2,
+    **{(name, "Climb.go_on", "float64"): 1e-10 for name in RUNS},
+    **{(name, "Climb.go_on", "float32"): 1e-2 for name in RUNS},
     # Eigenvectors are what they are except for their signs.
     **{
         ("GPRNTensor, profiled", "ProfiledObjective.locate", each): math.inf

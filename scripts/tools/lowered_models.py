@@ -62,8 +62,8 @@ def _ep(kind: str = "binary", **options: Any) -> Any:
     return _fit(model, **options)
 
 
-def _sites(model: Any) -> Any:
-    return _fit(model, hyper_updates=2, site_updates=3)
+def _sites(model: Any, **options: Any) -> Any:
+    return _fit(model, hyper_updates=2, site_updates=3, **options)
 
 
 def _robust_max(**options: Any) -> Any:
@@ -141,6 +141,9 @@ RUNS: dict[str, Run] = {
     "SGPMCFreeForm, ChEES": lambda: _sampled("vb", "chees", tuning={"iterations": 4}),
     "SGPMCFreeForm, Gibbs": lambda: _sampled(None, Setting(0.2, 5, 0.1)),
     "SGPMCFreeForm, NUTS": lambda: _sampled("vb", "nuts", tuning={"iterations": 2}),
+    "GPLaplace, L-BFGS in the graph": lambda: _sites(
+        models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit()), in_graph=True
+    ),
     "GPR": _gaussian,
     "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),
 }
