@@ -358,6 +358,7 @@ def test_predictions_average_densities_over_the_draws(drawn) -> None:
     )
     probabilities = model.predictions(X).probabilities().numpy()
     np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-7)
+    np.testing.assert_allclose(gpx.ClassPredictor(model).probabilities(X), probabilities, atol=1e-10)
     np.testing.assert_allclose(
         np.log(probabilities[np.arange(N), Y.numpy()[:, 0].astype(int)]),
         model.predict_log_density((X, Y)),

@@ -94,6 +94,8 @@ class Predicting(tf.Module):
             return densities.predictions(self._model, X)
         posterior = self._posterior()
         posterior.cache = tuple(part[0] for part in cache)
+        if hasattr(posterior, "predictions"):  # of draws, or of a network
+            return posterior.predictions(X)
         return densities.GaussianPredictions(self._model.likelihood, X, *posterior.predict_f(X))
 
     def _posterior(self) -> AbstractPosterior:
