@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gpflow
@@ -17,6 +18,7 @@ pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
 from gpflow_ext.estimators import (
+    GPClassifier,
     GPCountRegressor,
     GPMultiOutputRegressor,
     GPRegressor,
@@ -25,9 +27,11 @@ from gpflow_ext.estimators import (
     base,
     kernels,
     ladder,
+    reasons,
+    refit,
     rungs,
 )
-from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours
+from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours, of_points
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.server.app import Server
 from gpflow_ext.server.limits import Limits
@@ -67,13 +71,18 @@ def test_it_is_exported_for_raw_rows(best: gpx.Auto, tmp_path: Path) -> None:
     np.testing.assert_allclose(served.predict_raw(rows)["mean"][:, 0], best.predict(X[:3]), rtol=1e-8)
 
 
-def test_the_budget_covers_the_training_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no step on all rows, and do not check what comes of it."""
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    monkeypatch.setattr(refit, "is_worse", lambda *_: False)
+
+
+def test_the_budget_covers_the_training_of_the_best(monkeypatch: pytest.MonkeyPatch, untrained: None) -> None:
     """Comparing ends at 60 % of it, and what is left then is for the training: none is left of a clock that leaps."""
     given: list[float | None] = []
     of_fit = base.fit
-    monkeypatch.setattr(
-        base, "fit", lambda *a, **k: (given.append(k["seconds"]), of_fit(*a, **{**k, "steps": 0}))[1]
-    )
+    monkeypatch.setattr(base, "fit", lambda *a, **k: (given.append(k.get("seconds")), of_fit(*a, **k))[1])
     allowed: list[float] = []
     monkeypatch.setattr(rungs, "scored", lambda *a: (allowed.append(a[3]), _score())[1])
     now = iter(np.arange(0.0, 1e3, 10.0))
@@ -91,14 +100,13 @@ def _score(nlpd: float = 1.0, rows: int = 40) -> rungs.Score:
     return rungs.Score(rows, np.array([-nlpd, -nlpd]), ("rmse", 1.0), 1.0)
 
 
-def test_a_candidate_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, untrained: None) -> None:
     def scored(estimator: Any, *_: Any) -> rungs.Score:
         if isinstance(estimator.kernel, gpflow.kernels.ArcCosine):
             raise ArithmeticError
         return _score()
 
     monkeypatch.setattr(rungs, "scored", scored)
-    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
     best = gpx.auto((X, LINE), budget=100.0, progress=False)
     assert "network" not in set(best.table["candidate"])
     assert len(best.table) == 7
@@ -168,7 +176,7 @@ def test_the_score_is_of_all_held_out_rows() -> None:
     assert score.standard_error == pytest.approx(1.0 / np.sqrt(3.0))
 
 
-def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch, untrained: None) -> None:
     """What wins on few rows need not win: the linear kernel does on 1,000, and another one on all."""
     seen: dict[int, list[str]] = {}
 
@@ -179,7 +187,6 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch)
         return _score({"linear": 1.0, "network": 1.5 - 1e-4 * rows}.get(name, 2.0), rows)
 
     monkeypatch.setattr(rungs, "scored", scored)
-    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
     x = np.random.default_rng(0).normal(size=(8000, 1))
     best = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
     assert {rows: len(names) for rows, names in seen.items()} == {1000: 6, 4000: 3, 6400: 2}
@@ -193,23 +200,139 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, untrained: None
 ) -> None:
-    """What is scored is what is trained in the end: else rungs of fewer rows would be of another inference."""
-    seen: dict[int, set[int | None]] = {}
+    """What is scored is what is trained in the end; on the last rung the best one with more points too."""
+    seen: dict[int, list[tuple[bool, int | None]]] = {}
 
     def scored(estimator: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
-        rows = len(parts[0].train)
-        seen.setdefault(rows, set()).add(estimator.minibatch_size)
-        return _score(rows=rows)
+        train = parts[0].train
+        problem = estimator.problem_of(data[0][train], data[1][train])
+        seen.setdefault(len(train), []).append((problem.batches, problem.num_inducing))
+        return _score(rows=len(train))
 
     monkeypatch.setattr(rungs, "scored", scored)
     monkeypatch.setattr(ladder, "MINIBATCHES", 5000)
-    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
     x = np.random.default_rng(0).normal(size=(8000, 2))
     found = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
     assert not isinstance(found.model, ModelAverage)
-    assert seen == {1000: {None}, 4000: {ladder.BATCH}, 6400: {ladder.BATCH}}
+    assert seen == {
+        1000: [(False, None)] * 8,
+        4000: [(True, None)] * 4,
+        6400: [(True, None)] * 2 + [(True, 1000)],
+    }
+
+
+def test_more_points_are_for_minibatches_and_for_what_is_not_linear() -> None:
+    def chosen(names: list[str], **options: Any) -> list[str]:
+        found = {name: GPRegressor(kernel, **options) for name, kernel in kernels.compared(2).items()}
+        return list(of_points(found, names, X, LINE[:, None]))
+
+    assert chosen(["linear", "network"], minibatch_size=10) == ["network, 1,000 points"]
+    assert chosen(["linear"], minibatch_size=10) == []
+    assert chosen(["network"]) == []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Stop the clock; return what moves it."""
+    now = [0.0]
+    monkeypatch.setattr(auto.time, "perf_counter", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_what_a_training_takes_at_least_is_expected_of_the_next(
+    monkeypatch: pytest.MonkeyPatch, untrained: None, clock: Callable[[float], None]
+) -> None:
+    """It has that time and some more, or is left out: else the clock would end it at its first step."""
+    allowed: list[float] = []
+
+    def scored(estimator: Any, data: Any, parts: Any, seconds: float, seed: int) -> rungs.Score:
+        allowed.append(seconds)
+        clock(20.0)
+        return dataclasses.replace(_score(), least=20.0)
+
+    monkeypatch.setattr(rungs, "scored", scored)
+    best = gpx.auto((X, LINE), budget=100.0, progress=False)
+    assert len(best.table) == 3  # begun at 0, 20 and 40 seconds of 60
+    assert allowed == [60.0 / 40.0, 5.0, 5.0]
+
+
+def test_rungs_for_which_there_is_no_time_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, untrained: None, clock: Callable[[float], None]
+) -> None:
+    """Two candidates take 20 seconds: of three rungs in 60 seconds, the first with half of them, two are left."""
+    seen: list[int] = []
+
+    def scored(estimator: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
+        seen.append(len(parts[0].train))
+        clock(10.0)
+        return dataclasses.replace(_score(rows=seen[-1]), least=10.0)
+
+    monkeypatch.setattr(rungs, "scored", scored)
+    x = np.random.default_rng(0).normal(size=(8000, 1))
+    best = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    assert seen == [1000] * 3 + [6400] * 2
+    assert "no time to compare" not in best.why
+    best = gpx.auto((x, x[:, 0]), budget=10.0, progress=False)
+    assert seen[5:] == [1000] * 2
+    assert "There was no time to compare candidates on more than 1,000 rows." in best.why
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "left"),
+    [(9.0, 0.0, "abc"), (9.0, 3.0, "abc"), (8.9, 3.0, "ac"), (3.0, 3.0, "c"), (2.0, 3.0, ""), (0.0, 0.0, "")],
+)
+def test_the_last_rung_is_the_last_to_be_left_out(seconds: float, least: float, left: str) -> None:
+    assert "".join(rungs.affordable(list("abc"), seconds, least)) == left  # type: ignore[arg-type]
+
+
+def test_it_is_said_if_none_but_the_linear_one_was_judged(
+    monkeypatch: pytest.MonkeyPatch, untrained: None
+) -> None:
+    monkeypatch.setattr(rungs, "scored", lambda *_: dataclasses.replace(_score(), cut=True))
+    best = gpx.auto((X, LINE), budget=100.0, progress=False)
+    assert "The budget ended before any candidate but the linear one was judged." in best.why
+    monkeypatch.setattr(rungs, "scored", lambda *_: _score())
+    assert "was judged" not in gpx.auto((X, LINE), budget=100.0, progress=False).why
+
+
+def test_a_training_on_all_rows_that_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no step; the models of the five folds predict what each has not seen better."""
+    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
+    best = gpx.auto((X, LINE), budget=1e-3, progress=False, average=False)
+    assert isinstance(best.model, ModelAverage)
+    assert len(best.model.members) == 5
+    assert "Trained on all rows linear predicted the held-out ones worse, NLPD" in best.why
+    assert f"after {best.table['nlpd'][0]:.4g}: what was trained on 40 rows is kept." in best.why
+    np.testing.assert_allclose(best.predict(X), LINE, atol=5.0)
+
+
+def test_worse_is_by_more_than_the_standard_error_of_the_difference() -> None:
+    score = rungs.Score(5, np.zeros(4), ("rmse", 1.0), 1.0)
+    lost = np.array([1.0, -1.0, 1.0, -1.0])  # of standard error 1/2
+    assert refit.is_worse(-lost - 0.51, score)
+    assert not refit.is_worse(-lost - 0.49, score)
+    assert not refit.is_worse(np.ones(4), score)
+    assert refit.is_worse(np.array([1.0, 1.0, 1.0, np.nan]), score)
+
+
+def test_steps_by_the_clock_are_short_where_rows_are_many() -> None:
+    """The clock is read after a step, of which twenty iterations on a thousand rows would take many seconds."""
+    rows = np.random.default_rng(0).normal(size=(501, 1))
+    for number, short in ((500, {}), (501, {"hyper_updates": 5})):
+        model, options = GPRegressor().model_of(rows[:number], rows[:number])
+        assert ladder.timed(model, options, 3.0) == {"seconds": 3.0, **short}
+        assert ladder.timed(model, options, None) == {}
+
+
+def test_minibatches_of_expectation_propagation_start_once() -> None:
+    """Trials of further starts took most of a minute before the first step."""
+    noisy = GPClassifier(kernels.matern(2, ard=True), label_noise=0.1, minibatch_size=10, num_inducing=5)
+    noisy.classes_ = np.arange(2)
+    model, options = noisy.model_of(X, (LINE > 100.0)[:, None].astype(float))
+    assert isinstance(model, gpx.models.SparseEP)
+    assert options == {"minibatch_size": 10, "starts": 1}
 
 
 def test_length_scales_of_all_inputs_come_first_where_rows_are_many() -> None:
@@ -227,11 +350,12 @@ def _alike(first: Any, second: Any) -> bool:
     return [type(part) for part in parts[0]] == [type(part) for part in parts[1]]
 
 
-@pytest.mark.parametrize(("num_inducing", "size"), [(None, "every row is a point"), (5, "5 inducing points")])
+@pytest.mark.parametrize(
+    ("num_inducing", "size"), [(None, "every row is a point of it"), (5, "it has 5 inducing points")]
+)
 def test_the_reasons_name_the_size_of_the_model(num_inducing: int | None, size: str) -> None:
     model = GPRegressor(num_inducing=num_inducing, steps=1).fit(X, LINE)
-    split = SimpleNamespace(train=(X, LINE), target="y", task="regression")
-    assert size in auto._reasons(model, split, [("a", _score())], 1)
+    assert reasons.size(model.model_) == size
 
 
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
@@ -387,17 +511,18 @@ def test_places_that_are_too_many_may_have_nearest_neighbours(monkeypatch: pytes
     assert chosen(plain, places) == []
 
 
-@pytest.mark.parametrize("better", [True, False])
-def test_places_are_tried_with_nearest_neighbours(monkeypatch: pytest.MonkeyPatch, better: bool) -> None:
-    """On the second rung, where there are too many rows for a dense model."""
+@pytest.mark.parametrize(("rows", "better"), [(200, True), (200, False), (110, True)])
+def test_places_are_tried_with_nearest_neighbours(
+    monkeypatch: pytest.MonkeyPatch, untrained: None, rows: int, better: bool
+) -> None:
+    """Where there are too many rows for a dense model: on the second rung, or on one that has most of them."""
     monkeypatch.setattr(ladder, "DENSE", {"sites": 100, "variational": 100, "ep": 100})
     monkeypatch.setattr(ladder, "POINTS", 5)
     monkeypatch.setattr(rungs, "FIRST", 80)
-    monkeypatch.setattr(base, "fit", lambda *a, of=base.fit, **k: of(*a, **{**k, "steps": 0}))
     monkeypatch.setattr(rungs, "scored", lambda estimator, data, parts, *_: _score(
         1.0 if estimator._prior is None else (0.5 if better else 1.5), len(parts[0].train)
     ))  # fmt: skip
-    best = gpx.auto(_places(200), budget=61.0, progress=False)
+    best = gpx.auto(_places(rows), budget=61.0, progress=False)
     assert best.model.prior_name == ("vecchia" if better else None)
     of = "each value depends on its 20 nearest neighbours" if better else "it has 5 inducing points"
     assert f", and {of}. " in best.why

@@ -16,6 +16,7 @@ import gpflow_ext as gpx
 from gpflow_ext.compiled import Preferred, clear_compiled, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM, GPLaplace, SVGPRobustMax
+from gpflow_ext.prediction import batches
 from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.sites import Sites
 
@@ -136,3 +137,40 @@ def test_a_preferred_method_runs_eagerly_where_no_other_object_shares_it() -> No
         np.testing.assert_array_equal(call(owner.double, tf.ones([3, 1])), 2.0 * np.ones([3, 1]))
     assert (shared.eager, alone.eager) == ([], [True])  # a graph is traced on a copy,
     assert lasting.eager == [False]  # but for what cannot be copied
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_batches_share_what_a_posterior_computes_of_many_data(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(batches, "_MANY", 12)
+    model = scattered(name, 12, 0)
+    kind, calls = type(model.posterior(None)), []
+    computed = kind._precompute
+
+    def counted(self: Any) -> Any:
+        calls.extend([1] * tf.executing_eagerly())  # a graph may hold it too
+        return computed(self)
+
+    monkeypatch.setattr(kind, "_precompute", counted)
+    X, Y = (problems.continuous if name in ("GPR", "SGPR") else problems.binary)(17)
+    found = gpx.metrics.evaluate(model, (X, Y), batch_size=5)
+    assert len(calls) == (name not in ("classes", "SVGP"))  # which hold no data
+    density = model.likelihood.predict_log_density(X, *model.predict_f(X), Y)
+    np.testing.assert_allclose(found["nlpd"], -np.mean(density), rtol=1e-9)
+    calls.clear()
+    gpx.metrics.evaluate(model, (X, Y))  # in one batch
+    monkeypatch.setattr(batches, "_MANY", 13)
+    gpx.metrics.evaluate(model, (X, Y), batch_size=5)
+    assert not calls
+
+
+def test_predictions_of_a_subclass_are_its_own_in_any_batches(monkeypatch) -> None:
+    class Shifted(GPLaplace):
+        def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> Any:
+            mean, var = super().predict_f(Xnew, full_cov, full_output_cov)
+            return mean + 3.0, var
+
+    monkeypatch.setattr(batches, "_MANY", 1)
+    model = Shifted(problems.binary(12), problems.kernel(), BernoulliLogit())
+    data = problems.binary(17)
+    one, several = (gpx.metrics.evaluate(model, data, batch_size=size)["nlpd"] for size in (17, 5))
+    assert one == pytest.approx(several, rel=1e-12)

@@ -132,7 +132,7 @@ def test_a_run_goes_on_with_its_memory_where_nothing_else_moves() -> None:
     for parts in ([6], [3, 3]):
         model = network(targets(), "tensor")
         updates = Updates(model, model.trainable_variables)
-        climb = Climb(model.trainable_variables, model.parameters, updates.evaluate)
+        climb = Climb(model.trainable_variables, model, updates.evaluate)
         objectives = [climb.climb(part) for part in parts]
         np.testing.assert_allclose(objectives[-1], model.elbo(), rtol=1e-12)
         assert climb.run.iterations == 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gpflow
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext import likelihoods, models
-from gpflow_ext.training.log_space import LogSpace, inducing_inputs
+from gpflow_ext.training.log_space import LogSpace, inducing_inputs, spread
+from gpflow_ext.training.optimizers import LogSpaceAdam
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2.0, 2.0, (80, 2))
@@ -98,3 +101,81 @@ def test_fits_do_not_depend_on_the_scale_of_the_inputs_or_their_distance_from_ze
     expected, _ = fit(X)
     assert status is gpx.Status.CONVERGED
     assert abs(value - expected) < 5e-3
+
+
+def _kernel(scale: float) -> gpflow.kernels.Kernel:
+    return gpflow.kernels.SquaredExponential(lengthscales=0.7 * scale)
+
+
+def _network(scale: float) -> tuple[models.GPRNTensor, None, dict]:
+    both = np.concatenate([Y, X[:, :1] - Y], axis=1)
+    model = models.GPRNTensor(
+        (scale * X, both), _kernel(scale), _kernel(scale), 1, inducing_variable=scale * X[:9]
+    )
+    return model, None, {}
+
+
+def _of_gpflow(scale: float) -> tuple[gpflow.models.SVGP, tuple, dict]:
+    likelihood = likelihoods.BernoulliLogit()
+    model = gpflow.models.SVGP(_kernel(scale), likelihood, scale * X[:9], num_data=len(X))
+    return model, (scale * X, Y), {"minibatch_size": 20}
+
+
+def _sgpr(scale: float) -> tuple[gpflow.models.SGPR, None, dict]:
+    return gpflow.models.SGPR((scale * X, Y), _kernel(scale), scale * X[:9]), None, {"recipe": "adam"}
+
+
+def _ep(scale: float) -> tuple[models.SparseEP, None, dict]:
+    data, likelihood = (scale * X, Y), likelihoods.BernoulliProbit()
+    model = models.SparseEP(data, _kernel(scale), likelihood, inducing_variable=scale * X[:9])
+    return model, None, {"minibatch_size": 20}
+
+
+def _classes(scale: float) -> tuple[models.SVGPRobustMax, tuple, dict]:
+    model = models.SVGPRobustMax(_kernel(scale), 2, scale * X[:9], num_data=len(X))
+    return model, (scale * X, Y), {"minibatch_size": 20}
+
+
+FITS = {
+    "network": (_network, {"hyper_updates": 2, "independent_start": False}),
+    "svgp": (_of_gpflow, {}),
+    "dual": (_of_gpflow, {"recipe": "dual"}),
+    "adam": (_sgpr, {}),
+    "ep": (_ep, {}),
+    "sign_agreement": (_ep, {"minibatch_size": None, "optimizer": "sign_agreement"}),
+    "robust_max": (_classes, {}),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "adam" else pytest.param(name, marks=pytest.mark.slow) for name in FITS],
+)
+def test_every_recipe_moves_inducing_inputs_in_units_of_their_spread(name: str) -> None:
+    """By the same steps where inputs and length scales are 1,024 times as large, to rounding."""
+    build, options = FITS[name]
+    traces, moved = [], []
+    for scale in (1.0, 1024.0):
+        model, data, own = build(scale)
+        result = gpx.fit(model, data, steps=6, progress=False, **{**own, **options})
+        traces.append(result.objective)
+        moved.append(model.inducing_variable.Z.numpy() / scale - X[:9])
+    np.testing.assert_allclose(traces[1], traces[0], rtol=1e-5)
+    np.testing.assert_allclose(moved[1], moved[0], rtol=1e-3, atol=1e-7)
+    assert np.abs(moved[0]).max() > 1e-3
+
+
+def test_units_are_kept_from_where_a_run_has_begun(tmp_path: Path) -> None:
+    """Not those of inputs that have moved: a run that goes on from a checkpoint takes the same steps."""
+    variable = tf.Variable(X[:9])
+    optimizer = LogSpaceAdam(0.01, inputs=[variable])
+    optimizer.build([variable])
+    path = tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "run"))
+    wide = tf.Variable(100.0 * X[:9])
+    other = LogSpaceAdam(0.01, inputs=[wide])
+    other.build([wide])
+    tf.train.Checkpoint(optimizer=other).restore(path).assert_consumed()
+    before = wide.numpy()
+    assert np.all(spread(wide) > 50.0 * spread(variable))
+    other.apply_gradients([(tf.ones_like(wide), wide)])
+    np.testing.assert_allclose(before - wide.numpy(), 0.01 * spread(variable), rtol=1e-4)

@@ -114,10 +114,9 @@ def conditional_variance(
     inputs = _check(X, 1)
     if most < 1 or not 0.0 <= share < 1.0:
         raise ValueError(f"most must be at least 1 and share in [0, 1); got {most} and {share}.")
-    covariance = _covariance(kernel)
-    left = np.concatenate(
-        [np.diagonal(covariance(rows, rows)) for rows in np.split(inputs, range(_BLOCK, len(inputs), _BLOCK))]
-    )
+    covariance, rows = _covariance(kernel), tf.constant(inputs, gpflow.default_float())
+    blocks = (rows[begin : begin + _BLOCK] for begin in range(0, len(inputs), _BLOCK))
+    left = np.concatenate([np.diagonal(covariance(block, block)) for block in blocks])
     total, least = left.sum(), _ROUNDING**2 * left.max()
     factor = np.empty([min(most, len(inputs)), len(inputs)])
     chosen: list[int] = []
@@ -125,7 +124,7 @@ def conditional_variance(
         n = int(np.argmax(left))
         if chosen and (left.sum() <= share * total or left[n] <= least):
             break
-        row = covariance(inputs[n : n + 1], inputs)[0] - factor[:m, n] @ factor[:m]
+        row = covariance(rows[n : n + 1], rows)[0] - factor[:m, n] @ factor[:m]
         factor[m] = row / np.sqrt(left[n])
         chosen.append(n)
         left = np.maximum(left - factor[m] ** 2, 0.0)
@@ -144,17 +143,11 @@ class _Covariance:
         return sum(kernel(A, B) for kernel in self.kernels)
 
 
-def _covariance(kernel: Kernel) -> Callable[[Array, Array], Array]:
-    """Return the covariance of two arrays of rows, compiled: a choice asks for it once for each point."""
+def _covariance(kernel: Kernel) -> Callable[[tf.Tensor, tf.Tensor], Array]:
+    """Return the covariance of two tensors of rows, compiled: a choice asks for it once for each point."""
     of = _Covariance(kernel)
     compiled = Preferred(of, lasting=True)
-
-    def between(A: Array, B: Array) -> Array:
-        first, second = (tf.constant(part, gpflow.default_float()) for part in (A, B))
-        found: Array = compiled(of.between, first, second).numpy()
-        return found
-
-    return between
+    return lambda A, B: compiled(of.between, A, B).numpy()
 
 
 def by_name(name: str, X: npt.ArrayLike, kernel: Kernel) -> Array:

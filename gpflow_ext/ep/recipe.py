@@ -22,7 +22,7 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import GraphRun
-from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.optimizers import built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, check_moves, in_graph, site_plan
 from gpflow_ext.training.solver import Solver
@@ -220,10 +220,9 @@ def _structured_plan(model: SiteModel, run: Run, options: EPOptions) -> Plan:
 
 def _inner(model: SiteModel, optimizer: Any) -> Any:
     """Return what takes one step in each sweep."""
-    parameters = model.trainable_parameters
     if optimizer == "sign_agreement":
-        optimizer = SignAgreement(parameters=parameters)
-    return built(optimizer, model.trainable_variables, otherwise=_OR, parameters=parameters)
+        optimizer = SignAgreement(**coordinates(model))
+    return built(optimizer, model.trainable_variables, otherwise=_OR, model=model)
 
 
 def _stationarity(model: SiteModel) -> float:

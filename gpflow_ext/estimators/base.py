@@ -10,7 +10,6 @@ from typing import Any
 import gpflow
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 from gpflow.functions import MeanFunction
 from gpflow.kernels import Kernel
 from gpflow.likelihoods import Likelihood
@@ -73,6 +72,7 @@ class GPEstimator(BaseEstimator):
 
     _seconds: float | None = None  # of a training, where `auto` has a budget for it
     _prior: str | None = None  # where `auto` has chosen one
+    _rows: int | None = None  # of the table, where `auto` trains on a part of it
 
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
@@ -86,10 +86,9 @@ class GPEstimator(BaseEstimator):
             self.result_ = fit(
                 self.model_,
                 steps=self.steps,
-                seconds=self._seconds,
                 seed=self._seed,
                 progress=False,
-                **options,
+                **ladder.timed(self.model_, options, self._seconds),
             )
         if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
             warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=4)
@@ -130,6 +129,7 @@ class GPEstimator(BaseEstimator):
             self.minibatch_size,
             self._seed,
             self._prior,
+            self._rows,
         )
 
     @property
@@ -161,11 +161,7 @@ class GPEstimator(BaseEstimator):
         inputs = self._scaled(checked.inputs(self, X))
         arrays = (inputs,) if targets is None else (inputs, targets(len(inputs)))
         predict = Predicted(self.model_)
-        found = []
-        for begin in range(0, len(inputs), _BATCH):
-            batch = (tf.constant(part[begin : begin + _BATCH]) for part in arrays)
-            found.append(predict(getattr(predict.of, method), *batch))
-        return found
+        return predict.in_batches(getattr(predict.of, method), *arrays, size=_BATCH)
 
     def _moments(self, X: Any) -> tuple[Array, Array]:
         """Return mean and variance of y at inputs [N, D], [N, P] each."""

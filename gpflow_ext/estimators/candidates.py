@@ -22,6 +22,7 @@ ESTIMATORS: dict[str, type[GPEstimator]] = {
     "regression": GPRegressor,
 }
 SURE = 2  # of the candidates, which are compared whatever the budget
+MORE_POINTS = 1000  # inducing points, where the best candidate is tried with more
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
 
 
@@ -43,8 +44,8 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
     return found
 
 
-def on_minibatches(found: Iterable[GPEstimator], X: Array, Y: Array) -> None:
-    """Train candidates on minibatches of parts of the rows where they would be trained so on all of them.
+def like_all_rows(found: Iterable[GPEstimator], X: Array, Y: Array) -> None:
+    """Let candidates build the models of parts of the rows as they would build that of all.
 
     Parameters
     ----------
@@ -54,9 +55,7 @@ def on_minibatches(found: Iterable[GPEstimator], X: Array, Y: Array) -> None:
         All inputs [N, D] and targets [N, P], exposures among them.
     """
     for estimator in found:
-        problem = estimator.problem_of(X, Y)
-        if problem.batches and problem.prior is None:
-            estimator.minibatch_size = ladder.BATCH
+        estimator._rows = estimator.problem_of(X, Y).rows
 
 
 def of_neighbours(
@@ -79,8 +78,35 @@ def of_neighbours(
     if X.shape[1] not in (2, 3) or len(X) > ladder.MINIBATCHES:
         return {}
     for name in names:
+        if isinstance(found[name], GPMultiOutputRegressor):
+            continue
         if ladder.takes_vecchia(found[name].problem_of(X, Y)):
             new = copy.copy(found[name])
             new._prior = "vecchia"
             return {f"{name}, nearest neighbours": new}
+    return {}
+
+
+def of_points(
+    found: Mapping[str, GPEstimator], names: Iterable[str], X: Array, Y: Array
+) -> dict[str, GPEstimator]:
+    """Return the first of the named candidates that is not linear, with more inducing points on minibatches.
+
+    None is returned unless it is trained on minibatches with the default number of points.
+
+    Parameters
+    ----------
+    found
+        Candidates by name.
+    names
+        Some of them, the best one first.
+    X, Y
+        All inputs [N, D] and targets [N, P], exposures among them.
+    """
+    for name in names:
+        problem = found[name].problem_of(X, Y)
+        if name != kernels.LINEAR and problem.batches and problem.prior is None:
+            new = copy.copy(found[name])
+            new.num_inducing = MORE_POINTS
+            return {f"{name}, {MORE_POINTS:,} points": new}
     return {}

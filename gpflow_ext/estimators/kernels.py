@@ -10,6 +10,7 @@ from gpflow.utilities import set_trainable, to_default_float
 from gpflow_ext.data import length_scales
 from gpflow_ext.numerics.arc_cosine import RoundedArcCosine
 
+LINEAR = "linear"  # the name of the kernel that `auto` always compares
 _WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
 _MANY = 2000  # rows which tell the length scales of all inputs
 _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
@@ -64,11 +65,11 @@ def compared(num_inputs: int, num_rows: int = 0) -> dict[str, Kernel]:
     if 1 < D <= _MOST_SCALES:
         each["Matérn 5/2 with a length scale for each input + linear"] = matern(D, ard=True) + linear(D)
         each["Matérn 5/2 with a length scale for each input"] = matern(D, ard=True)
-    few: dict[str, Kernel] = {"Matérn 5/2": matern(D), "linear": linear(D), "network": network(D)}
+    few: dict[str, Kernel] = {"Matérn 5/2": matern(D), LINEAR: linear(D), "network": network(D)}
     last: dict[str, Kernel] = {
         "Matérn 5/2 + linear": matern(D) + linear(D),
         "squared exponential": held(SquaredExponential(lengthscales=float(np.sqrt(D)))),
     }
     if num_rows <= _MANY:
         return few | each | last
-    return {"linear": few["linear"]} | each | few | last
+    return {LINEAR: few[LINEAR]} | each | few | last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from gpflow.models import SVGP, VGP, GPModel
 
 from gpflow_ext.data import inducing, length_scales
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+from gpflow_ext.models import VGPKMM, SiteModel, SparseEP, SVGPRobustMax
 from gpflow_ext.sites.structured import misfit
 
 Array = npt.NDArray[Any]
@@ -34,6 +35,8 @@ BATCH = 200
 """Default number of rows of a minibatch."""
 
 _CANDIDATES = 5000  # rows among which inducing points are chosen
+_SHORT = 5  # iterations of L-BFGS in a step by the clock, which waits for its end
+_LONG = 500  # rows above which a step of more iterations takes several seconds
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Problem:
         Seed of the choice of inducing points.
     wanted
         A structured prior that was chosen for the rows.
+    table
+        Rows of the table of which X is a part, if it is one: their number decides what is built.
     """
 
     X: Array
@@ -70,19 +75,25 @@ class Problem:
     minibatch_size: int | None
     seed: int
     wanted: str | None = None
+    table: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that decides what is built."""
+        return len(self.X) if self.table is None else self.table
 
     @property
     def batches(self) -> bool:
         """Whether training is on minibatches."""
         if self.minibatch_size is None:
-            return len(self.X) > MINIBATCHES
+            return self.rows > MINIBATCHES
         return self.minibatch_size < len(self.X)
 
     @property
     def dense(self) -> bool:
         """Whether every row is a point of the model: O(LN³) then takes about a second."""
         most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
-        small = len(self.X) <= most and self.num_inducing is None and not self.batches
+        small = self.rows <= most and self.num_inducing is None and not self.batches
         return small and self.wanted is None
 
     @property
@@ -125,8 +136,6 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     ``prior="grid"``, if the kernel allows it. ``wanted`` chooses another one.
     """
     data = problem.X, problem.Y
-    size = min(problem.minibatch_size or BATCH, len(problem.X)) if problem.batches else None
-    of_step = {} if size is None else {"minibatch_size": size}
     parts: Any = problem.kernel, problem.likelihood
     rest: dict[str, Any] = {
         "mean_function": problem.mean_function,
@@ -146,11 +155,20 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     else:
         model = SVGP(problem.kernel, problem.likelihood, points, num_data=len(problem.X), **rest)
     gpflow.set_trainable(model.inducing_variable, False)
-    if not isinstance(model, SVGP):
-        return model, of_step
     # Trials of further starts would take hundreds of minibatches before the first step.
-    of_batches = {"recipe": "dual", "starts": 1} if problem.batches else {}
-    return model, {**of_step, "data": data, **of_batches}
+    size = min(problem.minibatch_size or BATCH, len(problem.X))
+    of_batches = {"minibatch_size": size, "starts": 1} if problem.batches else {}
+    if not isinstance(model, SVGP):
+        return model, of_batches
+    return model, {"data": data, **of_batches, **({"recipe": "dual"} if problem.batches else {})}
+
+
+def timed(model: GPModel, options: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+    """Return options of `fit` for a training that the clock ends after some seconds, never for ``None``."""
+    if seconds is None:
+        return dict(options)
+    short = {"hyper_updates": _SHORT} if isinstance(model, SiteModel) and len(model.data[0]) > _LONG else {}
+    return {**options, **short, "seconds": seconds}
 
 
 def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPRobustMax:

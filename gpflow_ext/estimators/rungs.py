@@ -10,11 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from gpflow.models import GPModel
 
 from gpflow_ext.cross_validation import dealt
+from gpflow_ext.estimators import ladder
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.fitting import fit
 from gpflow_ext.prediction import metrics
+from gpflow_ext.training.loop import Status
 
 Rows = npt.NDArray[np.int64]
 FIRST = 1000  # training rows of the first rung, at most
@@ -47,12 +50,21 @@ class Score:
         The error rate or RMSE of all held-out rows, by its name.
     seconds
         Of training and prediction.
+    least
+        Of these, the seconds that no clock can save: all but those of the steps after each first one.
+    cut
+        Whether the clock ended each training after its first step.
+    models
+        The trained models, one of each part.
     """
 
     rows: int
     log_densities: Array
     second: tuple[str, float]
     seconds: float
+    least: float = 0.0
+    cut: bool = False
+    models: tuple[GPModel, ...] = ()
 
     @property
     def nlpd(self) -> float:
@@ -116,6 +128,24 @@ def sizes(most: int) -> list[int]:
     return found
 
 
+def affordable(ahead: Sequence[list[Part]], seconds: float, least: float) -> list[list[Part]]:
+    """Return the rungs for which there is time: if not for all, the last one and the first of the others.
+
+    Parameters
+    ----------
+    ahead
+        The rungs that follow, each with more rows.
+    seconds
+        What is left for them.
+    least
+        What a rung takes at least, as far as is known.
+    """
+    if seconds <= 0.0:
+        return []
+    number = len(ahead) if least * len(ahead) <= seconds else int(seconds / least)
+    return [*ahead[: number - 1], ahead[-1]] if number else []
+
+
 def scored(
     estimator: GPEstimator, data: tuple[Array, Array], parts: Sequence[Part], seconds: float, seed: int
 ) -> Score:
@@ -140,22 +170,25 @@ def scored(
         If a held-out row has no finite density.
     """
     X, Y = data
-    begin = time.perf_counter()
-    densities, errors = [], []
+    begin, models, results, found = time.perf_counter(), [], [], []
     for train, held in parts:
         model, options = estimator.model_of(X[train], Y[train])
-        fit(model, seconds=seconds, seed=seed, progress=False, **options)
-        found, log_densities = metrics.evaluated_rows(model, (X[held], Y[held]))
-        densities.append(log_densities)
-        errors.append(found)
+        results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
+        found.append(metrics.evaluated_rows(model, (X[held], Y[held])))
+        models.append(model)
+    errors, densities = zip(*found, strict=True)
     together = np.concatenate(densities)
     if not np.isfinite(together).all():
         raise ArithmeticError("a held-out row has no finite density")
+    spent = time.perf_counter() - begin
     return Score(
         len(parts[0].train),
         together,
         _pooled(errors, [len(each) for each in densities]),
-        time.perf_counter() - begin,
+        spent,
+        spent - sum(result.seconds - float(result.times[:1].sum()) for result in results),
+        all(result.status is Status.OUT_OF_TIME and result.steps == 1 for result in results),
+        tuple(models),
     )
 
 

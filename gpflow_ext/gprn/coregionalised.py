@@ -84,4 +84,4 @@ class Coregionalised(tf.Module):
             value, gradient = compiled(self.evaluate)
             return float(value), gradient
 
-        return Climb(self.variables_of_it, self.model.parameters, evaluate).climb(iterations)
+        return Climb(self.variables_of_it, self.model, evaluate).climb(iterations)

@@ -129,11 +129,11 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
     everything = [*hypers, location] if location.trainable else hypers
     blocks = [everything] if settings["joint"] else [hypers]
     climbs = optimizer is None or optimizer == "lbfgs"
-    optimizer = None if climbs else built(optimizer, blocks[-1], parameters=model.trainable_parameters)
+    optimizer = None if climbs else built(optimizer, blocks[-1], model=model)
     updates = Updates(model, everything, optimizer, blocks[-1], jit_compile)
     ascent = BlockAscent(
         updates,
-        [Climb(block, model.parameters, updates.evaluate) for block in blocks if block] if climbs else [],
+        [Climb(block, model, updates.evaluate) for block in blocks if block] if climbs else [],
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
         optimizer_state=None if climbs else optimizer.variables,
@@ -186,8 +186,8 @@ def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_com
         if size is not None:
             raise ValueError("L-BFGS needs all outputs in a step: leave `minibatch_size` out.")
         updates = Updates(model, variables, jit_compile=jit_compile)
-        return _climbing(model, Climb(variables, model.parameters, updates.evaluate), settings)
-    optimizer = built(optimizer, variables, parameters=model.trainable_parameters)
+        return _climbing(model, Climb(variables, model, updates.evaluate), settings)
+    optimizer = built(optimizer, variables, model=model)
     updates = Updates(model, variables, optimizer, variables, jit_compile)
     batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
     step = updates.descend if batches is None else lambda: updates.descend(next(batches))

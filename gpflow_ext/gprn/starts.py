@@ -55,7 +55,7 @@ def begin(
         Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations;
         with ``starts`` also the ``seed`` of random ones.
     """
-    climb = Climb(everything, model.parameters, updates.evaluate)
+    climb = Climb(everything, model, updates.evaluate)
     starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
     if settings["independent_start"]:
         starts.append((INDEPENDENT, lambda: _independent_start(model, updates)))
@@ -96,7 +96,7 @@ def _independent_start(model: GPRNTensor, updates: Updates) -> None:
     """Move k_w and σ² to those of independent regressions, and the nodes to where these lead."""
     own = independent_variables(model)
     if own:
-        Climb(own, model.parameters, updates.independent).climb(_START_UPDATES)
+        Climb(own, model, updates.independent).climb(_START_UPDATES)
     updates.start_at(model.q.start(model.prior()))
 
 

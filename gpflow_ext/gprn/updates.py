@@ -6,14 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 
 _PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
@@ -130,14 +129,14 @@ class Updates:
 
 
 class Climb:
-    """L-BFGS on some of the variables of an objective, the positive parameters in log space.
+    """L-BFGS on some of the variables of an objective, in the coordinates of `LogSpace`.
 
     Parameters
     ----------
     variables
         What moves: the first of those that the gradient is in.
-    parameters
-        The parameters of the model.
+    model
+        What they belong to.
     evaluate
         The objective.
     """
@@ -145,11 +144,11 @@ class Climb:
     def __init__(
         self,
         variables: Sequence[tf.Variable],
-        parameters: Sequence[gpflow.Parameter],
+        model: GPRNTensor,
         evaluate: lbfgs.Objective,
     ) -> None:
         self._objective, self._number, self._latest = evaluate, len(variables), float("nan")
-        space = LogSpace(variables, parameters)
+        space = LogSpace(variables, model.parameters, inducing_inputs(model))
         self.run = lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
 
     def climb(self, iterations: int) -> float:

@@ -6,16 +6,31 @@ from collections.abc import Callable
 from typing import Any
 
 import gpflow
+import numpy.typing as npt
 import tensorflow as tf
-from gpflow.posteriors import PrecomputeCacheType
+from gpflow.posteriors import (
+    AbstractPosterior,
+    GPRPosterior,
+    PrecomputeCacheType,
+    SGPRPosterior,
+    VGPPosterior,
+)
 
 from gpflow_ext.compiled import Preferred
 from gpflow_ext.prediction import densities
-from gpflow_ext.prediction.classes import class_probabilities
+from gpflow_ext.prediction.densities import Predictions
+
+Array = npt.NDArray[Any]
+Cache = tuple[tf.Tensor, ...]
+_OF_GPFLOW = GPRPosterior, SGPRPosterior, VGPPosterior  # which compute it for each fused prediction
+_METHODS = {"predict_f", "posterior"}
+_MANY = 1000  # data whose share in a prediction is worth a graph of its own
 
 
 class Predicting(tf.Module):
     """Functions to compile: predictions as functions of a model's variables and data, and of new rows.
+
+    With a ``cache`` they are those of the model's posterior that has computed it, else of its ``predict_f``.
 
     Parameters
     ----------
@@ -27,12 +42,12 @@ class Predicting(tf.Module):
         super().__init__()
         self._model = model
 
-    def scored(self, X: tf.Tensor, Y: tf.Tensor) -> dict[str, tf.Tensor]:
+    def scored(self, X: tf.Tensor, Y: tf.Tensor, cache: Cache = ()) -> dict[str, tf.Tensor]:
         """Return log densities [B] and "probabilities" [B, K] or else "mean" [B, P], for X [B, D], Y [B, P].
 
         The densities of rows whose target is not a class are those of the first class.
         """
-        predictions = densities.predictions(self._model, X)
+        predictions = self._at(X, cache)
         probabilities = predictions.probabilities()
         if probabilities is None:
             return {"log_density": predictions.log_density(Y), "mean": predictions.mean_and_var()[0]}
@@ -41,32 +56,47 @@ class Predicting(tf.Module):
         labels = tf.where(tf.reduce_any(labels == tf.cast(known, Y.dtype), 1, keepdims=True), labels, 0.0)
         return {"log_density": predictions.log_density(labels), "probabilities": probabilities}
 
-    def moments(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def moments(self, X: tf.Tensor, cache: Cache = ()) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean and the variance of y at X [B, D], each [B, P]."""
-        return densities.predictions(self._model, X).mean_and_var()
+        return self._at(X, cache).mean_and_var()
 
-    def probabilities(self, X: tf.Tensor) -> tf.Tensor:
+    def probabilities(self, X: tf.Tensor, cache: Cache = ()) -> tf.Tensor:
         """Return the probabilities of the classes at X [B, D], [B, K]."""
-        found = densities.predictions(self._model, X).probabilities()
+        found = self._at(X, cache).probabilities()
         if found is None:
             raise ValueError(f"{type(self._model.likelihood).__name__} has no classes")
         return found
 
-    def cache(self) -> tuple[tf.Tensor, ...]:
+    def cache(self) -> Cache:
         """Return what the model's posterior computes before it predicts, each with an axis of one in front.
 
         To be called as it is: GPflow's own cannot be traced. The axis is there because the first one of an
-        argument, here of `cached_probabilities`, is open.
+        argument is open.
         """
         return tuple(part.value[None] for part in self._posterior()._precompute())
 
-    def cached_probabilities(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> tf.Tensor:
-        """Return the probabilities of the classes at X [B, D], [B, K], from the `cache`."""
+    def repeats(self) -> bool:
+        """Tell whether each ``predict_f`` computes the `cache`, to the same numbers, from many data.
+
+        No where an object or a subclass has a ``predict_f`` of its own, which the posterior does not follow.
+        """
+        levels = (self._model, *type(self._model).__mro__)
+        own = next((level for level in levels if _METHODS & vars(level).keys()), object)
+        data = getattr(self._model, "data", None)
+        if data is None or not vars(own).keys() >= _METHODS or hasattr(self._model, "predictions"):
+            return False
+        posterior = self._posterior()
+        exact = isinstance(posterior, _OF_GPFLOW) or getattr(posterior, "repeats_cache", False)
+        return exact and int(tf.shape(data[0])[0]) >= _MANY
+
+    def _at(self, X: tf.Tensor, cache: Cache) -> Predictions:
+        if not cache:
+            return densities.predictions(self._model, X)
         posterior = self._posterior()
         posterior.cache = tuple(part[0] for part in cache)
-        return class_probabilities(self._model.likelihood, X, *posterior.predict_f(X))
+        return densities.GaussianPredictions(self._model.likelihood, X, *posterior.predict_f(X))
 
-    def _posterior(self) -> gpflow.posteriors.AbstractPosterior:
+    def _posterior(self) -> AbstractPosterior:
         return self._model.posterior(PrecomputeCacheType.NOCACHE)
 
 
@@ -95,3 +125,15 @@ class Predicted:
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of ``of``."""
         return method(*arguments) if self._call is None else self._call(method, *arguments)
+
+    def in_batches(self, method: Callable[..., Any], *arrays: Array, size: int) -> list[Any]:
+        """Return what a method of ``of`` says of each batch of ``size`` rows of arrays [N, ...].
+
+        Several batches share what the posterior of the model computes of its data.
+        """
+        count = len(arrays[0])
+        cache = (self.of.cache(),) if count > size and self.of.repeats() else ()
+        return [
+            self(method, *(tf.constant(part[begin : begin + size]) for part in arrays), *cache)
+            for begin in range(0, count, size)
+        ]

@@ -215,10 +215,8 @@ def _tested(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
     predict = Predicted(model)
-    scored = []
-    for start in range(0, len(X), batch_size):
-        rows = slice(start, start + batch_size)
-        scored.append(_predict(predict, X[rows], Y[rows]))
+    found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
+    scored = [_numbers(part, Y[n * batch_size :][:batch_size]) for n, part in enumerate(found)]
     densities, predictions, of_classes = zip(*scored, strict=True)
     prediction = np.concatenate(predictions)
     if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
@@ -241,9 +239,8 @@ def _scores(
     return metrics
 
 
-def _predict(predict: Predicted, X: Floats, Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
+def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
     """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
-    found = predict(predict.of.scored, tf.constant(X), tf.constant(Y))
     density = found["log_density"].numpy()
     if "mean" in found:
         return density, found["mean"].numpy(), False

@@ -76,7 +76,7 @@ class ClassPredictor:
             part = inputs[begin : begin + self._batch_size]
             if self._fill and len(inputs) > self._batch_size:
                 part = np.pad(part, [(0, self._batch_size - len(part)), (0, 0)])
-            batch = self._predict(self._predict.of.cached_probabilities, self._cache, tf.constant(part))
+            batch = self._predict(self._predict.of.probabilities, tf.constant(part), self._cache)
             found.append(batch.numpy()[: len(inputs) - begin])
         return np.concatenate(found)
 

@@ -46,7 +46,14 @@ class SitePosterior(TakesNumbers, AbstractPosterior):
         The model.
     precompute_cache
         As for GPflow's posteriors.
+
+    Attributes
+    ----------
+    repeats_cache
+        Whether a fused prediction computes what the cache holds, and predicts from that.
     """
+
+    repeats_cache = True
 
     def __init__(
         self, model: SiteConditioned[Any], precompute_cache: PrecomputeCacheType | str | None

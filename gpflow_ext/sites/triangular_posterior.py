@@ -55,6 +55,7 @@ class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPos
     """
 
     X_data: InducingVariables
+    repeats_cache = True  # see `sites.posterior.SitePosterior`
 
     def __init__(self, model: Model, precompute_cache: PrecomputeCacheType | str | None) -> None:
         super().__init__(model.kernel, model.inducing_variable, mean_function=model.mean_function)

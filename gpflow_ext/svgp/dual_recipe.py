@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gpflow
 import tensorflow as tf
 from gpflow.keras import tf_keras
 from gpflow.models import SVGP
@@ -22,7 +21,7 @@ from gpflow_ext.svgp.svi import check_size
 from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.optimizers import LogSpaceAdam, built
+from gpflow_ext.training.optimizers import LogSpaceAdam, built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.trials import StartOptions, tried
 
@@ -215,8 +214,7 @@ def _optimizer(model: SVGP, hypers: Sequence[tf.Variable], options: DualOptions)
         return built(options.optimizer, hypers)
     rate = options.rate if options.decay_steps is None else FallingRate(options.rate, options.decay_steps)
     points = model.inducing_variable.trainable_variables
-    parameters: Sequence[gpflow.Parameter] = model.trainable_parameters
-    adam = SparseAdam(rate, parameters=parameters, points=points, share=options.inducing_share)
+    adam = SparseAdam(rate, **coordinates(model), points=points, share=options.inducing_share)
     return built(adam, hypers)
 
 

@@ -112,7 +112,7 @@ def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any
 
 
 def _built(model: Any, variables: Any, rate: Any) -> Any:
-    return built(None, variables, rate, parameters=model.trainable_parameters)
+    return built(None, variables, rate, model=model)
 
 
 def _on_minibatches(

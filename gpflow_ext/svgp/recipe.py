@@ -163,7 +163,7 @@ def _first_order(
     moved = hypers if gamma is not None else list(model.trainable_variables)
     settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size, **started}
     rate = decaying(_RATE if options.rate is None else options.rate, decay_steps, hold)
-    optimizer = built(options.optimizer, moved, rate, parameters=model.trainable_parameters)
+    optimizer = built(options.optimizer, moved, rate, model=model)
     shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(
         model,

@@ -152,7 +152,7 @@ def _natural(target: WhitenedSVGP, model: SVGP, run: Run, options: NaturalOption
     length = (1.0 if iterator is None else 0.1) if options.gamma is None else options.gamma
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in moved(model) if id(variable) not in q]
-    optimizer = built(options.optimizer, hypers, parameters=model.trainable_parameters) if hypers else None
+    optimizer = built(options.optimizer, hypers, model=model) if hypers else None
     engine = MinibatchAscent(
         target,
         hypers,

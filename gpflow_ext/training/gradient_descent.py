@@ -52,7 +52,7 @@ def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -
 
 def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
     variables, size = model.trainable_variables, options.minibatch_size
-    optimizer = built(options.optimizer, variables, parameters=model.trainable_parameters)
+    optimizer = built(options.optimizer, variables, model=model)
     arrays, batches = training_data(model, run.data, size, run.seed)
     source = batches
     if batches is None and arrays is not None:

@@ -51,9 +51,9 @@ class LogSpace:
         self.is_log = np.repeat([id(v) in logs for v in self._variables], sizes)
         self._ends = np.cumsum(sizes)
         points = {id(variable) for variable in inputs}
-        spread = (_spread(v) if id(v) in points else np.ones(v.shape) for v in self._variables)
-        units = np.concatenate([np.zeros(0), *map(np.ravel, spread)])
-        self._spread = tf.constant(units)  # as an argument of graphs: those of other inputs share them
+        each = (spread(v) if id(v) in points else np.ones(v.shape) for v in self._variables)
+        units = np.concatenate([np.zeros(0), *map(np.ravel, each)])
+        self._units = tf.constant(units)  # as an argument of graphs: those of other inputs share them
 
     def vector(self) -> Vector:
         """Return the current values, [P]."""
@@ -63,7 +63,7 @@ class LogSpace:
     def at(self, raw: Vector) -> Vector:
         """Return the coordinates where the variables have the values raw [..., P], infinite ones included."""
         logs = np.where(raw < -TAIL, raw, np.log(np.logaddexp(0.0, np.maximum(raw, -TAIL))))
-        return np.where(self.is_log, logs, raw / self._spread.numpy())
+        return np.where(self.is_log, logs, raw / self._units.numpy())
 
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
@@ -95,13 +95,13 @@ class LogSpace:
 
     def _raw(self, x: Any, module: Any) -> Any:
         """Return the values of the variables at x [P], by the functions of NumPy or those of TensorFlow."""
-        y, spread = module.exp(module.maximum(x, -TAIL)), module.asarray(self._spread)
-        return module.where(self.is_log & (x >= -TAIL), y + module.log(-module.expm1(-y)), x * spread)
+        y, units = module.exp(module.maximum(x, -TAIL)), module.asarray(self._units)
+        return module.where(self.is_log & (x >= -TAIL), y + module.log(-module.expm1(-y)), x * units)
 
     def _slope(self, x: Any, module: Any) -> Any:
         """Return the derivatives of those values, [P]."""
-        y, spread = module.exp(module.maximum(x, -TAIL)), module.asarray(self._spread)
-        return module.where(self.is_log & (x >= -TAIL), y / -module.expm1(-y), spread)
+        y, units = module.exp(module.maximum(x, -TAIL)), module.asarray(self._units)
+        return module.where(self.is_log & (x >= -TAIL), y / -module.expm1(-y), units)
 
 
 def inducing_inputs(owner: tf.Module) -> list[tf.Variable]:
@@ -110,7 +110,7 @@ def inducing_inputs(owner: tf.Module) -> list[tf.Variable]:
     return [part.unconstrained_variable for part in parts if isinstance(part, gpflow.Parameter)]
 
 
-def _spread(variable: tf.Variable) -> Vector:
+def spread(variable: tf.Variable) -> Vector:
     """Return the powers of two next to the deviations of the columns of inputs [M, D], at each number."""
     inputs = variable.numpy().astype(np.float64)
     deviation = inputs.std(axis=0)

@@ -9,44 +9,69 @@ from typing import Any
 import gpflow
 import tensorflow as tf
 from gpflow.keras import tf_keras
+from gpflow.models import BayesianModel
 
-from gpflow_ext.training.log_space import TAIL, is_softplus
+from gpflow_ext.training.log_space import TAIL, inducing_inputs, is_softplus, spread
 
 RATE = 0.01
 
 
 class InLogSpace:
-    """Mixin of optimisers, to be the first base: positive parameters move by their logarithms.
+    """Mixin of optimisers, to be the first base: the coordinates of `LogSpace`, to which it moves variables.
 
     For a tf_keras optimiser whose step does not depend on the value of a variable. A step of 0.01 is then one
-    of a hundredth of a parameter, whatever its size.
+    of a hundredth of a positive parameter, whatever its size, or of the spread of inducing inputs.
 
     Parameters
     ----------
-    parameters
-        The parameters that its variables belong to.
+    parameters, inputs
+        As for `LogSpace`.
     """
 
-    def __init__(self, *arguments: Any, parameters: Sequence[gpflow.Parameter] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        parameters: Sequence[gpflow.Parameter] = (),
+        inputs: Sequence[tf.Variable] = (),
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         positive = (p for p in parameters if is_softplus(p.transform))
         self._positive = tuple(id(parameter.unconstrained_variable) for parameter in positive)
+        self._inputs = tuple(map(id, inputs))
         self._logs: tuple[bool, ...] | None = None
+        self._units: tuple[tf.Variable | None, ...] = ()
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
-        """Make the slots, and note which of the variables are those of positive parameters."""
+        """Make the slots, one of them for the units of inducing inputs, and note which are logarithms."""
         super().build(var_list)  # type: ignore[misc]
         if self._logs is None:
             self._logs = tuple(id(variable) in self._positive for variable in var_list)
-            self._positive = ()
+            self._units = tuple(self._unit(v) if id(v) in self._inputs else None for v in var_list)
+            self._positive = self._inputs = ()
+
+    def _unit(self, variable: tf.Variable) -> tf.Variable:
+        first = tf.constant(spread(variable), variable.dtype)
+        return self.add_variable_from_reference(variable, "unit", variable.shape, first)  # type: ignore[attr-defined]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Take one step down the gradient in the variable."""
-        descend = super().update_step  # type: ignore[misc]
+        place = self._index_dict[self._var_key(variable)]  # type: ignore[attr-defined]
         assert self._logs is not None
-        if not self._logs[self._index_dict[self._var_key(variable)]]:  # type: ignore[attr-defined]
-            descend(gradient, variable)
-            return
+        if self._logs[place]:
+            self._move_logarithm(gradient, variable)
+        elif self._units[place] is not None:
+            self._move_in_units(gradient, variable, self._units[place])
+        else:
+            super().update_step(gradient, variable)  # type: ignore[misc]
+
+    def _move_in_units(self, gradient: tf.Tensor, variable: tf.Variable, unit: tf.Variable) -> None:
+        raw = tf.identity(variable.read_value())
+        super().update_step(gradient * unit, variable)  # type: ignore[misc]
+        variable.assign(raw + unit * (variable - raw))
+
+    def _move_logarithm(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        descend = super().update_step  # type: ignore[misc]
         raw = tf.identity(variable.read_value())
         is_tail = raw < -TAIL  # where the softplus is the exponential
         near = tf.where(is_tail, tf.zeros_like(raw), raw)
@@ -58,7 +83,14 @@ class InLogSpace:
 
 
 class LogSpaceAdam(InLogSpace, tf_keras.optimizers.Adam):
-    """Adam, which moves positive parameters by their logarithms."""
+    """Adam in log space."""
+
+
+def coordinates(model: BayesianModel | None) -> dict[str, Any]:
+    """Return the arguments of `InLogSpace` for the variables of a model."""
+    if model is None:
+        return {}
+    return {"parameters": model.trainable_parameters, "inputs": inducing_inputs(model)}
 
 
 def built(
@@ -66,7 +98,7 @@ def built(
     variables: Sequence[tf.Variable],
     rate: Any = RATE,
     otherwise: str = "",
-    parameters: Sequence[gpflow.Parameter] = (),
+    model: BayesianModel | None = None,
 ) -> Any:
     """Return a tf_keras optimiser with its slots made.
 
@@ -75,15 +107,15 @@ def built(
     Parameters
     ----------
     optimizer
-        By default Adam, by the logarithms of the positive ones of the ``parameters``.
+        By default Adam, in the coordinates of `LogSpace`.
     variables
         What it moves.
     rate
         The default optimiser's learning rate, a number or a schedule.
     otherwise
         How the error's text goes on.
-    parameters
-        The parameters that the variables belong to.
+    model
+        What the variables belong to.
 
     Raises
     ------
@@ -94,7 +126,7 @@ def built(
     scope = strategies[0].scope() if strategies else contextlib.nullcontext()
     if optimizer is None:
         with scope:
-            optimizer = LogSpaceAdam(rate, name="LogSpaceAdam", parameters=parameters)
+            optimizer = LogSpaceAdam(rate, name="LogSpaceAdam", **coordinates(model))
     elif strategies and getattr(optimizer, "_distribution_strategy", None) is not strategies[0]:
         raise ValueError(
             "The model was built inside `strategy.scope()` and `optimizer` was not: make both there."

@@ -31,6 +31,7 @@ examples
   python -m scripts.benchmarks grids --threads 1         counts on maps of up to 512 x 512 cells, needs no data
   python -m scripts.benchmarks functions                 functions drawn from a posterior, needs no data
   python -m scripts.benchmarks convolution               convolutional kernels, needs no data
+  python -m scripts.benchmarks precision --threads 1     a step in float64, float32 and mixed, needs no data
   python -m scripts.benchmarks dual --threads 1 --repeats 2    dual sites; needs GPFLOW_EXT_DATA for MNIST and airline
 
 kmm: binary classification with a logistic likelihood (Khan, Mohamed & Murphy 2012). Size 351 is the ionosphere
@@ -79,6 +80,8 @@ seconds; --repeats are seeds of the minibatches.
 
 convolution: the sums over patches of --sizes images in a step, beside GPflow's convolutional kernel.
 
+precision: a step of GPR and of Laplace's method on --sizes rows, beside float64.
+
 functions: --sizes inputs of a hundred functions drawn from a posterior, beside GPflow's joint draw of 3,000.
 
 serving: one row through the exported VGPKMM of --sizes training rows, against its arithmetic and an empty graph.
@@ -108,6 +111,7 @@ SIZES = {
     "dual": (0, ()),
     "functions": (3000, (10**6,)),
     "convolution": (2, (100,)),
+    "precision": (200, (2000,)),
 }
 
 

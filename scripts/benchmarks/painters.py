@@ -187,6 +187,21 @@ def convolution(records: Sequence[Record]) -> Any:
     return figure
 
 
+def precision(records: Sequence[Record]) -> Any:
+    """Draw how many times as fast as in float64 a step is."""
+    figure, (ax,) = _axes(6.6, 2.6)
+    steps, forms = (list(dict.fromkeys(each[key] for each in records)) for key in ("step", "form"))
+    seconds = {(each["step"], each["form"]): np.median(each["seconds"]) for each in records}
+    for number, form in enumerate(forms):
+        places = np.arange(len(steps)) + 0.25 * number
+        ax.barh(places, [seconds[step, forms[0]] / seconds[step, form] for step in steps], 0.22, label=form)
+    ax.set_yticks(np.arange(len(steps)) + 0.25, steps)
+    ax.invert_yaxis()
+    ax.set(xlabel="CPU seconds in float64 over those of the form")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return figure
+
+
 def vecchia(records: Sequence[Record]) -> Any:
     """Draw what the parts of a model cost beside GPBoost."""
     sizes = list(dict.fromkeys(each["size"] for each in records))

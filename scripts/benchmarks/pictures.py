@@ -113,6 +113,7 @@ PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
     "gpflow_models": painters.gpflow_models,
     "functions": painters.functions,
     "convolution": painters.convolution,
+    "precision": painters.precision,
     "vecchia": painters.vecchia,
     "grids": painters.grids,
     **{name: painters.ratios(name) for name in ("kmm", "sparse_ep", "robustmax", "sgpmc", "gprn")},
@@ -125,6 +126,7 @@ CAPTIONS = {  # of the pictures that a page does not place itself
     "gpflow_models": "Seconds of GPflow's optimiser over those of fit, by model",
     "functions": "CPU seconds of a hundred functions, by the number of inputs",
     "convolution": "CPU milliseconds of a step's sums over patches, with gradients",
+    "precision": "CPU seconds of a step in float64 over those in another form",
     "grids": "CPU seconds of fits against the number of cells",
     "vecchia": "CPU seconds of the parts of a model, beside GPBoost",
     **dict.fromkeys(

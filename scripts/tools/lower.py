@@ -86,6 +86,9 @@ LOOSER: dict[tuple[str, str, str], float] = {
     },
     ("GPRNTensor, profiled", "ProfiledObjective.evaluate", "float32"): 1e-3,
     **{(name, "OptimalPosterior.evaluate", "float32"): 1e-4 for name in RUNS},
+    # XLA solves by triangular factors through inverses of their diagonal blocks, where TensorFlow substitutes.
+    ("SparseEP, minibatches", "MinibatchUpdates.take", "float32"): 1e-4,
+    ("SparseEP, steps in a call", "MinibatchUpdates.take_several", "float32"): 1e-4,
     # Gradients through inverses of information matrices, whose least eigenvalues are a small share of the largest.
     **{
         ("GPRNTensor, profiled", each, "float64"): 1e-11

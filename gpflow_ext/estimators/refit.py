@@ -1,0 +1,101 @@
+"""The training on all rows of what a comparison has chosen, and its check on the rows held out there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gpflow.models import GPModel
+
+from gpflow_ext.data import datasets
+from gpflow_ext.estimators.base import Array, GPEstimator
+from gpflow_ext.estimators.halving import Comparison
+from gpflow_ext.estimators.rungs import Score
+from gpflow_ext.prediction import metrics
+from gpflow_ext.prediction.average import ModelAverage
+from gpflow_ext.training.ends import FitWarning
+
+
+@dataclass(eq=False)
+class Refit:
+    """Trained models with their weights in an average.
+
+    Attributes
+    ----------
+    models, weights
+        The models, and a weight of each.
+    worse
+        The NLPD of the held-out rows after the training on all rows, for each candidate that predicted them
+        better on its last rung: the models of that rung are kept in its place.
+    """
+
+    models: list[GPModel] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    worse: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def model(self) -> GPModel:
+        """The model, or the average of several."""
+        return self.models[0] if len(self.models) == 1 else ModelAverage(self.models, self.weights)
+
+
+def whole(split: datasets.Split) -> tuple[Array, Array]:
+    """Return inputs and targets, exposures beside them if there are any."""
+    X, Y = split.train
+    return X, Y if split.exposure is None else np.column_stack([Y, split.exposure[0]])
+
+
+def refitted(
+    members: Mapping[str, float], comparison: Comparison, split: datasets.Split, seconds: float, seed: int
+) -> Refit:
+    """Train candidates on all rows, and keep of each what predicts the held-out rows better.
+
+    These rows are then among those of the training, which may only help. So if it predicts them worse than
+    the models of its last rung do, by more than the standard error of the difference, it has failed.
+
+    Parameters
+    ----------
+    members
+        Names and weights of candidates.
+    comparison
+        What they were chosen by.
+    split
+        The data.
+    seconds
+        For all trainings together.
+    seed
+        Seed of the inducing points and the minibatches.
+    """
+    result = Refit()
+    for name, weight in members.items():
+        estimator, last = comparison.found[name], comparison.scores[name][-1]
+        estimator._seconds = seconds / len(members)
+        _train(estimator.set_params(random_state=seed), split)
+        X, Y = (part[comparison.held] for part in whole(split))
+        _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))
+        kept: tuple[Any, ...] = (estimator.model_,)
+        if is_worse(log_densities, last):
+            result.worse[name] = -float(log_densities.mean())
+            kept = last.models
+        result.models += kept
+        result.weights += [weight / len(kept)] * len(kept)
+    return result
+
+
+def is_worse(log_densities: Array, score: Score) -> bool:
+    """Tell whether rows [H] are predicted worse than before by more than a standard error, or not at all."""
+    if not np.isfinite(log_densities).all():
+        return True
+    lost = score.log_densities - log_densities
+    return bool(lost.mean() > lost.std() / np.sqrt(len(lost)))
+
+
+def _train(estimator: GPEstimator, split: datasets.Split) -> None:
+    X, Y = split.train
+    exposed = {} if split.exposure is None else {"exposure": split.exposure[0][:, 0]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        estimator.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)
