@@ -142,7 +142,8 @@ def fit(
     steps
         Number of the last step, counting those before a restart; by default that of the recipe.
     seconds
-        Wall-clock seconds after which no further step begins; the first is always taken.
+        Wall-clock seconds after which no further step begins; the first is always taken. Where it tries
+        several starts by small steps, each trial has a tenth of them.
     tolerance
         Relative change of the objective below which training stops.
     monitor
@@ -205,9 +206,9 @@ def fit(
     twin = Twin(model, data)
     if "validation" in options:
         options["validation"] = twin.rows(options["validation"])
-    plan = _chosen(model, recipe)(
-        twin.model, twin.data, seed=seed, jit_compile=jit_compile, strategy=strategy, **options
-    )
+    seconds = math.inf if seconds is None else seconds
+    shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy, "seconds": seconds}
+    plan = _chosen(model, recipe)(twin.model, twin.data, **shared, **options)
     twin.carry_back()
     chosen, steps = steps, plan.steps if steps is None else steps
     shards = plan.shards
@@ -236,8 +237,8 @@ def fit(
             )
             return checkpoints.restore_latest() or 0
 
-        shared = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
-        first_step = start(plan, model, trail, restore, {"arguments": shared})
+        alike = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
+        first_step = start(plan, model, trail, restore, {"arguments": alike})
         last = LastSteps(model, steps)
         callbacks.append(last)
         if checkpoint_dir is not None:
@@ -257,7 +258,7 @@ def fit(
             callbacks=callbacks,
             trail=trail,
             settled=plan.settled,
-            seconds=math.inf if seconds is None else seconds,
+            seconds=seconds,
             interrupted=lambda: bool(interrupts),
         )
         plan.gather()

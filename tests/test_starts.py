@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gpflow
@@ -15,6 +16,9 @@ from marks import others_slow
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
+from gpflow_ext.training import trials
+from gpflow_ext.training.recipe import Plan
+from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import FROM_DATA, OWN, further_starts, number_of_starts
 
 RNG = np.random.default_rng(0)
@@ -219,6 +223,51 @@ def test_an_optimizer_of_the_users_forgets_the_trials() -> None:
         runs.append(result.objective)
     assert result.starts[0].objective > result.starts[1].objective
     np.testing.assert_array_equal(*runs)
+
+
+class Counting:
+    """A solver that counts its steps, and fails in one of them."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.done, self.fails = 0, fails
+
+    def step(self) -> Progress:
+        self.done += 1
+        return Progress(np.nan if self.done == self.fails else float(self.done))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "fails", "done"),
+    [
+        (np.inf, np.inf, 0, 20),  # a tenth of the steps
+        (4.5, np.inf, 0, 6),  # the first, and those begun within the seconds after it
+        (0.0, np.inf, 0, 2),
+        (np.inf, 3, 0, 3),
+        (np.inf, np.inf, 4, 4),
+        (np.inf, np.inf, 1, 1),
+    ],
+)
+def test_a_trial_ends_with_its_steps_or_its_seconds(seconds, most, fails, done, monkeypatch) -> None:
+    now = iter(range(1000))
+    monkeypatch.setattr(trials, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    plan = Plan(Counting(fails), [], 200, None)
+    found = trials._objectives(plan, most, seconds)
+    assert plan.solver.done == len(found) == done
+    assert np.isnan(found[-1]) == bool(fails)
+
+
+def test_the_seconds_of_a_fit_bound_its_trials(monkeypatch) -> None:
+    taken, objectives = [], trials._objectives
+
+    def counted(*arguments: Any) -> list[float]:
+        found = objectives(*arguments)
+        taken.append(len(found))
+        return found
+
+    monkeypatch.setattr(trials, "_objectives", counted)
+    result = gpx.fit(svgp(ard(1.0)), (X, Y), minibatch_size=10, starts=3, seconds=1e-9, progress=False)
+    assert taken == [2, 2, 2]
+    assert len(result.starts) == 3
 
 
 def test_starts_on_datasets_and_several_devices() -> None:

@@ -32,12 +32,15 @@ class Run:
         Compile with XLA; ``None`` means on GPU and TPU only.
     strategy
         A ``tf.distribute`` strategy, only given to a recipe that ``distributes``.
+    seconds
+        Wall-clock seconds after which no further step begins, of which a recipe may spend some on trials.
     """
 
     data: Any = None
     seed: int = 0
     jit_compile: bool | None = None
     strategy: tf.distribute.Strategy | None = None
+    seconds: float = math.inf
 
     def without_data(self, model: Any) -> None:
         """Raise ``ValueError`` where data were given for a model that holds its own."""
@@ -140,7 +143,8 @@ class Recipe:
         NotImplementedError
             For ``strategy`` where the recipe trains on one device.
         """
-        shared = {key: arguments.pop(key) for key in ("seed", "jit_compile", "strategy") if key in arguments}
+        names = ("seed", "jit_compile", "strategy", "seconds")
+        shared = {key: arguments.pop(key) for key in names if key in arguments}
         run = Run(data, **shared)
         options: Any = options_from(self.options, arguments, f"fit(recipe={self.name!r})")
         if run.strategy is not None and not self.distributes:

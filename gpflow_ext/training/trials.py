@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from gpflow_ext.training.starts import (
     number_of_starts,
 )
 
-_SHARE = 10  # of the recipe's own steps, one in so many is a trial's
+_SHARE = 10  # of the recipe's own steps, and of the seconds asked for, one in so many is a trial's
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class StartOptions:
     starts
         Starting points of the hyperparameters, the model's own among them; see
         `training.site_recipe.SiteOptions`. From each a tenth of the recipe's default number of steps is
-        taken, on the same minibatches. The run then begins anew at the one whose objective was highest on
-        average over the second half of them.
+        taken, on the same minibatches, or as many as a tenth of `fit`'s ``seconds`` allows. The run then
+        begins anew at the one whose objective was highest on average over the second half of them.
     """
 
     starts: int | None = 1
@@ -61,6 +62,8 @@ class Trials(tf.Module):
         That of the plan that goes on.
     starts
         Further starts than the model's own.
+    seconds
+        Of a trial, not counting its first step, which compiles.
     optimizer
         Keeps variables of its own, which a user's optimiser shares among all plans.
     """
@@ -71,11 +74,12 @@ class Trials(tf.Module):
         build: Callable[[], Plan],
         solver: Solver,
         starts: Sequence[Start],
+        seconds: float = math.inf,
         optimizer: Any = None,
     ) -> None:
         super().__init__()
         self._model, self._build, self.solver, self._starts = model, build, solver, tuple(starts)
-        self._optimizer = optimizer
+        self._seconds, self._optimizer = seconds, optimizer
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
@@ -101,22 +105,27 @@ class Trials(tf.Module):
         moving = [*self._model.variables, *(() if self._optimizer is None else self._optimizer.variables)]
         kept, trainable = [variable.read_value() for variable in moving], self._model.trainable_variables
         starts, tried = (Start(OWN, [v.read_value() for v in trainable]), *self._starts), []
+        most = math.inf
         for start in starts:
             assign(trainable, start.values)
-            tried.append(Tried(start.name, _score(self._build())))
+            objectives = _objectives(self._build(), most, self._seconds)
+            tried.append(Tried(start.name, float(np.mean(objectives[len(objectives) // 2 :]))))
+            if not math.isnan(tried[-1].objective):
+                most = len(objectives)  # the others are judged by as many steps as this one had time for
             assign(moving, kept)
         assign(trainable, starts[best(tried)].values)
         self.tried = tuple(tried)
 
 
-def _score(plan: Plan) -> float:
-    """Return the mean objective of the second half of a trial's steps, NaN where one failed."""
-    objectives = []
-    for _ in range(max(2, math.ceil(plan.steps / _SHARE))):
-        objectives.append(plan.solver.step().objective)
-        if math.isnan(objectives[-1]):
-            return math.nan
-    return float(np.mean(objectives[len(objectives) // 2 :]))
+def _objectives(plan: Plan, most: float, seconds: float) -> list[float]:
+    """Return the objectives of a trial's steps, two at least unless one is NaN, which is then the last."""
+    found, begin = [plan.solver.step().objective], time.perf_counter()
+    number = min(most, max(2, math.ceil(plan.steps / _SHARE)))
+    while len(found) < number and not math.isnan(found[-1]):
+        if len(found) > 1 and time.perf_counter() - begin > seconds:
+            break
+        found.append(plan.solver.step().objective)
+    return found
 
 
 def tried(
@@ -150,7 +159,9 @@ def tried(
     if number == 1:
         return plan
     further = further_starts(model, number - 1, run.seed, X)
-    solver = Trials(model, build, plan.solver, further, plan.trackables.get("optimizer"))
+    solver = Trials(
+        model, build, plan.solver, further, run.seconds / _SHARE, plan.trackables.get("optimizer")
+    )
     return dataclasses.replace(
         plan,
         solver=solver,
