@@ -8,7 +8,7 @@ import numpy as np
 
 
 def excess(
-    values: Any, mean: Any, cov: Any, *, num_features: int = 256, groups: int = 20, heavy: float = 1.0
+    values: Any, mean: Any, cov: Any, *, num_features: float = 256, groups: int = 20, heavy: float = 1.0
 ) -> float:
     """Return the largest error of a mean or covariance over its allowance; above one moments are wrong.
 
@@ -19,6 +19,8 @@ def excess(
     ----------
     values
         Draws [S, R].
+    num_features
+        F; infinite where the features of the kernel are exact.
     heavy
         Factor on the standard errors of covariances, for mixtures, whose fourth moments are larger.
     """

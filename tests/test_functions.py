@@ -10,6 +10,7 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from drawn_kernels import KERNELS
 from gpflow import kernels as gk
 from moments import excess
 
@@ -26,33 +27,6 @@ COUNTS = RNG.poisson(1.0, [40, 2]).astype(float)
 Z = X[:5].copy()
 AT = np.concatenate([Z + 0.1, RNG.uniform(-5.0, 5.0, [7, 2])])  # near the points, where α rules, and far off
 
-KERNELS: dict[str, Callable[[], gk.Kernel]] = {
-    "SquaredExponential": lambda: gk.SquaredExponential(2.0, [0.8, 1.5]),
-    "Matern12": lambda: gk.Matern12(2.0, 1.5),
-    "Matern32": lambda: gk.Matern32(2.0, [0.8, 1.5]),
-    "Matern52": lambda: gk.Matern52(2.0, 1.2),
-    "Exponential": lambda: gk.Exponential(2.0, 1.0),
-    "RationalQuadratic": lambda: gk.RationalQuadratic(2.0, 1.0, alpha=1.5),
-    "Periodic": lambda: gk.Periodic(gk.SquaredExponential(2.0, 0.8), [2.0, 3.0]),
-    "Cosine": lambda: gk.Cosine(2.0, [1.0, 2.0]),
-    "ArcCosine0": lambda: gk.ArcCosine(0, 2.0, [0.5, 2.0], 0.3),
-    "ArcCosine2": lambda: gk.ArcCosine(2, 0.2, [0.5, 0.3], 0.3),
-    "Polynomial": lambda: gk.Polynomial(3, 0.2, 0.5),
-    "Linear": lambda: gk.Linear([0.3, 0.6]),
-    "Coregion": lambda: gk.SquaredExponential(active_dims=[0]) * gk.Coregion(6, 2, active_dims=[1]),
-    "product": lambda: (
-        gk.SquaredExponential(2.0, 0.8, active_dims=[0]) * gk.Matern32(1.0, 1.5, active_dims=[1])
-    ),
-    "sum": lambda: (
-        gk.Linear(0.3) * gk.SquaredExponential() + gk.Constant(0.4) * gk.Constant(2.0) + gk.White(0.1)
-    ),
-    "distributed": lambda: (
-        (gk.SquaredExponential() + gk.Linear(0.2, active_dims=[1])) * gk.Matern52(active_dims=[0])
-    ),
-    "ChangePoints": lambda: gk.ChangePoints(
-        [gk.SquaredExponential(), gk.Matern32(2.0) + gk.Linear(0.1)], [0.3], 2.0
-    ),
-}
 EXACT = "Linear", "Polynomial", "Cosine"
 
 
@@ -197,20 +171,6 @@ def test_gradients_in_x(dense: Any) -> None:
     for d in range(2):
         ahead, behind = (draws(AT + sign * step * np.eye(2)[d]).numpy()[1, :, 0] for sign in (1.0, -1.0))
         np.testing.assert_allclose(found[:, d], (ahead - behind) / (2.0 * step), atol=1e-6)
-
-
-def test_draws_pass_through_data_without_noise() -> None:
-    model = gpflow.models.GPR((X, F), gk.SquaredExponential(2.0, [0.8, 1.5]), noise_variance=1.1e-6)
-    values = gpx.sample_functions(model, 20, 0)(X).numpy()
-    assert np.abs(values - F).max() < 6e-3  # five standard deviations of the noise
-
-
-def test_draws_of_a_linear_kernel_are_lines() -> None:
-    model = gpx.models.VGPKMM((X, Y), gk.Linear() + gk.Constant(), logit())
-    model.settle_sites()
-    line = np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 2.0]])
-    values = model.posterior().sample_functions(10, 0)(line).numpy()[:, :, 0]
-    np.testing.assert_allclose(values[:, 0] - 2.0 * values[:, 1] + values[:, 2], 0.0, atol=1e-9)
 
 
 def test_a_draw_stays_when_the_model_moves_on() -> None:

@@ -128,4 +128,8 @@ def test_unfinished_runs_of_convolutional_kernels_are_told_apart() -> None:
     text = convolutional.section([*progress, score, *older])
     assert text.count("| dual | 0.005 | 100 |") == text.count("| natural | 0.005 | 100 |") == 1
     start = {**score, "steps": 0, "error": 0.01}
-    assert "than 1 of the 1 that only started" in convolutional.section([*progress, score, start])
+    text = convolutional.section([*progress, score, start])
+    assert "Before them 99.00 % were right, after them 98.75 %." in text
+    assert "have lost" not in text
+    fewer = {**start, "on": "validation", "images": 10_000}
+    assert "than 1 of the 1 that only started" in convolutional.section([*progress, score, fewer])

@@ -160,9 +160,11 @@ def page(records: list[Record]) -> str:
         "# Images: Gaussian processes on scattering features\n",
         "MNIST, `SVGPRobustMax` on `gpx.features.Scattering`, float32; written by `python -m scripts.experiments.images`. "
         "CPU seconds of the process from the pixels of all training images to the trained model: features, their "
-        "axes, q from the labels and all steps. Settings were chosen on the last 10,000 training images, after "
-        "training on the others. Test images are used only for the rows under their heading and for the turned "
-        "digits. `order` is the order of the scattering, `dims` the number of principal axes kept, M the number of "
+        "axes, q from the labels and all steps. Order, M and copies were chosen on the last 10,000 training images, after "
+        'training on the others, in the runs under "Validation". The square root of the features, the length scale and the '
+        "number of axes were chosen in earlier trials, which looked at test images. Test images are used only where a "
+        "heading, a row or the text says so. "
+        "`order` is the order of the scattering, `dims` the number of principal axes kept, M the number of "
         "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients. "
         "`copies` is how often a training image is used: as it is, and shifted by a pixel up, down, left and right.\n",
         f"![Error and NLPD on the test images against CPU seconds]({NAME}_scores.png)\n",
@@ -182,7 +184,11 @@ def page(records: list[Record]) -> str:
     if turned:
         parts.append(_turned(turned[-1]))
     runs = "\n".join(f"- {report.describe(each, 'float32')}" for each in where)
-    return "\n".join([*parts, f"## When and where\n\n{runs}\n"])
+    parts.append(
+        f"## When and where\n\n{runs}\n\nCPU seconds grow with the load of the machine. Some of these commits are not in the "
+        "history, which was rebased after the runs.\n"
+    )
+    return "\n".join(parts)
 
 
 def _table(lines: list[Record]) -> str:
