@@ -25,6 +25,7 @@ from gpflow_ext.estimators import (
     auto,
     averaging,
     base,
+    halving,
     kernels,
     ladder,
     reasons,
@@ -187,6 +188,7 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch,
         return _score({"linear": 1.0, "network": 1.5 - 1e-4 * rows}.get(name, 2.0), rows)
 
     monkeypatch.setattr(rungs, "scored", scored)
+    monkeypatch.setattr(halving, "of_points", lambda *_: {})
     x = np.random.default_rng(0).normal(size=(8000, 1))
     best = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
     assert {rows: len(names) for rows, names in seen.items()} == {1000: 6, 4000: 3, 6400: 2}
@@ -223,14 +225,16 @@ def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first
     }
 
 
-def test_more_points_are_for_minibatches_and_for_what_is_not_linear() -> None:
-    def chosen(names: list[str], **options: Any) -> list[str]:
+def test_more_points_are_for_many_rows_and_for_what_is_not_linear() -> None:
+    def chosen(names: list[str], rows: int, **options: Any) -> dict[str, Any]:
         found = {name: GPRegressor(kernel, **options) for name, kernel in kernels.compared(2).items()}
-        return list(of_points(found, names, X, LINE[:, None]))
+        x = np.random.default_rng(0).normal(size=(rows, 2))
+        return of_points(found, names, x, x[:, :1])
 
-    assert chosen(["linear", "network"], minibatch_size=10) == ["network, 1,000 points"]
-    assert chosen(["linear"], minibatch_size=10) == []
-    assert chosen(["network"]) == []
+    [(name, twin)] = chosen(["linear", "network"], 4000).items()
+    assert name == "network, 1,000 points"
+    assert (twin.num_inducing, twin.minibatch_size) == (1000, ladder.BATCH)
+    assert chosen(["linear"], 4000) == chosen(["network"], 3999) == {}
 
 
 @pytest.fixture
@@ -246,6 +250,9 @@ def test_what_a_training_takes_at_least_is_expected_of_the_next(
 ) -> None:
     """It has that time and some more, or is left out: else the clock would end it at its first step."""
     allowed: list[float] = []
+    given: list[float] = []
+    of_fit = base.fit
+    monkeypatch.setattr(base, "fit", lambda *a, **k: (given.append(k["seconds"]), of_fit(*a, **k))[1])
 
     def scored(estimator: Any, data: Any, parts: Any, seconds: float, seed: int) -> rungs.Score:
         allowed.append(seconds)
@@ -256,6 +263,9 @@ def test_what_a_training_takes_at_least_is_expected_of_the_next(
     best = gpx.auto((X, LINE), budget=100.0, progress=False)
     assert len(best.table) == 3  # begun at 0, 20 and 40 seconds of 60
     assert allowed == [60.0 / 40.0, 5.0, 5.0]
+    assert given == [100.0 - 60.0]  # half of it for the first step
+    gpx.auto((X, LINE), budget=50.0, progress=False)
+    assert given[1:] == [0.1 * 50.0 + 20.0]
 
 
 def test_rungs_for_which_there_is_no_time_are_left_out(

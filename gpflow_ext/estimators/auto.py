@@ -103,7 +103,7 @@ def auto(
     on all that are not held out. Up to 1,000 rows this is one rung, a 5-fold cross-validation. From the
     second rung on models are built as that of all rows will be, and the best candidate is tried with nearest
     neighbours too (``prior="vecchia"``) if the inputs are places, see `estimators.candidates.of_neighbours`,
-    or with 1,000 inducing points if there are minibatches. The candidate with the lowest negative log
+    or with 1,000 inducing points if rows are many. The candidate with the lowest negative log
     predictive density (NLPD) is then trained on all rows, or several of its rung if their average has a lower
     one. If that predicts the held-out rows worse than before, by more than a standard error, the models of
     the rung are kept, see `estimators.refit`.
@@ -125,9 +125,10 @@ def auto(
         Seconds for comparison and training. Rungs share 60 % of them, at least 12 seconds each and twice as
         many for the first one. A candidate for which there is no time is left out, by what the one before
         took to compile and for its first step; the first two of a rung are always tried, the linear one among
-        them. A rung is left out if two would take too long. The training of the best has the rest, and at
-        least 10 %. ``why`` says so if it was cut short, or the comparison. Reading data is not counted, nor
-        the end of a first step. Tables of tens of thousands of rows deserve several minutes.
+        them. A rung is left out if two would take too long. The training of the best has the rest, and
+        beside its first step at least 10 %. ``why`` says so if it was cut short, or the comparison. Reading
+        data is not counted, nor the end of a first step. Tables of tens of thousands of rows deserve several
+        minutes.
     seed
         Seed of the folds, the inducing points and the minibatches.
     average
@@ -166,7 +167,8 @@ def auto(
     level = {name: each.log_densities for name, each in ranked.items() if each.rows == ranked[best].rows}
     average = average and len(X) <= ladder.MINIBATCHES
     weights = (averaging.weights(level) if average else {}) or {best: 1.0}
-    left = max(budget - (time.perf_counter() - begin), _LEAST * budget)
+    spent = time.perf_counter() - begin + sum(last[name].first_call for name in weights)
+    left = max(budget - spent, _LEAST * budget)
     trained = refit.refitted(weights, comparison, split, left, seed)
     estimator = comparison.found[next(iter(weights))]
     estimator.model_ = trained.model

@@ -23,6 +23,7 @@ ESTIMATORS: dict[str, type[GPEstimator]] = {
 }
 SURE = 2  # of the candidates, which are compared whatever the budget
 MORE_POINTS = 1000  # inducing points, where the best candidate is tried with more
+_ROWS_TO_A_POINT = 4  # at least, where there are so many
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
 
 
@@ -90,9 +91,10 @@ def of_neighbours(
 def of_points(
     found: Mapping[str, GPEstimator], names: Iterable[str], X: Array, Y: Array
 ) -> dict[str, GPEstimator]:
-    """Return the first of the named candidates that is not linear, with more inducing points on minibatches.
+    """Return the first of the named candidates that may have more inducing points, with them on minibatches.
 
-    None is returned unless it is trained on minibatches with the default number of points.
+    It is one that is not linear, and has inducing points, for four times as many rows as there would be
+    points, or more.
 
     Parameters
     ----------
@@ -103,10 +105,10 @@ def of_points(
     X, Y
         All inputs [N, D] and targets [N, P], exposures among them.
     """
-    for name in names:
+    for name in names if len(X) >= _ROWS_TO_A_POINT * MORE_POINTS else ():
         problem = found[name].problem_of(X, Y)
-        if name != kernels.LINEAR and problem.batches and problem.prior is None:
+        if name != kernels.LINEAR and not problem.dense and problem.prior is None:
             new = copy.copy(found[name])
-            new.num_inducing = MORE_POINTS
+            new.num_inducing, new.minibatch_size = MORE_POINTS, ladder.BATCH
             return {f"{name}, {MORE_POINTS:,} points": new}
     return {}

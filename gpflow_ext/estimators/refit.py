@@ -65,14 +65,14 @@ def refitted(
     split
         The data.
     seconds
-        For all trainings together.
+        For all trainings together, beside what a first step took on the last rung.
     seed
         Seed of the inducing points and the minibatches.
     """
     result = Refit()
     for name, weight in members.items():
         estimator, last = comparison.found[name], comparison.scores[name][-1]
-        estimator._seconds = seconds / len(members)
+        estimator._seconds = seconds / len(members) + last.first_call
         _train(estimator.set_params(random_state=seed), split)
         X, Y = (part[comparison.held] for part in whole(split))
         _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))

@@ -72,6 +72,11 @@ class Score:
         return -float(self.log_densities.mean())
 
     @property
+    def first_call(self) -> float:
+        """What one training took at least, in seconds."""
+        return self.least / max(len(self.models), 1)
+
+    @property
     def standard_error(self) -> float:
         """The standard error of ``nlpd`` for the choice of the held-out rows; NaN for a single one."""
         number = len(self.log_densities)

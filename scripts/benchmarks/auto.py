@@ -148,9 +148,9 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
         "with nothing set. Seconds as paid, in brackets: those of `auto` include compilation, and what it has compiled the "
         "estimators need not compile again. Tables with more than 1,000 training rows are whole and come last. There is one split of "
         "them, a larger budget, up to 10,000 test rows, and neither an estimator nor a peer that decomposes the kernel matrix of all "
-        "rows. Records are of the commits below. Those of the cut tables are older than the rungs of `auto`. Up to 1,000 rows it still "
-        "cross-validates, but each candidate now has an equal share of the time. The split of the whole tables was looked at while "
-        "the order of candidates, the size of minibatches and their recipe were chosen. It is no test of these. Split 0 of five of the binary tables was looked at "
+        "rows. Records are of the commits below. Those of the cut tables are older than the rungs of `auto` and the check of its last "
+        "training. Up to 1,000 rows it still cross-validates, but each candidate now has an equal share of the time. The split of the whole tables was looked at while "
+        "the order of candidates, the size of minibatches, their recipe and the time of the last training were chosen. It is no test of these. Split 0 of five of the binary tables was looked at "
         "when the kernels that `auto` compares were chosen after the first of these measurements. Later their order, and that several "
         "are averaged, were chosen by cross-validation inside the training part of split 0 of twelve tables, which holds rows that "
         "other splits test on.",
