@@ -223,6 +223,27 @@ def vecchia(records: Sequence[Record]) -> Any:
     return figure
 
 
+def vecchia_large(records: Sequence[Record]) -> Any:
+    """Draw the CPU seconds and the memory of each part, by the number of places."""
+    figure, axes = _axes(9.0, 0.6 * len(records) + 2.4, 2)
+    sizes = [f"{each['size']:,}" for each in records]
+    shown = (
+        (("build", "first", "evidence", "posterior", "predict"), "CPU seconds"),
+        (("memory_build", "memory", "memory_all", "estimate"), "GiB"),
+    )
+    for ax, (parts, unit) in zip(axes, shown, strict=True):
+        for place, part in enumerate(parts):
+            at = np.arange(len(records)) + 0.8 * place / len(parts)
+            label = (
+                part.replace("memory_", "").replace("memory", "evidence").replace("first", "first evidence")
+            )
+            ax.barh(at, [each[part] for each in records], 0.8 / len(parts), label=label)
+        ax.set(xlabel=unit)
+        ax.set_yticks(np.arange(len(records)) + 0.3, sizes)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
 def grids(records: Sequence[Record]) -> Any:
     """Draw the CPU seconds of fits and of gradients, by the number of cells."""
     figure, (ax,) = _axes(6.6, 3.8)

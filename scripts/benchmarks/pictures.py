@@ -115,6 +115,7 @@ PAINTERS: dict[str, Callable[[Sequence[Record]], Any]] = {
     "convolution": painters.convolution,
     "precision": painters.precision,
     "vecchia": painters.vecchia,
+    "vecchia_large": painters.vecchia_large,
     "grids": painters.grids,
     **{name: painters.ratios(name) for name in ("kmm", "sparse_ep", "robustmax", "sgpmc", "gprn")},
 }
@@ -129,6 +130,7 @@ CAPTIONS = {  # of the pictures that a page does not place itself
     "precision": "CPU seconds of a step in float64 over those in another form",
     "grids": "CPU seconds of fits against the number of cells",
     "vecchia": "CPU seconds of the parts of a model, beside GPBoost",
+    "vecchia_large": "CPU seconds and memory of the parts of a model",
     **dict.fromkeys(
         ("kmm", "sparse_ep", "robustmax", "sgpmc", "gprn"),
         "Seconds of other libraries over ours, by comparison",
