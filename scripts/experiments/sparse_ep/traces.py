@@ -68,7 +68,7 @@ Minibatches of {MINIBATCH}. SparseEP with the authors' ADADELTA (rate 1, decay 0
 gradients and the rest by Adam(0.01): at the best of the rates {", ".join(map(str, RATES))} and of the step lengths
 {", ".join(map(str, LENGTHS))}, each tried for {SEARCH:.0%} of the seconds on the training rows without at most {HELD_OUT:,}, which
 judge it. These seconds are not counted, and a first step does not compile again what the search has compiled. That of
-SparseEP and of the dual sites includes trials of starting points."""
+the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was run."""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
