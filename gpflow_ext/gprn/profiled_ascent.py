@@ -46,19 +46,19 @@ class Coordinates(LogSpace):
         units: Sequence[float],
     ) -> None:
         super().__init__(variables, parameters)
-        self._units = np.repeat(units, [int(tf.size(variable)) for variable in variables])
+        self._steps = np.repeat(units, [int(tf.size(variable)) for variable in variables])
 
     def at(self, raw: Vector) -> Vector:
         """See `LogSpace`."""
-        return super().at(raw) / self._units
+        return super().at(raw) / self._steps
 
     def assign(self, x: Vector) -> None:
         """See `LogSpace`."""
-        super().assign(x * self._units)
+        super().assign(x * self._steps)
 
     def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
         """See `LogSpace`."""
-        return super().gradient(x * self._units, by_variable) * self._units
+        return super().gradient(x * self._steps, by_variable) * self._steps
 
 
 class Profile(tf.Module):
