@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
-from scripts.benchmarks import auto, classifier, defaults_peers, defaults_tables
+from scripts.benchmarks import auto, classifier, defaults_peers, defaults_tables, resumable
 from scripts.shared.journal import Journal
 from scripts.tools import make_zoo
 
@@ -114,8 +114,8 @@ def test_the_page_tells_where_auto_is_behind_and_what_failed() -> None:
     assert page.index("| a | 9 |") < page.index("| b | 9 |") < page.index("| a | 80,000 | **0.200** (1.0) |")
     assert "| a | 9 | 0.500 (1.0) | **0.450** (1.0) | – | – | linear |" in page
     assert "- b, boosting: ArithmeticError: no" in page
-    assert auto.guarded(lambda: {"nlpd": float("nan"), "error": 0.5}) == {"error": 0.5}
-    assert auto.guarded(lambda: 1 / 0) == {"failed": "ZeroDivisionError: division by zero"}
+    assert resumable.guarded(lambda: {"nlpd": float("nan"), "error": 0.5}) == {"error": 0.5}
+    assert resumable.guarded(lambda: 1 / 0) == {"failed": "ZeroDivisionError: division by zero"}
 
 
 @pytest.mark.filterwarnings("ignore:kernel:UserWarning")  # so few rows may be told by the prior alone

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.benchmarks import defaults, defaults_models, defaults_page, defaults_tables
+from scripts.benchmarks import defaults, defaults_models, defaults_page, defaults_tables, resumable
 from scripts.shared.journal import Journal
 
 
@@ -59,7 +59,7 @@ def test_a_contender_that_fails_is_recorded_and_the_page_is_still_written() -> N
     def fail() -> dict[str, Any]:
         raise ArithmeticError("no such optimum")
 
-    failed = defaults._guarded(fail)
+    failed = resumable.guarded(fail)
     assert failed == {"failed": "ArithmeticError: no such optimum"}
     record = {"table": "sonar", "task": "binary", "rows": 10, "split": 0, "model": "VGPKMM", **failed}
     assert "no such optimum" in defaults_page.text([record])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from .. import _cli
 from ..shared import report
+from .resumable import add_options, guarded, measure_and_write
 
 EPILOG = """\
 examples
@@ -50,20 +48,7 @@ def arguments() -> argparse.ArgumentParser:
         "--rows", type=int, default=300, metavar="N", help="training rows at most (default: 300)"
     )
     new.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds of auto (default: 60)")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
-    new.add_argument(
-        "--again",
-        action="store_true",
-        help="measure anew what another commit has measured; the new records replace the old",
-    )
-    new.add_argument("--page", action="store_true", help="measure nothing, write the page")
-    new.add_argument(
-        "--out",
-        type=Path,
-        default=Path("docs/results/benchmark_auto.md"),
-        metavar="FILE.md",
-        help="the page; the journal beside it (default: %(default)s)",
-    )
+    add_options(new, "auto")
     return new
 
 
@@ -146,15 +131,6 @@ def by_estimator(part: Any) -> Mapping[str, Any]:
     return {**spent, **gpx.metrics.evaluate(model.model_, (part.X_test, part.Y_test))}
 
 
-def guarded(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Measure; a contender that raises is recorded with its error, and the others go on."""
-    try:
-        return {name: value for name, value in measure().items() if value == value}  # JSON has no NaN
-    except Exception as error:
-        traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {error}"[:300]}
-
-
 def text(records: Iterable[Mapping[str, Any]]) -> str:
     """Return the page."""
     import numpy as np
@@ -226,20 +202,7 @@ def _mean(records: list[Mapping[str, Any]], name: str, score: str) -> float:
 
 def main() -> None:
     """Measure and write."""
-    options = arguments().parse_args()
-    report.set_threads(options.threads)
-    from ..shared.journal import Journal
-    from . import pictures
-
-    if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
-        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
-    journal = Journal(options.out.with_suffix(".jsonl"))
-    journal.heading = {"environment": report.environment(options.threads)}
-    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
-    if not options.page:
-        run(options, journal)
-    report.write(options.out, pictures.illustrated(text(journal.records), "auto"))
-    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
+    measure_and_write(arguments().parse_args(), "auto", run, text)
 
 
 if __name__ == "__main__":

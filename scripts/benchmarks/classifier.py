@@ -7,12 +7,12 @@ import functools
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from .. import _cli
 from ..shared import report
 from .auto import machines
+from .resumable import add_options, measure_and_write
 
 FLIPPED = 0.15  # share of training labels that are exchanged
 NOISY = ("breast_cancer", "pima")
@@ -25,25 +25,13 @@ def arguments() -> argparse.ArgumentParser:
         "--sizes", nargs="+", type=int, default=[500, 2000], metavar="N", help="rows of the fits"
     )
     new.add_argument("--splits", type=int, default=2, metavar="K", help="of the noisy tables (default: 2)")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
-    new.add_argument(
-        "--again",
-        action="store_true",
-        help="measure anew what another commit has measured; the new records replace the old",
-    )
-    new.add_argument("--page", action="store_true", help="measure nothing, write the page")
-    new.add_argument(
-        "--out",
-        type=Path,
-        default=Path("docs/results/benchmark_classifier.md"),
-        metavar="FILE.md",
-        help="the page; the journal beside it (default: %(default)s)",
-    )
+    add_options(new, "classifier")
     return new
 
 
 def run(options: argparse.Namespace, journal: Any) -> None:
     """Measure what the journal lacks, first what a process compiles."""
+    warnings.simplefilter("ignore")
     for size in options.sizes:
         for name in ("GPClassifier", "GPClassifier, again", "scikit-learn GP"):
             journal.once(
@@ -157,20 +145,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    options = arguments().parse_args()
-    report.set_threads(options.threads)
-    from ..shared.journal import Journal
-    from . import pictures
-
-    journal = Journal(options.out.with_suffix(".jsonl"))
-    journal.heading = {"environment": report.environment(options.threads)}
-    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
-    if not options.page:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            run(options, journal)
-    report.write(options.out, pictures.illustrated(text(journal.records), "classifier"))
-    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
+    measure_and_write(arguments().parse_args(), "classifier", run, text, needs_data=False)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
-import time
-import traceback
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from .. import _cli
-from ..shared import report
+from .resumable import add_options, guarded, measure_and_write
 
 EPILOG = """\
 examples
@@ -49,20 +45,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds after which no further random start begins, and GPflow's optimiser ends (default: 120)",
     )
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
-    new.add_argument(
-        "--again",
-        action="store_true",
-        help="measure anew what another commit has measured; the new records replace the old",
-    )
-    new.add_argument("--page", action="store_true", help="measure nothing, write the page")
-    new.add_argument(
-        "--out",
-        type=Path,
-        default=Path("docs/results/benchmark_defaults.md"),
-        metavar="FILE.md",
-        help="the page; the journal beside it (default: %(default)s)",
-    )
+    add_options(new, "defaults")
     return new
 
 
@@ -78,7 +61,7 @@ def run(options: argparse.Namespace, journal: Any) -> None:
             where = {"table": table, "split": split, "rows": len(part.X), "task": part.task}
             for name, measure in contenders(part, split, options).items():
                 if options.models is None or name.split(" from random")[0] in options.models:
-                    journal.once({**where, "model": name}, functools.partial(_guarded, measure))
+                    journal.once({**where, "model": name}, functools.partial(guarded, measure))
             print(f"{table}, split {split}: done", flush=True)
 
 
@@ -102,33 +85,11 @@ def contenders(part: Any, split: int, options: argparse.Namespace) -> dict[str, 
     return found
 
 
-def _guarded(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Measure; a contender that raises is recorded with its error, and the others go on."""
-    try:
-        return measure()
-    except Exception as error:
-        traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {error}"[:300]}
-
-
 def main() -> None:
     """Measure and write."""
-    options = arguments().parse_args()
-    report.set_threads(options.threads)
-    from ..shared.journal import Journal
-    from . import defaults_page, pictures
+    from . import defaults_page
 
-    if not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
-        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
-    begin = time.perf_counter()
-    journal = Journal(options.out.with_suffix(".jsonl"))
-    journal.heading = {"environment": report.environment(options.threads)}
-    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
-    if not options.page:
-        run(options, journal)
-    report.write(options.out, defaults_page.text(journal.records))
-    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
-    print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
+    measure_and_write(arguments().parse_args(), "defaults", run, defaults_page.text)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,12 @@ KNOWN: dict[str, Known] = {
     "airline_houston_2011": Known(
         {"y": "binary", "arr_delay": "regression"}, "CC0 (R package hflights)", ("on time", "late")
     ),
+    "airline_bts": Known(
+        {"y": "binary", "arr_delay": "regression"},
+        "US DOT/BTS on-time records",
+        ("on time", "late"),
+        notes=("made by a user from the records of the Bureau; see scripts/tools/flights.py", _AIRLINE_NOTE),
+    ),
     "mnist": _mnist(parity=False),
     "mnist_odd_even": _mnist(parity=True),
     "heat4096": Known({"Y": "regression"}, "MIT"),

@@ -35,6 +35,7 @@ processes may work on different --sets of one --out; a last run, which finds not
 EXPERIMENTS = ("uci", "time", "mnist", "airline", "workers")
 SINGLE = ("mnist", "workers")  # those in float32
 NAMES = ("ionosphere", "sonar", "breast_wisconsin", "pima")
+FLIGHTS = ("airline_2008", "airline_houston_2011", "airline_generated", "airline_bts")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -50,7 +51,13 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument(
         "--splits", type=int, metavar="S", help="random splits of each UCI set (default: 20; 2 with --quick)"
     )
-    new.add_argument("--sets", choices=NAMES, nargs="+", help="some of the UCI sets (default: all)")
+    new.add_argument(
+        "--sets",
+        choices=(*NAMES, *FLIGHTS),
+        nargs="+",
+        metavar="NAME",
+        help=f"some of those of uci, {', '.join(NAMES)}, and of airline, {', '.join(FLIGHTS)} (default: all)",
+    )
     new.add_argument(
         "--shares",
         type=float,
@@ -77,7 +84,7 @@ def defaults(options: argparse.Namespace) -> argparse.Namespace:
     quick = options.quick
     options.experiment = options.experiment or list(EXPERIMENTS)
     options.splits = options.splits or (2 if quick else 20)
-    options.sets = options.sets or list(NAMES[: 1 if quick else None])
+    options.sets = options.sets or [*NAMES[: 1 if quick else None], *FLIGHTS]
     options.shares = options.shares or [0.15, 0.25, 0.5][: 1 if quick else None]
     options.budget = options.budget or (5.0 if quick else 120.0)
     options.workers = options.workers or list(range(1, min(8, os.cpu_count() or 1) + 1))
@@ -92,12 +99,14 @@ def measure(experiment: str, options: argparse.Namespace, journal: Any) -> None:
     quick = options.quick
     inducing = 20 if quick else traces.INDUCING
     if experiment == "uci":
-        uci.run(journal, options.sets, options.shares, options.splits, 20 if quick else uci.STEPS)
+        names = [name for name in options.sets if name in NAMES]
+        uci.run(journal, names, options.shares, options.splits, 20 if quick else uci.STEPS)
     elif experiment == "workers":
         workers.run(journal, options.workers, 1000 if quick else None, inducing)
     else:
         rows = 1000 if quick else None
-        traces.run(journal, experiment, options.budget, rows, inducing, options.out)
+        names = [name for name in traces.SETS[experiment] if name in options.sets or name not in FLIGHTS]
+        traces.run(journal, experiment, names, options.budget, rows, inducing, options.out)
 
 
 def text(journal: Any) -> str:

@@ -1,0 +1,65 @@
+"""Benchmarks that take hours: each measurement is a line of a journal, which a rerun finds there and does not repeat."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..shared import report
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add how a benchmark runs and where it writes to a parser."""
+    parser.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="measure anew what another commit has measured; the new records replace the old",
+    )
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(f"docs/results/benchmark_{name}.md"),
+        metavar="FILE.md",
+        help="the page; the journal beside it (default: %(default)s)",
+    )
+
+
+def measure_and_write(
+    options: argparse.Namespace,
+    name: str,
+    run: Callable[[argparse.Namespace, Any], None],
+    text: Callable[[list[dict[str, Any]]], str],
+    needs_data: bool = True,
+) -> None:
+    """Run what the journal lacks, unless only the page is asked for; write the page of a benchmark and its picture."""
+    if needs_data and not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
+        raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
+    report.set_threads(options.threads)
+    from ..shared.journal import Journal
+    from . import pictures
+
+    begin = time.perf_counter()
+    journal = Journal(options.out.with_suffix(".jsonl"))
+    journal.heading = {"environment": report.environment(options.threads)}
+    journal.renewing = journal.heading["environment"]["commit"] if options.again else None
+    if not options.page:
+        run(options, journal)
+    report.write(options.out, pictures.illustrated(text(journal.records), name))
+    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
+    print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
+
+
+def guarded(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Measure; a contender that raises is recorded with its error, and the others go on."""
+    try:
+        return {name: value for name, value in measure().items() if value == value}  # JSON has no NaN
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"[:300]}
