@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import gpflow
@@ -18,9 +18,10 @@ from gpflow_ext.training import gradient
 
 from ...shared.journal import Record
 from .methods import FITC, SEP, SVI, Contender, Data, SVIAdam, paper_kernel, scores, set_hyperparameters
-from .tracer import Tracer, traced
+from .tracer import POINTS, Tracer, traced
 
 MINIBATCH = 200
+FEW_POINTS, MANY = 6, 500_000  # times at which the scores of more rows are taken
 RATES = (0.003, 0.01, 0.03)  # of Adam
 LENGTHS = (0.01, 0.03, 0.1)  # of natural gradients
 SEARCH = 0.2  # the share of the budget that a step length is tried for
@@ -55,12 +56,8 @@ def contender(
 def sparse_ep(train: Data, test: Data, Z: Any, budget: float, **options: Any) -> Record:
     """Trace `SparseEP`."""
     probit = gpx.likelihoods.BernoulliProbit()
-    return by_fit(
-        gpx.models.SparseEP(train, starting_kernel(Z), probit, inducing_variable=Z.copy()),
-        test,
-        budget,
-        **options,
-    )
+    model = gpx.models.SparseEP(train, starting_kernel(Z), probit, inducing_variable=Z.copy())
+    return by_fit(model, train, test, budget, **options)
 
 
 def batch(train: Data, test: Data, Z: Any, budget: float) -> Record:
@@ -79,34 +76,22 @@ def defaults(train: Data, test: Data, Z: Any, budget: float) -> Record:
     return sparse_ep(train, test, Z, budget, minibatch_size=MINIBATCH)
 
 
-def dual(train: Data, test: Data, Z: Any, budget: float) -> Record:
-    """Trace `SVGP` by dual sites as `gpflow_ext.fit` does them."""
-    return by_fit(svgp(train, Z), test, budget, train, recipe="dual", minibatch_size=MINIBATCH)
-
-
-def by_fit(model: Any, test: Data, budget: float, data: Data | None = None, **options: Any) -> Record:
-    """Trace `gpflow_ext.fit`."""
-    predict = tf.function(model.predict_f)
-    return traced(
-        lambda tracer: gpx.fit(model, data, steps=10**9, monitor=tracer, progress=False, seed=0, **options),
-        lambda: scores(model.likelihood, predict, test),
-        budget,
-        time.process_time,
-    )
-
-
 def svgp(train: Data, Z: Any) -> gpflow.models.SVGP:
     """Return GPflow's model with the same kernel, likelihood and start."""
     probit = gpx.likelihoods.BernoulliProbit()
     return gpflow.models.SVGP(starting_kernel(Z), probit, Z.copy(), num_data=len(train[0]))
 
 
+def dual(train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace `SVGP` by dual sites as `gpflow_ext.fit` does them."""
+    return by_fit(svgp(train, Z), train, test, budget, recipe="dual", minibatch_size=MINIBATCH)
+
+
 def adam(rate: float, train: Data, test: Data, Z: Any, budget: float) -> Record:
     """Trace `SVGP`, all parameters by Adam."""
     optimizer = tf_keras.optimizers.Adam(rate)
-    return by_fit(
-        svgp(train, Z), test, budget, train, recipe="adam", optimizer=optimizer, minibatch_size=MINIBATCH
-    )
+    options = {"recipe": "adam", "optimizer": optimizer, "minibatch_size": MINIBATCH}
+    return by_fit(svgp(train, Z), train, test, budget, **options)
 
 
 def natural_gradients(length: float, train: Data, test: Data, Z: Any, budget: float) -> Record:
@@ -118,7 +103,6 @@ def natural_gradients(length: float, train: Data, test: Data, Z: Any, budget: fl
     natural = gpflow.optimizers.NaturalGradient(gamma=length)
     first_order = tf_keras.optimizers.Adam(0.01)
     first_order.build(variables)
-    predict = tf.function(model.predict_f)
 
     @tf.function
     def step(rows: Any) -> None:
@@ -126,12 +110,29 @@ def natural_gradients(length: float, train: Data, test: Data, Z: Any, budget: fl
         natural.minimize(loss, [(model.q_mu, model.q_sqrt)])
         first_order.minimize(loss, variables)
 
-    def train_steps(tracer: Tracer) -> None:
+    def run(tracer: Tracer) -> None:
         for number, rows in enumerate(gradient.Minibatches(train, MINIBATCH, 0), 1):
             step(rows)
             tracer(number)
 
-    return traced(train_steps, lambda: scores(model.likelihood, predict, test), budget, time.process_time)
+    return scored(run, model, train, test, budget)
+
+
+def by_fit(model: Any, train: Data, test: Data, budget: float, **options: Any) -> Record:
+    """Trace `gpflow_ext.fit`."""
+    data = train if isinstance(model, gpflow.models.SVGP) else None
+    fit = functools.partial(gpx.fit, model, data, steps=10**9, progress=False, seed=0, **options)
+    return scored(lambda tracer: fit(monitor=tracer), model, train, test, budget)
+
+
+def scored(run: Callable[[Tracer], Any], model: Any, train: Data, test: Data, budget: float) -> Record:
+    """Trace a training by the seconds of the processor, and by the scores of a model."""
+
+    def score() -> Mapping[str, float]:  # sites are summed once: of two million that takes a minute
+        return scores(model.likelihood, model.posterior().predict_f, test)
+
+    points = FEW_POINTS if len(train[0]) > MANY else POINTS
+    return traced(run, score, budget, time.process_time, points)
 
 
 def tuned(

@@ -28,10 +28,14 @@ class Tracer:
     """
 
     def __init__(
-        self, evaluate: Callable[[], Mapping[str, float]], budget: float, now: Now = time.perf_counter
+        self,
+        evaluate: Callable[[], Mapping[str, float]],
+        budget: float,
+        now: Now = time.perf_counter,
+        points: int = POINTS,
     ) -> None:
         self._evaluate, self._budget, self._now = evaluate, budget, now
-        self._marks = [0.0, *np.geomspace(budget / 300.0, budget, POINTS)]
+        self._marks = [0.0, *np.geomspace(budget / 300.0, budget, points)]
         self._first, self._clock = Clock(now), Clock(now)
         self.record: Record = {"first_call": 0.0, "seconds": [], "steps": [], "nll": [], "error": []}
 
@@ -59,9 +63,10 @@ def traced(
     evaluate: Callable[[], Mapping[str, float]],
     budget: float,
     now: Now = time.perf_counter,
+    points: int = POINTS,
 ) -> Record:
     """Train with a tracer until the budget is spent or the training ends by itself; return the trace."""
-    tracer = Tracer(evaluate, budget, now)
+    tracer = Tracer(evaluate, budget, now, points)
     with contextlib.suppress(Finished):
         train(tracer)
     return tracer.record

@@ -67,7 +67,8 @@ Minibatches of {MINIBATCH}. SparseEP with the authors' ADADELTA (rate 1, decay 0
 `gpx.fit` does it by default, and so the dual sites. The same `SVGP` by Adam, all parameters, or the variational ones by natural
 gradients and the rest by Adam(0.01): at the best of the rates {", ".join(map(str, RATES))} and of the step lengths
 {", ".join(map(str, LENGTHS))}, each tried for {SEARCH:.0%} of the seconds on the training rows without at most {HELD_OUT:,}, which
-judge it; these seconds are not counted."""
+judge it. These seconds are not counted, and a first step does not compile again what the search has compiled. That of
+SparseEP and of the dual sites includes trials of starting points."""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
