@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from scripts.benchmarks import sparse_ep
-from scripts.experiments.sparse_ep import methods, traces, uci
+from scripts.experiments.sparse_ep import methods, tracer, uci
 from scripts.shared import report
 from scripts.shared.journal import Journal
 
@@ -120,14 +120,14 @@ def test_a_tracer_leaves_its_evaluations_out_and_ends_the_run() -> None:
         time.sleep(0.02)
         return {"nll": 0.5, "error": 0.25}
 
-    def train(tracer) -> None:
+    def train(each) -> None:
         for step in range(1, 1000):
             time.sleep(0.002)
-            tracer(step)
+            each(step)
         pytest.fail("the budget did not end the run")
 
     begin = time.perf_counter()
-    record = traces.traced(train, evaluate, 0.2)
+    record = tracer.traced(train, evaluate, 0.2)
     whole = time.perf_counter() - begin
     assert record["seconds"] == sorted(record["seconds"])
     assert record["seconds"][-1] >= 0.2

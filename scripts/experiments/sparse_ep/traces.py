@@ -63,12 +63,13 @@ points. {methods}
 """,
 }
 METHODS = f"""\
-Minibatches of {MINIBATCH}. SparseEP with the authors' ADADELTA (rate 1, decay 0.9, ε 1e-5), or as
-`gpx.fit` does it by default, and so the dual sites. The same `SVGP` by Adam, all parameters, or the variational ones by natural
-gradients and the rest by Adam(0.01): at the best of the rates {", ".join(map(str, RATES))} and of the step lengths
-{", ".join(map(str, LENGTHS))}, each tried for {SEARCH:.0%} of the seconds on the training rows without at most {HELD_OUT:,}, which
-judge it. These seconds are not counted, and a first step does not compile again what the search has compiled. That of
-the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was run."""
+Minibatches of {MINIBATCH}. SparseEP is trained with the authors' ADADELTA (rate 1, decay 0.9, ε 1e-5), and as
+`gpx.fit` does it by default, as are the dual sites. The same `SVGP` is trained by Adam, or its variational parameters by natural
+gradients and the rest by Adam(0.01). The rate of Adam is the best of {", ".join(map(str, RATES))}, the step length of natural
+gradients the best of {", ".join(map(str, LENGTHS))}. Each was tried for {SEARCH:.0%} of the seconds on the training rows without at
+most {HELD_OUT:,}, which judged it. These seconds are not counted, and a first step does not compile again what the search has
+compiled. That of the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was
+run."""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
