@@ -468,6 +468,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto(gpx.datasets.load("breast_cancer"), "ill")
 
 
+@pytest.mark.filterwarnings("ignore:kernel")  # the falls do not depend on the inputs
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
     """By the SavedModel, and by the server for many rows and for one."""
     days = RNG.uniform(0.5, 20.0, 50)
