@@ -31,17 +31,18 @@ def arguments() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace, journal: Any) -> None:
     """Measure what the journal lacks, first what a process compiles."""
-    warnings.simplefilter("ignore")
-    for size in options.sizes:
-        for name in ("GPClassifier", "GPClassifier, again", "scikit-learn GP"):
-            journal.once(
-                {"what": "seconds", "rows": size, "model": name}, functools.partial(timed, size, name)
-            )
-    for table in NOISY:
-        for split in range(options.splits):
-            for name in ("GPClassifier", "GPClassifier, label noise", "logistic regression"):
-                key = {"what": "noise", "table": table, "split": split, "model": name}
-                journal.once(key, functools.partial(noisy, table, split, name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in options.sizes:
+            for name in ("GPClassifier", "GPClassifier, again", "scikit-learn GP"):
+                journal.once(
+                    {"what": "seconds", "rows": size, "model": name}, functools.partial(timed, size, name)
+                )
+        for table in NOISY:
+            for split in range(options.splits):
+                for name in ("GPClassifier", "GPClassifier, label noise", "logistic regression"):
+                    key = {"what": "noise", "table": table, "split": split, "model": name}
+                    journal.once(key, functools.partial(noisy, table, split, name))
 
 
 def timed(rows: int, name: str) -> Mapping[str, Any]:
