@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gpflow
@@ -174,3 +175,13 @@ def test_predictions_of_a_subclass_are_its_own_in_any_batches(monkeypatch) -> No
     data = problems.binary(17)
     one, several = (gpx.metrics.evaluate(model, data, batch_size=size)["nlpd"] for size in (17, 5))
     assert one == pytest.approx(several, rel=1e-12)
+
+
+def test_a_posterior_that_has_predictions_of_its_own_makes_them_from_the_cache() -> None:
+    """That of draws averages probabilities over them."""
+    posterior = SimpleNamespace(cache=None, predictions=lambda X: (X, posterior.cache))
+    of = batches.Predicting(SimpleNamespace(posterior=lambda _: posterior))
+    X, cache = tf.ones([3, 2]), tf.ones([1, 4, 4])
+    asked, (given,) = of._at(X, (cache,))
+    assert asked is X
+    np.testing.assert_array_equal(given, cache[0])
