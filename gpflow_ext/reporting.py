@@ -226,7 +226,8 @@ def _curves(model: Any, rows: Array, X: Array) -> tuple[Array, list[Array]]:
 
     The predictions are D of [G, B].
     """
-    grids = np.linspace(*np.quantile(X, (0.02, 0.98), axis=0), _GRID, axis=1)
+    low, high = np.quantile(X, (0.02, 0.98), axis=0)
+    grids = np.linspace(low, high, _GRID, axis=1)
 
     def moved() -> Iterator[list[Array]]:
         for column, grid in enumerate(grids):
