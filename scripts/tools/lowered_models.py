@@ -116,7 +116,9 @@ RUNS: dict[str, Run] = {
     "VGPKMM, Algorithm 1": lambda: _kmm(method="algorithm1"),
     "VGPKMM, inducing points": lambda: _kmm(inducing=True),
     "SparseEP": _ep,
-    "SparseEP, minibatches": lambda: _ep(minibatch_size=16, steps=3),  # an epoch: sums of all sites at its end
+    "SparseEP, minibatches": lambda: _ep(
+        minibatch_size=16, steps=3
+    ),  # an epoch: sums of all sites at its end
     "SparseEP, steps in a call": lambda: _ep(minibatch_size=16, steps_per_call=3),
     "SparseEP, classes": lambda: _ep("classes"),
     "VGPKMM, Markov": _in_time,
