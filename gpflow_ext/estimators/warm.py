@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gpflow
 import numpy as np
+import numpy.typing as npt
 from gpflow.models import GPModel
 
+Array = npt.NDArray[Any]
 _FARTHEST = 100.0  # factor by which a positive value may differ from where a training begins by itself
 
 
@@ -22,8 +26,8 @@ def begin_at(model: GPModel, earlier: GPModel) -> None:
                 own.assign(_near(own.numpy(), found[path].numpy()))
 
 
-def _near(start: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the value, if positive as the start is as near to it as it may be."""
+def _near(start: Array, value: Array) -> Array:
+    """Return the value, or where both are positive what is nearest to it within reach of the start."""
     if (start > 0.0).all() and (value > 0.0).all():
         return np.clip(value, start / _FARTHEST, start * _FARTHEST)
     return value
