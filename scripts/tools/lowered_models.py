@@ -146,6 +146,7 @@ RUNS: dict[str, Run] = {
     "GPLaplace, L-BFGS in the graph": lambda: _sites(
         models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit()), in_graph=True
     ),
+    "SVGP, L-BFGS in the graph": lambda: _in_three_steps(lambda: _svgp(None, in_graph=True)),
     "GPR": _gaussian,
     "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),
 }
