@@ -80,9 +80,9 @@ def _svgp(recipe: str | None, **options: Any) -> Any:
     return _fit(model, _data("counts"), recipe=recipe, **options)
 
 
-def _in_three_steps(build: Run) -> Any:
+def _in_three_steps(build: Run, **also: int) -> Any:
     """Settle q in three steps: where a tolerance ends them, rounding decides on one more."""
-    with mock.patch.multiple(whole_data, _UPDATES=3, _STATIONARITY=(0.0, 0.0)):
+    with mock.patch.multiple(whole_data, _UPDATES=3, _STATIONARITY=(0.0, 0.0), **also):
         return build()
 
 
@@ -146,7 +146,9 @@ RUNS: dict[str, Run] = {
     "GPLaplace, L-BFGS in the graph": lambda: _sites(
         models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit()), in_graph=True
     ),
-    "SVGP, L-BFGS in the graph": lambda: _in_three_steps(lambda: _svgp(None, in_graph=True)),
+    "SVGP, L-BFGS in the graph": lambda: _in_three_steps(
+        lambda: _svgp(None, in_graph=True, starts=1), _ITERATIONS=2
+    ),
     "GPR": _gaussian,
     "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),
 }
