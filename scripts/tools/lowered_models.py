@@ -80,9 +80,10 @@ def _svgp(recipe: str | None, **options: Any) -> Any:
     return _fit(model, _data("counts"), recipe=recipe, **options)
 
 
-def _in_steps(build: Run, updates: int = 3, **also: int) -> Any:
+def _in_steps(build: Run, updates: int = 3, iterations: int = 20) -> Any:
     """Settle q in some steps: where a tolerance ends them, rounding decides on one more."""
-    with mock.patch.multiple(whole_data, _UPDATES=updates, _STATIONARITY=(0.0, 0.0), **also):
+    fixed: dict[str, Any] = {"_UPDATES": updates, "_STATIONARITY": (0.0, 0.0), "_ITERATIONS": iterations}
+    with mock.patch.multiple(whole_data, **fixed):
         return build()
 
 
@@ -147,7 +148,7 @@ RUNS: dict[str, Run] = {
         models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit()), in_graph=True
     ),
     "SVGP, L-BFGS in the graph": lambda: _in_steps(
-        lambda: _svgp(None, in_graph=True, starts=1), updates=15, _ITERATIONS=2
+        lambda: _svgp(None, in_graph=True, starts=1), updates=15, iterations=2
     ),
     "GPR": _gaussian,
     "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),
