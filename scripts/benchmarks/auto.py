@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -152,7 +153,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
         "with nothing set. Seconds as paid, in brackets: those of `auto` include compilation, and what it has compiled the "
         "estimators need not compile again. Tables with more than 1,000 training rows are whole and come last. There is one split of "
         "them, a larger budget, up to 10,000 test rows, and neither an estimator nor a peer that decomposes the kernel matrix of all "
-        "rows. Records are of the commits below. The split of the whole tables was looked at while "
+        "rows. Where `auto` chose several candidates it averaged them; the number is that of splits. Records are of the commits below. The split of the whole tables was looked at while "
         "the order of candidates, the size of minibatches, their recipe and the time of the last training were chosen. It is no test of these. Split 0 of five of the binary tables was looked at "
         "when the kernels that `auto` compares were chosen after the first of these measurements. Later their order, and that several "
         "are averaged, were chosen by cross-validation inside the training part of split 0 of twelve tables, which holds rows that "
@@ -173,8 +174,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
             value, seconds = scores[name], _mean(of_table, name, "seconds")
             shown = f"**{value:.3f}**" if value == best else f"{value:.3f}"
             cells.append("–" if value != value else f"{shown} ({seconds:.1f})")
-        chosen = sorted({record["chosen"] for record in of_table if "chosen" in record})
-        lines.append(f"| {table} | {rows:,} | {' | '.join(cells)} | {', '.join(chosen)} |")
+        lines.append(f"| {table} | {rows:,} | {' | '.join(cells)} | {_chosen(of_table)} |")
         least = min((scores[name] for name in peers if scores[name] == scores[name]), default=np.inf)
         if scores["auto"] > least:
             lost.append(f"{table}, {rows:,} rows (by {scores['auto'] - least:.3f})")
@@ -256,6 +256,15 @@ def machines(records: Iterable[Mapping[str, Any]]) -> list[str]:
     found = [record["environment"] for record in records if "environment" in record]
     lines = [report.describe(each) for each in found]
     return [part for line in lines for part in (line, "")]
+
+
+def _chosen(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return the candidates that `auto` chose, and on how many splits where there are several."""
+    choices = [record["chosen"].split(" & ") for record in records if "chosen" in record]
+    counts = collections.Counter(name for choice in choices for name in choice)
+    return ", ".join(
+        name if len(choices) == 1 else f"{name} ({count})" for name, count in counts.most_common()
+    )
 
 
 def _mean(records: list[Mapping[str, Any]], name: str, score: str) -> float:
