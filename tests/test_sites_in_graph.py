@@ -172,9 +172,10 @@ def test_a_run_on_data_held_outside_resumes_exactly(
     resuming.check(lambda: MODELS[name](ROWS), tmp_path, _data(ROWS), steps=4, cut=2, options=lambda: options)
 
 
-def test_it_climbs_from_several_starts() -> None:
+@pytest.mark.parametrize("name", ["laplace", pytest.param("svgp", marks=SLOW)])
+def test_it_climbs_from_several_starts(name: str) -> None:
     """On copies, whose sites are their own."""
-    ends = [_fit(MODELS["laplace"](ROWS), in_graph, starts=3) for in_graph in (False, True)]
+    ends = [_fit(MODELS[name](ROWS), in_graph, starts=3) for in_graph in (False, True)]
     for one, other in zip(*(end.starts for end in ends), strict=True):
         assert one.name == other.name
         np.testing.assert_allclose(other.objective, one.objective, rtol=1e-6)
