@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +203,7 @@ def _dependence(model: Any, split: Split) -> str:
     """Draw the predictions as one input moves and the others are those of some training rows."""
     X = split.train[0]
     rows = X[np.random.default_rng(0).permutation(len(X))[:_BACKGROUND]]
-    curves = [_curves(model, rows, X, column) for column in range(X.shape[1])]
+    curves = list(zip(*_curves(model, rows, X), strict=True))
     moved = np.array([np.ptp(lines.mean(axis=1)) for _, lines in curves])
     order = np.argsort(-moved)[:_SHOWN]
     figure, axes = _axes(len(order))
@@ -221,15 +221,23 @@ def _dependence(model: Any, split: Split) -> str:
     return f"<p>{text}</p>" + _picture(figure)
 
 
-def _curves(model: Any, rows: Array, X: Array, column: int) -> tuple[Array, Array]:
-    """Return values of an input [G] and the predictions there with the other inputs of each row, [G, B]."""
-    low, high = np.quantile(X[:, column], (0.02, 0.98))
-    grid = np.linspace(low, high, _GRID)
-    many = np.tile(rows, (_GRID, 1))
-    many[:, column] = np.repeat(grid, len(rows))
+def _curves(model: Any, rows: Array, X: Array) -> tuple[Array, list[Array]]:
+    """Return values of each input, [D, G], and the predictions there with the other inputs of each row.
+
+    The predictions are D of [G, B].
+    """
+    low, high = np.quantile(X, (0.02, 0.98), axis=0)
+    grids = np.linspace(low, high, _GRID, axis=1)
+
+    def moved() -> Iterator[list[Array]]:
+        for column, grid in enumerate(grids):
+            many = np.tile(rows, (_GRID, 1))
+            many[:, column] = np.repeat(grid, len(rows))
+            yield [many]
+
     found = Predicted(model)
-    mean, _ = found(found.of.moments, tf.constant(many))
-    return grid, mean.numpy()[:, -1].reshape(_GRID, len(rows))
+    means = (mean.numpy()[:, -1] for mean, _ in found.over(found.of.moments, moved()))
+    return grids, [mean.reshape(_GRID, len(rows)) for mean in means]
 
 
 def _reference(model: Any) -> str:

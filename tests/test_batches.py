@@ -16,9 +16,11 @@ from gpflow.models import GPR, SGPR, SVGP, VGP
 import gpflow_ext as gpx
 from gpflow_ext.compiled import Preferred, clear_compiled, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit
-from gpflow_ext.models import VGPKMM, GPLaplace, SVGPRobustMax
+from gpflow_ext.models import VGPKMM, GPLaplace, GPRNTensor, SGPMCFreeForm, SVGPRobustMax
 from gpflow_ext.prediction import batches
+from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.prediction.rescaled import RescaledTargets
 from gpflow_ext.sites import Sites
 
 Z = problems.inputs(5, seed=5)
@@ -164,12 +166,77 @@ def test_batches_share_what_a_posterior_computes_of_many_data(name: str, monkeyp
     assert not calls
 
 
-def test_predictions_of_a_subclass_are_its_own_in_any_batches(monkeypatch) -> None:
-    class Shifted(GPLaplace):
-        def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> Any:
-            mean, var = super().predict_f(Xnew, full_cov, full_output_cov)
-            return mean + 3.0, var
+def _network() -> GPRNTensor:
+    outputs = np.random.default_rng(0).normal(size=(12, 3))
+    return GPRNTensor((problems.inputs(12), outputs), problems.kernel(), problems.kernel(), 2)
 
+
+def _free_form() -> SGPMCFreeForm:
+    model = SGPMCFreeForm(
+        problems.binary(12), problems.kernel(), BernoulliLogit(), inducing_variable=Z.copy()
+    )
+    model.V.assign(np.random.default_rng(0).normal(size=model.V.shape))
+    return model
+
+
+COMPUTING: dict[str, tuple[Callable[[], Any], list[str]]] = {  # and whose posteriors a batch asks for
+    "network": (_network, ["ApproximatePosterior"]),
+    "free form": (_free_form, ["DrawsPosterior"]),
+    "average": (
+        lambda: ModelAverage(
+            [scattered("dense sites", 12, 0), scattered("SVGP", 12, 0), _free_form()], np.ones(3)
+        ),
+        ["DenseSitePosterior", "DrawsPosterior"],
+    ),
+    "other units": (
+        lambda: RescaledTargets(_network(), [1.0, 0.0, 2.0], [1.0, 2.0, 0.5]),
+        ["ApproximatePosterior"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTING)
+def test_batches_of_what_runs_eagerly_share_it_at_any_number_of_data(name: str, monkeypatch) -> None:
+    build, computed = COMPUTING[name]
+    model, calls = build(), []
+    for kind in {
+        type(part.posterior(None))
+        for part in (model, *getattr(model, "parts", list)())
+        if hasattr(part, "posterior")
+    }:
+        own = kind._precompute
+        monkeypatch.setattr(
+            kind, "_precompute", lambda self, own=own: calls.append(type(self).__name__) or own(self)
+        )
+    X, Y = problems.binary(17)
+    Y = Y if name in ("free form", "average") else np.random.default_rng(1).normal(size=(17, 3))
+    found = gpx.metrics.evaluate(model, (X, Y), batch_size=5)
+    assert sorted(calls) == computed
+    one = gpx.metrics.evaluate(model, (X, Y))
+    assert {score: one[score] for score in found} == pytest.approx(found, rel=1e-12)
+
+
+class Shifted(GPLaplace):
+    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> Any:
+        mean, var = super().predict_f(Xnew, full_cov, full_output_cov)
+        return mean + 3.0, var
+
+
+def test_a_predictor_of_a_subclass_calls_its_predict_f() -> None:
+    model = Shifted(problems.binary(12), problems.kernel(), BernoulliLogit())
+    X = problems.inputs(5)
+    of_predictor = gpx.ClassPredictor(model).probabilities(X)
+    np.testing.assert_allclose(of_predictor[:, 1:], model.predict_y(X)[0], rtol=1e-9)
+
+
+def test_a_predictor_of_an_average_has_its_probabilities() -> None:
+    model = ModelAverage([scattered("dense sites", 12, seed) for seed in range(2)], [0.2, 0.8])
+    X = problems.inputs(7)
+    p = gpx.ClassPredictor(model, batch_size=4).probabilities(X)
+    np.testing.assert_allclose(p[:, 1:], model.predict_y(X)[0], rtol=1e-9)
+
+
+def test_predictions_of_a_subclass_are_its_own_in_any_batches(monkeypatch) -> None:
     monkeypatch.setattr(batches, "_MANY", 1)
     model = Shifted(problems.binary(12), problems.kernel(), BernoulliLogit())
     data = problems.binary(17)

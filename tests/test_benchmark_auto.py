@@ -112,10 +112,29 @@ def test_the_page_tells_where_auto_is_behind_and_what_failed() -> None:
     page = auto.text(records)
     assert "behind the best of the others on 1 of 3 tables:\n\n- a, 9 rows (by 0.050)\n" in page
     assert page.index("| a | 9 |") < page.index("| b | 9 |") < page.index("| a | 80,000 | **0.200** (1.0) |")
-    assert "| a | 9 | 0.500 (1.0) | **0.450** (1.0) | – | – | linear |" in page
+    assert "| a | 9 | 0.500 (1.0) | – | **0.450** (1.0) | – | linear |" in page
     assert "- b, boosting: ArithmeticError: no" in page
     assert resumable.guarded(lambda: {"nlpd": float("nan"), "error": 0.5}) == {"error": 0.5}
     assert resumable.guarded(lambda: 1 / 0) == {"failed": "ZeroDivisionError: division by zero"}
+
+
+def test_auto_is_judged_by_the_standard_error_over_splits_and_in_the_mean_over_tables() -> None:
+    scores = {  # of auto, the linear model and scikit-learn's GP on two splits
+        "a": ((0.5, 0.7), (0.4, 0.4), (9.0, 9.0)),  # 0.2 ± 0.1 behind
+        "b": ((0.5, 0.7), (0.3, 0.8), (0.2, 0.8)),  # 0.1 ± 0.2 behind scikit-learn's
+    }
+    records = [
+        {"table": table, "split": split, "model": model, "nlpd": nlpd}
+        for table, of_table in scores.items()
+        for model, each in zip(("auto", "linear", "scikit-learn GP"), of_table, strict=True)
+        for split, nlpd in enumerate(each)
+    ]
+    sentence, _, *behind = auto.against_linear(records)
+    assert "on 1 of 2 tables:" in sentence
+    assert behind == ["- a: behind linear by 0.2000 ± 0.1000"]
+    assert auto.in_the_mean(records, ["linear", "calibrated SVC"])[2:] == [
+        "- linear: 0.125 ± 0.075 (2 tables)"
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:kernel:UserWarning")  # so few rows may be told by the prior alone

@@ -367,7 +367,7 @@ def test_what_does_not_fit_is_refused_with_the_reason(name: str) -> None:
 
 
 def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options out of range, variables, expectation propagation, sweeps, covariances of new places, memory."""
+    """Options out of range, variables, expectation propagation, covariances of new places, memory."""
     with pytest.raises(ValueError, match="`probes` must be at least 1; got 0"):
         gpx.GridOptions(probes=0)
     with pytest.raises(ValueError, match="`tolerance` must be above 0"):
@@ -380,8 +380,6 @@ def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         model.predict_f(NEW, full_cov=True)
     with pytest.raises(NotImplementedError, match='use recipe="kmm" or "laplace"'):
         gpx.fit(model, recipe="ep", progress=False)
-    with pytest.raises(ValueError, match='use "parallel"'):
-        gpx.fit(model, method="algorithm1", progress=False)
     with pytest.raises(NotImplementedError, match="no whitened"):
         model.whitened()
     monkeypatch.setattr("gpflow_ext.sites.grid.structure.LARGEST", 10**5)

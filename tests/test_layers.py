@@ -20,7 +20,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
-        "data": "float_type checks held length_scales inducing rows reading.problems reading.cells reading.dates reading.table reading.text "
+        "data": "float_type checks held length_scales inducing order rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.events datasets.files datasets.idx datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
@@ -56,7 +56,7 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",
-        "svgp": "early_stopping sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
+        "svgp": "sag projected_newton anderson whitened_normal natural_gradient minibatch_ascent early_stopping dual model whitened vi_means whole_data labels recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal node_kernels functions conditional priors profiled sampled tensor collapsed members renewal "
         "predictions posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
@@ -66,7 +66,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving refit reasons auto ."
+        "estimators": "checked kernels ladder warm base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving refit reasons auto ."
     },
     {"sklearn": ""},
     {

@@ -67,6 +67,31 @@ def test_the_gradient_is_that_of_what_is_assigned(scale: float) -> None:
     np.testing.assert_allclose(space.vector(), x, rtol=1e-12)
 
 
+def test_units_scale_coordinates_and_gradients() -> None:
+    """Of numbers, of inducing inputs on top of their spread, and of logarithms, on the host and in the graph."""
+    plain = tf.Variable([2.0, 4.0], dtype=tf.float64)
+    points = tf.Variable(64.0 * (X - X.mean(axis=0)) / X.std(axis=0))
+    positive = gpflow.Parameter(9.0, transform=gpflow.utilities.positive())
+    variables = [plain, points, positive.unconstrained_variable]
+    space = LogSpace(variables, [positive], [points], units=[0.5, 4.0, 3.0])
+    x = space.vector()
+    np.testing.assert_array_equal(x[:2], [4.0, 8.0])
+    np.testing.assert_array_equal(x[2:-1], np.ravel(points) / 256.0)
+    np.testing.assert_allclose(x[-1], np.log(9.0) / 3.0, rtol=1e-14)
+    gradient = [tf.constant([1.0, 2.0], tf.float64), tf.ones_like(points), tf.constant(1.0, tf.float64)]
+    found = space.gradient(x, gradient)
+    np.testing.assert_array_equal(found[:-1], [0.5, 1.0, *[256.0] * X.size])
+    np.testing.assert_allclose(found[-1], 3.0 * 9.0 / -np.expm1(-9.0), rtol=1e-12)
+    np.testing.assert_allclose(space.gradient_in_graph(tf.constant(x), gradient), found, rtol=1e-14)
+    space.assign(x + 1.0)
+    on_host = [variable.numpy() for variable in variables]
+    np.testing.assert_allclose(positive, 9.0 * np.exp(3.0), rtol=1e-12)
+    np.testing.assert_array_equal(plain, [2.5, 4.5])
+    space.assign_in_graph(tf.constant(x + 1.0))
+    for variable, value in zip(variables, on_host, strict=True):
+        np.testing.assert_allclose(variable, value, rtol=1e-12)
+
+
 def _robust_max(at: np.ndarray) -> tuple[float, gpx.Status]:
     model = models.SVGPRobustMax(gpflow.kernels.SquaredExponential(), 2, at[:12].copy(), num_data=len(at))
     return _end(model, (at, Y))

@@ -13,6 +13,7 @@ import tensorflow as tf
 import gpflow_ext as gpx
 from gpflow_ext.compiled import make_exact
 from gpflow_ext.persistence import stablehlo
+from scripts.shared.journal import Journal
 from scripts.tools import lower, lowered_models
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra stablehlo")
@@ -45,6 +46,14 @@ def test_pjrt_returns_what_tensorflow_returns(name: str, dtype: str, tmp_path: P
         assert row["float64"] == (dtype == "float64" or name in lower.IN_DOUBLE)
         record_property(row["function"], row["difference"])
         assert row["difference"] <= lower.bound(name, row["function"], dtype), row
+
+
+def test_what_is_recorded_is_within_its_bound() -> None:
+    records = Journal(lower.RECORDS).records
+    assert {record["model"] for record in records} == set(lowered_models.RUNS)
+    for record in records:
+        for row in record["functions"]:
+            assert row["difference"] <= lower.bound(record["model"], row["function"], record["dtype"]), row
 
 
 def _programs(inputs: tf.Tensor) -> str:

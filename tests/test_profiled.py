@@ -142,17 +142,6 @@ def test_new_coordinates_leave_the_means() -> None:
     np.testing.assert_allclose(found.mean(prior), before, rtol=1e-6, atol=1e-8)
 
 
-def test_units_scale_coordinates_and_gradients() -> None:
-    variables = [tf.Variable([2.0, 4.0], dtype=tf.float64), tf.Variable(3.0, dtype=tf.float64)]
-    space = profiled_ascent.Coordinates(variables, [], [0.5, 3.0])
-    np.testing.assert_allclose(space.vector(), [4.0, 8.0, 1.0])
-    gradient = space.gradient(space.vector(), [tf.constant([1.0, 2.0]), tf.constant(1.0)])
-    np.testing.assert_allclose(gradient, [0.5, 1.0, 3.0])
-    space.assign(np.array([2.0, 2.0, 2.0]))
-    np.testing.assert_allclose(variables[0], [1.0, 1.0])
-    np.testing.assert_allclose(variables[1], 6.0)
-
-
 @functools.cache
 def trained(missing: bool) -> tuple[GPRNTensor, gpx.FitResult]:
     new = model(missing, (D,))

@@ -241,3 +241,27 @@ def test_hyperparameters_are_sampled_with_the_sites_at_rest() -> None:
         exact = gpflow.models.GPR(data, kernel, noise_variance=0.1).log_marginal_likelihood()
         np.testing.assert_allclose(value, exact, rtol=0, atol=1e-3)  # jitter; the values are some -40
     assert not model.nat1.numpy().any()
+
+
+REFUSED = {
+    "markov": ("markov", "algorithm1"),
+    "vecchia": ("vecchia", "algorithm1"),
+    "full scale": (gpx.VecchiaOptions(inducing=3), "algorithm1"),
+    "grid": ("grid", "algorithm1"),
+    "grid, cavities": ("grid", "ep"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_prior_that_a_method_cannot_use_is_refused_by_name(name: str) -> None:
+    """Sweeps need the covariance of all rows, cavities variances without probes; the sites stay as they are."""
+    prior, method = REFUSED[name]
+    axis = np.linspace(0.0, 1.0, 4)
+    X = axis[:, None] if prior == "markov" else np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    parts = [gpflow.kernels.Matern32(active_dims=[d]) for d in range(X.shape[1])]
+    model = VGPKMM((X, np.ones([len(X), 1])), gpflow.kernels.Product(parts), BernoulliLogit(), prior=prior)
+    how = {"recipe": "ep"} if method == "ep" else {"method": method}
+    named = f'prior="{model.prior_name}".*{"expectation propagation" if method == "ep" else method}'
+    with pytest.raises(NotImplementedError, match=named):
+        gpx.fit(model, progress=False, **how)
+    assert not model.sites.prec.numpy().any()

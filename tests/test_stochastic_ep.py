@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import gpflow
 import numpy as np
 import problems
@@ -360,6 +362,19 @@ def test_rows_without_sites_are_spoken_for_until_their_visit(settled: SparseEP) 
     reference = probit()
     reference.assign_sites(Sites(*(1.5 * part for part in model.sites)))
     same_posterior(matcher, reference)
+
+
+def test_no_data_are_read_before_the_first_step_unless_some_have_sites(settled: SparseEP) -> None:
+    one = probit()
+    one.prec.assign(tf.tensor_scatter_nd_update(one.prec, [[11, 0]], [0.5]))
+    for model, read in ((probit(), 0), (one, 1), (start(False, settled), 1)):
+        with mock.patch.object(
+            type(model.rows), "pieces", autospec=True, side_effect=type(model.rows).pieces
+        ) as pieces:
+            matcher = stochastic(model)
+            matcher.start()
+        assert pieces.call_count == read
+        assert int(matcher.seen) == int(np.count_nonzero(model.prec))
 
 
 def test_a_model_of_a_dataset_exports(settled: SparseEP, tmp_path) -> None:

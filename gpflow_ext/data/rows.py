@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.data import checks
+from gpflow_ext.data.order import shuffled
 
 CHUNK = 2048  # rows held at a time in a sum over all data
 PIECE = 512  # rows at a time where each piece is a call of a compiled function
@@ -142,8 +143,8 @@ class DatasetRows:
         """See `Rows`. Where ``first`` > 0 the minibatches before are read and dropped."""
         mixed = int(np.random.default_rng([seed, epoch]).integers(2**31))
         buffer = min(self.num_data, SHUFFLE_BUFFER)
-        shuffled = self._dataset.enumerate().shuffle(buffer, seed=mixed, reshuffle_each_iteration=False)
-        for rows, (X, Y) in shuffled.batch(size).skip(first).prefetch(2):
+        order = shuffled(self._dataset.enumerate(), buffer, mixed)
+        for rows, (X, Y) in order.batch(size).skip(first).prefetch(2):
             yield rows, X, Y
 
     def pieces(self) -> Iterator[Batch]:

@@ -131,7 +131,7 @@ class StochasticMatcher(tf.Module):
     def start(self) -> Progress:
         """Recompute the sums at the current hyperparameters; the objective is NaN if they give no posterior.
 
-        Where they do not, all sites are set to zero first. O(NM²).
+        Where they do not, all sites are set to zero first. O(NM²), and O(N + M³) where all sites are zero.
         """
         return self._start(all_seen=False)
 
@@ -209,12 +209,14 @@ class StochasticMatcher(tf.Module):
     def _sum_all(self, all_seen: bool) -> bool:
         """Recompute the sums, the anchor where the hyperparameters are; tell whether they are sound.
 
-        They are not where the weighted ones of some data leave no posterior; then their weight is 1.
+        They are not where the weighted ones of some data leave no posterior; then their weight is 1. Sites
+        that are zero add nothing: before the first step no data are read.
         """
         updates, compiled = self._updates, self._summing
         finite = compiled(updates.begin)
-        for piece in self._target.rows.pieces():
-            compiled(updates.add, *piece)
+        if any(bool(tf.reduce_any(part != 0.0)) for part in self._target.sites):
+            for piece in self._target.rows.pieces():
+                compiled(updates.add, *piece)
         if all_seen:
             self.seen.assign(self._num_data)
         weights = {float(self._num_data / tf.maximum(self.seen, 1.0)), 1.0}

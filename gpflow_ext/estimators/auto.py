@@ -99,14 +99,14 @@ def auto(
     The task and the number of rows decide the likelihood and the inference, see `estimators.ladder`. Kernels,
     a linear one among them, and noise models are compared by successive halving (Jamieson & Talwalkar 2016),
     see `estimators.rungs`: all are trained on at most 1,000 rows and predict rows held out from them; the
-    better half goes on with four times as many rows, and so on, until those who are left have been trained
-    on all that are not held out. Up to 1,000 rows this is one rung, a 5-fold cross-validation. From the
-    second rung on models are built as that of all rows will be, and the best candidate is tried with nearest
-    neighbours too (``prior="vecchia"``) if the inputs are places, see `estimators.candidates.of_neighbours`,
-    or with 1,000 inducing points if rows are many. The candidate with the lowest negative log
-    predictive density (NLPD) is then trained on all rows, or several of its rung if their average has a lower
-    one. If that predicts the held-out rows worse than before, by more than a standard error, the models of
-    the rung are kept, see `estimators.refit`.
+    better half goes on with four times as many rows, from the hyperparameters that it has found, and so on,
+    until those who are left have been trained on all that are not held out. Up to 1,000 rows this is one
+    rung, a 5-fold cross-validation. From the second rung on models are built as that of all rows will be, and
+    the best candidate is tried with nearest neighbours too (``prior="vecchia"``) if the inputs are places,
+    see `estimators.candidates.of_neighbours`, or with 1,000 inducing points if rows are many. The candidate
+    with the lowest negative log predictive density (NLPD) is then trained on all rows, or several of its rung
+    if their average has a lower one. If that predicts the held-out rows worse than before, by more than a
+    standard error, the models of the rung are kept, see `estimators.refit`.
 
     The choice depends on the seed, on the budget, which decides how many rungs there are, and on the clock
     where a training is cut short: each candidate of a rung has an equal part of what is left of the

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gpflow_ext.estimators import checked, kernels, ladder
+from gpflow_ext.estimators import checked, kernels, ladder, warm
 from gpflow_ext.fitting import fit
 from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
@@ -73,10 +73,13 @@ class GPEstimator(BaseEstimator):
     _seconds: float | None = None  # of a training, where `auto` has a budget for it
     _prior: str | None = None  # where `auto` has chosen one
     _rows: int | None = None  # of the table, where `auto` trains on a part of it
+    _earlier: tuple[GPModel, ...] = ()  # of fewer rows, where `auto` has trained them
 
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
         self.model_, options = self.model_of(X, Y, weight)
+        for earlier in self._earlier[:1]:
+            warm.begin_at(self.model_, earlier)
         return self._fitted(options)
 
     def _fitted(self, options: Mapping[str, Any]) -> Any:

@@ -88,6 +88,7 @@ def compared(
         for name, score in on_rung.items():
             before = scores.get(name, [])
             scores[name] = [*(dataclasses.replace(each, models=()) for each in before), score]
+            found[name]._earlier = score.models
         order = sorted(on_rung, key=lambda name: on_rung[name].nlpd)
         names = order[: max(2, math.ceil(len(order) / 2))]
         left = end - time.perf_counter()

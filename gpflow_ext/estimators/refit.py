@@ -51,7 +51,7 @@ def whole(split: datasets.Split) -> tuple[Array, Array]:
 def refitted(
     members: Mapping[str, float], comparison: Comparison, split: datasets.Split, seconds: float, seed: int
 ) -> Refit:
-    """Train candidates on all rows, and keep of each what predicts the held-out rows better.
+    """Train candidates on all rows from what they found, and keep what predicts the held-out rows better.
 
     These rows are then among those of the training, which may only help. So if it predicts them worse than
     the models of its last rung do, by more than the standard error of the difference, it has failed.
@@ -74,6 +74,7 @@ def refitted(
         estimator, last = comparison.found[name], comparison.scores[name][-1]
         estimator._seconds = seconds / len(members) + last.first_call
         _train(estimator.set_params(random_state=seed), split)
+        estimator._seconds, estimator._earlier = None, ()  # the next training is the user's
         X, Y = (part[comparison.held] for part in whole(split))
         _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))
         kept: tuple[Any, ...] = (estimator.model_,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from gpflow.models import GPModel
 
 from gpflow_ext.cross_validation import dealt
-from gpflow_ext.estimators import ladder
+from gpflow_ext.estimators import ladder, warm
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.fitting import fit
 from gpflow_ext.prediction import metrics
@@ -159,7 +160,8 @@ def scored(
     Parameters
     ----------
     estimator
-        The candidate; for classes its ``classes_`` are known.
+        The candidate; for classes its ``classes_`` are known. A training begins at the hyperparameters that
+        it has found on the rung before, on fewer rows of the same part.
     data
         All inputs [N, D] and targets [N, P].
     parts
@@ -176,8 +178,10 @@ def scored(
     """
     X, Y = data
     begin, models, results, found = time.perf_counter(), [], [], []
-    for train, held in parts:
+    for (train, held), earlier in itertools.zip_longest(parts, estimator._earlier):
         model, options = estimator.model_of(X[train], Y[train])
+        if earlier is not None:
+            warm.begin_at(model, earlier)
         results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
         found.append(metrics.evaluated_rows(model, (X[held], Y[held])))
         models.append(model)

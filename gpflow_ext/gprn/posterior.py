@@ -75,7 +75,14 @@ class NetworkPosterior(TakesNumbers, posteriors.AbstractPosterior):
 
     New inputs have any batch axes. The cache holds the targets or the means of the weights, and what `_parts`
     returns. ``update_cache`` reads the model again, so the object follows a model that is trained further.
+
+    Attributes
+    ----------
+    repeats_cache
+        See `sites.posterior.SitePosterior`.
     """
+
+    repeats_cache = True
 
     def __init__(self, model: Network, precompute_cache: PrecomputeCacheType | str | None) -> None:
         super().__init__(model.kernel, model.data[0], mean_function=model.mean_function)

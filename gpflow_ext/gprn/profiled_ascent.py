@@ -18,7 +18,7 @@ from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.updates import Updates, trained
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.log_space import LogSpace, Vector
+from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Tried
@@ -26,39 +26,6 @@ from gpflow_ext.training.starts import OWN, Tried
 COLLAPSED = "the collapsed posterior's best start"
 _LEAST_DIAGONAL = 2e-6  # of a factor of the tensor posterior
 _UNIT = 0.7  # of a hyperparameter, next to one of ξ
-
-
-class Coordinates(LogSpace):
-    """Coordinates in units of their own.
-
-    Parameters
-    ----------
-    variables, parameters
-        As for `LogSpace`.
-    units
-        By how much each variable moves in a unit step.
-    """
-
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        parameters: Sequence[gpflow.Parameter],
-        units: Sequence[float],
-    ) -> None:
-        super().__init__(variables, parameters)
-        self._steps = np.repeat(units, [int(tf.size(variable)) for variable in variables])
-
-    def at(self, raw: Vector) -> Vector:
-        """See `LogSpace`."""
-        return super().at(raw) / self._steps
-
-    def assign(self, x: Vector) -> None:
-        """See `LogSpace`."""
-        super().assign(x * self._steps)
-
-    def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
-        """See `LogSpace`."""
-        return super().gradient(x * self._steps, by_variable) * self._steps
 
 
 class Profile(tf.Module):
@@ -198,7 +165,8 @@ class ProfiledAscent(tf.Module):
         self._of = ProfiledObjective(trained(self._companion), self.profile, variables)
         self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
         self._hypers = hypers
-        space = Coordinates(variables, model.parameters, [*self.profile.units, *[_UNIT] * len(hypers)])
+        units = [*self.profile.units, *[_UNIT] * len(hypers)]
+        space = LogSpace(variables, model.parameters, units=units)
         self._run = lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()

@@ -9,6 +9,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.data.order import shuffled
 from gpflow_ext.gprn import starts
 from gpflow_ext.gprn.block_ascent import BlockAscent
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
@@ -222,7 +223,7 @@ class OutputBatches:
 
     def __init__(self, outputs: Outputs, size: int, seed: int) -> None:
         D = outputs.num_outputs
-        order = tf.data.Dataset.range(D).shuffle(D, seed=seed, reshuffle_each_iteration=True)
+        order = shuffled(tf.data.Dataset.range(D), D, seed, repeated=True)
         self.order = iter(order.repeat().batch(size, drop_remainder=True))
         self._outputs = outputs
 

@@ -81,6 +81,16 @@ class Algorithm1(KMM):
     def __init__(self, block: int = 64) -> None:
         self.block = block
 
+    def check(self, model: SitedModel) -> None:
+        """Refuse priors without a covariance of all rows too."""
+        super().check(model)
+        prior_name = getattr(model, "prior_name", None)
+        if prior_name is not None:
+            raise NotImplementedError(
+                f'prior="{prior_name}" forms no covariance of all rows, which method="algorithm1" sweeps '
+                'over: use "parallel".'
+            )
+
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweeping:
         """See `SiteMethod.begin`."""
         if not isinstance(prior, Dense):

@@ -18,10 +18,9 @@ from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.product import paths_of
 from gpflow_ext.numerics.exposures import at_exposures
-from gpflow_ext.prediction.average import ModelAverage
-from gpflow_ext.prediction.densities import GaussianPredictions, Predictions, WeightedPredictions
+from gpflow_ext.prediction.composed import ComposedModel
+from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 from gpflow_ext.prediction.functions import given_of
-from gpflow_ext.prediction.rescaled import RescaledTargets
 
 from . import joint_draws, raw_rows
 from .folding import Store, fold
@@ -269,14 +268,10 @@ def _predictor(
     GPflow's own posteriors cache ``Qinv``, which differs from the live model by about cond(Kuu) times the
     rounding unit (2e-10 is typical): they cache nothing here, and folding finds the factors.
     """
-    if isinstance(model, ModelAverage):
-        each = [_predictor(member, profile)[0] for member in model.members]
-        weights = tf.Variable(model.weights, trainable=False)
-        return (lambda X: WeightedPredictions([predict(X) for predict in each], weights)), None, None
-    if isinstance(model, RescaledTargets):
-        of_member = _predictor(model.member, profile)[0]
+    if isinstance(model, ComposedModel):
+        each = [_predictor(part, profile)[0] for part in model.parts()]
         _to_variables(model, {})
-        return (lambda X: model.rescaled(of_member(X))), None, None
+        return (lambda X: model.combined([predict(X) for predict in each])), None, None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None, None

@@ -51,9 +51,12 @@ class ModelAverage(ComposedModel):
         self.members = list(members)
         self.weights = Parameter(shares / shares.sum(), trainable=False)
 
-    def predictions(self, X: tf.Tensor) -> densities.WeightedPredictions:
-        """Return what is predicted at X [N, D]."""
-        each = [densities.predictions(member, X) for member in self.members]
+    def parts(self) -> Sequence[GPModel]:
+        """See `ComposedModel`."""
+        return self.members
+
+    def combined(self, each: Sequence[densities.Predictions]) -> densities.WeightedPredictions:
+        """See `ComposedModel`."""
         return densities.WeightedPredictions(each, tf.convert_to_tensor(self.weights))
 
 

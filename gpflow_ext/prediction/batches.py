@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import gpflow
@@ -18,12 +18,12 @@ from gpflow.posteriors import (
 
 from gpflow_ext.compiled import Preferred
 from gpflow_ext.prediction import densities
+from gpflow_ext.prediction.composed import ComposedModel
 from gpflow_ext.prediction.densities import Predictions
 
 Array = npt.NDArray[Any]
-Cache = tuple[tf.Tensor, ...]
+Cache = tuple[Any, ...]  # tensors, or for a model made of others the cache of each
 _OF_GPFLOW = GPRPosterior, SGPRPosterior, VGPPosterior  # which compute it for each fused prediction
-_METHODS = {"predict_f", "posterior"}
 _MANY = 1000  # data whose share in a prediction is worth a graph of its own
 
 
@@ -35,7 +35,7 @@ class Predicting(tf.Module):
     Parameters
     ----------
     model
-        Any model with ``predict_f`` and a ``likelihood``; one with a ``posterior`` for what is cached.
+        Any model with ``predict_f`` and a ``likelihood``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -70,28 +70,46 @@ class Predicting(tf.Module):
     def cache(self) -> Cache:
         """Return what the model's posterior computes before it predicts, each with an axis of one in front.
 
-        To be called as it is: GPflow's own cannot be traced. The axis is there because the first one of an
-        argument is open.
+        Nothing where an object or a subclass has a ``predict_f`` of its own, which the posterior does not
+        follow. To be called as it is: GPflow's own cannot be traced. The axis is there because the first one
+        of an argument is open.
         """
+        if self._made_of_parts():
+            return tuple(part.cache() for part in self._parts())
+        if not self._together("predict_f", "posterior"):
+            return ()
         return tuple(part.value[None] for part in self._posterior()._precompute())
 
-    def repeats(self) -> bool:
-        """Tell whether each ``predict_f`` computes the `cache`, to the same numbers, from many data.
-
-        No where an object or a subclass has a ``predict_f`` of its own, which the posterior does not follow.
-        """
-        levels = (self._model, *type(self._model).__mro__)
-        own = next((level for level in levels if _METHODS & vars(level).keys()), object)
+    def repeated(self, least: int) -> Cache:
+        """Return the `cache` if each prediction computes just that, and of as many data or more."""
+        if self._made_of_parts():
+            each = tuple(part.repeated(least) for part in self._parts())
+            return each if any(each) else ()
         data = getattr(self._model, "data", None)
-        if data is None or not vars(own).keys() >= _METHODS or hasattr(self._model, "predictions"):
-            return False
+        if data is None or int(tf.shape(data[0])[0]) < least or not self._together("predict_f", "posterior"):
+            return ()
         posterior = self._posterior()
         exact = isinstance(posterior, _OF_GPFLOW) or getattr(posterior, "repeats_cache", False)
-        return exact and int(tf.shape(data[0])[0]) >= _MANY
+        return self.cache() if exact else ()
+
+    def _made_of_parts(self) -> bool:
+        return isinstance(self._model, ComposedModel) and self._together("predict_f", "predictions")
+
+    def _parts(self) -> list[Predicting]:
+        return [Predicting(part) for part in self._model.parts()]
+
+    def _together(self, *methods: str) -> bool:
+        """Tell whether what the model predicts by is defined where all of these are."""
+        levels = (self._model, *type(self._model).__mro__)
+        own = next((level for level in levels if {"predict_f", "predictions"} & vars(level).keys()), object)
+        return vars(own).keys() >= {*methods}
 
     def _at(self, X: tf.Tensor, cache: Cache) -> Predictions:
         if not cache:
             return densities.predictions(self._model, X)
+        if self._made_of_parts():
+            each = zip(self._parts(), cache, strict=True)
+            return self._model.combined([part._at(X, of_part) for part, of_part in each])
         posterior = self._posterior()
         posterior.cache = tuple(part[0] for part in cache)
         if hasattr(posterior, "predictions"):  # of draws, or of a network
@@ -129,13 +147,17 @@ class Predicted:
         return method(*arguments) if self._call is None else self._call(method, *arguments)
 
     def in_batches(self, method: Callable[..., Any], *arrays: Array, size: int) -> list[Any]:
-        """Return what a method of ``of`` says of each batch of ``size`` rows of arrays [N, ...].
+        """Return what a method of ``of`` says of each batch of ``size`` rows of arrays [N, ...]."""
+        begins = range(0, len(arrays[0]), size)
+        if len(begins) == 1:
+            return [self(method, *map(tf.constant, arrays))]
+        return list(self.over(method, ([part[begin : begin + size] for part in arrays] for begin in begins)))
 
-        Several batches share what the posterior of the model computes of its data.
+    def over(self, method: Callable[..., Any], batches: Iterable[Iterable[Array]]) -> Iterator[Any]:
+        """Yield what a method of ``of`` says of each of several batches.
+
+        They share what the posterior of the model computes of its data.
         """
-        count = len(arrays[0])
-        cache = (self.of.cache(),) if count > size and self.of.repeats() else ()
-        return [
-            self(method, *(tf.constant(part[begin : begin + size]) for part in arrays), *cache)
-            for begin in range(0, count, size)
-        ]
+        cache = self.of.repeated(0 if self._call is None else _MANY)
+        for batch in batches:
+            yield self(method, *map(tf.constant, batch), *([cache] if cache else []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,8 +18,16 @@ class ComposedModel(GPModel):
     """A model that predicts by others and is not trained itself; its predictions are marginal."""
 
     @abstractmethod
+    def parts(self) -> Sequence[GPModel]:
+        """Return the models that it predicts by."""
+
+    @abstractmethod
+    def combined(self, each: Sequence[densities.Predictions]) -> densities.Predictions:
+        """Return what is predicted where the parts predict ``each``, at the same inputs."""
+
     def predictions(self, X: tf.Tensor) -> densities.Predictions:
         """Return what is predicted at X [N, D]."""
+        return self.combined([densities.predictions(part, X) for part in self.parts()])
 
     def maximum_log_likelihood_objective(self, *args: Any, **kwargs: Any) -> tf.Tensor:
         """Raise: the models inside are trained, each by itself."""

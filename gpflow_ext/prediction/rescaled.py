@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -30,15 +32,14 @@ class RescaledTargets(ComposedModel):
         self.member = member
         self.shift, self.scale = (Parameter(np.asarray(part), trainable=False) for part in (shift, scale))
 
-    def rescaled(self, predictions: densities.Predictions) -> densities.RescaledPredictions:
-        """Return predictions of z as those of y."""
-        return densities.RescaledPredictions(
-            predictions, *map(tf.convert_to_tensor, (self.shift, self.scale))
-        )
+    def parts(self) -> Sequence[GPModel]:
+        """See `ComposedModel`."""
+        return [self.member]
 
-    def predictions(self, X: tf.Tensor) -> densities.RescaledPredictions:
-        """Return what is predicted at X [N, D]."""
-        return self.rescaled(densities.predictions(self.member, X))
+    def combined(self, each: Sequence[densities.Predictions]) -> densities.RescaledPredictions:
+        """See `ComposedModel`."""
+        (of_z,) = each
+        return densities.RescaledPredictions(of_z, *map(tf.convert_to_tensor, (self.shift, self.scale)))
 
     def _log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """Return log p(yₙ | xₙ) as the model of z has it, NaN left out, [N]."""

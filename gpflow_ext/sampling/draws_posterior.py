@@ -59,7 +59,14 @@ class DrawsPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPosterio
         The model.
     precompute_cache
         See `gpflow.posteriors`. ``update_cache`` reads the model again.
+
+    Attributes
+    ----------
+    repeats_cache
+        See `sites.posterior.SitePosterior`.
     """
+
+    repeats_cache = True
 
     def __init__(self, model: DrawnModel, precompute_cache: PrecomputeCacheType | str | None) -> None:
         super().__init__(model.kernel, model.inducing_variable)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
+from gpflow_ext.training.solver import Progress
 
 
 class EarlyStopping(tf.Module):
@@ -49,3 +53,35 @@ class EarlyStopping(tf.Module):
         if np.isfinite(float(self.best)):
             for copy, variable in zip(self.kept, self._watched, strict=True):
                 variable.assign(copy)
+
+
+class Watched:
+    """A solver that is at rest when the score on held-out data has not improved for long enough.
+
+    Parameters
+    ----------
+    engine
+        Does the steps.
+    watch
+        Takes the score.
+    every
+        Steps between two scores.
+    """
+
+    def __init__(self, engine: MinibatchAscent, watch: EarlyStopping, every: int) -> None:
+        self._engine, self._watch, self._every = engine, watch, every
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """See `Solver`."""
+        return self._engine.state
+
+    def start(self) -> Progress:
+        """See `Solver`."""
+        return self._engine.start()
+
+    def step(self) -> Progress:
+        """See `Solver`; the violation is infinite until the patience has run out."""
+        value = self._engine.step().objective
+        due = int(self._engine.steps) % self._every == 0 and math.isfinite(value)
+        return Progress(value, 0.0 if due and self._watch.evaluate() else math.inf)

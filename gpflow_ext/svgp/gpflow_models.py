@@ -46,6 +46,8 @@ class GPflowOptions:
     steps_per_call
         Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
         `training.gradient_descent.GradientOptions`. ``decay_steps`` counts minibatches.
+    in_graph
+        Whether the iterations of L-BFGS are done in the graph; see `training.site_recipe.SiteOptions`.
     """
 
     minibatch_size: int | None = None
@@ -54,9 +56,14 @@ class GPflowOptions:
     starts: int | None = None
     start: str | None = None
     steps_per_call: int = 1
+    in_graph: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if self.in_graph and (self.minibatch_size is not None or self.optimizer is not None):
+            raise ValueError(
+                "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size` and `optimizer`."
+            )
         check_per_call(self.steps_per_call, self.minibatch_size)
         check_starts(self.starts)
         if self.decay_steps is not None and self.decay_steps < 1:
@@ -78,6 +85,8 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     arrays, batches = training_data(model, run.data, options.minibatch_size, run.seed)
     started = start_as_asked(model, arrays, options.start, run.seed)
     if batches is not None:
+        if options.in_graph:
+            raise ValueError("`in_graph` is for arrays: leave it out for a dataset of minibatches.")
 
         def build(arrays: tuple[Any, Any] | None, batches: Any) -> Plan:
             plan = _on_minibatches(model, run, options, arrays, batches)
@@ -89,12 +98,16 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
         return tried(again, model, run, options.starts, build(arrays, batches))
     num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
     if arrays is not None and _is_whitened(model, num_data):
-        return whole_data_plan(WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts)
+        return whole_data_plan(
+            WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts, options.in_graph
+        )
     if has_sites(model, num_data):
-        return twin_plan(model, arrays, run, options.starts)
+        return twin_plan(model, arrays, run, options.starts, options.in_graph)
     if is_an_estimate(model, constants(arrays), run):
+        if options.in_graph:
+            raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
-    return lbfgs_plan(model, arrays, run, starts=options.starts)
+    return lbfgs_plan(model, arrays, run, starts=options.starts, in_graph=options.in_graph)
 
 
 def _is_whitened(model: BayesianModel, num_data: int) -> bool:

@@ -18,7 +18,7 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.data import checks
 from gpflow_ext.data.rows import CHUNK
 from gpflow_ext.sites import latent
-from gpflow_ext.svgp.early_stopping import EarlyStopping
+from gpflow_ext.svgp.early_stopping import EarlyStopping, Watched
 from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.model import SVGPRobustMax
@@ -30,7 +30,6 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
@@ -44,7 +43,7 @@ class RobustMaxOptions:
     """Options of the recipe "robust_max".
 
     On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
-    a ``strategy`` and all options but ``starts`` and ``start`` ask for first-order steps.
+    a ``strategy`` and all options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
 
     Attributes
     ----------
@@ -81,6 +80,9 @@ class RobustMaxOptions:
         Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
         `training.gradient_descent.GradientOptions`. ``decay_steps``, ``hold`` and ``validate_every`` count
         minibatches, and the last two are multiples of it.
+    in_graph
+        Whether the iterations of L-BFGS on all data are done in the graph; see
+        `training.site_recipe.SiteOptions`.
     """
 
     minibatch_size: int | None = None
@@ -95,10 +97,16 @@ class RobustMaxOptions:
     starts: int | None = None
     start: str | None = None
     steps_per_call: int = 1
+    in_graph: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_starts(self.starts)
+        if self.in_graph and self.by_first_order:
+            raise ValueError(
+                "`in_graph` is for the iterations of L-BFGS on all data: leave out all options but `starts` "
+                "and `start`."
+            )
         watched = {} if self.validation is None else {"validate_every": self.validate_every}
         check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold, **watched)
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
@@ -114,7 +122,8 @@ class RobustMaxOptions:
     @property
     def by_first_order(self) -> bool:
         """Whether an option asks for first-order steps."""
-        return dataclasses.replace(self, starts=None, start=None) != RobustMaxOptions()
+        others = dataclasses.replace(self, starts=None, start=None, in_graph=None)
+        return others != RobustMaxOptions()
 
 
 @recipe("robust_max", RobustMaxOptions, distributes=True)
@@ -134,7 +143,9 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
         raise ValueError("q_mu and q_sqrt are not trainable: pass `gamma=None` to leave them.")
     started = start_as_asked(model, arrays, options.start, run.seed)
     if arrays is not None and run.strategy is None and not options.by_first_order:
-        return whole_data_plan(model, model, arrays, run, "robust_max", options.starts)
+        return whole_data_plan(model, model, arrays, run, "robust_max", options.starts, options.in_graph)
+    if options.in_graph:
+        raise ValueError("`in_graph` is for arrays on one device: leave it out for a dataset or a strategy.")
 
     def again() -> Plan:
         data = training_data(model, run.data, options.minibatch_size, run.seed)
@@ -207,38 +218,6 @@ def _first_order(
         report=lambda: _report(engine, watch),
         finish=(lambda: None) if watch is None else watch.restore_best,
     )
-
-
-class Watched:
-    """A solver that is at rest when the score on held-out data has not improved for long enough.
-
-    Parameters
-    ----------
-    engine
-        Does the steps.
-    watch
-        Takes the score.
-    every
-        Steps between two scores.
-    """
-
-    def __init__(self, engine: MinibatchAscent, watch: EarlyStopping, every: int) -> None:
-        self._engine, self._watch, self._every = engine, watch, every
-
-    @property
-    def state(self) -> list[tf.Variable]:
-        """See `Solver`."""
-        return self._engine.state
-
-    def start(self) -> Progress:
-        """See `Solver`."""
-        return self._engine.start()
-
-    def step(self) -> Progress:
-        """See `Solver`; the violation is infinite until the patience has run out."""
-        value = self._engine.step().objective
-        due = int(self._engine.steps) % self._every == 0 and math.isfinite(value)
-        return Progress(value, 0.0 if due and self._watch.evaluate() else math.inf)
 
 
 def _report(engine: MinibatchAscent, watch: EarlyStopping | None) -> str:

@@ -24,8 +24,9 @@ from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp import anderson
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision
-from gpflow_ext.training import lbfgs
+from gpflow_ext.training import lbfgs, site_recipe
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
+from gpflow_ext.training.lbfgs_in_graph import GraphRun
 from gpflow_ext.training.log_space import inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.recipe import Plan, Run
@@ -227,9 +228,9 @@ class WholeData(tf.Module):
         jit_compile: bool | None,
     ) -> None:
         super().__init__()
-        self._target, self._model, self._data = target, model, data
-        self._posterior = OptimalPosterior(target, variables)
-        self._compiled = Compiled(self._posterior, resolve_jit(jit_compile), batches=True)
+        self._target, self._model, self.data = target, model, data
+        self.settling, self.jit_compile = OptimalPosterior(target, variables), resolve_jit(jit_compile)
+        self._compiled = Compiled(self.settling, self.jit_compile, batches=True)
 
     @property
     def parameters(self) -> Sequence[gpflow.Parameter]:
@@ -239,21 +240,22 @@ class WholeData(tf.Module):
     @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
         """The moments of q, which are here what sites are elsewhere."""
-        return tuple(each.unconstrained_variable.read_value() for each in self._q)
+        return tuple(each.unconstrained_variable.read_value() for each in self.q)
 
     def assign_sites(self, new: tuple[tf.Tensor, tf.Tensor]) -> None:
         """Replace them."""
-        for parameter, value in zip(self._q, new, strict=True):
+        for parameter, value in zip(self.q, new, strict=True):
             parameter.unconstrained_variable.assign(value)
 
     @property
-    def _q(self) -> tuple[gpflow.Parameter, gpflow.Parameter]:
+    def q(self) -> tuple[gpflow.Parameter, gpflow.Parameter]:
+        """The parameters of q(v)."""
         return self._target.q_mu, self._target.q_sqrt
 
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """See `SiteSolver`."""
         bounds = tf.constant(max_steps), tf.constant(tolerance, self._target.q_mu.dtype)
-        outcome, gradient = self._compiled(self._posterior.evaluate, *self._data, *bounds)
+        outcome, gradient = self._compiled(self.settling.evaluate, *self.data, *bounds)
         objective, violation = outcome.numpy().tolist()
         return Evaluation(objective, violation, gradient)
 
@@ -290,6 +292,7 @@ def whole_data_plan(
     run: Run,
     name: str,
     starts: int | None = None,
+    in_graph: bool | None = None,
 ) -> Plan:
     """Return the plan that trains a whitened sparse model on all its data.
 
@@ -299,16 +302,15 @@ def whole_data_plan(
         As for `WholeData`.
     arrays
         X [N, D] and Y [N, P].
-    run
-        What `fit` was asked for.
-    name
-        Name of the recipe.
-    starts
+    run, name
+        What `fit` was asked for, and the name of the recipe.
+    starts, in_graph
         See `training.site_recipe.SiteOptions`.
     """
     q = {id(part.unconstrained_variable) for part in (target.q_mu, target.q_sqrt)}
     variables = [variable for variable in model.trainable_variables if id(variable) not in q]
     data = (tf.constant(arrays[0]), tf.constant(arrays[1]))
+    site_recipe.check_moves(variables, in_graph)
     solver, dtype = WholeData(target, model, data, variables, run.jit_compile), target.q_mu.dtype
     stationarity = _of(_STATIONARITY, dtype)
     if not variables:
@@ -327,7 +329,9 @@ def whole_data_plan(
         stationarity=stationarity,
         starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
         inputs=inducing_inputs(model),
+        in_graph=site_recipe.in_graph(solver, solver.q, in_graph, solver.data),
     )
+    where = {"in_graph": True} if isinstance(ascent.run, GraphRun) else {}
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
@@ -336,7 +340,7 @@ def whole_data_plan(
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},
-        settings={"recipe": name, "starts": number, "seed": run.seed},
+        settings={"recipe": name, "starts": number, "seed": run.seed, **where},
         data=arrays,
         tried=lambda: ascent.tried,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.data.order import shuffled
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
 from gpflow_ext.training.solver import Steps
@@ -33,7 +34,7 @@ class Minibatches(tf.Module):
         super().__init__()
         self.data = tuple(tf.convert_to_tensor(part) for part in data)
         num_data = int(self.data[0].shape[0])
-        rows = tf.data.Dataset.range(num_data).shuffle(num_data, seed=seed, reshuffle_each_iteration=True)
+        rows = shuffled(tf.data.Dataset.range(num_data), num_data, seed, repeated=True)
         self.order = iter(rows.repeat().batch(size, drop_remainder=True))
 
     def __iter__(self) -> Minibatches:

@@ -52,9 +52,9 @@ class OptimisedLoss:
         self._settling, self._steps, self._tolerance = settling, steps, tolerance
         self.violation = tf.Variable(math.inf, trainable=False, dtype=tf.float64)  # of the last evaluation
 
-    def value_and_gradient(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def value_and_gradient(self, *data: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """See `Loss.value_and_gradient`; NaN where the sites cannot be brought there."""
-        outcome, gradient = self._settling.evaluate(self._steps, self._tolerance)
+        outcome, gradient = self._settling.evaluate(*data, self._steps, self._tolerance)
         self.violation.assign(tf.cast(outcome[1], tf.float64))
         return -outcome[0], [-part for part in gradient]
 
@@ -122,7 +122,7 @@ class HyperparameterAscent(tf.Module):
         else:
             self._loss = OptimisedLoss(in_graph.settling, site_updates, stationarity)
             climb = Climb(self._loss, coordinates, tolerance, [*in_graph.sites, self._loss.violation])
-            self.run = GraphRun(climb, in_graph.jit_compile)
+            self.run = GraphRun(climb, in_graph.jit_compile, in_graph.data)
         self._at_iterate: Sites | None = None
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
         self.last = tf.Variable([math.nan, math.inf], trainable=False, dtype=tf.float64)

@@ -37,6 +37,9 @@ class LogSpace:
         The parameters that they belong to; a variable of none of them is taken as it is.
     inputs
         Those of the variables that are inducing inputs [M, D]; see `inducing_inputs`.
+    units
+        By how much each variable moves in a unit step: the logarithms of a positive one, and inducing inputs
+        in terms of their spread. One by default.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class LogSpace:
         variables: Sequence[tf.Variable],
         parameters: Sequence[gpflow.Parameter] = (),
         inputs: Sequence[tf.Variable] = (),
+        units: Sequence[float] | None = None,
     ) -> None:
         self._variables = list(variables)
         logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
@@ -52,8 +56,10 @@ class LogSpace:
         self._ends = np.cumsum(sizes)
         points = {id(variable) for variable in inputs}
         each = (spread(v) if id(v) in points else np.ones(v.shape) for v in self._variables)
-        units = np.concatenate([np.zeros(0), *map(np.ravel, each)])
-        self._units = tf.constant(units)  # as an argument of graphs: those of other inputs share them
+        steps = np.concatenate([np.zeros(0), *map(np.ravel, each)])
+        if units is not None:
+            steps = steps * np.repeat(units, sizes)
+        self._units = tf.constant(steps)  # as an argument of graphs: those of other inputs share them
 
     def vector(self) -> Vector:
         """Return the current values, [P]."""
@@ -63,7 +69,7 @@ class LogSpace:
     def at(self, raw: Vector) -> Vector:
         """Return the coordinates where the variables have the values raw [..., P], infinite ones included."""
         logs = np.where(raw < -TAIL, raw, np.log(np.logaddexp(0.0, np.maximum(raw, -TAIL))))
-        return np.where(self.is_log, logs, raw / self._units.numpy())
+        return np.where(self.is_log, logs, raw) / self._units.numpy()
 
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
@@ -95,13 +101,15 @@ class LogSpace:
 
     def _raw(self, x: Any, module: Any) -> Any:
         """Return the values of the variables at x [P], by the functions of NumPy or those of TensorFlow."""
-        y, units = module.exp(module.maximum(x, -TAIL)), module.asarray(self._units)
-        return module.where(self.is_log & (x >= -TAIL), y + module.log(-module.expm1(-y)), x * units)
+        moved = x * module.asarray(self._units)
+        y = module.exp(module.maximum(moved, -TAIL))
+        return module.where(self.is_log & (moved >= -TAIL), y + module.log(-module.expm1(-y)), moved)
 
     def _slope(self, x: Any, module: Any) -> Any:
         """Return the derivatives of those values, [P]."""
-        y, units = module.exp(module.maximum(x, -TAIL)), module.asarray(self._units)
-        return module.where(self.is_log & (x >= -TAIL), y / -module.expm1(-y), units)
+        units = module.asarray(self._units)
+        y = module.exp(module.maximum(x * units, -TAIL))
+        return units * module.where(self.is_log & (x * units >= -TAIL), y / -module.expm1(-y), 1.0)
 
 
 def inducing_inputs(owner: tf.Module) -> list[tf.Variable]:

@@ -123,7 +123,7 @@ def site_plan(
         tolerance=max(GAIN if double else 1e-6, 0.1 * error),
         stationarity=stationarity,
         starts=further_starts(model, starts - 1, run.seed, model.data[0]),
-        in_graph=in_graph(model, optimum, options.in_graph),
+        in_graph=in_graph(optimum, (model.nat1, model.prec), options.in_graph),
     )
     names = ("hyper_updates", "site_updates")
     return Plan(
@@ -145,12 +145,17 @@ def site_plan(
     )
 
 
-def in_graph(model: SiteModel, solver: GraphSolver, wanted: bool | None) -> InGraph | None:
+def in_graph(
+    solver: GraphSolver,
+    sites: Sequence[gpflow.Parameter],
+    wanted: bool | None,
+    data: Sequence[tf.Tensor] = (),
+) -> InGraph | None:
     """Return what a run in the graph needs, if it is wanted: by default on a GPU or TPU."""
     if not (has_accelerator() if wanted is None else wanted):
         return None
-    sites = [part.unconstrained_variable for part in (model.nat1, model.prec)]
-    return InGraph(solver.settling, solver.jit_compile, sites)
+    moved = [part.unconstrained_variable for part in sites]
+    return InGraph(solver.settling, solver.jit_compile, moved, data)
 
 
 def check_moves(variables: Sequence[tf.Variable], in_graph: bool | None) -> None:

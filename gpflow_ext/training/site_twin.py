@@ -189,7 +189,13 @@ class TwinSteps(tf.Module):
         return Progress(progress.objective, math.inf)
 
 
-def twin_plan(model: Any, arrays: tuple[Any, Any] | None, run: Run, starts: int | None = None) -> Plan:
+def twin_plan(
+    model: Any,
+    arrays: tuple[Any, Any] | None,
+    run: Run,
+    starts: int | None = None,
+    in_graph: bool | None = None,
+) -> Plan:
     """Return the plan that trains a model as its twin.
 
     Parameters
@@ -200,17 +206,24 @@ def twin_plan(model: Any, arrays: tuple[Any, Any] | None, run: Run, starts: int 
         Its data, where it does not hold them.
     run
         What `fit` was asked for.
-    starts
+    starts, in_graph
         See `SiteOptions`.
     """
     X, Y = model.data if arrays is None else arrays
     twin = SiteTwin(model, (np.asarray(X), np.asarray(Y)))
     _begin_at(model, twin)
-    plan = site_plan(
-        twin, dataclasses.replace(run, data=None), site_method("kmm"), SiteOptions(starts=starts)
-    )
+    options = SiteOptions(starts=starts, in_graph=in_graph)
+    plan = site_plan(twin, dataclasses.replace(run, data=None), site_method("kmm"), options)
     data = () if arrays is None else (twin.data,)
-    polish = LBFGSSteps(model, data, model.trainable_variables, 50, run.jit_compile, tolerance=_POLISHED)
+    polish = LBFGSSteps(
+        model,
+        data,
+        model.trainable_variables,
+        50,
+        run.jit_compile,
+        tolerance=_POLISHED,
+        in_graph=in_graph,
+    )
     solver = TwinSteps(model, twin, plan.solver, polish, plan.stationarity, run.jit_compile)
     return dataclasses.replace(
         plan,
@@ -219,7 +232,7 @@ def twin_plan(model: Any, arrays: tuple[Any, Any] | None, run: Run, starts: int 
         variables=[*plan.variables, *(part.unconstrained_variable for part in q_of(model)), *solver.state],
         monotone=False,
         trackables={"solver": solver, "lbfgs": polish.run},
-        settings={"recipe": "sites of q"},
+        settings={"recipe": "sites of q", **({"in_graph": True} if plan.settings.get("in_graph") else {})},
         data=arrays,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -41,10 +41,12 @@ class Evaluation(NamedTuple):
 class Settling(Protocol):
     """The evaluation of a `SiteSolver` as a function to compile, all of it in the graph."""
 
-    def evaluate(
-        self, steps: int | tf.Tensor, tolerance: float | tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return what `Evaluation` holds: objective and violation, [2], and the gradient."""
+    def evaluate(self, *arguments: Any, **named: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return what `Evaluation` holds: objective and violation, [2], and the gradient.
+
+        The arguments are the data, if the model does not hold them, the updates of the sites at most, and the
+        violation that ends them.
+        """
 
 
 class SiteSolver(Protocol):
@@ -76,6 +78,7 @@ class InGraph(NamedTuple):
     settling: Settling
     jit_compile: bool
     sites: Sequence[tf.Variable]  # which an evaluation moves
+    data: Sequence[tf.Tensor] = ()  # if the model does not hold them
 
 
 class Steps:

@@ -45,8 +45,8 @@ def _points() -> Any:
     return _data("real")[0][:M].copy()
 
 
-def _fit(model: Any, data: Any = None, **options: Any) -> Any:
-    gpx.fit(model, data, steps=2, progress=False, **options)
+def _fit(model: Any, data: Any = None, *, steps: int = 2, **options: Any) -> Any:
+    gpx.fit(model, data, steps=steps, progress=False, **options)
     return model
 
 
@@ -80,9 +80,10 @@ def _svgp(recipe: str | None, **options: Any) -> Any:
     return _fit(model, _data("counts"), recipe=recipe, **options)
 
 
-def _in_three_steps(build: Run) -> Any:
-    """Settle q in three steps: where a tolerance ends them, rounding decides on one more."""
-    with mock.patch.multiple(whole_data, _UPDATES=3, _STATIONARITY=(0.0, 0.0)):
+def _in_steps(build: Run, updates: int = 3, iterations: int = 20) -> Any:
+    """Settle q in some steps: where a tolerance ends them, rounding decides on one more."""
+    fixed: dict[str, Any] = {"_UPDATES": updates, "_STATIONARITY": (0.0, 0.0), "_ITERATIONS": iterations}
+    with mock.patch.multiple(whole_data, **fixed):
         return build()
 
 
@@ -116,7 +117,9 @@ RUNS: dict[str, Run] = {
     "VGPKMM, Algorithm 1": lambda: _kmm(method="algorithm1"),
     "VGPKMM, inducing points": lambda: _kmm(inducing=True),
     "SparseEP": _ep,
-    "SparseEP, minibatches": lambda: _ep(minibatch_size=16),
+    "SparseEP, minibatches": lambda: _ep(
+        minibatch_size=16, steps=3
+    ),  # an epoch: sums of all sites at its end
     "SparseEP, steps in a call": lambda: _ep(minibatch_size=16, steps_per_call=3),
     "SparseEP, classes": lambda: _ep("classes"),
     "VGPKMM, Markov": _in_time,
@@ -127,13 +130,13 @@ RUNS: dict[str, Run] = {
     "GPJaakkola": lambda: _sites(
         models.GPJaakkola(_data("binary"), _kernel(), likelihoods.BernoulliLogit(bound="jaakkola"))
     ),
-    "SVGPRobustMax": lambda: _in_three_steps(_robust_max),
+    "SVGPRobustMax": lambda: _in_steps(_robust_max),
     "SVGPRobustMax, minibatches": lambda: _robust_max(minibatch_size=16),
     "SVGPRobustMax, steps in a call": lambda: _robust_max(minibatch_size=16, steps_per_call=3),
     "GPRNTensor": _network,
     "GPRNTensor, tensor": lambda: _network("tensor", minibatch_size=3),  # by Adam
     "GPRNTensor, profiled": lambda: _network("tensor", hyper_updates=2),
-    "SVGP, whole data": lambda: _in_three_steps(lambda: _svgp(None)),
+    "SVGP, whole data": lambda: _in_steps(lambda: _svgp(None)),
     "SVGP, natural gradients": lambda: _svgp("svi_natural", minibatch_size=16),
     "SVGP, dual sites": lambda: _svgp("dual", minibatch_size=16),
     "SGPMCFreeForm, vb": lambda: _sampled("vb"),
@@ -143,6 +146,9 @@ RUNS: dict[str, Run] = {
     "SGPMCFreeForm, NUTS": lambda: _sampled("vb", "nuts", tuning={"iterations": 2}),
     "GPLaplace, L-BFGS in the graph": lambda: _sites(
         models.GPLaplace(_data("binary"), _kernel(), likelihoods.BernoulliLogit()), in_graph=True
+    ),
+    "SVGP, L-BFGS in the graph": lambda: _in_steps(
+        lambda: _svgp(None, in_graph=True, starts=1), updates=15, iterations=2
     ),
     "GPR": _gaussian,
     "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),

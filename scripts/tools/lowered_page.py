@@ -27,9 +27,6 @@ lists these cases with the reason. *Inexact* counts the float32 products that a 
 The seconds to lower and to compile were measured on the CPU of a busy machine with two cores. Compiling for a CPU unrolls what a GPU hands
 to its libraries.
 
-Three programs of the collapsed `GPRNTensor` differ by more than that: `NetworkUpdates.move` and the predictions, at the network where
-its default fit of these data ends. The reason is not yet known.
-
 *GPU ms* is an estimate, not a measurement. Models of this size do not keep a GPU busy, so that a call takes as long as launching its
 kernels. XLA fuses about ten operations into a kernel (a rule of thumb), and a launch takes about five microseconds. The body of a
 loop or a branch is counted once: a fixed point that takes twenty iterations takes up to twenty times as long. Several minibatches in a
