@@ -43,7 +43,8 @@ def test_pjrt_returns_what_tensorflow_returns(name: str, dtype: str, tmp_path: P
         assert "error" not in row, row
         assert set(row["custom_calls"]) <= CUSTOM_CALLS
         assert row["inexact"] == 0
-        assert row["float64"] == (dtype == "float64" or name in lower.IN_DOUBLE)
+        in_double = name in lower.IN_DOUBLE or row["function"] == "Climb.go_on"  # the memory of L-BFGS
+        assert row["float64"] == (dtype == "float64" or in_double)
         record_property(row["function"], row["difference"])
         assert row["difference"] <= lower.bound(name, row["function"], dtype), row
 

@@ -46,7 +46,6 @@ IN_DOUBLE = (
     "VGPKMM, Markov",
     "GPR, L-BFGS in the graph",
     "GPLaplace, L-BFGS in the graph",
-    "SVGP, L-BFGS in the graph",
 )  # whose recursions, or those of L-BFGS, are in double precision whatever the model's is
 _PRODUCT = re.compile(r"stablehlo\.(?:dot|dot_general|convolution)\b")
 # What amplifies rounding, or draws, by the model, the function and the dtype.
