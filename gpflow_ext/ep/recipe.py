@@ -21,7 +21,7 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
-from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.optimizers import built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, check_moves, in_graph, site_plan
@@ -187,7 +187,7 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
             starts=further_starts(model, starts - 1, run.seed, X),
             in_graph=in_graph(whole, (model.nat1, model.prec), options.in_graph) if shards is None else None,
         )
-        settings |= {"in_graph": True} if isinstance(solver.run, GraphRun) else {}
+        settings |= where(solver.run)
     else:
         settings |= {} if inner is None else {"optimizer": inner.get_config()}
     return Plan(

@@ -26,7 +26,7 @@ from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision
 from gpflow_ext.training import lbfgs, site_recipe
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
-from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.log_space import inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.recipe import Plan, Run
@@ -331,7 +331,6 @@ def whole_data_plan(
         inputs=inducing_inputs(model),
         in_graph=site_recipe.in_graph(solver, solver.q, in_graph, solver.data),
     )
-    where = {"in_graph": True} if isinstance(ascent.run, GraphRun) else {}
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
@@ -340,7 +339,7 @@ def whole_data_plan(
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},
-        settings={"recipe": name, "starts": number, "seed": run.seed, **where},
+        settings={"recipe": name, "starts": number, "seed": run.seed, **where(ascent.run)},
         data=arrays,
         tried=lambda: ascent.tried,
     )

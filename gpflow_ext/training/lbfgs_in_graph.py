@@ -174,3 +174,8 @@ class GraphRun(tf.Module):
 
 
 AnyRun: TypeAlias = lbfgs.Run | GraphRun
+
+
+def where(run: AnyRun) -> dict[str, bool]:
+    """Return what a resumed run must share of where the iterations are done."""
+    return {"in_graph": True} if isinstance(run, GraphRun) else {}

@@ -14,7 +14,7 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, where
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.loss import Loss
@@ -252,14 +252,19 @@ def lbfgs_plan(
         posterior=_posterior(model),
         in_graph=in_graph,
     )
-    where = {"in_graph": True} if isinstance(solver.run, GraphRun) else {}
     return Plan(
         solver,
         [*model.variables, *solver.state],
         steps=100,
         tolerance=lbfgs.gain_of_a_step(variables, valley=False),
         trackables={"solver": solver},
-        settings={"recipe": "lbfgs", "iterations": iterations, "starts": number, "seed": run.seed, **where},
+        settings={
+            "recipe": "lbfgs",
+            "iterations": iterations,
+            "starts": number,
+            "seed": run.seed,
+            **where(solver.run),
+        },
         data=arrays,
         tried=lambda: solver.tried,
     )

@@ -14,7 +14,7 @@ from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
-from gpflow_ext.training.lbfgs_in_graph import GraphRun
+from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
@@ -139,7 +139,7 @@ def site_plan(
             "seed": run.seed,
             "starts": starts,
             **{name: getattr(options, name) for name in names},
-            **({"in_graph": True} if isinstance(ascent.run, GraphRun) else {}),
+            **where(ascent.run),
         },
         tried=lambda: ascent.tried,
     )
