@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.data import datasets
-from gpflow_ext.estimators import averaging, halving, ladder, reasons, refit
+from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
 
 _CLASSES = ("binary", "multiclass", "ordinal")
 _COMPARING = 0.6  # of the budget, after which no further candidate is tried
+_COMPARING_MANY = 0.4  # where rows are so many that more inducing points are worth their time
 _LEAST = 0.1  # of the budget, which the training of the best has left in any case
 
 
@@ -160,14 +161,18 @@ def auto(
     if split.task in _CLASSES:
         for estimator in entrants.values():
             estimator.classes_ = np.unique(Y)  # of all rows: a part may miss one
-    comparison = halving.compared(entrants, refit.whole(split), _COMPARING * budget, seed, progress)
-    last = {name: each[-1] for name, each in comparison.scores.items()}
-    ranked = dict(sorted(last.items(), key=lambda item: item[1].nlpd))
+    data = refit.whole(split)
+    many = any(conditioning.suits(each, *data) for each in entrants.values())
+    share = _COMPARING_MANY if many else _COMPARING
+    comparison = halving.compared(entrants, data, share * budget, seed, progress)
+    if many:
+        conditioning.extend(comparison, data, begin + budget, seed)
+    ranked = comparison.ranked()
     best, *_ = ranked
     level = {name: each.log_densities for name, each in ranked.items() if each.rows == ranked[best].rows}
     average = average and len(X) <= ladder.MINIBATCHES
     weights = (averaging.weights(level) if average else {}) or {best: 1.0}
-    spent = time.perf_counter() - begin + sum(last[name].first_call for name in weights)
+    spent = time.perf_counter() - begin + sum(ranked[name].first_call for name in weights)
     left = max(budget - spent, _LEAST * budget)
     trained = refit.refitted(weights, comparison, split, left, seed)
     estimator = comparison.found[next(iter(weights))]
