@@ -45,21 +45,23 @@ def learnt(noise: float = 1e-4, rows: int = 40) -> GPRegressor:
 
 def test_rows_and_points_are_tried_by_their_work() -> None:
     assert conditioning.sizes(1800) == [Size(1800, None)]
-    assert conditioning.sizes(3000) == [Size(2000, None), Size(3000, None)]
+    assert conditioning.sizes(2500) == [Size(2000, None), Size(2500, None)]
     assert conditioning.sizes(8000) == [
         Size(2000, None),
         Size(8000, 1000),
+        Size(3000, None),
         Size(8000, 2000),
         Size(4000, None),
         Size(8000, 4000),
     ]
-    assert [size.points for size in conditioning.sizes(80_000)] == [None, 800, None]
+    assert [size.points for size in conditioning.sizes(80_000)] == [None, None, 800, None]
     assert {size.points for size in conditioning.sizes(10**6)} == {None}  # 300 are the default
-    assert conditioning.sizes(3000, 8) == [
+    assert conditioning.sizes(2500, 8) == [
         Size(1000, None),
-        Size(3000, 1000),
+        Size(2500, 1000),
+        Size(1500, None),
         Size(2000, None),
-        Size(3000, 2000),
+        Size(2500, 2000),
     ]
 
 
@@ -82,7 +84,8 @@ def test_what_is_held_is_the_exact_posterior_of_the_rows() -> None:
     exact.likelihood.variance.assign(2e-4)
     held = (SMOOTH[part.held] - targets.mean()) / scale
     expected = exact.predict_log_density((X[part.held], held)).numpy() - np.log(scale)
-    np.testing.assert_allclose(score.log_densities, expected, rtol=1e-5, atol=1e-5)
+    # GPflow's jitter of 1e-6 is half a per cent of the noise.
+    np.testing.assert_allclose(score.log_densities, expected, rtol=0.0, atol=5e-3)
 
 
 def test_a_failed_training_leaves_what_was_held_trainable() -> None:
@@ -99,10 +102,10 @@ def test_a_failed_training_leaves_what_was_held_trainable() -> None:
 
 
 def test_points_that_are_too_certain_are_told_by_the_rows_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With almost no noise ten points cannot bend as the function does, and are certain where they are."""
+    """With almost no noise thirty points cannot bend as the function does, and are certain where they are."""
     monkeypatch.setattr(conditioning, "_SEEN", 60)
     data, parts = (X, SMOOTH), rungs.whole(SMOOTH, 0)[:1]
-    for noise, size, expected in ((1e-5, Size(120, 10), True), (0.5, Size(120, 10), False)):
+    for noise, size, expected in ((2e-5, Size(120, 30), True), (0.5, Size(120, 30), False)):
         score = rungs.scored(conditioning.twin(learnt(noise), size), data, parts, 60.0, 0)
         assert conditioning._too_certain(score, data, parts) is expected
 
@@ -116,9 +119,12 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Any:
     def extend(
         nlpds: dict[Size, float], seconds: dict[Size, float], ends: float, certain: bool = False
     ) -> Any:
-        tried: list[Size] = []
+        tried: list[Any] = []
 
         def scored(twin: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
+            if not twin._held:
+                tried.append("trained")
+                return dataclasses.replace(_score(0.3), rows=len(parts[0].train))
             size = Size(twin._most, twin.num_inducing)
             tried.append(size)
             now[0] += seconds[size]
@@ -148,31 +154,42 @@ NAME = "a as learnt on 40 rows"
 
 def test_the_largest_size_that_gains_is_chosen(compared: Any) -> None:
     """Of many points and of many rows each is given up when it gains nothing over what was best."""
-    dense, first, second, denser, _ = SIZES
-    nlpds = {dense: 1.0, first: 1.2, second: 0.0, denser: 0.5}
+    dense, points, denser, _, densest, _ = SIZES
+    nlpds = {dense: 1.0, points: 1.2, denser: 0.7, densest: 0.5}
     tried, comparison = compared(nlpds, dict.fromkeys(SIZES, 1.0), 1e4)
-    assert tried == [dense, first, denser]
+    assert tried == [dense, points, denser, densest]
     assert comparison.ranked()[NAME].nlpd == pytest.approx(0.5)
     assert comparison.found[NAME]._most == 4000
-    assert [score.nlpd for score in comparison.scores[NAME]] == pytest.approx([1.0, 1.2, 0.5])
+    assert [score.nlpd for score in comparison.scores[NAME]] == pytest.approx([1.0, 1.2, 0.7, 0.5])
+
+
+def test_what_many_points_are_best_for_is_trained_on_all_rows(compared: Any) -> None:
+    """In the time that is left, half of which is for what is held out too."""
+    dense, points, *_ = SIZES
+    nlpds, seconds = {dense: 1.0, points: 0.5}, {dense: 5.0, points: 40.0}
+    assert compared(nlpds, seconds, 45.0 + 2.0 * 4.9)[0] == [dense, points]
+    tried, comparison = compared(nlpds, seconds, 45.0 + 2.0 * 5.1)
+    assert tried == [dense, points, "trained"]
+    assert comparison.ranked()["a"].rows == 7200
+    assert comparison.found["a"]._rows == 9000
 
 
 def test_points_that_are_too_certain_are_not_chosen(compared: Any) -> None:
-    dense, first, second, denser, _ = SIZES
-    nlpds = {dense: 1.0, first: 0.0, second: -1.0, denser: 0.5}
+    dense, points, denser, _, densest, _ = SIZES
+    nlpds = {dense: 1.0, points: 0.0, denser: 0.7, densest: 0.5}
     tried, comparison = compared(nlpds, dict.fromkeys(SIZES, 1.0), 1e4, certain=True)
-    assert tried == [dense, first, denser]
+    assert tried == [dense, points, denser, densest]
     assert comparison.found[NAME]._most == 4000
 
 
 def test_a_size_for_which_there_is_not_twice_the_time_is_not_tried(compared: Any) -> None:
-    """Half of the first one's four seconds is compilation; the second has 9/8 of its work, the third 9/2."""
-    dense, first, second, *_ = SIZES
-    nlpds, seconds = {dense: 1.0, first: 0.5, second: 0.0}, {dense: 4.0, first: 4.25, second: 11.0}
-    assert compared(nlpds, seconds, 4.0 + 2.0 * 4.2)[0] == [dense]
-    assert compared(nlpds, seconds, 4.0 + 2.0 * 4.3)[0] == [dense, first]
-    assert compared(nlpds, seconds, 8.25 + 2.0 * 10.9)[0] == [dense, first]
-    assert compared(nlpds, seconds, 8.25 + 2.0 * 11.1)[0] == [dense, first, second]
+    """Three of the first one's five seconds are the same for all; the others grow with the work."""
+    dense, points, denser, *_ = SIZES
+    nlpds, seconds = {dense: 1.0, points: 0.5, denser: 0.0}, {dense: 5.0, points: 5.25, denser: 20.0}
+    assert compared(nlpds, seconds, 5.0 + 2.0 * 5.24)[0] == [dense]
+    assert compared(nlpds, seconds, 5.0 + 2.0 * 5.26)[0] == [dense, points]
+    assert compared(nlpds, seconds, 10.25 + 2.0 * 9.74)[0] == [dense, points, "trained"]
+    assert compared(nlpds, seconds, 10.25 + 2.0 * 9.76)[0] == [dense, points, denser]
 
 
 def test_few_rows_for_all_have_every_class() -> None:

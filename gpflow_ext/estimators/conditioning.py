@@ -8,6 +8,7 @@ inducing points: the first is better where the noise is small, the second where 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import numpy as np
 
 from gpflow_ext.estimators import kernels, ladder, rungs
 from gpflow_ext.estimators.base import Array, GPEstimator
+from gpflow_ext.estimators.candidates import like_all_rows
 from gpflow_ext.estimators.halving import Comparison
 from gpflow_ext.estimators.outputs import GPMultiOutputRegressor
 from gpflow_ext.prediction import metrics
@@ -24,6 +26,7 @@ from gpflow_ext.prediction import metrics
 _DENSE = (2000, 3000, ladder.HELD)  # rows, with one latent function, each of which is a point
 _POINTS = (1000, 2000, 4000)  # inducing points of all rows
 _NUMBERS = 64_000_000  # in a matrix [M, N] at most, which is half a gigabyte
+_SAME = 0.6  # of the seconds of the first size, which are the same for any: compilation above all
 _SEEN = 1000  # training rows that are predicted too, at most
 
 
@@ -70,10 +73,11 @@ def twin(estimator: GPEstimator, size: Size) -> GPEstimator:
 def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed: int) -> None:
     """Try the best candidate that `suits` in ever larger sizes, as long as it gains and there is time.
 
-    The time of a size is foreseen from that of the one before; half of the first one's is compilation. It is
+    The time of a size is foreseen from that of the one before; most of the first one's is compilation. It is
     spent twice: here, and on what is held out too. Inducing points, or each row as one, are given up when
     they gain nothing over what was best. Points are too when rows they were trained on are predicted worse
-    than others: the posterior is then too certain near the points.
+    than others: the posterior is then too certain near the points. If they are best, so that the noise is
+    large, the hyperparameters may gain from all rows too: these are trained in the time that is left.
 
     Parameters
     ----------
@@ -89,11 +93,29 @@ def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed:
     best = next((name for name in comparison.ranked() if _may(name, comparison, data)), None)
     if best is None:
         return
-    (X, Y), parts, learnt = data, rungs.whole(data[1], seed), comparison.found[best]
-    name = f"{best} as learnt on {comparison.ranked()[best].rows:,} rows"
+    parts, learnt, rows = rungs.whole(data[1], seed), comparison.found[best], comparison.ranked()[best].rows
+    name = f"{best} as learnt on {rows:,} rows"
+    least = _tried(comparison, name, learnt, data, parts, ends, seed)
+    left, chosen = 0.5 * (ends - time.perf_counter()), comparison.found.get(name)
+    if chosen is not None and chosen.num_inducing and rows < len(parts[0].train) and left > least:
+        like_all_rows([learnt], *data)
+        with contextlib.suppress(ValueError, NotImplementedError, ArithmeticError):
+            comparison.add(best, learnt, rungs.scored(learnt, data, parts, left / len(parts), seed))
+
+
+def _tried(
+    comparison: Comparison,
+    name: str,
+    learnt: GPEstimator,
+    data: tuple[Array, Array],
+    parts: Sequence[rungs.Part],
+    ends: float,
+    seed: int,
+) -> float:
+    """Add a candidate in ever larger sizes by its name, and return the seconds of the first one."""
     tried: list[tuple[Size, float]] = []
     given_up: set[bool] = set()
-    for size in sizes(len(X), learnt.problem_of(X, Y).num_latent_gps):
+    for size in sizes(len(data[0]), learnt.problem_of(*data).num_latent_gps):
         left, dense = 0.5 * (ends - time.perf_counter()), size.points is None
         if dense in given_up:
             continue
@@ -112,17 +134,19 @@ def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed:
             comparison.add(name, new, score)
         else:
             given_up.add(dense)
+    return tried[0][1] if tried else 0.0
 
 
 def _may(name: str, comparison: Comparison, data: tuple[Array, Array]) -> bool:
-    return name != kernels.LINEAR and suits(comparison.found[name], *data)
+    found = comparison.found[name]
+    return name != kernels.LINEAR and bool(found._earlier) and suits(found, *data)
 
 
 def _foreseen(tried: Sequence[tuple[Size, float]], size: Size) -> float:
     """Return the seconds that a size will take, from those of others; nothing is known of the first."""
     if not tried:
         return 0.0
-    same, (last, seconds) = 0.5 * tried[0][1], tried[-1]
+    same, (last, seconds) = _SAME * tried[0][1], tried[-1]
     return same + (seconds - same) * size.operations / last.operations
 
 
@@ -133,10 +157,13 @@ def _gains(before: rungs.Score, after: rungs.Score) -> bool:
 
 
 def _too_certain(score: rungs.Score, data: tuple[Array, Array], parts: Sequence[rungs.Part]) -> bool:
-    """Tell whether training rows are predicted worse than held-out ones, by more than the standard error."""
+    """Tell whether training rows are predicted worse than held-out ones, by more than two standard errors."""
     X, Y = data
-    seen = [
-        metrics.evaluated_rows(model, (X[rows], Y[rows]))[1]
-        for model, rows in zip(score.models, (part.train[:_SEEN] for part in parts), strict=True)
-    ]
-    return bool(-np.concatenate(seen).mean() > score.nlpd + score.standard_error)
+    seen = np.concatenate(
+        [
+            metrics.evaluated_rows(model, (X[rows], Y[rows]))[1]
+            for model, rows in zip(score.models, (part.train[:_SEEN] for part in parts), strict=True)
+        ]
+    )
+    error = np.hypot(score.standard_error, seen.std(ddof=1) / np.sqrt(len(seen)))
+    return bool(-seen.mean() > score.nlpd + 2.0 * error)

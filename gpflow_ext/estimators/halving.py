@@ -42,13 +42,13 @@ class Comparison(NamedTuple):
         All are of the same rows. More rows to train on are of no use to a candidate whose time was too short
         for them.
         """
-        best = {name: min(each, key=lambda score: score.nlpd) for name, each in self.scores.items()}
+        best = {name: min(reversed(each), key=lambda score: score.nlpd) for name, each in self.scores.items()}
         return dict(sorted(best.items(), key=lambda item: item[1].nlpd))
 
     def add(self, name: str, estimator: GPEstimator, score: rungs.Score) -> None:
         """Add a score of a candidate; if it is the best its models are kept, from which it goes on."""
         before = self.scores.get(name, [])
-        if all(score.nlpd < each.nlpd for each in before):
+        if all(score.nlpd <= each.nlpd for each in before):
             before = [dataclasses.replace(each, models=()) for each in before]
             self.found[name], estimator._earlier = estimator, score.models
         else:
