@@ -372,6 +372,18 @@ def test_the_reasons_name_the_size_of_the_model(num_inducing: int | None, size: 
     assert reasons.size(model.model_) == size
 
 
+def test_length_scales_of_inputs_of_no_use_stay_near_where_their_prior_has_them() -> None:
+    """Its median is √D, the length scale of all inputs together; without it they grow to hundreds of it."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(40, 4))
+    kernel = kernels.matern(4, ard=True)
+    np.testing.assert_allclose(kernel.lengthscales.prior.quantile(0.5), 2.0, rtol=1e-12)
+    y = np.sin(2.0 * rows[:, 0]) + 0.1 * rng.normal(size=40)
+    found = GPRegressor(kernel).fit(rows, y).model_.kernel.lengthscales.numpy()
+    assert found.argmin() == 0
+    assert found[0] < 2.0 < found[1:].max() < 20.0
+
+
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
     """Where GPflow's is not: the angle of a row with itself."""
     rows = np.random.default_rng(0).normal(3.0, 3.0, (500, 300))

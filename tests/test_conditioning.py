@@ -124,7 +124,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Any:
         def scored(twin: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
             if not twin._held:
                 tried.append("trained")
-                return dataclasses.replace(_score(0.3), rows=len(parts[0].train))
+                return dataclasses.replace(_score(0.05), rows=len(parts[0].train))
             size = Size(twin._most, twin.num_inducing)
             tried.append(size)
             now[0] += seconds[size]
@@ -172,6 +172,7 @@ def test_what_many_points_are_best_for_is_trained_on_all_rows(compared: Any) -> 
     assert tried == [dense, points, "trained"]
     assert comparison.ranked()["a"].rows == 7200
     assert comparison.found["a"]._rows == 9000
+    assert set(comparison.found) == set(comparison.scores) == {"linear", "a"}
 
 
 def test_points_that_are_too_certain_are_not_chosen(compared: Any) -> None:

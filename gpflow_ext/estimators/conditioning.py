@@ -101,6 +101,8 @@ def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed:
         like_all_rows([learnt], *data)
         with contextlib.suppress(ValueError, NotImplementedError, ArithmeticError):
             comparison.add(best, learnt, rungs.scored(learnt, data, parts, left / len(parts), seed))
+        if next(iter(comparison.ranked())) == best:  # the same kernel twice is of no use to an average
+            del comparison.found[name], comparison.scores[name]
 
 
 def _tried(
