@@ -101,6 +101,7 @@ def test_a_failed_training_leaves_what_was_held_trainable() -> None:
     assert len(model.kernel.trainable_parameters) == 2
 
 
+@pytest.mark.slow
 def test_points_that_are_too_certain_are_told_by_the_rows_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With almost no noise thirty points cannot bend as the function does, and are certain where they are."""
     monkeypatch.setattr(conditioning, "_SEEN", 60)
@@ -214,6 +215,7 @@ def test_few_rows_for_all_have_every_class() -> None:
     assert set(given[1][1]) == {0.0, 1.0, 2.0}
 
 
+@pytest.mark.slow
 def test_auto_ends_with_more_rows_than_it_learns_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The function is smooth and without noise: all 120 rows tell it better than thirty."""
     for module, name, value in (
