@@ -30,6 +30,8 @@ _LOADER = Path(__file__).with_name("predict_jax.py")
 
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{\n", re.DOTALL)
 _TENSOR = re.compile(r"tensor<([^>]*)>")
+_PASSES = "builtin.module(inline,canonicalize,cse,symbol-dce)"
+_MAY_CHANGE_NOTHING = ("stablehlo.reshape", "stablehlo.convert")
 _UPDATE = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
 _COPY = re.compile(r"mhlo\.copy (%[\w#]+) : (tensor<[^>]*>)")
 _PLACES = re.compile(r' loc\((?:[^()"]|"[^"]*"|\([^()]*\))*\)|^#loc.*\n', re.MULTILINE)
@@ -73,6 +75,34 @@ def library() -> Any:
             'profile="stablehlo" needs the extra stablehlo: pip install "gpflow-ext[stablehlo]"'
         ) from error
     return stablehlo
+
+
+def tidied(text: str) -> str:
+    """Return a program that computes the same, without what TensorFlow leaves in it but does not need.
+
+    That is functions that none calls, copies of the bodies of loops among them, operations that change
+    nothing, and those that repeat another.
+
+    Raises
+    ------
+    ImportError
+        Without the extra ``stablehlo``.
+    """
+    library()
+    from jax.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir, passmanager
+
+    def bypass(operation: Any) -> Any:
+        given, results = operation.operation.operands, operation.operation.results
+        if operation.operation.name in _MAY_CHANGE_NOTHING and given[0].type == results[0].type:
+            results[0].replace_all_uses_with(given[0])
+        return ir.WalkResult.ADVANCE
+
+    with make_ir_context():
+        module = ir.Module.parse(text)
+        module.operation.walk(bypass)
+        passmanager.PassManager.parse(_PASSES).run(module.operation)
+        return str(module)
 
 
 class Artefact(NamedTuple):
@@ -247,6 +277,8 @@ def lower(function: Any, arguments: Sequence[Any]) -> Program:
 
     Raises
     ------
+    ImportError
+        Without the extra ``stablehlo``.
     ValueError
         If the function has an operation that XLA cannot compile, or XLA returns other parameters or results
         than it has.
@@ -283,7 +315,7 @@ def _lower(function: Any, arguments: Sequence[Any], given: Sequence[tf.Tensor]) 
     compiled = tf.function(run, jit_compile=True, autograph=False)
     concrete = compiled.get_concrete_function(*given)
     text = compiled.experimental_get_compiler_ir(*given)(stage="stablehlo")
-    text = _COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", _PLACES.sub("", text))
+    text = tidied(_COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", _PLACES.sub("", text)))
     by_handle = {id(variable.handle): variable for variable in concrete.graph.variables}
     held = [*given, *(by_handle.get(id(part), part) for part in concrete.captured_inputs)]
     updates = {int(result): int(parameter) for parameter, result in _UPDATE.findall(text)}
