@@ -45,6 +45,7 @@ class Program(NamedTuple):
     inputs: list[Array]  # its parameters: the arguments, then the variables and captured tensors
     variables: list[int]  # which of them are the variables among the arguments, in their order
     updates: dict[int, int]  # the results that are new values of variables, each with its parameter
+    emitted: str  # as TensorFlow wrote it, before it was `tidied`
 
     @property
     def results(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -315,7 +316,7 @@ def _lower(function: Any, arguments: Sequence[Any], given: Sequence[tf.Tensor]) 
     compiled = tf.function(run, jit_compile=True, autograph=False)
     concrete = compiled.get_concrete_function(*given)
     text = compiled.experimental_get_compiler_ir(*given)(stage="stablehlo")
-    text = tidied(_COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", _PLACES.sub("", text)))
+    text = _COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", _PLACES.sub("", text))
     by_handle = {id(variable.handle): variable for variable in concrete.graph.variables}
     held = [*given, *(by_handle.get(id(part), part) for part in concrete.captured_inputs)]
     updates = {int(result): int(parameter) for parameter, result in _UPDATE.findall(text)}
@@ -324,7 +325,8 @@ def _lower(function: Any, arguments: Sequence[Any], given: Sequence[tf.Tensor]) 
         for part in arguments
         if isinstance(part, tf.Variable)
     ]
-    program = Program(text, [np.asarray(part.numpy()) for part in held], variables, updates)
+    inputs = [np.asarray(part.numpy()) for part in held]
+    program = Program(tidied(text), inputs, variables, updates, text)
     if len(program.results) != len(concrete.outputs) + len(updates):
         raise ValueError(f"{len(concrete.outputs)} outputs became {len(program.results)} results")
     return program
