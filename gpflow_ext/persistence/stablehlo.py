@@ -30,7 +30,7 @@ _LOADER = Path(__file__).with_name("predict_jax.py")
 
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{\n", re.DOTALL)
 _TENSOR = re.compile(r"tensor<([^>]*)>")
-_PASSES = "builtin.module(inline,canonicalize,cse,symbol-dce)"
+_PASSES = "builtin.module(inline,canonicalize,cse)"
 _MAY_CHANGE_NOTHING = ("stablehlo.reshape", "stablehlo.convert", "stablehlo.slice")  # where the type stays
 _UPDATE = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
 _COPY = re.compile(r"mhlo\.copy (%[\w#]+) : (tensor<[^>]*>)")

@@ -95,8 +95,8 @@ class FitResult:
 class Trail(tf.Module):
     """The last two objectives, which decide convergence.
 
-    A checkpoint that holds the trail makes a restarted run stop where the uninterrupted one does. Its variables
-    are written at each step and read once, by `recall`.
+    A checkpoint that holds the trail makes a restarted run stop where the uninterrupted one does. The
+    variables are written at each step and read once, by `recall`.
     """
 
     def __init__(self) -> None:
