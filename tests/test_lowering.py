@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import gpflow
 import numpy as np
+import problems
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import gpflow_ext as gpx
-from gpflow_ext.compiled import make_exact
+from gpflow_ext.compiled import Compiled, make_exact
 from gpflow_ext.persistence import stablehlo
+from gpflow_ext.sampling.target import Target
+from gpflow_ext.sites.method import site_method
+from gpflow_ext.svgp.natural_gradient import AscentUpdates
+from gpflow_ext.training.site_iteration import SiteUpdates
 from scripts.shared.journal import Journal
 from scripts.tools import lower, lowered_models
 from scripts.tools.budgets import BUDGETS
@@ -51,6 +58,62 @@ def test_pjrt_returns_what_tensorflow_returns(name: str, dtype: str, tmp_path: P
         record_property(row["function"], row["difference"])
         assert row["difference"] <= lower.bound(name, row["function"], dtype), row
         assert row["ops"] <= MORE * sizes[name, dtype, row["function"]]
+
+
+def _sweep() -> None:
+    model = gpx.models.GPLaplace(problems.binary(12), problems.kernel(), gpx.likelihoods.BernoulliProbit())
+    updates = SiteUpdates(model, site_method("ep"), ())
+    compiled = Compiled(updates)
+    prior = compiled(updates.prior)
+    state, _ = compiled(updates.begin, prior)
+    compiled(updates.step, prior, state)
+
+
+def _natural_step() -> None:
+    X, Y = problems.binary(12)
+    model = gpx.models.SVGPRobustMax(problems.kernel(), 2, X[:4].copy(), num_data=len(X))
+    updates = AscentUpdates(model, (), None, True, None)
+    updates.start()
+    Compiled(updates)(updates.step, X, Y, tf.constant(0.0, Y.dtype), tf.constant(0.5, Y.dtype))
+
+
+class _Density:
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def slope(self, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the log density and its gradient, which a sampler moves by."""
+        return tfp.math.value_and_gradient(self._target, z)
+
+
+def _density() -> None:
+    X, Y = problems.binary(12)
+    likelihood, points = gpx.likelihoods.BernoulliProbit(), X[:4].copy()
+    model = gpx.models.SGPMCFreeForm((X, Y), problems.kernel(), likelihood, inducing_variable=points)
+    gpflow.set_trainable(model.kernel, False)
+    density = _Density(Target(model, model.density.log_likelihoods))
+    z = np.random.default_rng(0).normal(size=(2, 4))
+    Compiled(density)(density.slope, tf.constant(z, gpflow.default_float()))
+
+
+EACH_TIME: dict[str, Callable[[], None]] = {
+    "SiteUpdates.step": _sweep,
+    "AscentUpdates.step": _natural_step,
+    "_Density.slope": _density,
+}
+
+
+@needs_jax
+@pytest.mark.parametrize("function", EACH_TIME)
+def test_pjrt_returns_a_sweep_a_natural_step_and_a_density(function: str, tmp_path: Path) -> None:
+    """Those of `RUNS` are larger and take turns."""
+    gpx.clear_compiled()
+    with lower.harvest() as found:
+        EACH_TIME[function]()
+    (call,) = (call for call in found.values() if call.name == function)
+    program, results, _ = lower.lowered(call)
+    lower.save(program, results, tmp_path / "program")
+    assert lower.run_pjrt(tmp_path)["program"]["difference"] <= 1e-12
 
 
 def test_what_is_recorded_is_within_its_bound() -> None:
