@@ -14,8 +14,8 @@ class Budget(NamedTuple):
 
 
 _ERFC = (
-    "{} evaluations of the expected log likelihood take some 250 operations each, of which 160 are one complementary "
-    "error function: XLA has none in double precision and writes out two rational functions."
+    "{} evaluations of the expected log likelihood take up to 290 operations each, of which up to 180 are one "
+    "complementary error function: XLA has none in double precision and writes out two rational functions."
 )
 BUDGETS: dict[tuple[str, str], Budget] = {
     ("VGPKMM, kernel held", "SiteUpdates.valued_step"): Budget(1500, 1760, _ERFC.format("Four")),

@@ -25,9 +25,10 @@ without this package:
 It stays below 1e-12 (1e-5 in single precision), except where rounding is amplified; `LOOSER` in `scripts/tools/lower.py`
 lists these cases with the reason. *Inexact* counts the float32 products that a device may round to TensorFloat-32 or bfloat16; only
 `gpx.allow_tf32()` makes it more than zero. *Calls* are custom calls, whose names a runtime has to know.
-*Emitted* are the operations of the program as TensorFlow writes it. Many of them never run: functions that none calls, among them copies of
-the bodies of loops, reshapes to the same shape, and what is computed twice. *Operations* are those that are left when they are taken out,
+*Emitted* are the operations of the program as TensorFlow writes it. Many of them are not needed: functions that none calls, among them copies
+of the bodies of loops, reshapes to the same shape, and what is computed twice. *Operations* are those that are left when they are taken out,
 which is the program that is stored and run; a dash means that it was recorded before they were counted.
+"Wanted" and "held to" are the sizes in `scripts/tools/budgets.py`; a test fails where a program grows beyond the latter.
 The seconds to lower and to compile were measured on the CPU of a busy machine with two cores. Compiling for a CPU unrolls what a GPU hands
 to its libraries.
 
