@@ -90,19 +90,22 @@ def tidied(text: str) -> str:
         Without the extra ``stablehlo``.
     """
     library()
+    import jaxlib.mlir.ir
+    import jaxlib.mlir.passmanager
     from jax.interpreters.mlir import make_ir_context
-    from jaxlib.mlir import ir, passmanager
+
+    mlir: Any = jaxlib.mlir  # whose types lack some names
 
     def bypass(operation: Any) -> Any:
         given, results = operation.operation.operands, operation.operation.results
         if operation.operation.name in _MAY_CHANGE_NOTHING and given[0].type == results[0].type:
             results[0].replace_all_uses_with(given[0])
-        return ir.WalkResult.ADVANCE
+        return mlir.ir.WalkResult.ADVANCE
 
     with make_ir_context():
-        module = ir.Module.parse(text)
+        module = mlir.ir.Module.parse(text)
         module.operation.walk(bypass)
-        passmanager.PassManager.parse(_PASSES).run(module.operation)
+        mlir.passmanager.PassManager.parse(_PASSES).run(module.operation)
         return str(module)
 
 
