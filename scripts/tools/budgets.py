@@ -14,13 +14,13 @@ class Budget(NamedTuple):
 
 
 _ERFC = (
-    "{} evaluations of the expected log likelihood take up to 290 operations each, of which up to 180 are one "
-    "complementary error function: XLA has none in double precision and writes out two rational functions."
+    "It evaluates the expected log likelihood in {} places, at up to 290 operations each. Up to 180 of them are one "
+    "complementary error function, which XLA writes out as two rational functions in double precision."
 )
 BUDGETS: dict[tuple[str, str], Budget] = {
-    ("VGPKMM, kernel held", "SiteUpdates.valued_step"): Budget(1500, 1760, _ERFC.format("Four")),
+    ("VGPKMM, kernel held", "SiteUpdates.valued_step"): Budget(1500, 1760, _ERFC.format("four")),
     ("VGPKMM", "SiteUpdates.evaluate"): Budget(
-        1500, 2480, _ERFC.format("Besides a step it has the start of the sites and the gradient: six")
+        1500, 2480, "Besides a step it has the start of the sites and the gradient. " + _ERFC.format("six")
     ),
     ("SVGPRobustMax, minibatches", "AscentUpdates.step"): Budget(3000, 2680),
     ("SGPMCFreeForm, vb", "Iterations.run"): Budget(4000, 1680),
