@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpflow_ext.training import lbfgs
+from gpflow_ext.training import climb, guarded, lbfgs
 from gpflow_ext.training.log_space import LogSpace
+from gpflow_ext.training.search import SettledError
 from scripts.benchmarks import gpflow_models
 
 
@@ -69,7 +70,7 @@ def test_a_short_step_on_a_slope_ends_no_run() -> None:
     run = lbfgs.Run(coordinates, objective, 1e-8)
     while not bool(run.ended):
         assert run.climb(20)
-    assert abs(np.log(wide) - 2.0) < 40.0**2 / 3.0 * lbfgs.STEEP
+    assert abs(np.log(wide) - 2.0) < 40.0**2 / 3.0 * guarded.STEEP
 
 
 @pytest.mark.parametrize(("number", "valley", "gain"), [(20, True, 1e-8), (21, True, 1e-6), (100, True, 1e-6),
@@ -85,3 +86,59 @@ def test_free_inducing_points_do_not_climb_a_flat_valley_for_ever() -> None:
     assert found["evaluations"] < 400  # 1,101 to the last 0.0004 nats
     # Where GPflow's optimiser ends, as near as the benchmark counts: rounding decides where in the valley.
     assert found["objective"] > -100.8443 - gpflow_models.NEAR
+
+
+@pytest.mark.parametrize(
+    ("slope", "step", "evaluated"),
+    [
+        (9e-4, 1e-3, False),  # the tangent falls by 9e-7 of a loss of 100
+        (9e-4, 2e-3, True),  # by 1.8e-6
+        (1.1e-3, 5e-4, True),  # it is steep
+    ],
+)
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
+    slope: float, step: float, evaluated: bool, in_graph: bool
+) -> None:
+    """A line of this slope through -100, whose changes below 1e-6 count as none."""
+    seen = []
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        seen.append(x)
+        return 100.0 - slope * float(x[0]), np.array([-slope])
+
+    def in_tensors(x: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.constant(part, tf.float64) for part in loss(x.numpy())]
+
+    if in_graph:
+        leap = tf.constant([2.0], tf.float64)
+        state = climb.turn(climb.fresh(tf.zeros([1], tf.float64), 5), in_tensors, leap, 1e-8)[0]
+        state = state._replace(search=state.search._replace(step=tf.constant(step / slope, tf.float64)))
+        after, _, told, _ = climb.turn(state, in_tensors, leap, 1e-8)
+        assert bool(told) == evaluated
+        assert int(after.status) == (climb.RUNNING if evaluated else climb.ENDED)
+    else:
+        guard = guarded.Guarded(loss, 1e-8, 2.0)
+        guard(np.zeros(1))
+        if evaluated:
+            guard(np.array([step]))
+        else:
+            with pytest.raises(SettledError):
+                guard(np.array([step]))
+            assert guard.best == (0.0, 100.0)
+    assert len(seen) == 1 + evaluated
+
+
+@pytest.mark.parametrize(
+    ("gain", "move", "slope", "rests"),
+    [
+        (0.9, 1.0, 9e-4, True),  # a length scale that grows for ever
+        (0.9, 1.0, 1.1e-3, False),
+        (0.9, 2e-4, 1.1e-3, True),
+        (1.1, 2e-4, 9e-4, False),
+        (0.009, 1.0, 1.1e-3, True),
+        (1.1, 1.0, 0.9e-5, True),
+    ],
+)
+def test_an_iteration_is_the_last_one(gain: float, move: float, slope: float, rests: bool) -> None:
+    assert guarded.is_at_rest(gain * 1e-6, move, slope, 1e-6) == rests

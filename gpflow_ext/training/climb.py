@@ -73,7 +73,7 @@ def turn(
     state
         The run.
     evaluate
-        Called at the trial, unless that is too far.
+        Called at the trial, unless that is too far or not worth it.
     leap
         How far each coordinate may move in an iteration, [P].
     tolerance
@@ -86,16 +86,19 @@ def turn(
     trial = tf.where(state.begun, state.at + state.search.step * state.direction, state.at)
     move = trial - state.at
     far = state.begun & tf.reduce_any(tf.abs(move) > leap)
+    tangent, least = tf.tensordot(state.gradient, move, 1), tolerance * tf.maximum(tf.abs(state.value), 1.0)
+    slope = tf.reduce_max(tf.abs(state.gradient))
+    rests = state.begun & guarded.nothing_is_ahead(tangent, slope, least)
     nothing = tf.fill([], tf.constant(float("nan"), trial.dtype)), tf.zeros_like(trial)
-    loss, slopes = tf.cond(far, lambda: nothing, lambda: evaluate(trial))
+    evaluated = ~(far | rests)
+    loss, slopes = tf.cond(evaluated, lambda: evaluate(trial), lambda: nothing)
     sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(slopes))
-    tangent = tf.tensordot(state.gradient, move, 1)
     value = tf.where(sound, loss, state.value + tf.abs(tangent))  # turned back, see `guarded.Guarded`
     gradient = tf.where(sound, slopes, -state.gradient)
     after = _after(state, trial, value, gradient, sound, tangent, tolerance)
     begun = _begun(state, value, gradient, sound)
-    new = where(state.begun, after, begun)
-    return new, loss, ~far, ~far & tf.reduce_all(new.at == trial)
+    new = where(rests, state._replace(status=ENDED), where(state.begun, after, begun))
+    return new, loss, evaluated, evaluated & tf.reduce_all(new.at == trial)
 
 
 def _begun(state: State, value: tf.Tensor, gradient: tf.Tensor, sound: tf.Tensor) -> State:

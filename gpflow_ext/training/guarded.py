@@ -10,6 +10,22 @@ import numpy as np
 from gpflow_ext.training.search import SettledError, Vector
 
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less does not count
+STEEP = 1e-3  # of an objective in a logarithm; where a run ends with more, another one looks for a way up
+
+
+def nothing_is_ahead(tangent: Any, slope: Any, least: Any) -> Any:
+    """Tell whether a trial is not worth its evaluation, see `lbfgs.Run`; all are numbers or tensors [].
+
+    Parameters
+    ----------
+    tangent
+        Change of the tangent of the loss at the iterate.
+    slope
+        The largest element of the gradient there.
+    least
+        A change of the loss that counts as none.
+    """
+    return (slope <= STEEP) & (abs(tangent) <= least)
 
 
 def is_noise(change: Any, tangent: Any, move: Any, least: Any) -> Any:
@@ -39,7 +55,8 @@ def is_at_rest(gain: Any, move: Any, slope: Any, least: Any) -> Any:
     least
         A change of the loss that counts as none.
     """
-    return (slope <= 10.0 * least) | (gain <= 0.01 * least) | ((move <= SETTLED) & (gain <= least))
+    still = (move <= SETTLED) | (slope <= STEEP)
+    return (slope <= 10.0 * least) | (gain <= 0.01 * least) | (still & (gain <= least))
 
 
 class Guarded:
@@ -61,15 +78,17 @@ class Guarded:
         self._iterate: tuple[Vector, float, Vector] | None = None
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
-        """Return the loss and its gradient at x [P], or what turns the search back; end it in the noise."""
+        """Return the loss and its gradient at x [P], or what turns the search back; end it at rest."""
         if self._iterate is not None and (np.abs(x - self._iterate[0]) > self._leap).any():
             return self._turned_back(x)
+        if self._rests_before(x):
+            raise SettledError
         value, gradient = self._loss(x)
         sound = np.isfinite(value) and np.isfinite(gradient).all()
         if self._iterate is None:
             self.first = value if sound else np.nan
             self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
-        elif sound and self._has_settled(x, value):
+        elif sound and self._rests_at(x, value):
             raise SettledError
         if sound:
             self._last = x.copy(), value, gradient
@@ -81,15 +100,27 @@ class Guarded:
         at, base, slope = self._iterate
         return base + abs(float(slope @ (x - at))), -slope
 
-    def _has_settled(self, x: Vector, value: float) -> bool:
+    def _rests_before(self, x: Vector) -> bool:
+        """Tell whether a trial is not worth its evaluation; ``best`` is then the iterate."""
+        if self._tolerance is None or self._iterate is None:
+            return False
+        at, base, slope = self._iterate
+        self.best = at, base
+        return bool(nothing_is_ahead(float(slope @ (x - at)), _largest(slope), self._least(base)))
+
+    def _rests_at(self, x: Vector, value: float) -> bool:
         """Tell whether a trial is where the iterate is; ``best`` is then the better one."""
         if self._tolerance is None or self._iterate is None:
             return False
         at, base, slope = self._iterate
         self.best = (x.copy(), value) if value <= base else (at, base)
-        least, move = self._tolerance * max(1.0, abs(value)), x - at
-        size = np.max(np.abs(move), initial=0.0)
-        return bool(is_noise(value - base, float(slope @ move), size, least))
+        move = x - at
+        return bool(is_noise(value - base, float(slope @ move), _largest(move), self._least(value)))
+
+    def _least(self, value: float) -> float:
+        """Return a change of the loss that counts as none."""
+        assert self._tolerance is not None
+        return self._tolerance * max(1.0, abs(value))
 
     def arrive(self, x: Vector) -> None:
         """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
@@ -98,7 +129,10 @@ class Guarded:
         if self._tolerance is None or before is None:
             return
         at, value, gradient = self._last
-        least = self._tolerance * max(1.0, abs(value))
-        move, slope = (np.max(np.abs(part), initial=0.0) for part in (at - before[0], gradient))
-        if is_at_rest(before[1] - value, move, slope, least):
+        move = _largest(at - before[0])
+        if is_at_rest(before[1] - value, move, _largest(gradient), self._least(value)):
             raise StopIteration
+
+
+def _largest(x: Vector) -> float:
+    return float(np.max(np.abs(x), initial=0.0))

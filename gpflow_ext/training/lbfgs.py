@@ -13,7 +13,7 @@ import scipy.optimize
 import tensorflow as tf
 
 from gpflow_ext.compiled import Preferred
-from gpflow_ext.training.guarded import Guarded
+from gpflow_ext.training.guarded import STEEP, Guarded
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
@@ -21,7 +21,6 @@ from gpflow_ext.training.search import Arrived, Asked, Ended, Search
 
 LEAP = 2.0  # of a logarithm in one iteration: a longer first step may end where the kernel is mere noise
 SMALLEST_GAIN = 1e-9  # relative, of an iteration; below is none
-STEEP = 1e-3  # of an objective in a logarithm: where a run ends with more, another one looks for a way up
 MEMORY = (
     50,
     100,
@@ -135,15 +134,17 @@ class Run(tf.Module):
     record is long the run starts again from its best point, without its memory.
 
     It ends where an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
-    moved no coordinate by more than `guarded.SETTLED`, or has raised it by less than a hundredth of that;
-    where no element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test,
-    that no step raises the objective. It also ends at a trial within `guarded.SETTLED` of the iterate if
-    neither the objective nor its tangent changes by more than that: the line search would only go on in the
-    noise.
+    either moved no coordinate by more than `guarded.SETTLED` or left no element of the gradient above
+    `guarded.STEEP`, as where a length scale grows for ever; where it has raised it by less than a hundredth
+    of that; where no element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own
+    test, that no step raises the objective. It also ends at a trial within `guarded.SETTLED` of the iterate
+    if neither the objective nor its tangent changes by more than that: the line search would only go on in
+    the noise. Where no element of the gradient is above `guarded.STEEP`, a trial on whose tangent the
+    objective rises by no more than that is not evaluated.
 
     A run with a bad memory may end on a slope. Where a run that has raised the objective ends with a gradient
-    above `STEEP` in a logarithm, the next one begins there, without memory. So the last run of all has ended
-    where it began or where the objective is flat.
+    above `guarded.STEEP` in a logarithm, the next one begins there, without memory. So the last run of all
+    has ended where it began or where the objective is flat.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.training import climb, lbfgs
+from gpflow_ext.training import climb, guarded, lbfgs
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 
@@ -147,7 +147,7 @@ class GraphRun(tf.Module):
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
         raised, slope = self._go_on(iterations)
-        while bool(self.ended) and slope > lbfgs.STEEP:
+        while bool(self.ended) and slope > guarded.STEEP:
             self.restart()
             _, slope = self._go_on(iterations)
         return raised

@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 
 class SettledError(Exception):
-    """Raised from within a line search that has nothing more to find."""
+    """Raised before a trial from which there is nothing to be gained."""
 
 
 class _ClosedError(Exception):
