@@ -12,8 +12,9 @@ READING = {
         "The mean field and the mixture divide by the noise: on one of three splits both broke down, as their means "
         "show. The tensor posterior breaks down too. Its factors have diagonals of at least 2e-6, which is too much here: "
         "with one node the profiled bound of the first split is 1,672,953, that of the posterior at its optimum -902,543. "
-        "With two nodes and more the length scales of nodes run away, and new inputs are not predicted at all. On some "
-        "splits the optimum itself is not finite, and `fit` ends `NON_FINITE`."
+        "With more nodes their length scales run away, and new inputs are not predicted at all: with two on two of three "
+        "splits, with four on all, and if each node has a covariance over the rows with four alone. On one split the "
+        "optimum itself was not finite, where `fit` ends `NON_FINITE`."
     ),
     "generated": (
         "The start by moments finds the network that the data were drawn from, its length scales and noise included, and "
