@@ -140,7 +140,7 @@ def _without_a_factor(records: Sequence[Record]) -> list[str]:
         "## Without a factor\n",
         "The same evidence by conjugate gradients for the mode and stochastic Lanczos quadrature for the log determinant, with the "
         f"preconditioner BᵀWB (Kündig & Sigrist 2023) and {vecchia_iterative.PROBES} probes; without gradient, variances and predictions, "
-        "while the seconds of the factor's evidence include its gradient. The columns give iterations, the CPU seconds with SciPy's triangular "
+        "while the seconds of the factor's evidence include its gradient and the coefficients of the neighbours. The columns give iterations, the CPU seconds with SciPy's triangular "
         "solutions, and the CPU seconds that as many products take in a graph of TensorFlow, by levels of data that do not depend "
         f"on each other. The package has no such solver: in a graph it would take {_range(graph)} times the CPU seconds of the factor's "
         f"evidence, and with SciPy {_range(host)} times, but outside the graph and on a CPU alone.\n",
