@@ -192,7 +192,7 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(rungs, "scored", scored)
     monkeypatch.setattr(halving, "of_points", lambda *_: {})
     x = np.random.default_rng(0).normal(size=(8000, 1))
-    best = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    best = gpx.auto((x, x[:, 0]), budget=150.0, progress=False)
     assert {rows: len(names) for rows, names in seen.items()} == {1000: 6, 4000: 3, 6400: 2}
     assert seen[4000][0] == "linear"
     assert seen[6400] == ["linear", "network"] or seen[6400] == ["network", "linear"]
@@ -218,7 +218,7 @@ def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first
     monkeypatch.setattr(rungs, "scored", scored)
     monkeypatch.setattr(ladder, "MINIBATCHES", 5000)
     x = np.random.default_rng(0).normal(size=(8000, 2))
-    found = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    found = gpx.auto((x, x[:, 0]), budget=150.0, progress=False)
     assert not isinstance(found.model, ModelAverage)
     assert seen == {
         1000: [(False, None)] * 8,
@@ -227,7 +227,9 @@ def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first
     }
 
 
-def test_more_points_are_for_many_rows_and_for_what_is_not_linear() -> None:
+def test_more_points_are_for_minibatches_and_for_what_is_not_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "MINIBATCHES", 3999)
+
     def chosen(names: list[str], rows: int, **options: Any) -> dict[str, Any]:
         found = {name: GPRegressor(kernel, **options) for name, kernel in kernels.compared(2).items()}
         x = np.random.default_rng(0).normal(size=(rows, 2))
@@ -283,10 +285,10 @@ def test_rungs_for_which_there_is_no_time_are_left_out(
 
     monkeypatch.setattr(rungs, "scored", scored)
     x = np.random.default_rng(0).normal(size=(8000, 1))
-    best = gpx.auto((x, x[:, 0]), budget=100.0, progress=False)
+    best = gpx.auto((x, x[:, 0]), budget=150.0, progress=False)
     assert seen == [1000] * 3 + [6400] * 2
     assert "no time to compare" not in best.why
-    best = gpx.auto((x, x[:, 0]), budget=10.0, progress=False)
+    best = gpx.auto((x, x[:, 0]), budget=15.0, progress=False)
     assert seen[5:] == [1000] * 2
     assert "There was no time to compare candidates on more than 1,000 rows." in best.why
 
@@ -368,6 +370,18 @@ def _alike(first: Any, second: Any) -> bool:
 def test_the_reasons_name_the_size_of_the_model(num_inducing: int | None, size: str) -> None:
     model = GPRegressor(num_inducing=num_inducing, steps=1).fit(X, LINE)
     assert reasons.size(model.model_) == size
+
+
+def test_length_scales_of_inputs_of_no_use_stay_near_where_their_prior_has_them() -> None:
+    """Its median is √D, the length scale of all inputs together; without it they grow to hundreds of it."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(40, 4))
+    kernel = kernels.matern(4, ard=True)
+    np.testing.assert_allclose(kernel.lengthscales.prior.quantile(0.5), 2.0, rtol=1e-12)
+    y = np.sin(2.0 * rows[:, 0]) + 0.1 * rng.normal(size=40)
+    found = GPRegressor(kernel).fit(rows, y).model_.kernel.lengthscales.numpy()
+    assert found.argmin() == 0
+    assert found[0] < 2.0 < found[1:].max() < 20.0
 
 
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
@@ -535,7 +549,7 @@ def test_places_are_tried_with_nearest_neighbours(
     monkeypatch.setattr(rungs, "scored", lambda estimator, data, parts, *_: _score(
         1.0 if estimator._prior is None else (0.5 if better else 1.5), len(parts[0].train)
     ))  # fmt: skip
-    best = gpx.auto(_places(rows), budget=61.0, progress=False)
+    best = gpx.auto(_places(rows), budget=91.0, progress=False)
     assert best.model.prior_name == ("vecchia" if better else None)
     of = "each value depends on its 20 nearest neighbours" if better else "it has 5 inducing points"
     assert f", and {of}. " in best.why

@@ -179,3 +179,20 @@ def test_it_ends_above_adam() -> None:
     optimizer = gpflow.keras.tf_keras.optimizers.Adam(0.02)
     slow = gpx.fit(other, steps=1000, optimizer=optimizer, progress=False)
     assert result.objective[-1] > slow.objective[-1] - 1e-4
+
+
+def test_a_round_that_ends_nowhere_leaves_the_posterior_and_ends_the_fit(monkeypatch) -> None:
+    """As on targets without noise, where a factor is not positive definite."""
+    new = model(False)
+    before = [variable.numpy() for variable in new.trainable_variables]
+
+    def lost(self: profiled_ascent.ProfiledAscent) -> float:
+        self.profile.xi.assign(tf.fill(self.profile.xi.shape, tf.constant(np.nan, tf.float64)))
+        return 1.0
+
+    monkeypatch.setattr(profiled_ascent.ProfiledAscent, "_begin", lost)
+    with pytest.warns(gpx.FitWarning, match="NaN or infinite"):
+        result = gpx.fit(new, progress=False)
+    assert result.status is gpx.Status.NON_FINITE
+    for variable, value in zip(new.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)

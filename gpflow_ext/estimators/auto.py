@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.data import datasets
-from gpflow_ext.estimators import averaging, halving, ladder, reasons, refit
+from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
 
 _CLASSES = ("binary", "multiclass", "ordinal")
 _COMPARING = 0.6  # of the budget, after which no further candidate is tried
+_COMPARING_MANY = 0.4  # where rows are so many that larger models follow
 _LEAST = 0.1  # of the budget, which the training of the best has left in any case
 
 
@@ -30,8 +31,8 @@ class Auto:
     split
         The data: inputs, their scaling, labels, and how a table was read.
     table
-        A pandas ``DataFrame`` of the candidates: the training rows of the last rung that each has reached;
-        the negative log predictive density (NLPD) of the held-out rows there, which is their order; its
+        A pandas ``DataFrame`` of the candidates: the training rows of the best rung of each; the negative log
+        predictive density (NLPD) of the held-out rows there, which is their order; its
         standard error; the error rate or RMSE; the seconds of all rungs; and the weight in the model.
     why
         Two sentences: what was built for these data, and what it was preferred to; further ones if several
@@ -103,9 +104,12 @@ def auto(
     until those who are left have been trained on all that are not held out. Up to 1,000 rows this is one
     rung, a 5-fold cross-validation. From the second rung on models are built as that of all rows will be, and
     the best candidate is tried with nearest neighbours too (``prior="vecchia"``) if the inputs are places,
-    see `estimators.candidates.of_neighbours`, or with 1,000 inducing points if rows are many. The candidate
-    with the lowest negative log predictive density (NLPD) is then trained on all rows, or several of its rung
-    if their average has a lower one. If that predicts the held-out rows worse than before, by more than a
+    see `estimators.candidates.of_neighbours`, or with 1,000 inducing points if training is on minibatches.
+    Where all rows would have inducing points, the best candidate is at last given up to 4,000 rows that are
+    points, or more inducing points, with the hyperparameters that it has learnt on fewer, as many as the
+    seconds allow; see `estimators.conditioning`. The candidate with the lowest negative log predictive
+    density (NLPD), each at its best rung, is then trained on all rows, or several of its rung if their
+    average has a lower one. If that predicts the held-out rows worse than before, by more than a
     standard error, the models of the rung are kept, see `estimators.refit`.
 
     The choice depends on the seed, on the budget, which decides how many rungs there are, and on the clock
@@ -122,13 +126,14 @@ def auto(
     task
         "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
     budget
-        Seconds for comparison and training. Rungs share 60 % of them, at least 12 seconds each and twice as
-        many for the first one. A candidate for which there is no time is left out, by what the one before
-        took to compile and for its first step; the first two of a rung are always tried, the linear one among
-        them. A rung is left out if two would take too long. The training of the best has the rest, and
-        beside its first step at least 10 %. ``why`` says so if it was cut short, or the comparison. Reading
-        data is not counted, nor the end of a first step. Tables of tens of thousands of rows deserve several
-        minutes.
+        Seconds for comparison and training. Rungs share 60 % of them, or 40 % where larger models with the
+        hyperparameters of the best candidate follow, which may take half of what is left. A rung takes at
+        least 12 seconds and the first one twice as many. A candidate for which there is no time is left out,
+        by what the one before took to compile and for its first step; the first two of a rung are always
+        tried, the linear one among them. A rung is left out if two would take too long. The training of the
+        best has the rest, and beside its first step at least 10 %. ``why`` says so if it was cut short, or
+        the comparison. Reading data is not counted, nor the end of a first step. Tables of tens of thousands
+        of rows deserve several minutes.
     seed
         Seed of the folds, the inducing points and the minibatches.
     average
@@ -160,14 +165,18 @@ def auto(
     if split.task in _CLASSES:
         for estimator in entrants.values():
             estimator.classes_ = np.unique(Y)  # of all rows: a part may miss one
-    comparison = halving.compared(entrants, refit.whole(split), _COMPARING * budget, seed, progress)
-    last = {name: each[-1] for name, each in comparison.scores.items()}
-    ranked = dict(sorted(last.items(), key=lambda item: item[1].nlpd))
+    data = refit.whole(split)
+    many = any(conditioning.suits(each, *data) for each in entrants.values())
+    share = _COMPARING_MANY if many else _COMPARING
+    comparison = halving.compared(entrants, data, share * budget, seed, progress)
+    if many:
+        conditioning.extend(comparison, data, begin + budget, seed)
+    ranked = comparison.ranked()
     best, *_ = ranked
     level = {name: each.log_densities for name, each in ranked.items() if each.rows == ranked[best].rows}
     average = average and len(X) <= ladder.MINIBATCHES
     weights = (averaging.weights(level) if average else {}) or {best: 1.0}
-    spent = time.perf_counter() - begin + sum(last[name].first_call for name in weights)
+    spent = time.perf_counter() - begin + sum(ranked[name].first_call for name in weights)
     left = max(budget - spent, _LEAST * budget)
     trained = refit.refitted(weights, comparison, split, left, seed)
     estimator = comparison.found[next(iter(weights))]

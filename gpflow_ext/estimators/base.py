@@ -74,13 +74,14 @@ class GPEstimator(BaseEstimator):
     _prior: str | None = None  # where `auto` has chosen one
     _rows: int | None = None  # of the table, where `auto` trains on a part of it
     _earlier: tuple[GPModel, ...] = ()  # of fewer rows, where `auto` has trained them
+    _held = False  # whether their hyperparameters are kept as they are
+    _most: int | None = None  # rows to train on, where `auto` has chosen so
 
     def _train(self, X: Array, Y: Array, weight: Array | None) -> Any:
         """Train on inputs [N, D], targets [N, P] and weights [N]; return the estimator."""
         self.model_, options = self.model_of(X, Y, weight)
-        for earlier in self._earlier[:1]:
-            warm.begin_at(self.model_, earlier)
-        return self._fitted(options)
+        with warm.begun(self.model_, *self._earlier[:1], held=self._held):
+            return self._fitted(options)
 
     def _fitted(self, options: Mapping[str, Any]) -> Any:
         """Train ``model_`` with options of `fit`; return the estimator."""
@@ -133,6 +134,7 @@ class GPEstimator(BaseEstimator):
             self._seed,
             self._prior,
             self._rows,
+            self._held,
         )
 
     @property

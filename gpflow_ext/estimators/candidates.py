@@ -23,7 +23,6 @@ ESTIMATORS: dict[str, type[GPEstimator]] = {
 }
 SURE = 2  # of the candidates, which are compared whatever the budget
 MORE_POINTS = 1000  # inducing points, where the best candidate is tried with more
-_ROWS_TO_A_POINT = 4  # at least, where there are so many
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
 
 
@@ -93,8 +92,7 @@ def of_points(
 ) -> dict[str, GPEstimator]:
     """Return the first of the named candidates that may have more inducing points, with them on minibatches.
 
-    It is one that is not linear, and has inducing points, for four times as many rows as there would be
-    points, or more.
+    It is one that is not linear, and is trained on minibatches.
 
     Parameters
     ----------
@@ -105,9 +103,9 @@ def of_points(
     X, Y
         All inputs [N, D] and targets [N, P], exposures among them.
     """
-    for name in names if len(X) >= _ROWS_TO_A_POINT * MORE_POINTS else ():
+    for name in names:
         problem = found[name].problem_of(X, Y)
-        if name != kernels.LINEAR and not problem.dense and problem.prior is None:
+        if name != kernels.LINEAR and problem.batches and problem.prior is None:
             new = copy.copy(found[name])
             new.num_inducing, new.minibatch_size = MORE_POINTS, ladder.BATCH
             return {f"{name}, {MORE_POINTS:,} points": new}

@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
     found
         The candidates by name, with those that joined on the way.
     scores
-        The scores of each candidate on the rungs that it has reached; the last one has its models.
+        The scores of each candidate on the rungs that it has reached; the best one has its models.
     held
         The held-out rows, in the order of the log densities of a score.
     """
@@ -35,6 +35,25 @@ class Comparison(NamedTuple):
     found: dict[str, GPEstimator]
     scores: dict[str, list[rungs.Score]]
     held: rungs.Rows
+
+    def ranked(self) -> dict[str, rungs.Score]:
+        """Return the best score of each candidate, the lowest NLPD first.
+
+        All are of the same rows. More rows to train on are of no use to a candidate whose time was too short
+        for them.
+        """
+        best = {name: min(reversed(each), key=lambda score: score.nlpd) for name, each in self.scores.items()}
+        return dict(sorted(best.items(), key=lambda item: item[1].nlpd))
+
+    def add(self, name: str, estimator: GPEstimator, score: rungs.Score) -> None:
+        """Add a score of a candidate; if it is the best its models are kept, from which it goes on."""
+        before = self.scores.get(name, [])
+        if all(score.nlpd <= each.nlpd for each in before):
+            before = [dataclasses.replace(each, models=()) for each in before]
+            self.found[name], estimator._earlier = estimator, score.models
+        else:
+            score = dataclasses.replace(score, models=())
+        self.scores[name] = [*before, score]
 
 
 def compared(
@@ -86,10 +105,8 @@ def compared(
         if scores and len(on_rung) < 2:  # none beats another there
             break
         for name, score in on_rung.items():
-            before = scores.get(name, [])
-            scores[name] = [*(dataclasses.replace(each, models=()) for each in before), score]
-            found[name]._earlier = score.models
-        order = sorted(on_rung, key=lambda name: on_rung[name].nlpd)
+            comparison.add(name, found[name], score)
+        order = [name for name in comparison.ranked() if name in on_rung]
         names = order[: max(2, math.ceil(len(order) / 2))]
         left = end - time.perf_counter()
         ahead = rungs.affordable(ahead, left, SURE * max(on_rung[name].least for name in names))

@@ -1,4 +1,4 @@
-"""The kernels of the estimators, for standardised inputs, with a prior on variances."""
+"""The kernels of the estimators, for standardised inputs, with priors on variances and length scales."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpflow_ext.numerics.arc_cosine import RoundedArcCosine
 
 LINEAR = "linear"  # the name of the kernel that `auto` always compares
 _WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
+_SPREAD = 1.0  # of the logarithm of a length scale, where each input has one
 _MANY = 2000  # rows which tell the length scales of all inputs
 _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
 
@@ -20,10 +21,15 @@ def matern(num_inputs: int, *, ard: bool = False) -> Kernel:
     """Return a Matérn kernel of smoothness 5/2 with length scales √D for inputs of variance one.
 
     Its variance has the prior LogNormal(0, 1.5): if the targets are almost linear, variance and length scale
-    would otherwise diverge together, until K is numerically singular.
+    would otherwise diverge together, until K is numerically singular. With ``ard`` each input has a length
+    scale with the prior LogNormal(log √D, 1): a few hundred rows do not tell dozens of them, and the largest
+    evidence is then that of too few inputs.
     """
     scale = float(np.sqrt(num_inputs))
-    return held(Matern52(lengthscales=np.full(num_inputs, scale) if ard else scale))
+    kernel = Matern52(lengthscales=np.full(num_inputs, scale) if ard else scale)
+    if ard:
+        kernel.lengthscales.prior = _log_normal(scale, _SPREAD)
+    return held(kernel)
 
 
 def linear(num_inputs: int) -> Kernel:
@@ -39,20 +45,20 @@ def network(num_inputs: int) -> Kernel:
     """
     kernel = RoundedArcCosine(order=1, weight_variances=1.0 / num_inputs)
     set_trainable(kernel.variance, False)
-    kernel.weight_variances.prior = _of_variance(1.0 / num_inputs)
-    kernel.bias_variance.prior = _of_variance()
+    kernel.weight_variances.prior = _log_normal(1.0 / num_inputs, _WIDTH)
+    kernel.bias_variance.prior = _log_normal(1.0, _WIDTH)
     return kernel
 
 
 def held(kernel: Kernel) -> Kernel:
     """Give each variance of a stationary part the prior, and return the kernel."""
     for part in length_scales.stationary(kernel):
-        part.variance.prior = _of_variance()
+        part.variance.prior = _log_normal(1.0, _WIDTH)
     return kernel
 
 
-def _of_variance(median: float = 1.0) -> tfp.distributions.Distribution:
-    return tfp.distributions.LogNormal(to_default_float(np.log(median)), to_default_float(_WIDTH))
+def _log_normal(median: float, width: float) -> tfp.distributions.Distribution:
+    return tfp.distributions.LogNormal(to_default_float(np.log(median)), to_default_float(width))
 
 
 def compared(num_inputs: int, num_rows: int = 0) -> dict[str, Kernel]:

@@ -25,6 +25,9 @@ Inference = Literal["sites", "variational", "ep"]
 DENSE = {"sites": 1500, "variational": 700, "ep": 300}
 """Rows, with one latent function, up to which every row is a point of the model."""
 
+HELD = 4000
+"""Rows up to which every row is a point of a model whose hyperparameters are held."""
+
 MINIBATCHES = 20_000
 """Rows above which training is on minibatches."""
 
@@ -35,6 +38,7 @@ BATCH = 200
 """Default number of rows of a minibatch."""
 
 _CANDIDATES = 5000  # rows among which inducing points are chosen
+_CHOSEN = 500  # inducing points up to which they are chosen, where hyperparameters are held
 _SHORT = 5  # iterations of L-BFGS in a step by the clock, which waits for its end
 _LONG = 500  # rows above which a step of more iterations takes several seconds
 
@@ -62,6 +66,8 @@ class Problem:
         A structured prior that was chosen for the rows.
     table
         Rows of the table of which X is a part, if it is one: their number decides what is built.
+    held
+        Whether the hyperparameters are known, and the kernel has them: the posterior alone is computed.
     """
 
     X: Array
@@ -76,6 +82,7 @@ class Problem:
     seed: int
     wanted: str | None = None
     table: int | None = None
+    held: bool = False
 
     @property
     def rows(self) -> int:
@@ -91,8 +98,8 @@ class Problem:
 
     @property
     def dense(self) -> bool:
-        """Whether every row is a point of the model: O(LN³) then takes about a second."""
-        most = DENSE[self.inference] / np.cbrt(self.num_latent_gps)
+        """Whether every row is a point of the model: O(LN³) then takes about a second, once if it is held."""
+        most = (HELD if self.held else DENSE[self.inference]) / np.cbrt(self.num_latent_gps)
         small = self.rows <= most and self.num_inducing is None and not self.batches
         return small and self.wanted is None
 
@@ -183,12 +190,17 @@ def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPR
 
 
 def _points(problem: Problem) -> Array:
-    """Return inducing points: rows chosen one after the other by the largest conditional prior variance."""
+    """Return inducing points: rows chosen one after the other by the largest conditional prior variance.
+
+    Many for a posterior that is computed once are drawn at random: the choice would take as long as it does.
+    """
     most = POINTS if problem.num_inducing is None else problem.num_inducing
     if most < 1:
         raise ValueError(f"num_inducing must be at least 1; got {most}")
     rows = problem.X
+    if problem.held and most > _CHOSEN:
+        return inducing.subset(rows, most, seed=problem.seed)
     if len(rows) > _CANDIDATES:
         rows = inducing.subset(rows, _CANDIDATES, seed=problem.seed)
-    kernel = length_scales.with_suggested(problem.kernel, rows)
+    kernel = problem.kernel if problem.held else length_scales.with_suggested(problem.kernel, rows)
     return inducing.conditional_variance(rows, kernel, most, share=0.0)

@@ -69,12 +69,12 @@ def refitted(
     seed
         Seed of the inducing points and the minibatches.
     """
-    result = Refit()
+    result, ranked = Refit(), comparison.ranked()
     for name, weight in members.items():
-        estimator, last = comparison.found[name], comparison.scores[name][-1]
+        estimator, last = comparison.found[name], ranked[name]
         estimator._seconds = seconds / len(members) + last.first_call
-        _train(estimator.set_params(random_state=seed), split)
-        estimator._seconds, estimator._earlier = None, ()  # the next training is the user's
+        _train(estimator.set_params(random_state=seed), split, seed)
+        _free(estimator)  # the next training is the user's
         X, Y = (part[comparison.held] for part in whole(split))
         _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))
         kept: tuple[Any, ...] = (estimator.model_,)
@@ -86,6 +86,12 @@ def refitted(
     return result
 
 
+def _free(estimator: GPEstimator) -> None:
+    """Let a training be as if `auto` had not been: all rows, no clock, no hyperparameters of its own."""
+    estimator._seconds, estimator._earlier = None, ()
+    estimator._held, estimator._most = False, None
+
+
 def is_worse(log_densities: Array, score: Score) -> bool:
     """Tell whether rows [H] are predicted worse than before by more than a standard error, or not at all."""
     if not np.isfinite(log_densities).all():
@@ -94,9 +100,14 @@ def is_worse(log_densities: Array, score: Score) -> bool:
     return bool(lost.mean() > lost.std() / np.sqrt(len(lost)))
 
 
-def _train(estimator: GPEstimator, split: datasets.Split) -> None:
+def _train(estimator: GPEstimator, split: datasets.Split, seed: int) -> None:
+    """Train on all rows, or on as many of them as the estimator is to have, every class among them."""
     X, Y = split.train
-    exposed = {} if split.exposure is None else {"exposure": split.exposure[0][:, 0]}
+    rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: estimator._most])
+    if split.labels is not None:
+        rows = np.union1d(rows, np.unique(Y[:, 0], return_index=True)[1])
+    exposed = {} if split.exposure is None else {"exposure": split.exposure[0][rows, 0]}
+    X, Y = X[rows], Y[rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         estimator.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)

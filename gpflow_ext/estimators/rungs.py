@@ -105,17 +105,22 @@ def rungs(Y: Array, seed: int, seconds: float) -> list[list[Part]]:
     ValueError
         For a single row.
     """
-    if len(Y) < 2:
-        raise ValueError(f"candidates are compared on rows held out from others; there is {len(Y)}")
-    folds = dealt(Y, min(_FOLDS, len(Y)), seed)
-    number = min(len(folds), math.ceil(_ENOUGH / len(folds[0])))
-    order = np.random.default_rng(seed).permutation(len(Y))
-    parts = [_part(order, fold) for fold in folds[:number]]
+    parts = whole(Y, seed)
     numbers = sizes(min(len(part.train) for part in parts))
     most = max(1, int(seconds / _SECONDS) - 1)
     if most < len(numbers):  # the last one is that whose outcome counts most
         numbers = numbers[: most - 1] + numbers[-1:] if most > 1 else numbers[:1]
     return [[part._replace(train=part.train[:size]) for part in parts] for size in numbers]
+
+
+def whole(Y: Array, seed: int) -> list[Part]:
+    """Return the parts of a rung of all rows that are not held out; see `rungs`."""
+    if len(Y) < 2:
+        raise ValueError(f"candidates are compared on rows held out from others; there is {len(Y)}")
+    folds = dealt(Y, min(_FOLDS, len(Y)), seed)
+    number = min(len(folds), math.ceil(_ENOUGH / len(folds[0])))
+    order = np.random.default_rng(seed).permutation(len(Y))
+    return [_part(order, fold) for fold in folds[:number]]
 
 
 def _part(order: Rows, fold: Rows) -> Part:
@@ -180,9 +185,8 @@ def scored(
     begin, models, results, found = time.perf_counter(), [], [], []
     for (train, held), earlier in itertools.zip_longest(parts, estimator._earlier):
         model, options = estimator.model_of(X[train], Y[train])
-        if earlier is not None:
-            warm.begin_at(model, earlier)
-        results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
+        with warm.begun(model, earlier, held=estimator._held):
+            results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
         found.append(metrics.evaluated_rows(model, (X[held], Y[held])))
         models.append(model)
     errors, densities = zip(*found, strict=True)

@@ -187,8 +187,8 @@ class ProfiledAscent(tf.Module):
         else:
             reached = self._begin()
             self.started.assign(True)
-        assign(self._model.q, self._companion, self.profile)
-        return Progress(reached)
+        assigned = assign(self._model.q, self._companion, self.profile)
+        return Progress(reached if assigned else np.nan)
 
     def _begin(self) -> float:
         """Do a first round from each start, and stay at the best end."""
@@ -243,8 +243,11 @@ def collapsed(model: GPRNTensor, seed: int) -> GPRNTensor:
     return found
 
 
-def assign(q: TensorPosterior, companion: GPRNTensor, profile: Profile) -> None:
-    """Move a tensor posterior to the optimum that a profile stands for. O(P(NK)³ + N²DK)."""
+def assign(q: TensorPosterior, companion: GPRNTensor, profile: Profile) -> bool:
+    """Move a tensor posterior to the optimum of a profile if that is finite, and tell whether it is.
+
+    O(P(NK)³ + N²DK).
+    """
     prior, factors = companion.prior(), profile.factors()
     M, (_, t) = profile.mean(prior), profile.bound(prior)
     nodes = profiled.nodes(prior, M, factors)
@@ -257,22 +260,30 @@ def assign(q: TensorPosterior, companion: GPRNTensor, profile: Profile) -> None:
             else (tf.matmul(smoother[0], known(block)[0]))
         )
         means.append(tf.transpose(tf.reshape(of, [*M.shape, -1]), [0, 2, 1]))
-    q.weight_mean.assign(tf.concat(means, axis=1))
-    q.node_mean.assign(M)
     beta = profiled.beta(profile.patterns, prior, nodes, factors, profile.cells)
-    _assign(q.weight_factors[0], profiled.row_factor(prior.weights, beta))
-    for i, factor in enumerate(q.weight_factors[1:-1]):
+    row, *between, column = q.weight_factors
+    moved = [
+        (q.weight_mean, tf.concat(means, axis=1)),
+        (q.node_mean, M),
+        (row, _above(row, profiled.row_factor(prior.weights, beta))),
+        (column, _above(column, factors.column)),
+        (q.node_factors[0], _above(q.node_factors[0], profiled.row_factor(prior.nodes, factors.alpha))),
+        (q.node_factors[1], _above(q.node_factors[1], factors.omega)),
+    ]
+    for i, factor in enumerate(between):
         scale = tf.sqrt(t) if i == 0 else tf.ones([], t.dtype)
-        _assign(factor, scale * tf.eye(factor.shape[0], dtype=t.dtype))
-    _assign(q.weight_factors[-1], factors.column)
-    _assign(q.node_factors[0], profiled.row_factor(prior.nodes, factors.alpha))
-    _assign(q.node_factors[1], factors.omega)
+        moved.append((factor, _above(factor, scale * tf.eye(factor.shape[0], dtype=t.dtype))))
+    if not all(np.isfinite(value).all() for _, value in moved):
+        return False
+    for parameter, value in moved:
+        parameter.assign(value)
+    return True
 
 
-def _assign(parameter: gpflow.Parameter, factor: tf.Tensor) -> None:
+def _above(parameter: gpflow.Parameter, factor: tf.Tensor) -> tf.Tensor:
+    """Return a factor in the shape of its parameter, its diagonal bounded from below."""
     factor = tf.reshape(factor, parameter.shape)
-    diagonal = tf.maximum(tf.linalg.diag_part(factor), _LEAST_DIAGONAL)
-    parameter.assign(tf.linalg.set_diag(factor, diagonal))
+    return tf.linalg.set_diag(factor, tf.maximum(tf.linalg.diag_part(factor), _LEAST_DIAGONAL))
 
 
 def _positive(raw: tf.Tensor) -> tf.Tensor:

@@ -137,19 +137,23 @@ def _best(
 ) -> LabelStart:
     """Return the start of the grid by which held-out rows X [B, D], Y [B, 1] are most probable."""
     X, Y = held
-    roots = {noise: sums.root(noise) for noise in variance * np.array(sorted({*_NOISES, *_SPREADS}))}
-    prior = compiled(regression.seen, X)
-    variances = {
-        n: compiled(regression.variances, *prior[1:], roots[n]) for n in variance * np.array(_SPREADS)
-    }
+    noises, spreads = variance * np.array(_NOISES), variance * np.array(_SPREADS)
+    mean, A, residual = compiled(regression.seen, X)
+    means, variances = {}, {}
+    for noise in sorted({*noises, *spreads}):
+        root = sums.root(noise)  # M² numbers: one at a time
+        if noise in noises:
+            for scale in np.sqrt(variance) * np.array(_SCALES):
+                moved = sums.mean(scale, noise, root)
+                means[scale, noise] = compiled(regression.means, mean, A, moved)
+        if noise in spreads:
+            variances[noise] = compiled(regression.variances, A, residual, root)
     best = LabelStart(np.nan, np.nan, np.nan, -np.inf)
-    for noise in variance * np.array(_NOISES):
-        for scale in np.sqrt(variance) * np.array(_SCALES):
-            mean = compiled(regression.means, *prior[:2], sums.mean(scale, noise, roots[noise]))
-            for spread, var in variances.items():
-                value = float(compiled(regression.log_density, X, Y, mean, var))
-                if value > best.value:
-                    best = LabelStart(float(scale), float(noise), float(spread), value)
+    for (scale, noise), at in means.items():
+        for spread, var in variances.items():
+            value = float(compiled(regression.log_density, X, Y, at, var))
+            if value > best.value:
+                best = LabelStart(float(scale), float(noise), float(spread), value)
     return best
 
 
