@@ -13,7 +13,7 @@ from gpflow.keras import tf_keras
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
-from gpflow_ext.training.loop import iterate
+from gpflow_ext.training.loop import Trail, iterate
 from gpflow_ext.training.starts import Tried
 
 
@@ -195,6 +195,17 @@ def test_convergence_needs_the_methods_own_conditions_too() -> None:
     flags = iter([True, False, False, True, True])
     result = iterate(lambda: (1.0, next(flags)), [], steps=9, tolerance=1e-8)
     assert (result.status, result.steps) == (gpx.Status.CONVERGED, 4)
+
+
+def test_a_run_goes_on_from_the_trail_that_a_checkpoint_restored() -> None:
+    """It stops at once where the earlier steps had settled, and knows from which objective a step must not fall."""
+    trail = Trail()
+    trail.objectives.assign([1.0, 1.0])
+    trail.settled.assign(True)
+    result = iterate(lambda: (1.0, True), [], steps=9, first_step=3, tolerance=1e-8, trail=trail)
+    assert (result.status, result.steps) == (gpx.Status.CONVERGED, 3)
+    fallen = iterate(lambda: (0.5, True), [], steps=9, first_step=3, monotone=True, trail=trail)
+    assert (fallen.status, fallen.steps) == (gpx.Status.DIVERGED, 3)
 
 
 def test_gradient_training_stops_at_a_non_finite_loss_with_finite_parameters() -> None:

@@ -25,7 +25,7 @@ NEW = RNG.uniform(0.0, 1.0, (7, 2))
 PREC = RNG.gamma(1.0, 3.0, (N, 1))
 B = RNG.standard_normal((N, 1))
 SCALES = np.array([0.3, 0.5])
-SOME, ALL = VecchiaOptions(neighbours=5, inducing=M), VecchiaOptions(neighbours=N, inducing=M)
+NONE, SOME, ALL = (VecchiaOptions(neighbours=most, inducing=M) for most in (0, 5, N))
 
 
 @pytest.fixture(autouse=True)
@@ -136,18 +136,11 @@ def test_gradients_are_those_of_central_differences(which: str) -> None:
         )
 
 
-def _fitted(name: str, prior: Any, **how: Any) -> Any:
-    logit = gpx.likelihoods.BernoulliLogit(bound="jaakkola")
-    likelihood = logit if name == "GPJaakkola" else gpflow.likelihoods.Poisson()
-    targets = np.minimum(Y, 1.0) if name == "GPJaakkola" else Y
-    model = getattr(gpx.models, name)((X, targets), _kernel(), likelihood, prior=prior)
-    gpflow.set_trainable(model.kernel, False)
-    gpx.fit(model, progress=False, **how)
-    gpflow.set_trainable(model.kernel, True)
-    return model
-
-
-@pytest.mark.parametrize(
+LIKELIHOODS: dict[str, Any] = {
+    "GPJaakkola": lambda: gpx.likelihoods.BernoulliLogit(bound="jaakkola"),
+    "probit": gpx.likelihoods.BernoulliProbit,  # whose moments are in closed form
+}
+METHODS = pytest.mark.parametrize(
     ("name", "recipe"),
     [
         ("GPLaplace", None),
@@ -157,17 +150,94 @@ def _fitted(name: str, prior: Any, **how: Any) -> Any:
         pytest.param("VGPKMM", "ep", marks=pytest.mark.slow),
     ],
 )
+
+
+def _found(name: str, recipe: str | None, kernel: Kernel, prior: Any) -> tuple[Any, list[tf.Tensor]]:
+    """Return a model with its sites at rest; its objective, moments at new places, and gradient."""
+    kind = "probit" if recipe == "ep" else name
+    likelihood = LIKELIHOODS.get(kind, gpflow.likelihoods.Poisson)()
+    targets = np.minimum(Y, 1.0) if kind in LIKELIHOODS else Y
+    model = getattr(gpx.models, name)((X, targets), kernel, likelihood, prior=prior)
+    gpflow.set_trainable(model.kernel, False)
+    gpx.fit(model, progress=False, **({} if recipe is None else {"recipe": recipe, "stationarity": 1e-12}))
+    gpflow.set_trainable(model.kernel, True)
+    with tf.GradientTape() as tape:
+        value = model.maximum_log_likelihood_objective()
+    return model, [value, *model.predict_f(NEW), *tape.gradient(value, model.trainable_variables)]
+
+
+@METHODS
 def test_with_all_neighbours_every_method_is_that_of_the_dense_model(name: str, recipe: str | None) -> None:
-    """Objective, its gradient, and predictions at new places."""
-    found = []
-    for prior in (None, ALL):
-        model = _fitted(name, prior, **({} if recipe is None else {"recipe": recipe}))
-        with tf.GradientTape() as tape:
-            value = model.maximum_log_likelihood_objective()
-        found.append((value, *model.predict_f(NEW), *tape.gradient(value, model.trainable_variables)))
-    for number, (dense, full) in enumerate(zip(*found, strict=True)):
+    """Objective, predictions at new places, and the objective's gradient."""
+    (_, dense), (_, full) = (_found(name, recipe, _kernel(), prior) for prior in (None, ALL))
+    for number, (one, other) in enumerate(zip(full, dense, strict=True)):
         tolerance = 1e-8 if number < 3 else 1e-6
-        np.testing.assert_allclose(full, dense, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+class FITC(Kernel):
+    """Q + diag(K − Q) at the data, Q = K_xu K_uu⁻¹ K_ux from them to other places, by dense algebra."""
+
+    def __init__(self, exact: Kernel, Z: np.ndarray) -> None:
+        super().__init__()
+        self.exact, self.Z = exact, tf.constant(Z)
+
+    def K(self, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+        """Return covariances [N, N'], those of the data among themselves where X2 is none."""
+        gram = self.exact(self.Z)
+        gram = tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + gpflow.default_jitter())
+        Q = tf.matmul(
+            self.exact(X, self.Z), tf.linalg.solve(gram, self.exact(self.Z, X if X2 is None else X2))
+        )
+        return tf.linalg.set_diag(Q, self.exact.K_diag(X)) if X2 is None else Q
+
+    def K_diag(self, X: tf.Tensor) -> tf.Tensor:
+        """Return the variances, [N]."""
+        return self.exact.K_diag(X)
+
+
+@METHODS
+def test_without_neighbours_every_method_is_that_of_a_dense_fitc(name: str, recipe: str | None) -> None:
+    """Objective, predictions at new places, and the objective's gradient."""
+    model, found = _found(name, recipe, _kernel(), NONE)
+    _, expected = _found(name, recipe, FITC(_kernel(), model.structure.Z.numpy()), None)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_without_neighbours_and_with_gaussian_noise_it_is_fitc() -> None:
+    """GPflow's, with the jitter of the data, which theirs has not, in its noise."""
+    noise = 0.3
+    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Gaussian(noise), prior=NONE)
+    gpflow.set_trainable(model, False)
+    gpx.fit(model, progress=False)
+    twin = gpflow.models.GPRFITC(
+        (X, Y),
+        _kernel(),
+        model.structure.Z.numpy(),
+        noise_variance=noise + gpflow.default_jitter(),
+    )
+    found = []
+    for each in (model, twin):
+        gpflow.set_trainable(each.kernel, True)
+        with tf.GradientTape() as tape:
+            value = each.maximum_log_likelihood_objective()
+        sources = [each.kernel.variance, each.kernel.lengthscales]
+        slopes = tape.gradient(value, [source.unconstrained_variable for source in sources])
+        found.append((value, *each.predict_f(NEW), *slopes))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_draws_of_fitc_have_its_moments() -> None:
+    """At new places, of 4,000 draws; beyond five standard errors once in 1e5 runs."""
+    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=NONE)
+    gpflow.set_trainable(model.kernel, False)
+    gpx.fit(model, progress=False)
+    mean, var = (part.numpy() for part in model.predict_f(NEW))
+    values = gpx.sample_functions(model, 4000, seed=1)(NEW).numpy()
+    assert np.abs((values.mean(axis=0) - mean) / np.sqrt(var / 4000)).max() < 5.0
+    assert np.abs((values.var(axis=0) / var - 1.0) / np.sqrt(2.0 / 4000)).max() < 5.0
 
 
 def test_inducing_points_that_say_nothing_leave_vecchia(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +272,10 @@ def test_neighbours_are_those_of_the_largest_residual_correlation() -> None:
         assert {order[m] for m in found[place] if m >= 0} == set(best)
 
 
-def test_it_serves_resumes_and_takes_other_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prior", [pytest.param(NONE, marks=pytest.mark.slow), SOME], ids=["none", "some"])
+def test_it_serves_resumes_and_takes_other_data(prior: VecchiaOptions, tmp_path: Path) -> None:
     """An export predicts the same, a checkpoint rebuilds the model, points and neighbours follow new data."""
-    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=SOME)
+    model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior=prior)
     gpx.fit(model, steps=1, progress=False, checkpoint_dir=tmp_path / "steps")
     expected = model.predict_f(NEW)
     for one, other in zip(model.posterior().predict_f(NEW[None]), expected, strict=True):

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import gpflow
 import numpy as np
+import problems
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import gpflow_ext as gpx
-from gpflow_ext.compiled import make_exact
+from gpflow_ext.compiled import Compiled, make_exact
 from gpflow_ext.persistence import stablehlo
+from gpflow_ext.sampling.target import Target
+from gpflow_ext.sites.method import site_method
+from gpflow_ext.svgp.natural_gradient import AscentUpdates
+from gpflow_ext.training.site_iteration import SiteUpdates
 from scripts.shared.journal import Journal
 from scripts.tools import lower, lowered_models
+from scripts.tools.budgets import BUDGETS
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra stablehlo")
 QUICK = ("GPR",)
 MODELS = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in lowered_models.RUNS
 ]
+MORE = 1.02  # operations than were recorded: TensorFlow's versions write some differently
 # XLA's own names, which each of its devices expands.
 CUSTOM_CALLS = {"Qr", "ProductOfElementaryHouseholderReflectors", "Eigh"}
 
@@ -37,7 +47,7 @@ def tensorfloat():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", MODELS)
 def test_pjrt_returns_what_tensorflow_returns(name: str, dtype: str, tmp_path: Path, record_property) -> None:
-    rows = lower.measured(name, dtype, tmp_path)
+    rows, sizes = lower.measured(name, dtype, tmp_path), _recorded()
     assert rows
     for row in rows:
         assert "error" not in row, row
@@ -47,6 +57,63 @@ def test_pjrt_returns_what_tensorflow_returns(name: str, dtype: str, tmp_path: P
         assert row["float64"] == (dtype == "float64" or in_double)
         record_property(row["function"], row["difference"])
         assert row["difference"] <= lower.bound(name, row["function"], dtype), row
+        assert row["ops"] <= MORE * sizes[name, dtype, row["function"]]
+
+
+def _sweep() -> None:
+    model = gpx.models.GPLaplace(problems.binary(12), problems.kernel(), gpx.likelihoods.BernoulliProbit())
+    updates = SiteUpdates(model, site_method("ep"), ())
+    compiled = Compiled(updates)
+    prior = compiled(updates.prior)
+    state, _ = compiled(updates.begin, prior)
+    compiled(updates.step, prior, state)
+
+
+def _natural_step() -> None:
+    X, Y = problems.binary(12)
+    model = gpx.models.SVGPRobustMax(problems.kernel(), 2, X[:4].copy(), num_data=len(X))
+    updates = AscentUpdates(model, (), None, True, None)
+    updates.start()
+    Compiled(updates)(updates.step, X, Y, tf.constant(0.0, Y.dtype), tf.constant(0.5, Y.dtype))
+
+
+class _Density:
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def slope(self, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the log density and its gradient, which a sampler moves by."""
+        return tfp.math.value_and_gradient(self._target, z)
+
+
+def _density() -> None:
+    X, Y = problems.binary(12)
+    likelihood, points = gpx.likelihoods.BernoulliProbit(), X[:4].copy()
+    model = gpx.models.SGPMCFreeForm((X, Y), problems.kernel(), likelihood, inducing_variable=points)
+    gpflow.set_trainable(model.kernel, False)
+    density = _Density(Target(model, model.density.log_likelihoods))
+    z = np.random.default_rng(0).normal(size=(2, 4))
+    Compiled(density)(density.slope, tf.constant(z, gpflow.default_float()))
+
+
+EACH_TIME: dict[str, Callable[[], None]] = {
+    "SiteUpdates.step": _sweep,
+    "AscentUpdates.step": _natural_step,
+    "_Density.slope": _density,
+}
+
+
+@needs_jax
+@pytest.mark.parametrize("function", EACH_TIME)
+def test_pjrt_returns_a_sweep_a_natural_step_and_a_density(function: str, tmp_path: Path) -> None:
+    """Those of `RUNS` are larger and take turns."""
+    gpx.clear_compiled()
+    with lower.harvest() as found:
+        EACH_TIME[function]()
+    (call,) = (call for call in found.values() if call.name == function)
+    program, results, _ = lower.lowered(call)
+    lower.save(program, results, tmp_path / "program")
+    assert lower.run_pjrt(tmp_path)["program"]["difference"] <= 1e-12
 
 
 def test_what_is_recorded_is_within_its_bound() -> None:
@@ -55,6 +122,51 @@ def test_what_is_recorded_is_within_its_bound() -> None:
     for record in records:
         for row in record["functions"]:
             assert row["difference"] <= lower.bound(record["model"], row["function"], record["dtype"]), row
+
+
+def test_what_is_recorded_is_within_its_budget() -> None:
+    sizes = _recorded()
+    for (name, function), budget in BUDGETS.items():
+        assert sizes[name, "float64", function] <= budget.most
+        assert budget.reason or budget.most <= budget.wanted
+
+
+@needs_jax
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "function"), BUDGETS)
+def test_a_step_is_within_its_budget(name: str, function: str) -> None:
+    (call,) = (call for call in lower.calls(name) if call.name == function)
+    program = stablehlo.lower(call.function, call.arguments)
+    assert lower.contents(program.text)["ops"] <= BUDGETS[name, function].most
+
+
+def _recorded() -> dict[tuple[str, str, str], int]:
+    """Return the operations of each program of the record, by model, dtype and function."""
+    records = Journal(lower.RECORDS).records
+    return {
+        (each["model"], each["dtype"], one["function"]): one["ops"]
+        for each in records
+        for one in each["functions"]
+    }
+
+
+@needs_jax
+def test_a_program_has_nothing_that_it_does_not_need() -> None:
+    """TensorFlow writes the body of a loop as a function too, which nothing calls, and what is reshaped in vain."""
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        _, x = tf.while_loop(lambda k, _: k < 5, lambda k, x: (k + 1, tf.sin(tf.reshape(x, [3])) + x), (0, x))
+        return tf.sin(x) + tf.sin(x)
+
+    x = tf.constant([0.1, 0.2, 0.3], tf.float64)
+    concrete = tf.function(function, autograph=False).get_concrete_function(x)
+    program = stablehlo.lower(concrete, [x])
+    own = re.findall(r"func\.func private (@[\w.]+)", program.text)
+    assert own == re.findall(r"call (@[\w.]+)", program.text)
+    assert program.text.count("stablehlo.sine") == 2
+    assert "stablehlo.reshape" not in program.text
+    assert program.emitted.count("stablehlo.sine") > 2
+    assert lower.contents(program.text)["ops"] < lower.contents(program.emitted)["ops"]
 
 
 def _programs(inputs: tf.Tensor) -> str:
@@ -67,6 +179,7 @@ def _programs(inputs: tf.Tensor) -> str:
     return "".join(texts)
 
 
+@needs_jax
 def test_products_of_float32_are_exact_unless_the_user_wants_speed() -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
         inputs = tf.constant(np.linspace(0.0, 1.0, 12, dtype=np.float32)[:, None])
@@ -78,6 +191,7 @@ def test_products_of_float32_are_exact_unless_the_user_wants_speed() -> None:
         assert lower.contents(_programs(inputs))["inexact"] == 0
 
 
+@needs_jax
 def test_float64_leaves_the_switch_alone() -> None:
     _programs(tf.constant(np.linspace(0.0, 1.0, 12)[:, None]))
     assert tf.config.experimental.tensor_float_32_execution_enabled()
@@ -91,6 +205,7 @@ def test_a_device_that_rounds_is_told_once(monkeypatch) -> None:
     make_exact()  # a second warning would be an error
 
 
+@needs_jax
 def test_parameters_are_arguments_variables_and_captured_tensors_in_order() -> None:
     """Of equal shapes, one not used, and a number that decides a shape and is none."""
     first, second, held = (tf.Variable(value * np.ones([2, 2])) for value in (1.0, 2.0, 3.0))

@@ -78,6 +78,7 @@ def test_calls_are_no_part_of_the_chain(jit_compile: bool, thin: int) -> None:
 @pytest.mark.parametrize("tuner", ["bayesopt", "dual_averaging"])
 def test_a_whole_sampling_is_one_program_of_xla(tuner: str, monkeypatch) -> None:
     """It tunes, warms up, and draws more than one call has room for; no number in it is a constant."""
+    pytest.importorskip("jax", reason="needs the extra stablehlo")
     programs: dict[int, tuple[object, tuple[object, ...]]] = {}
     traced: list[object] = []  # to lower a function asks for the variables it was traced with
     call, copied = Entry.__call__, Compiled._copied

@@ -58,8 +58,8 @@ def _check_moments(draws: Any, dense: Any, at: Any, whites: tuple[float, ...]) -
 
 PRIORS = {
     "markov": (TIMES, AT_TIMES, "markov"),
-    "vecchia": (PLACES, AT_PLACES, gpx.VecchiaOptions(neighbours=29)),  # all before: exact
-    "full scale": (PLACES, AT_PLACES, gpx.VecchiaOptions(neighbours=29, inducing=5)),
+    "vecchia": (PLACES, AT_PLACES, gpx.VecchiaOptions(neighbours=30)),  # all before: exact
+    "full scale": (PLACES, AT_PLACES, gpx.VecchiaOptions(neighbours=30, inducing=5)),
     "grid": (SOME_CELLS, AT_CELLS, gpx.GridOptions(probes=2)),
 }
 WHITES = {"grid": 0.0}  # where it is not 0.1

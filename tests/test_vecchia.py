@@ -22,6 +22,7 @@ from gpflow_ext.sites.vecchia import (
     fronts,
     grouping,
     ordering,
+    posterior,
 )
 from gpflow_ext.sites.vecchia.prior import Vecchia, VecchiaFactor
 from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
@@ -91,6 +92,22 @@ def test_the_factor_is_dense_algebra(how: str) -> None:
         assert factor.finite
     np.testing.assert_allclose(prior.product(tf.constant(B)), np.linalg.solve(omega, B), atol=1e-9)
     assert not prior.factorise(tf.constant(-PREC)).finite
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_variances_are_exact_given_all_before_and_larger_given_fewer_data() -> None:
+    """Those of the factor with N − 1 neighbours, and those that see the ten nearest data alone."""
+    K = _kernel()(tf.constant(X)).numpy() + gpflow.default_jitter() * np.eye(N)
+    exact = np.diag(np.linalg.inv(np.linalg.inv(K) + np.diag(PREC[:, 0])))
+    found = _prior(VecchiaOptions(neighbours=N - 1), _kernel()).factorise(tf.constant(PREC)).variance()
+    np.testing.assert_allclose(found[:, 0], exact, rtol=1e-8)
+    points = X / [0.3, 0.5]
+    near = posterior.nearest(tf.constant(points), tf.constant(points), 10).numpy()
+    np.testing.assert_array_equal(near[:, 0], np.arange(N))
+    local = posterior.conditioned(tf.constant(K[near[:, :, None], near[:, None]][None]), PREC[near, 0][None])
+    local = tf.linalg.diag_part(local)[0, :, 0].numpy()
+    assert (local >= exact).all()
+    assert (local > 1.001 * exact).any()
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -13,7 +13,8 @@ class Unwhitened(NamedTuple):
     """A prior that only its factor conditions on sites.
 
     Its marginals are held fixed under a tape. The derivatives of Σₙ [log Ẑₙ − log ∫ cavityₙ tₙ] in them
-    cancel at a fixed point, where moments match, so that the gradient of log Z is that of log ∫ p ∏ tₙ.
+    cancel at a fixed point, where moments match, so that the gradient of log Z is that of log ∫ p ∏ tₙ, up to
+    the error of the moments where these are found by quadrature.
     """
 
     prior: Any

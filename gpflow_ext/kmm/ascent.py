@@ -9,7 +9,7 @@ Both steps are pure functions of tensors that compile under XLA.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -17,12 +17,14 @@ import tensorflow as tf
 from gpflow_ext import sites
 from gpflow_ext.kmm import newton
 from gpflow_ext.kmm.newton import Solve
-from gpflow_ext.sites import Expectation, Factor, Prior, Sites
+from gpflow_ext.sites import Expectation, Factor, Pair, Prior, Sites
 
 SMALLEST_STEP = 2.0**-14
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
 ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the root
 ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
+
+Found = TypeVar("Found")
 
 
 class State(NamedTuple):
@@ -78,15 +80,20 @@ def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State
     covariance. In all two Cholesky factorisations and one triangular solve, plus a factorisation and a solve
     for each damping of the covariance (rare for the logit).
     """
-    state = mean_step(prior, expectation, state)
-    state, factor = covariance_step(prior, expectation, state)
+    factor = newton.own_factor(prior, state)
+    direction = newton.direction(expectation, state, factor.solve, exact=True)
+    state = _move_mean(prior, expectation, state, direction)
+    state, factor = covariance_step(prior, expectation, state, factor)
     return mean_step(prior, expectation, state, factor.solve)
 
 
-def covariance_step(prior: Prior, expectation: Expectation, state: State) -> tuple[State, Factor]:
+def covariance_step(
+    prior: Prior, expectation: Expectation, state: State, factor: Factor
+) -> tuple[State, Factor]:
     """Replace λ by λ' where that keeps the bound, else by a damped step towards it; the mean stays.
 
-    Return the state and the factor of I + ΛQ there.
+    Return the state and the factor of I + ΛQ at the precisions that were tried last: those of the state, or,
+    where no step keeps the bound, near them. ``factor`` is one of any precisions, for its structure.
 
     λ' is λ(v) = −2 ∂f_b/∂v at the current variance, but not beyond the root of equation 16 of Khan, Mohamed
     & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit near
@@ -112,18 +119,12 @@ def covariance_step(prior: Prior, expectation: Expectation, state: State) -> tup
     full = _secant_step(state, natural) * direct
     gradual = natural / tf.maximum(tf.reduce_max(natural * seen), 1.0)
 
-    def trial(step: tf.Tensor) -> State:
+    def trial(step: tf.Tensor) -> tuple[State, Factor]:
         move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
-        return at_precision(prior, expectation, state, state.prec + move)
+        factor = prior.factorise(state.prec + move)
+        return at_precision(prior, expectation, state, state.prec + move, factor), factor
 
-    def damped() -> tuple[State, Factor]:
-        chosen = _backtrack(prior, trial, state, first=0.5)
-        return chosen, prior.factorise(chosen.prec)
-
-    factor = prior.factorise(state.prec + full)
-    whole = at_precision(prior, expectation, state, state.prec + full, factor)
-    accepted = whole.objective >= _floor(prior, state)
-    moved, factor = tf.cond(accepted, lambda: (whole, factor), damped)
+    moved, factor = _backtrack(prior, trial, state, factor)
     undamped = tf.reduce_all(moved.prec == state.prec + direct)
     moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
     return moved, factor
@@ -235,14 +236,21 @@ def at_variance(
 
 
 def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None) -> State:
-    """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N)."""
-    direction, shift = newton.direction(prior, expectation, state, solve)
+    """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N).
 
-    def trial(step: tf.Tensor) -> State:
-        moved = state._replace(alpha=state.alpha + step * direction, mean=state.mean + step * shift)
-        return _evaluate(prior, expectation, moved)
+    ``solve`` spares a factorisation; see `newton.direction`.
+    """
+    exact = solve is None
+    solve = newton.own_factor(prior, state).solve if solve is None else solve
+    return _move_mean(prior, expectation, state, newton.direction(expectation, state, solve, exact))
 
-    return _backtrack(prior, trial, state)
+
+def _move_mean(prior: Prior, expectation: Expectation, state: State, direction: Pair) -> State:
+    def trial(step: tf.Tensor) -> tuple[State, tuple[()]]:
+        alpha, mean = state.alpha + step * direction.alpha, state.mean + step * direction.shift
+        return _evaluate(prior, expectation, state._replace(alpha=alpha, mean=mean)), ()
+
+    return _backtrack(prior, trial, state, ())[0]
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -257,15 +265,24 @@ def _floor(prior: Prior, state: State) -> tf.Tensor:
     return state.objective - sites.slack(prior, state.objective)
 
 
-def _backtrack(prior: Prior, trial: Callable[[tf.Tensor], State], state: State, first: float = 1.0) -> State:
-    """Return the first trial, of ``first``, half of it, …, that is not below the state, or the state."""
+def _backtrack(
+    prior: Prior, trial: Callable[[tf.Tensor], tuple[State, Found]], state: State, found: Found
+) -> tuple[State, Found]:
+    """Return the first trial, of a step of one, half of it, …, that is not below the state, or the state.
 
-    def search(step: tf.Tensor, searching: tf.Tensor, _: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        candidate = trial(step)
+    With it what the last trial found besides; ``found`` is of the same structure.
+    """
+
+    def search(step: tf.Tensor, searching: tf.Tensor, _: State, found: Found) -> tuple[Any, ...]:
+        candidate, new = trial(step)
         accepted = candidate.objective >= _floor(prior, state)  # false for NaN
-        chosen = State(*(tf.where(accepted, new, old) for new, old in zip(candidate, state, strict=True)))
-        return 0.5 * step, tf.logical_not(accepted), chosen
+        parts = zip(candidate, state, strict=True)
+        chosen = State(*(old if new is old else tf.where(accepted, new, old) for new, old in parts))
+        new = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), new, found)
+        return 0.5 * step, tf.logical_not(accepted), chosen, new
 
-    begin = (tf.constant(first, state.objective.dtype), tf.constant(True), state)
-    _, _, chosen = tf.while_loop(lambda step, searching, _: searching & (step > SMALLEST_STEP), search, begin)
-    return chosen
+    begin = (tf.constant(1.0, state.objective.dtype), tf.constant(True), state, found)
+    _, _, chosen, found = tf.while_loop(
+        lambda step, searching, *_: searching & (step > SMALLEST_STEP), search, begin
+    )
+    return chosen, found

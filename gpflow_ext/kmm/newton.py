@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Expectation, Pair, Prior
+from gpflow_ext.sites import Expectation, Factor, Pair, Prior
 
 CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
 CG_ITERATIONS = 50
@@ -42,22 +42,31 @@ class MeanPoint(Protocol):
         """−2 ∂f_b/∂v."""
 
 
-def direction(prior: Prior, expectation: Expectation, point: MeanPoint, solve: Solve | None = None) -> Pair:
+def own_factor(prior: Prior, point: MeanPoint) -> Factor:
+    """Return the factor of I + WQ, W = −2 ∂f_b/∂v, whose solutions are exact with one latent function."""
+    return prior.factorise(tf.nn.relu(point.curvature))
+
+
+def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: bool) -> Pair:
     """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², and Qδ.
 
-    With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and one
-    factorisation of I + WQ solves it. With several, as for the multinomial logit, W only bounds H; and a
-    given ``solve``, b ↦ (I + ΛQ)⁻¹ b for other precisions, replaces the factorisation but does not equal it.
-    Then either preconditions conjugate gradients in m, which find the step at O(N²) an iteration.
+    With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and the solution by
+    the factor of I + WQ is it. With several, as for the multinomial logit, W only bounds H; and a solution by
+    a factor for other precisions does not equal it. Then either preconditions conjugate gradients in m, which
+    find the step at O(N²) an iteration.
+
+    Parameters
+    ----------
+    expectation, point
+        The likelihood, and where the step begins.
+    solve, exact
+        Solution by a factor, and whether that is `own_factor`.
     """
     residual = point.grad - point.alpha
     curvature = tf.nn.relu(point.curvature)
     one_latent = point.mean.shape[-1] == 1
-    exact = solve is None
-    if solve is None:
-        solve = prior.factorise(curvature).solve
-        if one_latent:
-            return solve(residual)
+    if exact and one_latent:
+        return solve(residual)
 
     def times_hessian(p: tf.Tensor) -> tf.Tensor:
         if one_latent:

@@ -187,17 +187,25 @@ def _nodes(mean: tf.Tensor, sd: tf.Tensor, own: tf.Tensor) -> _Nodes:
 
     mode = tf.reduce_sum(tf.where(own, mean, 0.0), axis=-1)
     own_sd = tf.reduce_sum(tf.where(own, sd, 0.0), axis=-1)
-    for _ in range(_MODE_STEPS):  # the slope is convex: from the left Newton's method does not overshoot
-        _, slope, bend = log_integrand(mode)
-        mode += tf.reduce_sum(slope, axis=-1) / bend
-    low, high = mode - _REACH * own_sd, mode + _REACH * own_sd
+
+    def towards_mode(k: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        _, slope, bend = log_integrand(x)
+        return k + 1, x + tf.reduce_sum(slope, axis=-1) / bend
+
+    def inwards(k: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        value, slope, _ = log_integrand(tf.stack([low, high]))
+        slope = tf.reduce_sum(slope, axis=-1)
+        fallen = tf.unstack(top - value)
+        root = tf.sqrt(2.0 * tf.maximum(fallen[0], 0.5 * _REACH**2))
+        low += root * (root - _REACH) / slope[0]
+        return k + 1, low, high + tf.maximum(fallen[1] - 0.5 * _REACH**2, 0.0) / slope[1]
+
+    # The slope is convex: from the left Newton's method does not overshoot. The ends come from outside and go
+    # never beyond, as the curvature falls from left to right.
+    _, mode = tf.while_loop(lambda k, _: k < _MODE_STEPS, towards_mode, (0, mode))
     top, _, _ = log_integrand(mode)
-    for _ in range(_END_STEPS):  # from outside and never beyond, as the curvature falls from left to right
-        value, slope, _ = log_integrand(low)
-        root = tf.sqrt(2.0 * tf.maximum(top - value, 0.5 * _REACH**2))
-        low += root * (root - _REACH) / tf.reduce_sum(slope, axis=-1)
-        value, slope, _ = log_integrand(high)
-        high += tf.maximum(top - value - 0.5 * _REACH**2, 0.0) / tf.reduce_sum(slope, axis=-1)
+    ends = 0, mode - _REACH * own_sd, mode + _REACH * own_sd
+    _, low, high = tf.while_loop(lambda k, *_: k < _END_STEPS, inwards, ends)
     _, slope, _ = log_integrand(low)
     steepest = tf.one_hot(tf.argmax(slope, axis=-1), mean.shape[-1] or tf.shape(mean)[-1], True, False)
     centre = tf.clip_by_value(tf.reduce_sum(tf.where(steepest, mean, 0.0), axis=-1), low, high)

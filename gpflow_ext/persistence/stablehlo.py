@@ -30,6 +30,8 @@ _LOADER = Path(__file__).with_name("predict_jax.py")
 
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{\n", re.DOTALL)
 _TENSOR = re.compile(r"tensor<([^>]*)>")
+_PASSES = "builtin.module(inline,canonicalize,cse)"
+_MAY_CHANGE_NOTHING = ("stablehlo.reshape", "stablehlo.convert", "stablehlo.slice")  # where the type stays
 _UPDATE = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
 _COPY = re.compile(r"mhlo\.copy (%[\w#]+) : (tensor<[^>]*>)")
 _PLACES = re.compile(r' loc\((?:[^()"]|"[^"]*"|\([^()]*\))*\)|^#loc.*\n', re.MULTILINE)
@@ -43,6 +45,7 @@ class Program(NamedTuple):
     inputs: list[Array]  # its parameters: the arguments, then the variables and captured tensors
     variables: list[int]  # which of them are the variables among the arguments, in their order
     updates: dict[int, int]  # the results that are new values of variables, each with its parameter
+    emitted: str  # as TensorFlow wrote it, before it was `tidied`
 
     @property
     def results(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -73,6 +76,37 @@ def library() -> Any:
             'profile="stablehlo" needs the extra stablehlo: pip install "gpflow-ext[stablehlo]"'
         ) from error
     return stablehlo
+
+
+def tidied(text: str) -> str:
+    """Return a program that computes the same, without what TensorFlow leaves in it but does not need.
+
+    That is functions that none calls, copies of the bodies of loops among them, operations that change
+    nothing, and those that repeat another.
+
+    Raises
+    ------
+    ImportError
+        Without the extra ``stablehlo``.
+    """
+    library()
+    import jaxlib.mlir.ir
+    import jaxlib.mlir.passmanager
+    from jax.interpreters.mlir import make_ir_context
+
+    mlir: Any = jaxlib.mlir  # whose types lack some names
+
+    def bypass(operation: Any) -> Any:
+        given, results = operation.operation.operands, operation.operation.results
+        if operation.operation.name in _MAY_CHANGE_NOTHING and given[0].type == results[0].type:
+            results[0].replace_all_uses_with(given[0])
+        return mlir.ir.WalkResult.ADVANCE
+
+    with make_ir_context():
+        module = mlir.ir.Module.parse(text)
+        module.operation.walk(bypass)
+        mlir.passmanager.PassManager.parse(_PASSES).run(module.operation)
+        return str(module)
 
 
 class Artefact(NamedTuple):
@@ -247,6 +281,8 @@ def lower(function: Any, arguments: Sequence[Any]) -> Program:
 
     Raises
     ------
+    ImportError
+        Without the extra ``stablehlo``.
     ValueError
         If the function has an operation that XLA cannot compile, or XLA returns other parameters or results
         than it has.
@@ -292,7 +328,8 @@ def _lower(function: Any, arguments: Sequence[Any], given: Sequence[tf.Tensor]) 
         for part in arguments
         if isinstance(part, tf.Variable)
     ]
-    program = Program(text, [np.asarray(part.numpy()) for part in held], variables, updates)
+    inputs = [np.asarray(part.numpy()) for part in held]
+    program = Program(tidied(text), inputs, variables, updates, text)
     if len(program.results) != len(concrete.outputs) + len(updates):
         raise ValueError(f"{len(concrete.outputs)} outputs became {len(program.results)} results")
     return program

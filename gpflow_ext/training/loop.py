@@ -95,30 +95,33 @@ class FitResult:
 class Trail(tf.Module):
     """The last two objectives, which decide convergence.
 
-    A checkpoint that holds the trail makes a restarted run stop where the uninterrupted one does.
+    A checkpoint that holds the trail makes a restarted run stop where the uninterrupted one does. The
+    variables are written at each step and read once, by `recall`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        with tf.device("CPU"):  # the host reads them at each step
+        with tf.device("CPU"):  # the host writes them at each step
             self.objectives = tf.Variable([np.nan, np.nan], dtype=tf.float64, trainable=False)
             self.settled = tf.Variable(False, trainable=False)
+        self.recall()
 
-    @property
-    def last(self) -> float:
-        """The last objective; NaN before the first step."""
-        return float(self.objectives.numpy()[1])
+    def recall(self) -> None:
+        """Take up what the variables hold, which a checkpoint may have restored."""
+        self._previous, self.last = self.objectives.numpy().tolist()  # NaN before the first step
+        self._settled = bool(self.settled)
 
     def add(self, objective: float, settled: bool) -> None:
         """Append the objective of a step, and whether the method's own conditions hold."""
-        self.objectives.assign(np.array([self.last, objective]))
+        self._previous, self.last, self._settled = self.last, objective, settled
+        self.objectives.assign(np.array([self._previous, self.last]))
         self.settled.assign(settled)
 
     def converged(self, tolerance: float | None) -> bool:
         """Tell whether the last step changed the objective by less than ``tolerance·max(1, |objective|)``."""
-        previous, last = self.objectives.numpy()
-        within = tolerance is not None and abs(last - previous) < tolerance * max(1.0, abs(last))
-        return bool(within and self.settled)
+        change = abs(self.last - self._previous)
+        within = tolerance is not None and change < tolerance * max(1.0, abs(self.last))
+        return within and self._settled
 
 
 def iterate(
@@ -162,6 +165,7 @@ def iterate(
         Asked before each step whether the run shall end.
     """
     trail = Trail() if trail is None else trail
+    trail.recall()
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
     good, fall = _read(variables), 1e-9 if default_float() == np.float64 else 1e-5

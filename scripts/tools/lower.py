@@ -214,7 +214,7 @@ def lower_model(name: str, folder: Path) -> list[dict[str, Any]]:
         try:
             program, results, seconds = lowered(call)
             row |= {"artefact": save(program, results, folder / row["program"]), "lower_s": round(seconds, 2)}
-            row |= contents(program.text)
+            row |= contents(program.text) | {"emitted": contents(program.emitted)["ops"]}
         except ValueError as error:
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
         found.append(row)

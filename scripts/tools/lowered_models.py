@@ -56,6 +56,12 @@ def _kmm(**options: Any) -> Any:
     return _fit(model, hyper_updates=2, site_updates=3, **options)
 
 
+def _kmm_alone() -> Any:
+    model = models.VGPKMM(_data("binary"), _kernel(), likelihoods.BernoulliLogit())
+    gpflow.set_trainable(model.kernel, False)
+    return _fit(model)
+
+
 def _ep(kind: str = "binary", **options: Any) -> Any:
     likelihood = likelihoods.BernoulliProbit() if kind == "binary" else likelihoods.RobustMax(3)
     model = models.SparseEP(_data(kind), _kernel(), likelihood, inducing_variable=_points())
@@ -114,6 +120,7 @@ def _gaussian(**options: Any) -> Any:
 
 RUNS: dict[str, Run] = {
     "VGPKMM": _kmm,
+    "VGPKMM, kernel held": _kmm_alone,
     "VGPKMM, Algorithm 1": lambda: _kmm(method="algorithm1"),
     "VGPKMM, inducing points": lambda: _kmm(inducing=True),
     "SparseEP": _ep,

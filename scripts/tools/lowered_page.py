@@ -8,6 +8,7 @@ from typing import Any
 
 from ..shared import report
 from ..shared.journal import Record
+from .budgets import BUDGETS
 
 HEADER = """# Without TensorFlow
 
@@ -24,6 +25,10 @@ without this package:
 It stays below 1e-12 (1e-5 in single precision), except where rounding is amplified; `LOOSER` in `scripts/tools/lower.py`
 lists these cases with the reason. *Inexact* counts the float32 products that a device may round to TensorFloat-32 or bfloat16; only
 `gpx.allow_tf32()` makes it more than zero. *Calls* are custom calls, whose names a runtime has to know.
+*Emitted* are the operations of the program as TensorFlow writes it. Many of them are not needed: functions that none calls, among them copies
+of the bodies of loops, reshapes to the same shape, and what is computed twice. *Operations* are those that are left when they are taken out,
+which is the program that is stored and run; a dash means that it was recorded before they were counted.
+"Wanted" and "held to" are the sizes in `scripts/tools/budgets.py`; a test fails where a program grows beyond the latter.
 The seconds to lower and to compile were measured on the CPU of a busy machine with two cores. Compiling for a CPU unrolls what a GPU hands
 to its libraries.
 
@@ -43,7 +48,7 @@ def write(records: Sequence[Record], path: Path) -> None:
 
 def text(records: Sequence[Record]) -> str:
     """Return the page."""
-    parts = [HEADER]
+    parts = [HEADER, _sizes(records)]
     for dtype in ("float64", "float32"):
         found = [each for each in records if each["dtype"] == dtype]
         if found:
@@ -52,26 +57,50 @@ def text(records: Sequence[Record]) -> str:
     return "\n".join(parts)
 
 
-COLUMNS = ("model", "function", "kB", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "GPU ms", "difference")  # fmt: skip
+COLUMNS = ("model", "function", "kB", "emitted", "operations", "loops", "products", "inexact", "calls", "lower s", "compile s", "GPU ms", "difference")  # fmt: skip
 
 
 def _row(model: str, found: dict[str, Any]) -> list[str]:
     names = [model, f"`{found['function']}`"]
     if "error" in found:
         return [*names, found["error"].replace("|", " ").replace("\n", " ")[:60], *["–"] * (len(COLUMNS) - 3)]
+    tidied = "emitted" in found
     return [
         *names,
         report.number(found["artefact"] / 1000.0),
-        str(found["ops"]),
+        str(found["emitted"] if tidied else found["ops"]),
+        str(found["ops"]) if tidied else "–",
         str(found["kinds"]["while"]),
         str(found["products"]),
         str(found["inexact"]),
         ", ".join(found["custom_calls"]) or "none",
         report.number(found["lower_s"], 2),
         report.number(found["compile_s"], 2),
-        report.number(1e3 * estimate(found["ops"]), 2),
+        report.number(1e3 * estimate(found["ops"]), 2) if tidied else "–",
         f"{found['difference']:.0e}",
     ]
+
+
+def _sizes(records: Sequence[Record]) -> str:
+    """Return the section on the programs that have a budget."""
+    found = {
+        (each["model"], one["function"]): one
+        for each in records
+        if each["dtype"] == "float64"
+        for one in each["functions"]
+        if "emitted" in one
+    }
+    rows, reasons = [], []
+    for (model, function), budget in BUDGETS.items():
+        if (one := found.get((model, function))) is not None:
+            sizes = one["emitted"], one["ops"], budget.wanted, budget.most
+            rows.append([model, f"`{function}`", *map(str, sizes)])
+        if budget.reason:
+            reasons.append(f"`{function}` of {model} has more than is wanted. {budget.reason}\n")
+    if not rows:
+        return ""
+    columns = ("model", "function", "emitted", "operations", "wanted", "held to")
+    return "\n".join(["## Sizes\n", report.table(columns, rows), *reasons])
 
 
 def estimate(operations: int) -> float:

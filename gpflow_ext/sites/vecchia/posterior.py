@@ -112,9 +112,8 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
 
     def _nearest(self, X: tf.Tensor, scales: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         """Return the numbers of the data that new places [R, D] are conditioned on, [R, k]."""
-        most = min(self._model.structure.num_neighbours + 1, self._model.structure.num_data)
         scales = tf.cast(scales, X.dtype)
-        return nearest(X / scales, new / scales, most)
+        return nearest(X / scales, new / scales, self._model.structure.num_neighbours)
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.

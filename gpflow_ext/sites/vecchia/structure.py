@@ -29,8 +29,9 @@ class VecchiaOptions:
     Attributes
     ----------
     neighbours
-        The maximum number of earlier data that each datum is conditioned on. With all N data the prior is
-        exact.
+        The maximum number of earlier data that each datum is conditioned on, and the number of data for a new
+        place, which comes after all. With all N data the prior is exact; with inducing points and no
+        neighbours it is FITC (Snelson & Ghahramani 2006).
     ordering
         ``"random"``; ``"maximin"``, each datum as far as possible from all before it (Guinness 2018), O(N²);
         ``"coordinate"``, by the sum of the coordinates.
@@ -84,6 +85,8 @@ class Structure(tf.Module):
     ----------
     num_bytes
         About how much memory an evaluation with its gradient takes, beside its graph.
+    num_neighbours
+        The number of data that a new place is conditioned on.
     Z
         The inducing points of a full-scale approximation [M, D], or ``None``.
 
@@ -105,6 +108,7 @@ class Structure(tf.Module):
         points = X / scales
         N = len(points)
         order = ordering.order(points, options.ordering, options.seed)
+        self.num_neighbours = min(options.neighbours, N)
         most = min(options.neighbours, N - 1)
         pairs = N * (most + 1) * (most + 2) // 2
         taken = functools.partial(_taken, functions, pairs, N * options.inducing)
@@ -138,11 +142,6 @@ class Structure(tf.Module):
         """Return the tree as tensors."""
         root = fronts.unpacked(self.shapes, tf.convert_to_tensor(self.places))
         return TreeAt(tf.convert_to_tensor(self.cliques), root, tf.convert_to_tensor(self.entries))
-
-    @property
-    def num_neighbours(self) -> int:
-        """The most neighbours of a datum."""
-        return int(self.cliques.shape[1]) - 1
 
     @property
     def num_data(self) -> int:
