@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 
 class SettledError(Exception):
-    """Raised before a trial from which there is nothing to be gained."""
+    """Raised where a search has nothing more to find: before a trial, or at one within the noise."""
 
 
 class _ClosedError(Exception):
