@@ -11,10 +11,10 @@ READING = {
         "the start by moments reaches a far higher bound, but larger errors; `fit(moment_start=False)` leaves it out. "
         "The mean field and the mixture divide by the noise: on one of three splits both broke down, as their means "
         "show. The tensor posterior breaks down too. Its factors have diagonals of at least 2e-6, which is too much here: "
-        "with one node the profiled bound of the first split is 1,672,953, that of the posterior at its optimum -902,543. "
+        "already with one node its bound is far below that of the collapsed posterior. "
         "With more nodes their length scales run away, and new inputs are not predicted at all: with two on two of three "
-        "splits, with four on all, and if each node has a covariance over the rows with four alone. On one split the "
-        "optimum itself was not finite, where `fit` ends `NON_FINITE`."
+        "splits, with four on all, and if each node has a covariance over the rows with four alone. Where the optimum "
+        "itself is not finite, `fit` ends `NON_FINITE`."
     ),
     "generated": (
         "The start by moments finds the network that the data were drawn from, its length scales and noise included, and "
