@@ -53,7 +53,7 @@ def network(num_inputs: int) -> Kernel:
 
 
 def held(kernel: Kernel) -> Kernel:
-    """Give variances of stationary parts the prior and length scales that have none a wide one; return the kernel."""
+    """Give variances of stationary parts their prior, and length scales that have none a wide one."""
     for part in length_scales.stationary(kernel):
         part.variance.prior = _log_normal(1.0, _WIDTH)
         if part.lengthscales.prior is None:
