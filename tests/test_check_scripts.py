@@ -150,6 +150,20 @@ def test_long_tests_run_in_turn_where_cases_are_not_enough() -> None:
     assert cases_in_turn.chosen(seconds, 0.0) == ["a::one", "a::two[x]", "a::two[y]"]
 
 
+def test_what_nothing_else_shows_is_in_every_run() -> None:
+    some = {
+        f"{name}[{case}]" if "::" in name else f"{name}::{case}"
+        for name in cases_in_turn.KEPT
+        for case in "xy"
+    }
+    assert cases_in_turn.chosen(dict.fromkeys(some, 9.0), 0.0, some) == []
+    in_turn = cases_in_turn.LIST.read_text(encoding="utf-8")
+    for name in cases_in_turn.KEPT:
+        assert name not in in_turn
+        file, _, test = name.partition("::")
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
+
+
 def test_cases_are_named_as_pytest_names_them(tmp_path: Path) -> None:
     report, out = tmp_path / "tests.xml", tmp_path / "in_turn.txt"
     report.write_text(JUNIT.replace("bad", "good[1]"))
