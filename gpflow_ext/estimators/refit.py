@@ -87,7 +87,7 @@ def refitted(
 
 
 def _free(estimator: GPEstimator) -> None:
-    """Let a training be as if `auto` had not been: all rows, no clock, no hyperparameters or size of its own."""
+    """Let a training be as if `auto` had not been: all rows, no clock, nothing that it has chosen."""
     if estimator._held:  # so many points were for one evaluation: to learn by them takes dozens
         estimator.num_inducing = estimator.minibatch_size = None
     estimator._seconds, estimator._earlier = None, ()
