@@ -161,13 +161,13 @@ def page(records: list[Record]) -> str:
         "# Images: Gaussian processes on scattering features\n",
         "MNIST, `SVGPRobustMax` on `gpx.features.Scattering`, float32; written by `python -m scripts.experiments.images`. "
         "CPU seconds of the process from the pixels of all training images to the trained model: features, their "
-        "axes, q from the labels and all steps. Order, scales, M and copies were chosen on the last 10,000 training images, after "
-        'training on the others, in the runs under "Validation". On three scales copies were left out, and four scales, since '
-        "they did not lower the leave-one-out error of the regression on all training images, in trials that are not among the rows. "
-        "The square root of the features was chosen in earlier "
+        "axes, q from the labels and all steps. Order, M and copies were chosen on the last 10,000 training images, after "
+        'training on the others, in the runs under "Validation". Three scales were first chosen by the '
+        "leave-one-out error of the regression on all training images, in trials that are not among the rows; by it copies and a fourth "
+        "scale did not help there. The square root of the features was chosen in earlier "
         "trials, which looked at test images. So were a length scale of 1.5 and 200 axes; on the validation images length scales of "
         "1.5 and 2, and 100 to 300 axes, are level. Test images are used only where a heading, a row or the text says so. "
-        "`order` is the order of the scattering, `scales` the number of its scales, `dims` the number of principal axes kept, M the number of "
+        "`order` is the order of the scattering, `scales` the number of its scales, `dims` that of principal axes kept. M is the number of "
         "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients. "
         "`copies` is how often a training image is used: as it is, and shifted by a pixel up, down, left and right.\n",
         f"![Error and NLPD on the test images against CPU seconds]({NAME}_scores.png)\n",
