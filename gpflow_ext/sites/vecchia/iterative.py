@@ -20,7 +20,7 @@ from gpflow_ext.sites.vecchia.preconditioned import Preconditioned, Trace
 from gpflow_ext.sites.vecchia.rows import DTYPE, Rows
 from gpflow_ext.sites.vecchia.sweeps import ScheduleAt, triangle
 
-ROUGHER = 1e3  # the tolerance for logarithms, whose errors are those of solutions squared
+ROUGHER = 1e4  # the tolerance for logarithms, whose errors are those of solutions squared, and for draws
 
 
 class IterativeVecchia(NamedTuple):
@@ -51,7 +51,7 @@ class IterativeVecchia(NamedTuple):
         """Return Σα = B⁻¹DB⁻ᵀα, [N, L]; differentiable once, see `Rows.product`."""
 
         def solve(rows: Rows) -> Callable[[tf.Tensor], tf.Tensor]:
-            systems = self._replace(rows=rows)._systems(tf.zeros(sizes(alpha), DTYPE))
+            systems = self._replace(rows=rows).systems(tf.zeros(sizes(alpha), DTYPE))
 
             def solved(b: tf.Tensor) -> tf.Tensor:
                 found = []
@@ -72,8 +72,8 @@ class IterativeVecchia(NamedTuple):
         """See `algebra.coupling`."""
         return self.rows.coupling(a, b)
 
-    def _systems(self, prec: tf.Tensor) -> list[Preconditioned]:
-        """Return Ω + Λ of each latent function for prec [N, L]."""
+    def systems(self, prec: tf.Tensor) -> list[Preconditioned]:
+        """Return Ω + Λ of each latent function, preconditioned, for prec [N, L]."""
         (_, a, D), L = self.rows, int(prec.shape[1])
         S = int(a.shape[2])
         triangles = [triangle(self.schedule, a[..., s]) for s in range(S)]
@@ -92,7 +92,7 @@ class IterativeVecchia(NamedTuple):
         system, enough = self.system(prec), ROUGHER * self.error
         traces = [
             preconditioned.estimate(each, self.rows.cliques, self.seeds, enough)
-            for each in self._systems(prec)
+            for each in self.systems(prec)
         ]
         return IterativeFactor(
             system, Trace(*(tf.stack(parts, axis=-1) for parts in zip(*traces, strict=True)))
@@ -125,34 +125,23 @@ class System(NamedTuple):
 
     def near(self, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) -> tuple[Pair, tf.Tensor]:
         """Return α = Ωh and h for (Ω + Λ')h = b at precisions Λ', and whether h is within a tolerance."""
-        h, close = self._solved(prec, tf.cast(b, DTYPE)[..., None], tolerance)
-        h = h[..., 0]
-        return Pair(tf.cast(self.prior.precision(h), b.dtype), tf.cast(h, b.dtype)), close
-
-    def draw(self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]) -> tf.Tensor:
-        """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; ``normal`` returns such numbers.
-
-        They solve (Ω + Λ)h = b + BᵀD^-½ε + Λ^½ε'. A negative precision has no noise.
-        """
-        rows, prec = self.prior.rows, tf.cast(self.prec, DTYPE)
-        N, L = sizes(prec)
-        noise = []
-        for latent in range(int(L)):
-            own = Rows(rows.cliques, *(part[..., latent % int(part.shape[-1]), None] for part in rows[1:]))
-            pulled = own.transposed(normal([N, num_samples]) / tf.sqrt(own.D))
-            noise.append(pulled + tf.sqrt(tf.nn.relu(prec[:, latent, None])) * normal([N, num_samples]))
-        given = tf.cast(b, DTYPE)[..., None] + tf.stack(noise, axis=1)
-        return self._solved(self.prec, given, self.prior.error)[0]
-
-    def _solved(self, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (Ω + Λ)⁻¹b for columns b [N, L, C], and whether all are within a tolerance."""
-        schedule, enough = self.prior.schedule, tf.cast(tolerance, DTYPE)
+        schedule, given = self.prior.schedule, tf.cast(b, DTYPE)
         found, close = [], []
-        for latent, system in enumerate(self.prior._systems(prec)):
-            h, near = system.solve(schedule.spread(b[:, latent]), enough)
+        for latent, system in enumerate(self.prior.systems(prec)):
+            h, near = system.solve(schedule.spread(given[:, latent, None]), tf.cast(tolerance, DTYPE))
             found.append(schedule.gather(h))
             close.append(near)
-        return tf.ensure_shape(tf.stack(found, axis=1), b.shape), tf.reduce_all(close)
+        h = tf.ensure_shape(tf.concat(found, axis=1), b.shape)
+        return Pair(tf.cast(self.prior.precision(h), b.dtype), tf.cast(h, b.dtype)), tf.reduce_all(close)
+
+    def draw(self, b: tf.Tensor, num_samples: int, normal: Callable[..., tf.Tensor]) -> tf.Tensor:
+        """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; ``normal`` returns such numbers."""
+        schedule, given, found = self.prior.schedule, tf.cast(b, DTYPE), []
+        for latent, system in enumerate(self.prior.systems(self.prec)):
+            noise = (schedule.spread(normal([sizes(b)[0], num_samples])) for _ in range(2))
+            column = schedule.spread(given[:, latent, None])
+            found.append(schedule.gather(system.draw(column, *noise, ROUGHER * self.prior.error)))
+        return tf.stack(found, axis=1)
 
 
 class IterativeFactor(NamedTuple):

@@ -65,9 +65,22 @@ class Preconditioned(NamedTuple):
 
         It is relative, in the norm of the preconditioner.
         """
+        return self._solved(self.triangle.solve_transposed(b), tolerance)
+
+    def draw(self, b: tf.Tensor, of_prior: tf.Tensor, of_sites: tf.Tensor, tolerance: tf.Tensor) -> tf.Tensor:
+        """Return draws of N((Ω + Λ)⁻¹b, (Ω + Λ)⁻¹) for b [P, 1] from independent normal numbers, [P, C] each.
+
+        They solve (Ω + Λ)h = b + BᵀD^-½ε + Λ^½ε'. A negative precision has no noise.
+        """
+        pulled = self.triangle.solve_transposed(b + tf.sqrt(tf.nn.relu(self.prec)) * of_sites)
+        return self._solved(pulled + of_prior / tf.sqrt(self.D), tolerance)[0]
+
+    def _solved(self, pulled: tf.Tensor, tolerance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return (Ω + Λ)⁻¹b from B⁻ᵀb [P, C]."""
         root = tf.sqrt(self.weight)
-        given = self.triangle.solve_transposed(b) / root
-        x, close = conjugate_gradients.solve(self.product, given, tolerance, 0, ITERATIONS, tf.identity)
+        x, close = conjugate_gradients.solve(
+            self.product, pulled / root, tolerance, 0, ITERATIONS, tf.identity
+        )
         return self.triangle.solve(x / root), close
 
 
