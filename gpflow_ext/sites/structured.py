@@ -131,8 +131,9 @@ class HasStructure(HoldsData):
     @property
     def solver_error(self) -> float:
         """The relative tolerance of what the prior solves by iteration, 0 where it solves directly."""
-        iterates = isinstance(self.structure, (IterativeStructure, GridStructure))
-        return self.structure.options.tolerance if iterates else 0.0
+        if isinstance(self.structure, (IterativeStructure, GridStructure)):
+            return self.structure.options.tolerance
+        return 0.0
 
     @property
     def estimates_variances(self) -> bool:

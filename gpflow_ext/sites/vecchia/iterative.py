@@ -138,9 +138,9 @@ class System(NamedTuple):
         """Return draws of N(Σα, (Ω + Λ)⁻¹) for b [N, L], [N, L, S]; ``normal`` returns such numbers."""
         schedule, given, found = self.prior.schedule, tf.cast(b, DTYPE), []
         for latent, system in enumerate(self.prior.systems(self.prec)):
-            noise = (schedule.spread(normal([sizes(b)[0], num_samples])) for _ in range(2))
-            column = schedule.spread(given[:, latent, None])
-            found.append(schedule.gather(system.draw(column, *noise, ROUGHER * self.prior.error)))
+            of_prior, of_sites = (schedule.spread(normal([sizes(b)[0], num_samples])) for _ in range(2))
+            column, enough = schedule.spread(given[:, latent, None]), ROUGHER * self.prior.error
+            found.append(schedule.gather(system.draw(column, of_prior, of_sites, enough)))
         return tf.stack(found, axis=1)
 
 

@@ -14,7 +14,8 @@ from gpflow_ext.sites.vecchia.structure import VecchiaOptions, cliques_of, kept,
 from gpflow_ext.sites.vecchia.sweeps import ScheduleAt, StepsAt
 
 Array = npt.NDArray[Any]
-_BYTES = 100  # that an evaluation takes for each neighbour of a datum
+_BYTES = 210  # that an evaluation takes for each neighbour of a datum
+_COMPILED = 2**26  # bytes that it takes whatever the data
 
 
 class IterativeStructure(tf.Module):
@@ -35,7 +36,7 @@ class IterativeStructure(tf.Module):
     Attributes
     ----------
     num_bytes
-        About how much memory an evaluation with its gradient takes, beside its graph.
+        About how much memory an evaluation with its gradient takes.
     num_neighbours
         The number of data that a new place is conditioned on.
 
@@ -54,7 +55,9 @@ class IterativeStructure(tf.Module):
         self.options = options
         self.num_neighbours = min(options.neighbours, N)
         most = min(options.neighbours, N - 1)
-        self.num_bytes = functions * _BYTES * N * most + preconditioned.num_bytes(options.probes, N)
+        self.num_bytes = (
+            functions * _BYTES * N * most + preconditioned.num_bytes(options.probes, N) + _COMPILED
+        )
         refuse(self.num_bytes)
         order = ordering.order(points, options.ordering, options.seed)
         near = ordering.nearest_before(points[order], most)

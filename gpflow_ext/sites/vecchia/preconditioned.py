@@ -27,8 +27,8 @@ from gpflow_ext.sites.vecchia.sweeps import Triangle
 ITERATIONS = 1000  # of conjugate gradients at most
 STEPS = 256  # of Lanczos' method at most
 KEPT = tf.float32  # the precision of its vectors, which only derivatives read
-SIDE = 16  # probes that are taken side by side, from which on a further one saves nothing
-BLOCK = 2**28  # bytes that their vectors may take, of some 64 steps
+SIDE = 4, 8  # probes that are taken side by side, at least and at most; further ones save nothing
+BLOCK = 2**29  # bytes that their vectors may take, of some 128 steps
 
 
 class Trace(NamedTuple):
@@ -133,12 +133,13 @@ def estimate(system: Preconditioned, cliques: tf.Tensor, seeds: tf.Tensor, toler
 def num_bytes(probes: int, slots: int) -> int:
     """Return about how many bytes `estimate` takes beside what solves; see the tests."""
     side = _side(probes, slots)
-    return side * slots * (2 * 64 * KEPT.size + 4 * 8 * lanczos.RANK)
+    return side * slots * (128 * KEPT.size + 4 * 8 * lanczos.RANK)
 
 
 def _side(probes: int, slots: int) -> int:
     """Return how many probes are taken side by side, a divisor of their number."""
-    most = max(1, min(SIDE, BLOCK // (64 * KEPT.size * slots)))
+    least, most = SIDE
+    most = max(least, min(most, BLOCK // (128 * KEPT.size * slots)))
     return next(number for number in range(min(most, probes), 0, -1) if probes % number == 0)
 
 
