@@ -50,6 +50,10 @@ def _model(solver: str, cls: Any = gpx.models.GPLaplace, likelihood: Any = None,
     return cls((X, Y), Matern32(1.3, SCALES), likelihood, prior=options)
 
 
+def _compiled(function: Any) -> Any:
+    return tf.function(function, autograph=False)()
+
+
 def test_steps_by_levels_solve_triangular_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """With B and Bᵀ, three columns at once, where a block takes several steps; a level needs lower ones alone."""
     monkeypatch.setattr(levels, "WIDTH", 4)
@@ -88,18 +92,19 @@ def test_solutions_and_products_are_those_of_the_factor(prec: np.ndarray) -> Non
 def test_the_log_determinant_and_its_derivatives_are_right_on_average(prec: np.ndarray) -> None:
     """Within three standard errors, which fall with the root of the number of probes.
 
-    The sum of the variances times weights of both signs, a derivative along them, is as far from the factor's
-    as that of its probes in two halves.
+    So is the sum of variances times precisions, to a twentieth.
     """
     exact = _priors()[0].factorise(tf.constant(prec))
+    spread = exact.variance()
     errors = []
-    for probes in (16, 256):
-        factor = _priors(probes=probes)[1].factorise(tf.constant(prec))
+    for probes in (8, 128):
+        prior = _priors(probes=probes)[1]
+        factor = _compiled(lambda prior=prior: prior.factorise(tf.constant(prec)))
         error = float(factor.standard_error())
         assert abs(float(factor.half_log_det() - exact.half_log_det())) < 3.0 * error
         errors.append(error)
-    assert 2.5 < errors[0] / errors[1] < 6.4  # 4, within the error of 16 deviations, 18 % each, thrice
-    ratio = tf.reduce_sum(factor.variance() * PREC) / tf.reduce_sum(exact.variance() * PREC)
+    assert 1.6 < errors[0] / errors[1] < 6.4  # 4, within three errors of the first, of 8 deviations, 27 % each
+    ratio = tf.reduce_sum(factor.variance() * PREC) / tf.reduce_sum(spread * PREC)
     np.testing.assert_allclose(ratio, 1.0, atol=0.05)
 
 
@@ -139,32 +144,33 @@ def test_the_estimate_has_its_own_derivatives(monkeypatch: pytest.MonkeyPatch) -
             np.testing.assert_allclose(slopes[index], found, rtol=2e-5, atol=1e-6 * np.abs(slopes).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [gpflow.likelihoods.Poisson(), gpflow.likelihoods.StudentT(1.5, 4.0)])
 def test_laplace_finds_the_same_mode_and_nearly_its_evidence(likelihood: Any) -> None:
     """The mode to the tolerance, the evidence within three standard errors, and the gradient of the estimate."""
     found = []
     for solver in ("direct", "iterative"):
         model = _model(solver, likelihood=likelihood, tolerance=1e-8, probes=64)
-        state, finite = model.settle_sites()
-        assert finite
-        found.append((model, state, float(model.maximum_log_likelihood_objective())))
-    (_, one, exact), (model, other, estimate) = found
-    np.testing.assert_allclose(other.mean, one.mean, rtol=0.0, atol=1e-6)
-    error = float(model.prior().factorise(model.prec).standard_error())
-    assert 0.0 < abs(estimate - exact) < 3.0 * error
-    objective = tf.function(model.maximum_log_likelihood_objective, autograph=False)
-    with tf.GradientTape() as tape:
-        value = objective()
-    slopes = tape.gradient(value, model.trainable_variables)
+        objective = tf.function(model.maximum_log_likelihood_objective, autograph=False)
+        with tf.GradientTape() as tape:
+            value = objective()
+        slopes = tape.gradient(value, model.trainable_variables)
+        found.append((float(value), model.nat1.numpy(), model.prec.numpy()))
+    (exact, *sites), (estimate, *others) = found
+    for one, other in zip(sites, others, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-6)
+    error = _compiled(lambda: model.prior().factorise(model.prec).standard_error())
+    assert 0.0 < abs(estimate - exact) < 3.0 * float(error)
     for raw, slope in zip(model.trainable_variables, slopes, strict=True):
         found_slope = _derivative(objective, raw, 0, 1e-4)
         np.testing.assert_allclose(np.ravel(slope)[0], found_slope, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_means_are_exact_and_variances_right_on_average() -> None:
     """At new places: those of the factor; 400 draws have a standard error of 7 %, of which four are allowed."""
     (mean, var), (same, near) = (
-        (model.predict_f(NEW))
+        _compiled(lambda model=model: model.predict_f(NEW))
         for model in (_fitted("direct"), _fitted("iterative", tolerance=1e-8, probes=200))
     )
     np.testing.assert_allclose(same, mean, rtol=0.0, atol=1e-6)
@@ -178,6 +184,7 @@ def _fitted(solver: str, **given: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 def test_it_learns_hyperparameters() -> None:
     """L-BFGS ends, and near to where the factor leads it."""
     found = []
@@ -189,6 +196,7 @@ def test_it_learns_hyperparameters() -> None:
     np.testing.assert_allclose(found[1], found[0], atol=0.3)
 
 
+@pytest.mark.slow
 def test_latent_functions_have_kernels_of_their_own_or_share_one() -> None:
     """Two functions of a stick-breaking likelihood."""
     targets = RNG.integers(0, 3, (N, 1)).astype(float)
@@ -200,16 +208,17 @@ def test_latent_functions_have_kernels_of_their_own_or_share_one() -> None:
                 (X, targets), kernel, gpx.likelihoods.StickBreaking(3), prior=options
             )
             with tf.GradientTape() as tape:
-                value = model.maximum_log_likelihood_objective()
+                value = tf.function(model.maximum_log_likelihood_objective, autograph=False)()
             slopes = tape.gradient(value, model.trainable_variables)
             assert all(np.isfinite(slope).all() for slope in slopes)
-            found.append((float(value), model.predict_f(NEW)[0], model))
+            found.append((float(value), _compiled(lambda model=model: model.predict_f(NEW)[0]), model))
         np.testing.assert_allclose(found[1][1], found[0][1], rtol=0.0, atol=1e-6)
         model = found[1][2]
-        error = float(model.prior().factorise(model.prec).standard_error())
+        error = float(_compiled(lambda model=model: model.prior().factorise(model.prec).standard_error()))
         assert abs(found[1][0] - found[0][0]) < 3.0 * error
 
 
+@pytest.mark.slow
 def test_the_normaliser_has_its_gradient() -> None:
     """In the variance, a length scale and the mean, by central differences of the estimate."""
     functions, options = Functions(), VecchiaOptions(neighbours=6, tolerance=1e-9)
@@ -229,15 +238,17 @@ def test_the_normaliser_has_its_gradient() -> None:
         np.testing.assert_allclose(np.ravel(slope)[0], _derivative(value, raw, 0, 1e-4), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_functions_of_it_have_its_mean() -> None:
     """Draws of whole functions: 400 of them, five standard errors of the mean."""
     model = _fitted("iterative")
-    mean, var = model.predict_f(NEW)
+    mean, var = _compiled(lambda: model.predict_f(NEW))
     drawn = gpx.sample_functions(model, 400, seed=0)(NEW)
     apart = (np.mean(drawn, axis=0) - mean) / np.sqrt(var / 400.0)
     assert np.abs(apart).max() < 5.0
 
 
+@pytest.mark.slow
 def test_it_serves_and_resumes(tmp_path: Path) -> None:
     """An export predicts the same, a checkpoint rebuilds the model, neighbours follow new data."""
     model = _model("iterative")
