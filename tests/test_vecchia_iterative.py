@@ -103,7 +103,9 @@ def test_the_log_determinant_and_its_derivatives_are_right_on_average(prec: np.n
         error = float(factor.standard_error())
         assert abs(float(factor.half_log_det() - exact.half_log_det())) < 3.0 * error
         errors.append(error)
-    assert 1.6 < errors[0] / errors[1] < 6.4  # 4, within three errors of the first, of 8 deviations, 27 % each
+    assert (
+        1.6 < errors[0] / errors[1] < 6.4
+    )  # 4, within three errors of the first, of 8 deviations, 27 % each
     ratio = tf.reduce_sum(factor.variance() * PREC) / tf.reduce_sum(spread * PREC)
     np.testing.assert_allclose(ratio, 1.0, atol=0.05)
 
@@ -142,6 +144,21 @@ def test_the_estimate_has_its_own_derivatives(monkeypatch: pytest.MonkeyPatch) -
         for index in (int(np.abs(slopes).argmax()), 7, 140):
             found = _derivative(lambda: factor().half_log_det(), variable, index, 1e-4)
             np.testing.assert_allclose(slopes[index], found, rtol=2e-5, atol=1e-6 * np.abs(slopes).max())
+
+
+@pytest.mark.slow
+def test_the_estimate_compiles_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under XLA it is the same; in two blocks of probes."""
+    monkeypatch.setattr(preconditioned, "SIDE", (2, 2))
+    prior = _priors(probes=4)[1]
+
+    def traced() -> Any:
+        return prior.factorise(tf.constant(PREC)).trace
+
+    for one, other in zip(
+        tf.function(traced, jit_compile=True, autograph=False)(), _compiled(traced), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * np.abs(other).max())
 
 
 @pytest.mark.slow

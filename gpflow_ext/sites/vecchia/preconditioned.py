@@ -104,7 +104,7 @@ def estimate(system: Preconditioned, cliques: tf.Tensor, seeds: tf.Tensor, toler
     DW = system.D * W
 
     def some(j: tf.Tensor, logs: tf.TensorArray, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        z = schedule.spread(_signs(N, tf.ensure_shape(seeds[j : j + side], [side, 2])))
+        z = schedule.spread(_signs(N, tf.slice(seeds, [j, 0], [side, 2])))
         log, y = _logarithm(system, z, tolerance)
         x = system.triangle.solve(y / tf.sqrt(W))
         s = system.triangle.solve_transposed(system.prec * x)
