@@ -11,6 +11,7 @@ from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
 from gpflow_ext.sites.vecchia.rows import DTYPE
 
 DRAWS = 2  # for each probe
+SIDE = 16  # draws that are taken side by side, at most
 
 
 class IterativePosterior(VecchiaPosterior):
@@ -24,11 +25,16 @@ class IterativePosterior(VecchiaPosterior):
 
     def _variance(self, system: Any) -> tf.Tensor:
         """Return the variances at the data, [N, L]."""
-        options = self._model.structure.options
-        seeds = iter(philox.split(tf.constant([options.seed, 2]), 2 * self._model.num_latent_gps))
+        options, latents = self._model.structure.options, self._model.num_latent_gps
+        seed, number = tf.constant([options.seed, 2]), DRAWS * options.probes
+        side = next(size for size in range(SIDE, 0, -1) if number % size == 0)
+        mean = tf.zeros_like(system.prec)
 
-        def normal(shape: Any) -> tf.Tensor:
-            return philox.normal(shape, next(seeds), DTYPE)
+        def some(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            seeds = iter(philox.split(philox.fold_in(seed, k), 2 * latents))
+            drawn = system.draw(mean, side, lambda shape: philox.normal(shape, next(seeds), DTYPE))
+            return k + 1, total + tf.reduce_sum(drawn**2, axis=-1)
 
-        drawn = system.draw(tf.zeros_like(system.prec), DRAWS * options.probes, normal)
-        return tf.reduce_mean(drawn**2, axis=-1)
+        begin = tf.constant(0), tf.zeros(system.prec.shape, DTYPE)
+        _, total = tf.while_loop(lambda k, _: k < number // side, some, begin, parallel_iterations=1)
+        return total / number
