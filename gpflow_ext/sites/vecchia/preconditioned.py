@@ -133,7 +133,7 @@ def estimate(system: Preconditioned, cliques: tf.Tensor, seeds: tf.Tensor, toler
 def num_bytes(probes: int, slots: int) -> int:
     """Return about how many bytes `estimate` takes beside what solves; see the tests."""
     side = _side(probes, slots)
-    return side * slots * (128 * KEPT.size + 4 * 8 * lanczos.RANK)
+    return side * slots * (128 * KEPT.size + 8 * 8 * lanczos.RANK)
 
 
 def _side(probes: int, slots: int) -> int:
