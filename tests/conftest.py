@@ -9,7 +9,7 @@ import os
 import time
 import typing
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,6 +18,7 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 
 gc.disable()  # until all modules are imported: it would go through all that lives on, again and again
@@ -53,12 +54,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _BEGIN = time.monotonic()
+_DRAWN = dict[np.random.Generator, Mapping[str, object]]()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    for generator in _generators(item):  # a test draws the same numbers whichever ran before it
+        generator.bit_generator.state = _DRAWN[generator]
     minutes = item.config.getoption("--minutes")
     if minutes is not None and time.monotonic() - _BEGIN > 60.0 * minutes:
         pytest.skip(f"{minutes:g} minutes are over")
+
+
+def _generators(item: pytest.Item) -> list[np.random.Generator]:
+    """Return the generators of random numbers that belong to the module of a test."""
+    module = getattr(item, "module", None)
+    return [each for each in vars(module or object).values() if isinstance(each, np.random.Generator)]
 
 
 def _share(item: pytest.Item, shares: int) -> int:
@@ -89,7 +99,8 @@ class _Seconds:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Take what the imports made out of the collector's sight, so that a collection is quick."""
+    """Note the state of the modules' generators, and take what the imports made out of the collector's sight."""
+    _DRAWN.update((each, each.bit_generator.state) for item in session.items for each in _generators(item))
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 1000)  # those of everything are left to the fixtures below

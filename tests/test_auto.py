@@ -384,6 +384,16 @@ def test_length_scales_of_inputs_of_no_use_stay_near_where_their_prior_has_them(
     assert found[0] < 2.0 < found[1:].max() < 20.0
 
 
+def test_a_length_scale_of_inputs_of_no_use_returns_to_the_spread_of_the_rows() -> None:
+    """Where it runs to zero, predictions at the rows of the training depend on their last digits."""
+    rng = np.random.default_rng(2)
+    rows, counts = rng.normal(size=(50, 2)), rng.poisson(np.full(50, 10.0))
+    kernel = kernels.matern(2)
+    kernel.lengthscales.assign(0.03)
+    found = GPCountRegressor(kernel).fit(rows, counts).model_.kernel.lengthscales.numpy()
+    assert 0.1 < found < 10.0
+
+
 def test_the_kernel_of_a_network_is_finite_for_many_inputs() -> None:
     """Where GPflow's is not: the angle of a row with itself."""
     rows = np.random.default_rng(0).normal(3.0, 3.0, (500, 300))
@@ -484,11 +494,11 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto(gpx.datasets.load("breast_cancer"), "ill")
 
 
-@pytest.mark.filterwarnings("ignore:kernel")  # the falls do not depend on the inputs
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
     """By the SavedModel, and by the server for many rows and for one."""
     days = RNG.uniform(0.5, 20.0, 50)
-    table = pandas.DataFrame(X, columns=["age", "height"]).assign(days=days, falls=RNG.poisson(days))
+    falls = RNG.poisson(days * np.exp(X[:, 0]))
+    table = pandas.DataFrame(X, columns=["age", "height"]).assign(days=days, falls=falls)
     best = gpx.auto(table, "falls", exposure="days", budget=1e-3, progress=False)
     folder = gpx.export(best, tmp_path / "falls")
     served = gpx.load_exported(folder)

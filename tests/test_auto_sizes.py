@@ -88,6 +88,17 @@ def test_what_is_held_is_the_exact_posterior_of_the_rows() -> None:
     np.testing.assert_allclose(score.log_densities, expected, rtol=0.0, atol=5e-3)
 
 
+def test_the_size_is_not_that_of_a_later_training() -> None:
+    """Which would learn by so many points, from all rows at each step."""
+    twin = conditioning.twin(learnt(), Size(60, 40))
+    assert (twin.num_inducing, twin.minibatch_size) == (40, 60)
+    refit._free(twin)
+    assert (twin.num_inducing, twin.minibatch_size) == (None, None)
+    given = GPRegressor(num_inducing=7)
+    refit._free(given)
+    assert given.num_inducing == 7
+
+
 def test_a_failed_training_leaves_what_was_held_trainable() -> None:
     model, earlier = (learnt()._earlier[0] for _ in range(2))
 

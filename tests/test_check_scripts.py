@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scripts.tools import cases_in_turn, check, slow_tests
 
 ROOT = Path(__file__).parent.parent
+RNG = np.random.default_rng(0)
 GRAPH = {
     "gpflow_ext/low.py": set[str](),
     "gpflow_ext/high.py": {"gpflow_ext/low.py"},
@@ -59,6 +61,22 @@ def test_shares_take_turns() -> None:
     assert slow_tests.following([{"share": share} for share in order]) == 3
 
 
+def test_commits_of_four_days_take_every_share() -> None:
+    """Those of one half of a day take the same one."""
+    noon = 1_795_694_400
+    shares = [slow_tests.of_commit(noon + 12 * 3600 * turn) for turn in range(slow_tests.SHARES)]
+    assert sorted(shares) == list(range(1, slow_tests.SHARES + 1))
+    assert slow_tests.of_commit(noon + 12 * 3600 - 1) == shares[0]
+
+
+def test_the_commit_that_is_checked_out_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    record = {"seconds": 1, "environment": {"commit": "a"}, "tests": {"one": ["passed", 1.0]}}
+    monkeypatch.setattr(slow_tests, "run", lambda share, _: asked.append(share) or {**record, "share": share})
+    assert slow_tests.main(["--by-commit", "--out", str(tmp_path / "slow.jsonl")]) == 0
+    assert asked == [slow_tests.of_commit(slow_tests.committed())]
+
+
 def test_outcomes_are_read_from_the_report_of_a_run() -> None:
     assert slow_tests.outcomes(JUNIT) == {
         "tests.test_a::good": ("passed", 1.3),
@@ -78,6 +96,11 @@ def test_a_share_with_a_failure_fails_and_replaces_its_record(
         assert slow_tests.main(["--share", "2", "--out", str(records)]) == status
     (kept,) = map(json.loads, records.read_text().splitlines())
     assert kept["tests"] == {"one": ["failed", 1.0]}
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_a_test_draws_the_same_numbers_whichever_ran_before_it(turn: int) -> None:
+    assert RNG.uniform() == np.random.default_rng(0).uniform(), turn
 
 
 LONG_TESTS = """import pytest
@@ -125,6 +148,20 @@ def test_long_tests_run_in_turn_where_cases_are_not_enough() -> None:
     seconds |= {"tests/test_readme.py::two": 6.0}
     assert cases_in_turn.chosen(seconds, 27.0) == ["a::one", "a::two[x]"]
     assert cases_in_turn.chosen(seconds, 0.0) == ["a::one", "a::two[x]", "a::two[y]"]
+
+
+def test_what_nothing_else_shows_is_in_every_run() -> None:
+    some = {
+        f"{name}[{case}]" if "::" in name else f"{name}::{case}"
+        for name in cases_in_turn.KEPT
+        for case in "xy"
+    }
+    assert cases_in_turn.chosen(dict.fromkeys(some, 9.0), 0.0, some) == []
+    in_turn = cases_in_turn.LIST.read_text(encoding="utf-8")
+    for name in cases_in_turn.KEPT:
+        assert name not in in_turn
+        file, _, test = name.partition("::")
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_cases_are_named_as_pytest_names_them(tmp_path: Path) -> None:

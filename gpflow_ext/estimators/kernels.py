@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow_probability as tfp
 from gpflow.kernels import Constant, Kernel, Linear, Matern52, SquaredExponential
 from gpflow.utilities import set_trainable, to_default_float
@@ -13,6 +14,7 @@ from gpflow_ext.numerics.arc_cosine import RoundedArcCosine
 LINEAR = "linear"  # the name of the kernel that `auto` always compares
 _WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
 _SPREAD = 1.0  # of the logarithm of a length scale, where each input has one
+_WIDE = 3.0  # of that of all inputs together: the rows decide, but where no input is of use it ran to 1e-17
 _MANY = 2000  # rows which tell the length scales of all inputs
 _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
 
@@ -21,9 +23,9 @@ def matern(num_inputs: int, *, ard: bool = False) -> Kernel:
     """Return a Matérn kernel of smoothness 5/2 with length scales √D for inputs of variance one.
 
     Its variance has the prior LogNormal(0, 1.5): if the targets are almost linear, variance and length scale
-    would otherwise diverge together, until K is numerically singular. With ``ard`` each input has a length
-    scale with the prior LogNormal(log √D, 1): a few hundred rows do not tell dozens of them, and the largest
-    evidence is then that of too few inputs.
+    would otherwise diverge together, until K is numerically singular. The length scale has a log-normal prior
+    of width 3 with the mode √D. With ``ard`` each input has one with the prior LogNormal(log √D, 1): a few
+    hundred rows do not tell dozens of them, and the largest evidence is then that of too few inputs.
     """
     scale = float(np.sqrt(num_inputs))
     kernel = Matern52(lengthscales=np.full(num_inputs, scale) if ard else scale)
@@ -51,13 +53,16 @@ def network(num_inputs: int) -> Kernel:
 
 
 def held(kernel: Kernel) -> Kernel:
-    """Give each variance of a stationary part the prior, and return the kernel."""
+    """Give variances of stationary parts their prior, and length scales that have none a wide one."""
     for part in length_scales.stationary(kernel):
         part.variance.prior = _log_normal(1.0, _WIDTH)
+        if part.lengthscales.prior is None:
+            mode = part.lengthscales.numpy()
+            part.lengthscales.prior = _log_normal(mode * np.exp(_WIDE**2), _WIDE)
     return kernel
 
 
-def _log_normal(median: float, width: float) -> tfp.distributions.Distribution:
+def _log_normal(median: npt.ArrayLike, width: float) -> tfp.distributions.Distribution:
     return tfp.distributions.LogNormal(to_default_float(np.log(median)), to_default_float(width))
 
 

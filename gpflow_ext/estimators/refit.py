@@ -87,7 +87,9 @@ def refitted(
 
 
 def _free(estimator: GPEstimator) -> None:
-    """Let a training be as if `auto` had not been: all rows, no clock, no hyperparameters of its own."""
+    """Let a training be as if `auto` had not been: all rows, no clock, nothing that it has chosen."""
+    if estimator._held:  # so many points were for one evaluation: to learn by them takes dozens
+        estimator.num_inducing = estimator.minibatch_size = None
     estimator._seconds, estimator._earlier = None, ()
     estimator._held, estimator._most = False, None
 

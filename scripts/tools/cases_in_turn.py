@@ -6,7 +6,7 @@
 Of each test with several cases the quickest one stays in every run. The longest of the others are taken into
 tests/in_turn.txt until what is left takes no more seconds, summed over all workers, or cases of half a second are left.
 Where that is not enough, tests of two seconds and longer are taken whole, the longest first, except for those of the
-README's journeys and for the quickest test of a file. What is taken runs with the long tests, an eighth at a time.
+README's journeys and for the quickest test of a file. Those of `KEPT` are never taken. What is taken runs with the long tests, an eighth at a time.
 Cases that are there already stay there while they exist.
 """
 
@@ -22,6 +22,13 @@ LIST = ROOT / "tests/in_turn.txt"
 SHORT = 0.5  # seconds of a case that is not worth it
 LONG = 2.0  # seconds of a test that may be taken whole
 JOURNEYS = ("tests/test_readme.py", "tests/test_command_line.py", "tests/test_scripts.py")  # in every run
+KEPT = (  # in every run with all their cases: what nothing else shows
+    "tests/test_equivalence.py",
+    "tests/test_checkpoint.py::test_resume_is_exact",
+    "tests/test_export.py::test_an_export_leaves_no_graph_behind",
+    "tests/test_full_scale.py::test_without_neighbours_and_with_gaussian_noise_it_is_fitc",
+    "tests/test_lowering.py::test_pjrt_returns_a_sweep_a_natural_step_and_a_density",
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,17 +64,18 @@ def cases(xml: str) -> dict[str, float]:
 
 def chosen(seconds: Mapping[str, float], most: float, before: Iterable[str] = ()) -> list[str]:
     """Return the cases that run in turn, those ``before`` among them, so that the others take ``most`` seconds."""
-    taken = {name for name in before if name in seconds}
-    left = {name: time for name, time in seconds.items() if name not in taken}
-    total = sum(left.values())
-    whole = {name: time for name, time in left.items() if _file(name) not in JOURNEYS}
-    for candidates, group, shortest in ((left, _test, SHORT), (whole, _file, LONG)):
+    free = {name: time for name, time in seconds.items() if not {_file(name), _test(name)} & set(KEPT)}
+    taken = {name for name in before if name in free}
+    total = sum(time for name, time in seconds.items() if name not in taken)
+    free = {name: time for name, time in free.items() if name not in taken}
+    whole = {name: time for name, time in free.items() if _file(name) not in JOURNEYS}
+    for candidates, group, shortest in ((free, _test, SHORT), (whole, _file, LONG)):
         for name in _longest(candidates, group, shortest):
             if total <= most:
                 return sorted(taken)
             if name not in taken:
                 taken.add(name)
-                total -= left[name]
+                total -= free[name]
     return sorted(taken)
 
 

@@ -42,11 +42,7 @@ from .lowered_models import PREDICTIONS, RUNS, new_rows
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs/results/lowering.jsonl"
 Array = np.ndarray[Any, Any]
-IN_DOUBLE = (
-    "VGPKMM, Markov",
-    "GPR, L-BFGS in the graph",
-    "GPLaplace, L-BFGS in the graph",
-)  # whose recursions, or those of L-BFGS, are in double precision whatever the model's is
+IN_DOUBLE = ("VGPKMM, Markov",)  # whose recursions are in double precision whatever the model's is
 _PRODUCT = re.compile(r"stablehlo\.(?:dot|dot_general|convolution)\b")
 # What amplifies rounding, or draws, by the model, the function and the dtype.
 LOOSER: dict[tuple[str, str, str], float] = {

@@ -27,7 +27,7 @@ lists these cases with the reason. *Inexact* counts the float32 products that a 
 `gpx.allow_tf32()` makes it more than zero. *Calls* are custom calls, whose names a runtime has to know.
 *Emitted* are the operations of the program as TensorFlow writes it. Many of them are not needed: functions that none calls, among them copies
 of the bodies of loops, reshapes to the same shape, and what is computed twice. *Operations* are those that are left when they are taken out,
-which is the program that is stored and run; a dash means that it was recorded before they were counted.
+which is the program that is stored and run.
 "Wanted" and "held to" are the sizes in `scripts/tools/budgets.py`; a test fails where a program grows beyond the latter.
 The seconds to lower and to compile were measured on the CPU of a busy machine with two cores. Compiling for a CPU unrolls what a GPU hands
 to its libraries.
@@ -64,19 +64,18 @@ def _row(model: str, found: dict[str, Any]) -> list[str]:
     names = [model, f"`{found['function']}`"]
     if "error" in found:
         return [*names, found["error"].replace("|", " ").replace("\n", " ")[:60], *["–"] * (len(COLUMNS) - 3)]
-    tidied = "emitted" in found
     return [
         *names,
         report.number(found["artefact"] / 1000.0),
-        str(found["emitted"] if tidied else found["ops"]),
-        str(found["ops"]) if tidied else "–",
+        str(found["emitted"]),
+        str(found["ops"]),
         str(found["kinds"]["while"]),
         str(found["products"]),
         str(found["inexact"]),
         ", ".join(found["custom_calls"]) or "none",
         report.number(found["lower_s"], 2),
         report.number(found["compile_s"], 2),
-        report.number(1e3 * estimate(found["ops"]), 2) if tidied else "–",
+        report.number(1e3 * estimate(found["ops"]), 2),
         f"{found['difference']:.0e}",
     ]
 
@@ -88,7 +87,6 @@ def _sizes(records: Sequence[Record]) -> str:
         for each in records
         if each["dtype"] == "float64"
         for one in each["functions"]
-        if "emitted" in one
     }
     rows, reasons = [], []
     for (model, function), budget in BUDGETS.items():

@@ -1,7 +1,8 @@
 """Run a share of the long tests, the next one in turn, and record how each of them ended.
 
-    python -m scripts.tools.slow_tests             the share after the one that was recorded last
-    python -m scripts.tools.slow_tests --share 3   the third of eight
+    python -m scripts.tools.slow_tests               the share whose record is the oldest
+    python -m scripts.tools.slow_tests --share 3     the third of eight
+    python -m scripts.tools.slow_tests --by-commit   one that the commit's date decides, another every twelve hours
 
 The tests of a share are those whose names hash to it; eight shares are all. Writes docs/results/slow_tests.jsonl,
 a line for each share, the last run of it: commit, date, machine, outcomes and seconds.
@@ -33,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    new.add_argument("--share", type=int, metavar="K", choices=range(1, SHARES + 1), help="1 to 8")
+    which = new.add_mutually_exclusive_group()
+    which.add_argument("--share", type=int, metavar="K", choices=range(1, SHARES + 1), help="1 to 8")
+    which.add_argument("--by-commit", action="store_true", help="the share of the commit that is checked out")
     new.add_argument("--minutes", type=float, metavar="M", help="begin no test later; they count as skipped")
     new.add_argument("--out", type=Path, default=RECORDS, metavar="FILE.jsonl")
     return new
@@ -42,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     journal = Journal(options.out)
-    share = options.share or following(journal.records)
+    share = of_commit(committed()) if options.by_commit else options.share or following(journal.records)
     record = run(share, options.minutes)
     others = [each for each in journal.records if each["share"] != share]
     report.write_lines(options.out, [*others, record])
@@ -59,6 +62,20 @@ def following(records: Sequence[Record]) -> int:
     recorded = [record["share"] for record in records]
     missing = [share for share in range(1, SHARES + 1) if share not in recorded]
     return missing[0] if missing else recorded[0]
+
+
+def of_commit(seconds: int) -> int:
+    """Return the share of a commit of that date (seconds since 1970): a new one every twelve hours, eight in four days.
+
+    No record need be kept for the shares to change.
+    """
+    return seconds // (12 * 3600) % SHARES + 1
+
+
+def committed() -> int:
+    """Return the date of the commit that is checked out, in seconds since 1970."""
+    command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]
+    return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
 
 def run(share: int, minutes: float | None = None) -> Record:
