@@ -159,6 +159,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         self._structure = self._find_structure()  # the inducing points may have moved
         q_mu, q_sqrt = tf.convert_to_tensor(svgp.q_mu), tf.convert_to_tensor(svgp.q_sqrt)
         q_sqrt = tf.linalg.diag(tf.transpose(q_sqrt)) if q_sqrt.shape.rank == 2 else q_sqrt
+        q_sqrt = tf.broadcast_to(q_sqrt, self.q_sqrt.shape)  # of each function, where one is shared
         if not svgp.whiten:
             chol = tf.broadcast_to(tf.linalg.cholesky(self.density.gram(Stack([]))[0]), tf.shape(q_sqrt))
             q_mu = tf.transpose(tf.linalg.triangular_solve(chol, tf.transpose(q_mu)[..., None])[..., 0])

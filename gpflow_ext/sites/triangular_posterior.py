@@ -64,15 +64,15 @@ class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPos
 
     @abc.abstractmethod
     def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return L [1 or K, M, M], m [M, K] and the factors [K, M, M]."""
+        """Return L [1 or K, M, M], m [M, K] and the factors [1 or K, M, M]."""
 
     @abc.abstractmethod
     def _seen(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
-        """Return columns whose products are the covariances AᵀS_kA, [K, M, N], for A [1 or K, M, N]."""
+        """Return columns whose products are the covariances AᵀS_kA, [1 or K, M, N], for A [1 or K, M, N]."""
 
     @abc.abstractmethod
     def _variances(self, factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
-        """Return diag(AᵀS_kA), [N, K]."""
+        """Return diag(AᵀS_kA), [N, 1 or K]."""
 
     @abc.abstractmethod
     def _spread(self, factor: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
@@ -88,7 +88,7 @@ class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPos
 
         def condition(prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
             L, M, S = batched.sizes(prior)
-            flat = tf.reshape(prior, [tf.shape(factor)[0], -1, S])  # in a line, where outputs are mixed
+            flat = tf.reshape(prior, [tf.shape(q_mu)[1], -1, S])  # in a line, where outputs are mixed
             v = tf.transpose(q_mu)[..., None] + self._spread(factor, numbers.normal(tf.shape(flat)))
             alpha = tf.linalg.triangular_solve(chol, v - tf.linalg.triangular_solve(chol, flat), adjoint=True)
             return tf.reshape(alpha, [L, M, S])
@@ -117,18 +117,21 @@ class TriangularPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPos
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        chol, q_mu, factor = cache  # [1 or K, M, M], [M, K], [K, M, M]
+        chol, q_mu, factor = cache  # [1 or K, M, M], [M, K], [1 or K, M, M]
         rows = Rows(Xnew)
         A = tf.linalg.triangular_solve(chol, sparse_prior.cross(self._model, rows.flat))  # [1 or K, M, R]
+        mean = products.matvec(A, q_mu, transpose=True)
         if full_cov:
             seen, own = rows.columns(self._seen(factor, A)), rows.columns(A)
             cov = latent.gram(self.kernel, Xnew) - tf.matmul(own, own, transpose_a=True)
-            cov = batched.behind_batch(cov + tf.matmul(seen, seen, transpose_a=True))
+            cov += tf.matmul(seen, seen, transpose_a=True)  # [1 or K, batch..., N, N]
+            every = tf.concat([tf.shape(q_mu)[1:], tf.shape(cov)[1:]], axis=0)
+            cov = batched.behind_batch(tf.broadcast_to(cov, every))
         else:
             explained = tf.transpose(tf.reduce_sum(A**2, axis=-2))
             prior = tf.nn.relu(latent.variances(self.kernel, rows.flat) - explained)
-            cov = rows.apart(prior + self._variances(factor, A))
-        mean = rows.apart(products.matvec(A, q_mu, transpose=True))
+            cov = rows.apart(tf.broadcast_to(prior + self._variances(factor, A), tf.shape(mean)))
+        mean = rows.apart(mean)
         return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
 
 

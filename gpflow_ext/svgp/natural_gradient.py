@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
-from gpflow_ext.svgp.whitened_normal import natural_step, precision
+from gpflow_ext.svgp.whitened_normal import natural_step, precision, site_weights
 from gpflow_ext.training.distribute import Shards, total
 
 Minibatch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
@@ -38,7 +38,7 @@ class WhitenedVariational(Protocol):
     """Protocol of a model for the engine."""
 
     q_mu: gpflow.Parameter  # E[v], [M, K]
-    q_sqrt: gpflow.Parameter  # lower triangular factors of Var[v], [K, M, M]
+    q_sqrt: gpflow.Parameter  # lower triangular factors of Var[v], [1 or K, M, M]
 
     def prior(self, X: tf.Tensor) -> Projection:
         """Return the prior at X [B, D]."""
@@ -68,7 +68,7 @@ class Sums(NamedTuple):
     value: tf.Tensor  # N/B Σₙ Eₙ, []
     correct: tf.Tensor  # rows classified as their labels say, []
     gradient: list[tf.Tensor]  # of the value in what the optimiser moves
-    gram: tf.Tensor | None  # the lower triangle of Σₙ wₙ aₙaₙᵀ, v in reversed order, [K, M, M]
+    gram: tf.Tensor | None  # the lower triangle of Σₙ wₙ aₙaₙᵀ, v in reversed order, [1 or K, M, M]
     pull: tf.Tensor | None  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
 
 
@@ -98,9 +98,10 @@ class AscentUpdates(tf.Module):
         self._hypers = list(hypers)
         self.moved = [*self._q, *self._hypers]
         if natural:
-            (M, K), dtype = target.q_mu.shape, target.q_mu.dtype
-            self.nat1 = tf.Variable(tf.zeros([M, K], dtype), trainable=False)
-            self.prec = tf.Variable(tf.zeros([K, M, M], dtype), trainable=False)
+            self.nat1, self.prec = (
+                tf.Variable(tf.zeros(part.shape, part.dtype), trainable=False)
+                for part in (target.q_mu, target.q_sqrt)
+            )
 
     @property
     def of_q(self) -> list[tf.Variable]:
@@ -245,7 +246,7 @@ class AscentUpdates(tf.Module):
         )
         gram, pull, adjoints = None, None, [(mean, by_mean), (var, by_var)]
         if self._natural:
-            weight = tf.maximum(-2.0 * by_var, least)
+            weight = tf.maximum(site_weights(by_var, target.q_sqrt.shape[0]), least)
             gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
             pull = products.matvec(prior.A, by_mean + weight * (mean - prior.mean))
             adjoints += self._further_adjoints(prior, gram, pull)

@@ -1,7 +1,8 @@
 """A whitened Gaussian q(v) of K latent functions: its moments, its natural parameters and steps in them.
 
-E[v] is [M, K], and Var[v] = RRᵀ with lower triangular R [K, M, M]. Precisions are kept with v in reversed
-order: the inverse of their lower Cholesky factor, reversed and transposed, is R.
+E[v] is [M, K], and Var[v] = RRᵀ with lower triangular R [K, M, M], or [1, M, M] where the functions share
+it. Precisions are kept with v in reversed order: the inverse of their lower Cholesky factor, reversed and
+transposed, is R.
 """
 
 from __future__ import annotations
@@ -13,15 +14,26 @@ from gpflow_ext.sites import Projection, products
 
 
 def precision(root: tf.Tensor) -> tf.Tensor:
-    """Return (RRᵀ)⁻¹ for lower triangular R [K, M, M]. O(KM³)."""
+    """Return (RRᵀ)⁻¹ for lower triangular R [1 or K, M, M]. O(KM³)."""
     inverse = triangular.inverse(root)
     return tf.matmul(inverse, inverse, transpose_a=True)
 
 
 def marginals(prior: Projection, mean: tf.Tensor, root: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return mean and variance of q(f), each [B, K], for E[v] [M, K] and Var[v] = RRᵀ, [K, M, M]. O(KM²B)."""
+    """Return mean and variance of q(f), each [B, K], for E[v] [M, K] and R [1 or K, M, M]. O(KM²B)."""
     at = prior.mean + products.matvec(prior.A, mean, transpose=True)
-    return at, prior.residual + triangular.squared_norms(root, prior.A)
+    var = prior.residual + triangular.squared_norms(root, prior.A)
+    return at, tf.broadcast_to(var, tf.shape(at))
+
+
+def site_weights(by_var: tf.Tensor, factors: int) -> tf.Tensor:
+    """Return wₙ = −2 ∂/∂vₙ for each factor of Var[v], from the derivatives [B, K] in the variances of q(f).
+
+    K functions that share Var[v] have the sufficient statistics v_k and Σ_k v_kv_kᵀ: the natural gradient in
+    their precision is the mean of those of the functions, [B, 1], and so are the weights in their means.
+    """
+    apart = tf.reshape(by_var, [tf.shape(by_var)[0], factors, -1])
+    return -2.0 * tf.reduce_mean(apart, axis=-1)
 
 
 def natural_step(
@@ -32,7 +44,7 @@ def natural_step(
     Parameters
     ----------
     nat1, prec
-        Var[v]⁻¹E[v] [M, K], and Var[v]⁻¹ [K, M, M], v in reversed order, its lower triangle.
+        Var[v]⁻¹E[v] [M, K], and Var[v]⁻¹ [1 or K, M, M], v in reversed order, its lower triangle.
     gram, pull
         Σₙ wₙ aₙaₙᵀ, as prec, and Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), as nat1; see `svgp.natural_gradient`.
     length
@@ -49,10 +61,10 @@ def natural_step(
 
 
 def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return E[v] [M, K], the lower factors [K, M, M] of Var[v], and whether they are finite, [].
+    """Return E[v] [M, K], the lower factors [1 or K, M, M] of Var[v], and whether they are finite, [].
 
-    They are those of a Gaussian with the natural parameters Var[v]⁻¹E[v] [M, K] and Var[v]⁻¹ [K, M, M], its
-    order reversed and only its lower triangle read. O(KM³).
+    They are those of a Gaussian with the natural parameters Var[v]⁻¹E[v] [M, K] and Var[v]⁻¹ [1 or K, M, M],
+    its order reversed and only its lower triangle read. O(KM³).
     """
     chol, finite = linalg.cholesky(prec)
     root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
@@ -61,7 +73,8 @@ def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.
 
 
 def divergence(mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
-    """Return Σ_k KL[q(v_k) || N(0, I)] for E[v] [M, K] and R [K, M, M], []. O(KM²)."""
+    """Return Σ_k KL[q(v_k) || N(0, I)] for E[v] [M, K] and R [1 or K, M, M], []. O(KM²)."""
     log_det = tf.reduce_sum(tf.math.log(tf.square(tf.linalg.diag_part(root))))
-    trace = tf.reduce_sum(tf.square(root)) + tf.reduce_sum(tf.square(mean))
-    return 0.5 * (trace - log_det - tf.cast(tf.size(mean), mean.dtype))
+    spread = tf.reduce_sum(tf.square(root)) - log_det
+    functions = mean.shape[1] // root.shape[0]  # of one factor
+    return 0.5 * (functions * spread + tf.reduce_sum(tf.square(mean)) - tf.cast(tf.size(mean), mean.dtype))

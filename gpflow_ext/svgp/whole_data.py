@@ -23,7 +23,7 @@ from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp import anderson
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
-from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision
+from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision, site_weights
 from gpflow_ext.training import lbfgs, site_recipe
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
@@ -49,12 +49,12 @@ class Point(NamedTuple):
     """
 
     nat1: tf.Tensor  # Var[v]⁻¹E[v], [M, K]
-    prec: tf.Tensor  # Var[v]⁻¹, [K, M, M]
+    prec: tf.Tensor  # Var[v]⁻¹, [1 or K, M, M]
     mean: tf.Tensor  # E[v], [M, K]
-    root: tf.Tensor  # lower triangular R, Var[v] = RRᵀ, [K, M, M]
+    root: tf.Tensor  # lower triangular R, Var[v] = RRᵀ, [1 or K, M, M]
     value: tf.Tensor  # Σₙ Eₙ − KL, []
     pull: tf.Tensor  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
-    gram: tf.Tensor  # Σₙ wₙ aₙaₙᵀ, [K, M, M]
+    gram: tf.Tensor  # Σₙ wₙ aₙaₙᵀ, [1 or K, M, M]
     violation: tf.Tensor  # of the fixed point, in standard deviations of q and relative to its precision, []
 
     def aim(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -163,7 +163,7 @@ class OptimalPosterior(tf.Module):
             tape.watch([at, var])
             fit = target.scale(X) * tf.reduce_sum(target.expectations(X, Y, at, var))
         by_mean, by_var = tape.gradient(fit, [at, var])
-        weight = -2.0 * by_var
+        weight = site_weights(by_var, root.shape[0])
         gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
         pull = products.matvec(prior.A, by_mean + weight * (at - prior.mean))
         value = fit - divergence(mean, root)

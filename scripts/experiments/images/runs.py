@@ -33,6 +33,7 @@ class Setting(NamedTuple):
     gamma: float = 0.03
     rate: float = 0.01
     copies: int = 1  # of each training image, the first of SHIFTS
+    scales: int = 2
 
 
 SETTINGS = {
@@ -40,6 +41,7 @@ SETTINGS = {
     "medium": Setting(2, 200, 1000, 1.5),
     "large": Setting(2, 200, 3000, 1.5),
     "shifted": Setting(2, 200, 5000, 1.5, copies=5),
+    "wide": Setting(2, 200, 8000, 1.5, scales=3),
 }
 
 
@@ -78,7 +80,9 @@ def train(images: Images, setting: Setting, seed: int) -> Trained:
     """Return a model trained on the images; its seconds are those of the process, on all of its threads."""
     X, Y = images.train
     begin = time.process_time()
-    features = gpx.features.Scattering((SIDE, SIDE), order=setting.order, dims=setting.dims).fit(X, seed=seed)
+    features = gpx.features.Scattering(
+        (SIDE, SIDE), scales=setting.scales, order=setting.order, dims=setting.dims
+    ).fit(X, seed=seed)
     groups = np.tile(np.arange(len(X)), setting.copies)
     X, Y = shifted(X, setting.copies), np.tile(Y, (setting.copies, 1))
     base = gpflow.kernels.SquaredExponential(VARIANCE, setting.lengthscale)
@@ -88,6 +92,7 @@ def train(images: Images, setting: Setting, seed: int) -> Trained:
         gpx.InducingFeatures(features(gpx.inducing.subset(X, setting.inducing, seed=seed))),
         num_data=len(X),
         learn_epsilon=True,
+        shared_covariance=True,
     )
     gpx.start_from_labels(model, (X, Y), seed=seed, groups=groups)
     if setting.steps:
