@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "arc_cosine conjugate_gradients centred exposures philox batched triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine conjugate_gradients lanczos centred exposures philox batched triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
@@ -29,7 +29,9 @@ TOWER: list[dict[str, str]] = [
     {
         "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.grouping vecchia.dissection "
-        "vecchia.steps vecchia.fronts vecchia.blocks vecchia.prior vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.conditionals vecchia.check vecchia.posterior vecchia.full_scale_posterior vecchia grid.kronecker "
+        "vecchia.steps vecchia.fronts vecchia.blocks vecchia.rows vecchia.prior vecchia.levels vecchia.sweeps vecchia.preconditioned vecchia.iterative "
+        "vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.iterative_structure vecchia.conditionals vecchia.check vecchia.posterior "
+        "vecchia.iterative_posterior vecchia.full_scale_posterior vecchia grid.kronecker "
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {

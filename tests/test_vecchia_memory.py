@@ -23,7 +23,7 @@ def evaluated(size):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(size, 2))
     Y = rng.poisson(np.exp(np.sin(9.0 * X[:, :1]))).astype(float)
-    kernel, options = gpflow.kernels.Matern32(lengthscales=0.1), gpx.VecchiaOptions(inducing=int(sys.argv[2]))
+    kernel, options = gpflow.kernels.Matern32(lengthscales=0.1), gpx.VecchiaOptions(solver=sys.argv[2], inducing=int(sys.argv[3]))
     model = gpx.models.GPLaplace((X, Y), kernel, gpflow.likelihoods.Poisson(), prior=options)
     SiteOptimum(model, site_method(model.site_method), model.trainable_variables).evaluate(9, 1e-3)
     return model
@@ -40,9 +40,19 @@ print(evaluated(int(sys.argv[1])).structure.num_bytes, peak() - before)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "inducing"), [(5_000, 0), (10_000, 0), (20_000, 0), (10_000, 100)])
-def test_the_memory_that_is_refused_is_that_of_an_evaluation(size: int, inducing: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "solver", "inducing"),
+    [
+        (5_000, "direct", 0),
+        (10_000, "direct", 0),
+        (20_000, "direct", 0),
+        (10_000, "direct", 100),
+        (10_000, "iterative", 0),
+        (40_000, "iterative", 0),
+    ],
+)
+def test_the_memory_that_is_refused_is_that_of_an_evaluation(size: int, solver: str, inducing: int) -> None:
     """In a process that has evaluated a small model before; building the model is in it, and its graph."""
-    given = [sys.executable, "-c", MEMORY, str(size), str(inducing)]
+    given = [sys.executable, "-c", MEMORY, str(size), solver, str(inducing)]
     estimate, taken = map(int, subprocess.check_output(given, text=True).split())
     assert 0.7 * estimate < taken < 1.1 * estimate, f"{taken / estimate:.2f} of the estimate"

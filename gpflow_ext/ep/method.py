@@ -25,6 +25,7 @@ class EP(SiteMethod):
 
     def check(self, model: SitedModel) -> None:
         """Refuse likelihoods that are random or weighted, or whose factors the model has no sites for."""
+        super().check(model)
         likelihood = model.likelihood
         if getattr(model, "prior_name", None) == "grid":
             raise NotImplementedError(

@@ -23,7 +23,8 @@ class KMM(SiteMethod):
     monotone: ClassVar[bool] = True
 
     def check(self, model: SitedModel) -> None:
-        """Refuse sites of several factors to a datum."""
+        """Refuse sites of several factors to a datum, and estimates of variances."""
+        super().check(model)
         check_one_factor(model, self.name)
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:

@@ -25,6 +25,7 @@ class Laplace(SiteMethod):
 
     name: ClassVar[str] = "laplace"
     newton: ClassVar[bool] = True
+    sums_variances: ClassVar[bool] = True
 
     def check(self, model: SitedModel) -> None:
         """Refuse a likelihood whose second derivatives couple the latent functions, or are zero."""
@@ -106,7 +107,8 @@ class Jaakkola(SiteMethod):
     monotone: ClassVar[bool] = True
 
     def check(self, model: SitedModel) -> None:
-        """Refuse a likelihood without Jaakkola and Jordan's bound."""
+        """Refuse a likelihood without Jaakkola and Jordan's bound, and estimates of variances."""
+        super().check(model)
         check_one_factor(model, self.name)
         likelihood = model.likelihood
         if getattr(likelihood, "bound", None) != "jaakkola":

@@ -38,7 +38,7 @@ def find_mode(
     there = tf.reduce_any(sites.prec != 0.0) | tf.reduce_any(sites.nat1 != 0.0)
     mean = prior.mean + tf.zeros_like(sites.nat1)
     at_prior = Located(tf.zeros_like(mean), mean, expansion.expand(log_density, mean))
-    factor = prior.factorise(tf.where(there, sites.prec, at_prior.at.curvature))
+    factor = prior.system(tf.where(there, sites.prec, at_prior.at.curvature))
 
     def located() -> Located:
         alpha, shift = factor.solve(sites.nat1 - sites.prec * prior.mean)
@@ -56,7 +56,7 @@ def find_mode(
         close &= (violation > _NEAR) | (violation < _SLOW * before)
 
         def renewed() -> tuple[Any, Pair]:
-            new = prior.factorise(point.at.curvature)
+            new = prior.system(point.at.curvature)
             return _alike(new, factor), new.solve(wanted)
 
         factor, change = tf.cond(close, lambda: (factor, change), renewed)

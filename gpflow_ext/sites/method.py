@@ -83,15 +83,22 @@ class SiteMethod(abc.ABC):
     name: ClassVar[str]
     monotone: ClassVar[bool] = False  # whether a step never lowers the objective
     newton: ClassVar[bool] = False  # whether a step near the fixed point squares the violation
+    sums_variances: ClassVar[bool] = False  # whether estimates of variances do, whose errors even out
 
-    def check(self, model: SitedModel) -> None:  # noqa: B027  (nothing to check is the usual case)
-        """Raise if the method does not support the model's likelihood or sites.
+    def check(self, model: SitedModel) -> None:
+        """Raise if the method does not support the model's likelihood, sites or prior.
 
         Raises
         ------
         ValueError, NotImplementedError
             With the reason, and what to use instead.
         """
+        if getattr(model, "estimates_variances", False) and not self.sums_variances:
+            raise NotImplementedError(
+                f'recipe="{self.name}" needs the variance at each datum, of which the iterative solver of '
+                'prior="vecchia" has estimates by probes: use VecchiaOptions(solver="direct"), or '
+                "gpflow_ext.models.GPLaplace."
+            )
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """Return the state at given sites under a prior that has moved; by default the sites as they are."""

@@ -82,9 +82,9 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         ``Matern12``, ``Matern32``, ``Matern52``, ``Exponential``, ``Cosine``, ``Constant``, ``Linear``,
         ``Periodic(SquaredExponential())`` and ``White`` by sums and products, with at most 16 states; see
         docs/models/state_space.md. ``"vecchia"`` or `VecchiaOptions`: for functions of space, each value
-        depends on its nearest neighbours among those before it; about O(N^1.5) in the plane; see
-        docs/models/vecchia.md. ``"grid"`` or `GridOptions`: for the cells of a grid, some of which may be
-        missing, and a product of kernels of one column each; see docs/models/grids.md.
+        depends on its nearest neighbours among those before it; about O(N^1.5) in the plane, or by iteration
+        with O(N) memory; see docs/models/vecchia.md. ``"grid"`` or `GridOptions`: for the cells of a grid,
+        some of which may be missing, and a product of kernels of one column each; see docs/models/grids.md.
     inducing_variable
         ``None`` for the dense model with cost O(N³), else inducing points [M, D] with cost O(NM²), or any
         inducing variables that GPflow has for the kernel: ``Multiscale``, ``InducingPatches``, and

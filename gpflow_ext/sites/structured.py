@@ -12,7 +12,9 @@ from gpflow_ext.data.held import HoldsData
 from gpflow_ext.sites import markov_prior
 from gpflow_ext.sites.grid import structure as grid
 from gpflow_ext.sites.grid.structure import GridOptions, GridStructure
+from gpflow_ext.sites.method import SiteMethod, site_method
 from gpflow_ext.sites.vecchia import check as vecchia
+from gpflow_ext.sites.vecchia.iterative_structure import IterativeStructure
 from gpflow_ext.sites.vecchia.structure import Structure, VecchiaOptions
 
 PriorLike: TypeAlias = str | VecchiaOptions | GridOptions
@@ -69,9 +71,10 @@ class HasStructure(HoldsData):
 
     kernel: gpflow.kernels.Kernel
     num_latent_gps: int
+    site_method: SiteMethod | str
     prior_name: str | None = None
     prior_options: VecchiaOptions | GridOptions | None = None
-    structure: Structure | GridStructure | None = None
+    structure: Structure | IterativeStructure | GridStructure | None = None
 
     def _check_prior(self, prior: Any, points: Any, kernel: gpflow.kernels.Kernel, X: checks.Array) -> None:
         """Raise for an unknown prior, or one that is not for the kernel and the inputs."""
@@ -113,7 +116,10 @@ class HasStructure(HoldsData):
         X, options = np.asarray(self.data[0]), self.prior_options
         if isinstance(options, VecchiaOptions):
             scales = vecchia.scales(self.kernel, X.shape[1])
-            self.structure = Structure(X, scales, options, self.kernel, self.num_latent_gps)
+            if options.iterates(len(X), site_method(self.site_method).sums_variances):
+                self.structure = IterativeStructure(X, scales, options, self.num_latent_gps)
+            else:
+                self.structure = Structure(X, scales, options, self.kernel, self.num_latent_gps)
         elif isinstance(options, GridOptions):
             self.structure = GridStructure(X, options, self.num_latent_gps)
 
@@ -125,7 +131,14 @@ class HasStructure(HoldsData):
     @property
     def solver_error(self) -> float:
         """The relative tolerance of what the prior solves by iteration, 0 where it solves directly."""
-        return self.prior_options.tolerance if isinstance(self.prior_options, GridOptions) else 0.0
+        if isinstance(self.structure, (IterativeStructure, GridStructure)):
+            return self.structure.options.tolerance
+        return 0.0
+
+    @property
+    def estimates_variances(self) -> bool:
+        """Whether the prior has variances at the data that are right on average, but not for one datum."""
+        return isinstance(self.structure, IterativeStructure)
 
     def _replace(self, X: checks.Array, Y: checks.Array) -> None:
         if self.prior_options is not None:

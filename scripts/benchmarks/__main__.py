@@ -27,7 +27,7 @@ examples
   python -m scripts.benchmarks gpflow_models             GPflow's own models, needs no data
   python -m scripts.benchmarks state_space               counts in time, N up to a million, needs no data
   python -m scripts.benchmarks vecchia --threads 1       counts and binary data in the plane, needs no data
-  python -m scripts.benchmarks vecchia_large --threads 1 counts at up to 100,000 places, with memory; needs no data
+  python -m scripts.benchmarks vecchia_large --threads 1 counts at up to a million places, with memory; needs no data
   python -m scripts.benchmarks grids --threads 1         counts on maps of up to 512 x 512 cells, needs no data
   python -m scripts.benchmarks functions                 functions drawn from a posterior, needs no data
   python -m scripts.benchmarks convolution               convolutional kernels, needs no data
@@ -70,8 +70,8 @@ BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
 vecchia: Laplace's method with prior="vecchia", beside GPBoost where GPBOOST_PYTHON names an interpreter that has it; see
 peer_gpboost.py.
 
-vecchia_large: seconds and memory of Laplace's method with prior="vecchia" at --sizes places, each in a process of its own,
-beside its evidence by conjugate gradients and stochastic Lanczos quadrature.
+vecchia_large: seconds and memory of Laplace's method with prior="vecchia" at --sizes places, by a factor and by iteration,
+each in a process of its own; above 200,000 places the mode alone, by iteration.
 
 grids: Laplace's method and variational inference with prior="grid" on maps of --sizes cells along a side, and the errors
 of the probes beside the dense model.
@@ -107,7 +107,7 @@ SIZES = {
     "gpflow_models": (100, (300,)),
     "state_space": (300, (10**3, 10**4, 10**5, 3 * 10**5, 10**6)),
     "vecchia": (300, (2000, 20_000)),
-    "vecchia_large": (1000, (10_000, 20_000, 100_000)),
+    "vecchia_large": (1000, (20_000, 100_000, 1_000_000)),
     "grids": (20, (40, 128, 512)),
     "dual": (0, ()),
     "functions": (3000, (10**6,)),

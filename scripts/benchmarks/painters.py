@@ -224,11 +224,11 @@ def vecchia(records: Sequence[Record]) -> Any:
 
 
 def vecchia_large(records: Sequence[Record]) -> Any:
-    """Draw the CPU seconds and the memory of each part, by the number of places."""
+    """Draw the CPU seconds and the memory of each part, by the number of places and the solver."""
     figure, axes = _axes(9.0, 0.6 * len(records) + 2.4, 2)
-    sizes = [f"{each['size']:,}" for each in records]
+    rows = [f"{each['size']:,}, {each['solver']}" for each in records]
     shown = (
-        (("build", "first", "evidence", "posterior", "predict"), "CPU seconds"),
+        (("build", "first", "evidence", "mode", "posterior", "predict"), "CPU seconds"),
         (("memory_build", "memory", "memory_all", "estimate"), "GiB"),
     )
     for ax, (parts, unit) in zip(axes, shown, strict=True):
@@ -237,9 +237,9 @@ def vecchia_large(records: Sequence[Record]) -> Any:
             label = (
                 part.replace("memory_", "").replace("memory", "evidence").replace("first", "first evidence")
             )
-            ax.barh(at, [each[part] for each in records], 0.8 / len(parts), label=label)
+            ax.barh(at, [each.get(part, 0.0) for each in records], 0.8 / len(parts), label=label)
         ax.set(xlabel=unit)
-        ax.set_yticks(np.arange(len(records)) + 0.3, sizes)
+        ax.set_yticks(np.arange(len(records)) + 0.3, rows)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=3, frameon=False, fontsize=8)
     return figure
 

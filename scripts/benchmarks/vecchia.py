@@ -20,6 +20,7 @@ from ..shared import report
 Record = dict[str, Any]
 PEER = "GPBOOST_PYTHON"  # names the interpreter of an environment with GPBoost
 NEIGHBOURS, HELD_OUT, SCALE, FEATURES = 20, 1000, 0.1, 400
+BLOCK = 1000  # places at which features are held, so that memory is that of what is measured
 INDUCING = (0, 100)  # points beside the neighbours
 FITTED = 20_000  # data up to which hyperparameters are learnt too
 ONCE = 50_000  # data from which the first call stands, compilation included
@@ -33,7 +34,8 @@ def places(size: int, kind: str) -> tuple[Any, Any, Any, Any]:
     X = rng.uniform(0.0, 1.0, (size + HELD_OUT, 2))
     W = rng.normal(size=(2, FEATURES)) / SCALE / np.sqrt(rng.chisquare(3, FEATURES) / 3.0)
     phases, weights = rng.uniform(0.0, 2.0 * np.pi, FEATURES), rng.normal(size=FEATURES)
-    f = np.sqrt(2.0 / FEATURES) * np.cos(X @ W + phases) @ weights
+    blocks = np.array_split(X, 1 + len(X) // BLOCK)
+    f = np.sqrt(2.0 / FEATURES) * np.concatenate([np.cos(rows @ W + phases) @ weights for rows in blocks])
     Y = rng.poisson(np.exp(f)) if kind == "counts" else rng.uniform(size=len(f)) < 1.0 / (1.0 + np.exp(-f))
     Y = Y.astype(float)[:, None]
     return X[:size], Y[:size], X[size:], Y[size:]

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.numerics import philox
+from gpflow_ext.numerics import lanczos, philox
 from gpflow_ext.sites import latent
-from gpflow_ext.sites.grid import factors, krylov
+from gpflow_ext.sites.grid import factors
 from gpflow_ext.sites.grid.kronecker import spectrum
 from gpflow_ext.sites.grid.prior import DTYPE, Grid
 from gpflow_ext.sites.grid.trace import BLOCK, Probes
@@ -172,7 +172,7 @@ def _axis(column: Array) -> tuple[Array, Array]:
 
 def _check_memory(sizes: tuple[int, ...], probes: int, num_latent: int) -> None:
     cells = math.prod(sizes)
-    modes = 4 * krylov.RANK * probes * num_latent * cells
+    modes = 4 * lanczos.RANK * probes * num_latent * cells
     largest = 8 * (modes + num_latent * sum(size**2 for size in sizes)) + 2 * BLOCK
     if largest > LARGEST:
         raise ValueError(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from gpflow_ext.numerics import lanczos
 from gpflow_ext.sites.grid import krylov
 from gpflow_ext.sites.grid.kronecker import Spectrum, outer
 
@@ -98,7 +99,7 @@ def _in_blocks(
     if block == P:
         return some(masks)
     blocks = tuple(tf.reshape(mask, [P // block, block, -1]) for mask in masks)
-    rank = min(krylov.RANK, cells)
+    rank = min(lanczos.RANK, cells)
     shapes = [L], [L, 1, cells], [L], [L, block * rank, cells]
     signature = tuple(map(tf.TensorSpec, shapes, (*(tf.float64,) * 3, masks[0].dtype)))
     value, weights, slope, modes = tf.map_fn(plain(some), blocks, fn_output_signature=signature)

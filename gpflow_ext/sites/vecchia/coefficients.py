@@ -19,7 +19,7 @@ import tensorflow as tf
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.vecchia import blocks
-from gpflow_ext.sites.vecchia.prior import DTYPE
+from gpflow_ext.sites.vecchia.rows import DTYPE
 
 Kernels = Sequence[gpflow.kernels.Kernel]
 

@@ -14,6 +14,7 @@ from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.vecchia import residual
+from gpflow_ext.sites.vecchia.iterative_posterior import IterativePosterior
 from gpflow_ext.sites.vecchia.posterior import Around, VecchiaPosterior, around, gram
 
 
@@ -119,5 +120,7 @@ def _seen(
 
 def of_space(model: Any, precompute_cache: PrecomputeCacheType | str | None) -> VecchiaPosterior:
     """Return the posterior of a model with a Vecchia or a full-scale prior."""
+    if model.estimates_variances:
+        return IterativePosterior(model, precompute_cache)
     kind = VecchiaPosterior if model.structure.Z is None else FullScalePosterior
     return kind(model, precompute_cache)

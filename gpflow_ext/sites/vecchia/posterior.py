@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gpflow
 import tensorflow as tf
@@ -18,7 +18,8 @@ from gpflow_ext.sites import latent
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned
 from gpflow_ext.sites.vecchia import coefficients
-from gpflow_ext.sites.vecchia.prior import DTYPE, Vecchia
+from gpflow_ext.sites.vecchia.prior import Vecchia
+from gpflow_ext.sites.vecchia.rows import DTYPE
 from gpflow_ext.sites.vecchia.structure import Structure
 
 
@@ -84,11 +85,15 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
     def _parts(self) -> tuple[tf.Tensor, ...]:
         """Return X [N, D], then m − μ, V and Λ at each datum, [N, L], in double precision, and the scales."""
         prior, current = self._model.prior(), self._model.latent_sites
-        factor = prior.factorise(current.prec)
-        shift = factor.solve(current.nat1 - current.prec * prior.mean).shift
-        numbers = (shift, factor.variance(), tf.nn.relu(current.prec))
+        system = prior.system(current.prec)
+        shift = system.solve(current.nat1 - current.prec * prior.mean).shift
+        numbers = (shift, self._variance(system), tf.nn.relu(current.prec))
         scales = tf.convert_to_tensor(self._model.structure.scales)
         return self._model.data[0], *(tf.cast(part, DTYPE) for part in numbers), scales
+
+    def _variance(self, system: Any) -> tf.Tensor:
+        """Return the variances at the data, [N, L]."""
+        return system.variance()
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         parts = linalg.finite(self._parts(), self._model)
@@ -123,12 +128,12 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
         covariances are exact here.
         """
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
-        factor, pull = prior.factorise(current.prec), current.nat1 - current.prec * prior.mean
+        system, pull = prior.system(current.prec), current.nat1 - current.prec * prior.mean
         scales = tf.convert_to_tensor(self._model.structure.scales)
 
         def condition(values: tf.Tensor, numbers: Numbers) -> tf.Tensor:
             normal = functools.partial(numbers.normal, dtype=DTYPE)
-            drawn = factor.draw(pull, batched.sizes(values)[-1], normal)  # [N, L, S]
+            drawn = system.draw(pull, batched.sizes(values)[-1], normal)  # [N, L, S]
             return drawn - tf.cast(tf.transpose(values, [1, 0, 2]), DTYPE)
 
         def correction(

@@ -12,6 +12,7 @@ is in.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ from gpflow_ext.numerics import conjugate_gradients
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
 from gpflow_ext.sites.vecchia import blocks, fronts, grouping
+from gpflow_ext.sites.vecchia.rows import DTYPE, Rows
 
-DTYPE = tf.float64
 ITERATIONS = 25  # of conjugate gradients, which take as long as a factor
 
 
@@ -58,48 +59,27 @@ class Vecchia(NamedTuple):
         """Return the prior variances of the kernel, [N, 1 or L]."""
         return self.own
 
+    @property
+    def rows(self) -> Rows:
+        """B and D."""
+        return Rows(self.tree.cliques, self.a, self.D)
+
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
-        """Return Σα, [N, L], by a factorisation of Ω.
+        """Return Σα, [N, L], by a factorisation of Ω; differentiable once, see `Rows.product`."""
 
-        Differentiable once, in a, D and α: of gᵀΣα = (Bh_g)ᵀD⁻¹(Bh_α) for h = Σα the adjoints are those of
-        −h_gᵀΩh_α with both h held.
-        """
+        def solve(rows: Rows) -> Callable[[tf.Tensor], tf.Tensor]:
+            held = self._replace(a=rows.a, D=rows.D, omega=tf.stop_gradient(self.omega))
+            return functools.partial(fronts.solve, self.tree.root, held._blocks(tf.zeros_like(alpha)))
 
-        @tf.custom_gradient
-        def value(alpha: tf.Tensor, a: tf.Tensor, D: tf.Tensor) -> Any:
-            prior = self._replace(a=a, D=D, omega=tf.stop_gradient(self.omega))
-            blocks = prior._blocks(tf.zeros_like(alpha))
-            h = fronts.solve(prior.tree.root, blocks, tf.cast(alpha, DTYPE))
-
-            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                back = fronts.solve(prior.tree.root, blocks, tf.cast(upstream, DTYPE))
-                (mine, near), (its, its_near) = map(prior._innovations, (h, back))
-                by_a = (its_near * mine[:, None] + near * its[:, None]) / D[:, None]
-                by_D = mine * its / D**2
-                return tf.cast(back, alpha.dtype), _like(by_a, a), _like(by_D, D)
-
-            return tf.cast(h, alpha.dtype), gradient
-
-        return value(alpha, self.a, self.D)
+        return self.rows.product(alpha, solve)
 
     def precision(self, h: tf.Tensor) -> tf.Tensor:
-        """Return Ωh = BᵀD⁻¹Bh for h [N, L]. O(Nm)."""
-        scaled = self._innovations(h)[0] / self.D
-        N, L = sizes(scaled)
-        pulled = tf.reshape(self.a * scaled[:, None], [-1, L])
-        neighbours = tf.reshape(self.tree.cliques[:, 1:], [-1])
-        return scaled - tf.math.unsorted_segment_sum(pulled, neighbours, N + 1)[:-1]
+        """Return Ωh for h [N, L]. O(Nm)."""
+        return self.rows.precision(h)
 
     def coupling(self, a: Pair, b: Pair) -> tf.Tensor:
-        """See `algebra.coupling`: aᵀΣb has the gradient of −h_aᵀΩh_b with h = Σa and Σb held."""
-        (mine, _), (its, _) = (self._innovations(tf.stop_gradient(tf.cast(p.shift, DTYPE))) for p in (a, b))
-        moving = tf.cast(-tf.reduce_sum(mine * its / self.D), a.alpha.dtype)
-        return tf.stop_gradient(tf.reduce_sum(a.alpha * b.shift) - moving) + moving
-
-    def _innovations(self, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return Bh [N, L], and h at the neighbours, [N, m, L]."""
-        near = tf.gather(tf.pad(h, [[0, 1], [0, 0]]), self.tree.cliques[:, 1:])
-        return h - tf.reduce_sum(self.a * near, axis=1), near
+        """See `algebra.coupling`."""
+        return self.rows.coupling(a, b)
 
     def _blocks(self, prec: tf.Tensor) -> tuple[fronts.Block, ...]:
         """Return the blocks of Ω + Λ for prec [N, L]."""
@@ -107,6 +87,10 @@ class Vecchia(NamedTuple):
         if omega.shape[-1] != prec.shape[-1]:
             omega = tf.repeat(omega, sizes(prec)[1], axis=1)
         return fronts.factorise(self.tree.root, omega, tf.cast(prec, DTYPE))
+
+    def system(self, prec: tf.Tensor) -> VecchiaFactor:
+        """Return what solves with Ω + Λ for prec [N, L]."""
+        return self.factorise(prec)
 
     def factorise(self, prec: tf.Tensor) -> VecchiaFactor:
         """Factorise Ω + Λ for prec [N, L]."""
@@ -226,8 +210,3 @@ def assemble(tree: TreeAt, a: tf.Tensor, D: tf.Tensor, entries: int | tf.Tensor)
     S = sizes(D)[1]
     at, flat = tf.reshape(tree.entries, [-1]), tf.reshape(values, [-1, S])
     return tf.math.unsorted_segment_sum(flat, at, entries + 1)[:-1]
-
-
-def _like(by: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Return an adjoint [..., L] of what may be shared by the latent functions, in its shape."""
-    return tf.reduce_sum(by, axis=-1, keepdims=True) if part.shape[-1] == 1 else by

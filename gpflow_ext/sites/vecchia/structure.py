@@ -18,6 +18,8 @@ from gpflow_ext.sites.vecchia.prior import TreeAt
 Array = npt.NDArray[Any]
 CANDIDATES = 4  # nearest data for each neighbour of a residual process
 LARGEST = 16 * 2**30  # bytes that an evaluation may take
+SOLVERS = ("auto", "direct", "iterative")
+DIRECT = 50_000  # data up to which "auto" is direct
 # The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
 _FACTOR, _FRONTS, _FEATURES = 6, 8, 12
 
@@ -41,17 +43,31 @@ class VecchiaOptions:
         The number of inducing points of a full-scale approximation (Gyger, Furrer & Sigrist 2024): neighbours
         then stand for what these leave of the process, and are those that it correlates most with. They are
         chosen among the inputs by conditional variance. Zero is Vecchia's approximation alone.
+    solver
+        ``"direct"``, by a sparse factor; ``"iterative"``, by conjugate gradients and stochastic Lanczos
+        quadrature, in O(N) memory, for Laplace's method and Taylor's without inducing points; ``"auto"``,
+        iterative for these where there are more than 50,000 data.
+    probes
+        Probes of the iterative solver's log determinant. The variances from which a model predicts are those
+        of twice as many draws.
+    tolerance
+        Relative tolerance of the iterative solver.
 
     Raises
     ------
     ValueError
-        For fewer than one neighbour without inducing points, negative numbers, or an unknown ordering.
+        For fewer than one neighbour without inducing points, negative numbers, an unknown ordering or solver,
+        an iterative solver with inducing points, fewer than two probes, or a tolerance that is not between 0
+        and 0.1.
     """
 
     neighbours: int = 20
     ordering: str = "random"
     seed: int = 0
     inducing: int = 0
+    solver: str = "auto"
+    probes: int = 32
+    tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -62,6 +78,32 @@ class VecchiaOptions:
             raise ValueError(f"`neighbours` must be at least {least}; got {self.neighbours}.")
         if self.ordering not in ordering.ORDERINGS:
             raise ValueError(f"`ordering` must be one of {ordering.ORDERINGS}; got {self.ordering!r}.")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"`solver` must be one of {SOLVERS}; got {self.solver!r}.")
+        if self.solver == "iterative" and self.inducing:
+            raise ValueError('`solver="iterative"` is for priors without `inducing` points: leave one out.')
+        if self.probes < 2:
+            raise ValueError(f"`probes` must be at least 2; got {self.probes}.")
+        if not 0.0 < self.tolerance <= 0.1:
+            raise ValueError(f"`tolerance` must be above 0 and at most 0.1; got {self.tolerance}.")
+
+    def iterates(self, size: int, estimates: bool) -> bool:
+        """Tell whether the prior of as many data is solved by iteration.
+
+        Where that is left open it is, of many data, if the model's method can do with ``estimates`` of
+        variances.
+        """
+        if self.solver == "auto":
+            return estimates and size > DIRECT and not self.inducing
+        return self.solver == "iterative"
+
+
+def cliques_of(order: Array, near: Array) -> Array:
+    """Return each datum and its neighbours, [N, m + 1], from places in the order [N, m]; −1 for none."""
+    found = np.empty((len(near), near.shape[1] + 1), int)
+    found[order, 0] = order
+    found[order, 1:] = np.where(near < 0, -1, order[near])
+    return found
 
 
 class Structure(tf.Module):
@@ -112,7 +154,7 @@ class Structure(tf.Module):
         most = min(options.neighbours, N - 1)
         pairs = N * (most + 1) * (most + 2) // 2
         taken = functools.partial(_taken, functions, pairs, N * options.inducing)
-        _refuse(taken(0, 0))
+        refuse(taken(0, 0))
         if options.inducing and kernel is not None:
             if X.dtype != np.float64:
                 raise ValueError(
@@ -121,22 +163,20 @@ class Structure(tf.Module):
             Z = inducing.conditional_variance(X, kernel, options.inducing, share=0.0)
             candidates = ordering.nearest_before(points[order], min(CANDIDATES * most, N - 1))
             near = residual.closest(kernel, Z, X[order], candidates, most)
-            self.Z: tf.Variable | None = _kept(Z, tf.float64)
+            self.Z: tf.Variable | None = kept(Z, tf.float64)
         else:
             near = ordering.nearest_before(points[order], most)
             self.Z = None
-        cliques = np.empty((N, near.shape[1] + 1), int)
-        cliques[order, 0] = order
-        cliques[order, 1:] = np.where(near < 0, -1, order[near])
-        tree = dissection.dissect(points, cliques, lambda *sizes: _refuse(taken(*sizes)))
+        cliques = cliques_of(order, near)
+        tree = dissection.dissect(points, cliques, lambda *sizes: refuse(taken(*sizes)))
         self.shapes, places = grouping.packed(tree.root)
         front = max(nodes * (o + b) ** 2 for nodes, o, b, _ in self.shapes)
         self.num_bytes = taken(self.num_entries, front)
-        _refuse(self.num_bytes)
-        self.scales = _kept(scales, tf.float64)
-        self.cliques = _kept(np.where(cliques < 0, N, cliques))
-        self.entries = _kept(tree.entries)
-        self.places = _kept(places)
+        refuse(self.num_bytes)
+        self.scales = kept(scales, tf.float64)
+        self.cliques = kept(np.where(cliques < 0, N, cliques))
+        self.entries = kept(tree.entries)
+        self.places = kept(places)
 
     def tree(self) -> TreeAt:
         """Return the tree as tensors."""
@@ -154,7 +194,8 @@ class Structure(tf.Module):
         return sum(nodes * o * (o + b) for nodes, o, b, _ in self.shapes)
 
 
-def _kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
+def kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
+    """Return a variable that is not trained."""
     return tf.Variable(values, trainable=False, dtype=dtype)
 
 
@@ -168,11 +209,12 @@ def _taken(functions: int, pairs: int, features: int, entries: int, front: int) 
     return 8 * numbers + 4 * pairs
 
 
-def _refuse(size: int) -> None:
+def refuse(size: int) -> None:
+    """Raise ``ValueError`` where an evaluation takes too many bytes."""
     if size > LARGEST:
         raise ValueError(
             f'prior="vecchia" would take some {size / 2**30:.0f} GiB, of at most '
-            f"{LARGEST / 2**30:.0f}: give it fewer neighbours, VecchiaOptions(neighbours=...), or use "
-            "`inducing_variable`. Inputs of many columns need inducing points in any case: no separator "
-            "between their halves is small."
+            f"{LARGEST / 2**30:.0f}: give it fewer neighbours, VecchiaOptions(neighbours=...), use "
+            'GPLaplace with VecchiaOptions(solver="iterative"), or `inducing_variable`. Inputs of many '
+            "columns need one of the latter two in any case: no separator between their halves is small."
         )

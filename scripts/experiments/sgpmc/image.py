@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ...shared.journal import Journal, Record
 from . import runs
 
 INDUCING, SPLITS, CHAINS, PRIOR = (5, 10, 20, 50, 100), 10, 4, (1.1, 1.0)
+WORST_RHAT, LEAST_ESS = 1.05, 100  # of chains that have mixed
 SETTING, WARM_UP, SHAPE = gpx.Setting(0.2, 20), 50, (1000, 1019)
 KERNELS = {"ARD": "A length scale for each input", "RBF": "One length scale"}
 SCORES = ("gaussian", "free_form", "sparse_ep", "evidence")
@@ -135,6 +136,7 @@ def document(journal: Journal) -> list[str]:
     parts = [text]
     for kernel, title in KERNELS.items():
         parts += [f"{title} ({kernel}):\n", _table(records, kernel, grouped(journal, kernel))]
+    parts.append(_unmixed(records))
     parts.append(_found({kernel: grouped(journal, kernel) for kernel in KERNELS}))
     return [*parts, "![Log density of test rows against the number of inducing points](sgpmc_image.png)\n"]
 
@@ -174,6 +176,27 @@ def _table(
 
 def _cell(mean: float, error: float) -> str:
     return f"{mean:.4f}" if np.isnan(error) else f"{mean:.4f} ± {error:.4f}"
+
+
+def unmixed(records: Iterable[Record]) -> set[tuple[str, int, bool, int]]:
+    """Return kernel, number of points, whether they are optimised, and split of the chains that have not mixed."""
+    return {
+        (one["kernel"], one["inducing"], one["free"], one["seed"])
+        for one in records
+        if one["rhat"] > WORST_RHAT or one["min_ess"] < LEAST_ESS
+    }
+
+
+def _unmixed(records: Iterable[Record]) -> str:
+    """Name the chains that have not mixed."""
+    named = [
+        f"{kernel}, {inducing} {'optimised points' if free else 'points by k-means'}, split {seed}"
+        for kernel, inducing, free, seed in sorted(unmixed(records))
+    ]
+    return (
+        f"Not mixed (R-hat above {WORST_RHAT}, or fewer than {LEAST_ESS} effective draws): "
+        f"{'; '.join(named) or 'none'}.\n"
+    )
 
 
 def _found(found: Mapping[str, Mapping[Cell, Mapping[str, tuple[float, float]]]]) -> str:

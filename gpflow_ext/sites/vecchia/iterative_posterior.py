@@ -1,0 +1,40 @@
+"""GPflow's cached posterior of a Vecchia prior that is solved by iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from gpflow_ext.numerics import philox
+from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
+from gpflow_ext.sites.vecchia.rows import DTYPE
+
+DRAWS = 2  # for each probe
+SIDE = 16  # draws that are taken side by side, at most
+
+
+class IterativePosterior(VecchiaPosterior):
+    """GPflow's cached posterior, its variances at the data those of draws from q(f).
+
+    That is the mean square of S draws, with a standard error of √(2/S) of itself; the draws are always the
+    same. Means are exact to the tolerance of the solver.
+    """
+
+    _model: Any  # whose prior is an `IterativeVecchia`
+
+    def _variance(self, system: Any) -> tf.Tensor:
+        """Return the variances at the data, [N, L]."""
+        options, latents = self._model.structure.options, self._model.num_latent_gps
+        seed, number = tf.constant([options.seed, 2]), DRAWS * options.probes
+        side = next(size for size in range(SIDE, 0, -1) if number % size == 0)
+        mean = tf.zeros_like(system.prec)
+
+        def some(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            seeds = iter(philox.split(philox.fold_in(seed, k), 2 * latents))
+            drawn = system.draw(mean, side, lambda shape: philox.normal(shape, next(seeds), DTYPE))
+            return k + 1, total + tf.reduce_sum(drawn**2, axis=-1)
+
+        begin = tf.constant(0), tf.zeros(system.prec.shape, DTYPE)
+        _, total = tf.while_loop(lambda k, _: k < number // side, some, begin, parallel_iterations=1)
+        return total / number
