@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gpflow.kernels import Matern32, Matern52, SeparateIndependent
+from kept_models import served_and_rebuilt
 
 import gpflow_ext as gpx
 from gpflow_ext.sites import Sites
@@ -290,17 +291,7 @@ def test_functions_of_it_have_its_mean() -> None:
 def test_it_serves_and_resumes(tmp_path: Path) -> None:
     """An export predicts the same, a checkpoint rebuilds the model, neighbours follow new data."""
     model = _model("iterative")
-    gpx.fit(model, steps=1, progress=False, checkpoint_dir=tmp_path / "steps")
-    expected = model.predict_f(NEW)
-    served = tf.saved_model.load(str(gpx.export(model, tmp_path / "served", example=X[:3])))
-    again = served.signatures["predict_f"](inputs=tf.constant(NEW))
-    for name, one in zip(("mean", "variance"), expected, strict=True):
-        np.testing.assert_allclose(again[name], one, rtol=0.0, atol=1e-12)
-    rebuilt: Any = gpx.load_checkpoint(tmp_path / "steps")
-    rebuilt = getattr(rebuilt, "model", rebuilt)
-    assert rebuilt.estimates_variances
-    for one, other in zip(rebuilt.predict_f(NEW), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-12)
+    assert served_and_rebuilt(model, X, NEW, tmp_path).estimates_variances
     model.update_data((np.concatenate([X, NEW]), np.concatenate([Y, Y[:7]])))
     assert model.structure.num_data == N + 7
     assert np.isfinite(float(model.maximum_log_likelihood_objective()))

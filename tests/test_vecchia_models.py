@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gpflow.kernels import Constant, Cosine, Kernel, Linear, Matern32, Matern52, SeparateIndependent, White
+from kept_models import served_and_rebuilt
 
 import gpflow_ext as gpx
 from gpflow_ext.sites.structured import misfit
@@ -83,15 +84,7 @@ def test_equal_places_with_noise_of_their_own() -> None:
 def test_it_serves_resumes_and_takes_other_data(tmp_path: Path) -> None:
     """An export predicts the same, a checkpoint rebuilds the model, neighbours follow new data."""
     model = gpx.models.GPLaplace((X, Y), _kernel(), gpflow.likelihoods.Poisson(), prior="vecchia")
-    gpx.fit(model, steps=1, progress=False, checkpoint_dir=tmp_path / "steps")
-    expected = model.predict_f(NEW)
-    served = tf.saved_model.load(str(gpx.export(model, tmp_path / "served", example=X[:3])))
-    again = served.signatures["predict_f"](inputs=tf.constant(NEW))
-    for name, one in zip(("mean", "variance"), expected, strict=True):
-        np.testing.assert_allclose(again[name], one, rtol=0.0, atol=1e-12)
-    rebuilt: Any = gpx.load_checkpoint(tmp_path / "steps")
-    for one, other in zip(getattr(rebuilt, "model", rebuilt).predict_f(NEW), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-12)
+    served_and_rebuilt(model, X, NEW, tmp_path)
     model.update_data((np.concatenate([X, NEW]), np.concatenate([Y, Y[:7]])))
     assert model.structure is not None
     assert model.structure.num_data == N + 7
