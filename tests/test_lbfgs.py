@@ -111,10 +111,10 @@ def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
         return [tf.constant(part, tf.float64) for part in loss(x.numpy())]
 
     if in_graph:
-        leap = tf.constant([2.0], tf.float64)
-        state = climb.turn(climb.fresh(tf.zeros([1], tf.float64), 5), in_tensors, leap, 1e-8)[0]
+        leap, ends = tf.constant([2.0], tf.float64), guarded.AtRest(1e-8)
+        state = climb.turn(climb.fresh(tf.zeros([1], tf.float64), 5), in_tensors, leap, ends)[0]
         state = state._replace(search=state.search._replace(step=tf.constant(step / slope, tf.float64)))
-        after, _, told, _ = climb.turn(state, in_tensors, leap, 1e-8)
+        after, _, told, _ = climb.turn(state, in_tensors, leap, ends)
         assert bool(told) == evaluated
         assert int(after.status) == (climb.RUNNING if evaluated else climb.ENDED)
     else:

@@ -262,7 +262,7 @@ def test_bounds_are_for_the_host() -> None:
 
 @pytest.mark.parametrize("accelerator", [False, True])
 def test_it_is_the_default_on_accelerators_alone(accelerator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lbfgs_recipe, "has_accelerator", lambda: accelerator)
+    monkeypatch.setattr(lbfgs_in_graph, "has_accelerator", lambda: accelerator)
     model = _gpr()
     steps = lbfgs_recipe.LBFGSSteps(model, (), model.trainable_variables, 5, False)
     assert isinstance(steps.run, GraphRun) == accelerator
@@ -270,7 +270,7 @@ def test_it_is_the_default_on_accelerators_alone(accelerator: bool, monkeypatch:
 
 
 def test_a_loss_that_cannot_be_traced_stays_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lbfgs_recipe, "has_accelerator", lambda: True)
+    monkeypatch.setattr(lbfgs_in_graph, "has_accelerator", lambda: True)
 
     class InNumPy(gpflow.models.GPR):
         def maximum_log_likelihood_objective(self) -> tf.Tensor:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from gpflow_ext.gprn.updates import Climb, Updates
+from gpflow_ext.gprn.updates import Updates
+from gpflow_ext.training.lbfgs_in_graph import AnyRun
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import Tried
 
@@ -37,7 +38,7 @@ class BlockAscent(tf.Module):
     def __init__(
         self,
         updates: Updates,
-        climbs: Sequence[Climb],
+        climbs: Sequence[AnyRun],
         *,
         sweeps: int,
         hyper_updates: int,
@@ -51,7 +52,7 @@ class BlockAscent(tf.Module):
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
         if len(climbs) == 1 and not sweeps:
-            self.run = climbs[0].run
+            self.run = climbs[0]
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -74,6 +75,6 @@ class BlockAscent(tf.Module):
             self._updates.descend()
         for climb in self._climbs:
             if not hasattr(self, "run"):
-                climb.run.restart()
-            objective = climb.climb(self._hyper_updates)
-        return Progress(objective if self._climbs else self._updates.value())
+                climb.restart()
+            climb.climb(self._hyper_updates)
+        return Progress(float(self._climbs[-1].best) if self._climbs else self._updates.value())

@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import blocks, network
 from gpflow_ext.gprn.outputs import known
-from gpflow_ext.gprn.updates import Climb, trained
+from gpflow_ext.gprn.updates import climb, trained
 
 
 class Sites(NamedTuple):
@@ -68,20 +68,25 @@ class Coregionalised(tf.Module):
         squares = tf.reduce_sum(there * (tf.math.log(2.0 * np.pi * noise) + tf.square(Y) / noise))
         return 0.5 * (explained - squares) - log_det
 
+    def loss(self) -> tf.Tensor:
+        """Return minus the log evidence with the log density of the priors, []."""
+        return -(self.log_evidence(self.model.prior().nodes) + self.model.log_prior_density())
+
     def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the log evidence with the log density of the priors, and its gradient."""
+        """Return minus the same, and its gradient."""
         variables = self.variables_of_it
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            value = self.log_evidence(self.model.prior().nodes) + self.model.log_prior_density()
+            value = -self.loss()
         return value, tape.gradient(value, variables, unconnected_gradients="zero")
 
-    def fit(self, iterations: int) -> float:
-        """Climb the evidence by L-BFGS; return it."""
+    def fit(self, iterations: int, in_graph: bool | None = None) -> None:
+        """Climb the evidence by L-BFGS; ``in_graph`` is that of `recipe.GPRNOptions`."""
         compiled = Compiled(self, False, rows=None)
 
         def evaluate() -> tuple[float, Any]:
             value, gradient = compiled(self.evaluate)
             return float(value), gradient
 
-        return Climb(self.variables_of_it, self.model, evaluate).climb(iterations)
+        run = climb(self.variables_of_it, self.model, evaluate, self.loss, in_graph, False)
+        run.climb(iterations)

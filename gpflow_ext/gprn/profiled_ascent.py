@@ -18,8 +18,10 @@ from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.updates import Updates, trained
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, chosen
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Tried
 
@@ -114,8 +116,12 @@ class ProfiledObjective:
         """Return the bound and the log density of the priors, and the gradient in the variables."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
-            value = self._profile.bound(self._model.prior())[0] + self._model.log_prior_density()
+            value = -self.loss()
         return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+
+    def loss(self) -> tf.Tensor:
+        """Return minus the bound and the log density of the priors, []."""
+        return -(self._profile.bound(self._model.prior())[0] + self._model.log_prior_density())
 
     def locate(self) -> tuple[()]:
         """Renew the coordinates of M."""
@@ -142,6 +148,8 @@ class ProfiledAscent(tf.Module):
         Seed of the draws of the starting points.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
+    in_graph
+        See `recipe.GPRNOptions`.
     """
 
     def __init__(
@@ -151,9 +159,10 @@ class ProfiledAscent(tf.Module):
         iterations: int,
         seed: int,
         jit_compile: bool | None,
+        in_graph: bool | None,
     ) -> None:
         super().__init__()
-        self._model, self._settings, self._jit = model, settings, jit_compile
+        self._model, self._settings, self._jit, self._in_graph = model, settings, jit_compile, in_graph
         self._iterations = iterations
         self._companion = collapsed(model, seed)
         own: CollapsedPosterior = self._companion.q
@@ -167,7 +176,13 @@ class ProfiledAscent(tf.Module):
         self._hypers = hypers
         units = [*self.profile.units, *[_UNIT] * len(hypers)]
         space = LogSpace(variables, model.parameters, units=units)
-        self._run = lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
+        self.run = chosen(
+            in_graph,
+            lambda: lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN),
+            lambda: GraphRun(
+                Climb(Loss(self._of.loss, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None
+            ),
+        )
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
@@ -208,7 +223,7 @@ class ProfiledAscent(tf.Module):
             else:
                 companion.q.restart(model.prior())
                 everything = [*self._hypers, companion.q.location.unconstrained_variable]
-                updates = Updates(companion, everything, jit_compile=self._jit)
+                updates = Updates(companion, everything, jit_compile=self._jit, in_graph=self._in_graph)
                 tried = starts.begin(companion, everything, updates, settings)
                 M = companion.q.mean(model.prior())
             self.profile.begin(model.prior(), tf.convert_to_tensor(companion.q.prec), M)
@@ -225,9 +240,9 @@ class ProfiledAscent(tf.Module):
 
     def _round(self) -> float:
         self._compiled(self._of.locate)
-        self._run.restart()
-        self._run.climb(self._iterations)
-        return self._evaluate()[0]
+        self.run.restart()
+        self.run.climb(self._iterations)
+        return float(self.run.best)
 
     def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
         value, gradient = self._compiled(self._of.evaluate)

@@ -16,8 +16,9 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import Outputs
 from gpflow_ext.gprn.profiled_ascent import ProfiledAscent
-from gpflow_ext.gprn.updates import Climb, Updates
+from gpflow_ext.gprn.updates import Updates
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, where
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
@@ -65,6 +66,8 @@ class GPRNOptions:
         Number of these starts, in the order of the options; beyond them the model's own parameters times
         random factors, see `training.starts`. By default all of them, and no random ones. Steps of an
         optimiser on the tensor posterior have the starts of `training.trials.StartOptions`, by default one.
+    in_graph
+        Whether the iterations of L-BFGS are done in the graph; see `training.site_recipe.SiteOptions`.
     """
 
     optimizer: Any = None
@@ -76,6 +79,7 @@ class GPRNOptions:
     factor_start: bool = True
     minibatch_size: int | None = None
     starts: int | None = None
+    in_graph: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -84,6 +88,11 @@ class GPRNOptions:
             raise ValueError(
                 f"`sweeps` must not be negative and `hyper_updates` at least 1; got {self.sweeps} and "
                 f"{self.hyper_updates}."
+            )
+        if self.in_graph and (self.minibatch_size is not None or self.optimizer not in (None, "lbfgs")):
+            raise ValueError(
+                "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size`, and `optimizer` or "
+                'give "lbfgs".'
             )
 
 
@@ -109,32 +118,35 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
                 "`minibatch_size` is for the tensor posterior: the collapsed one needs no outputs."
             )
         settings |= {name: getattr(options, name) for name in ("sweeps", *_STARTS)} | random
-        return _collapsed(model, options.optimizer, settings, run.jit_compile)
+        return _collapsed(model, options, settings, run.jit_compile)
     D = model.num_latent_gps
     if size is not None and not 1 <= size <= D:
         raise ValueError(f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {size}.")
     settings |= {"minibatch_size": size, "seed": None if size is None else run.seed}
     if options.optimizer is None and size is None and _is_small(model):
         settings |= {name: getattr(options, name) for name in _STARTS} | random
-        return _profiled(model, settings, run)
+        return _profiled(model, settings, run, options.in_graph)
 
     def build() -> Plan:
-        return _tensor(model, options.optimizer, settings, run.jit_compile)
+        return _tensor(model, options, settings, run.jit_compile)
 
     return tried(build, model, run, options.starts or 1)
 
 
-def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:
+def _collapsed(
+    model: GPRNTensor, options: GPRNOptions, settings: dict[str, Any], jit_compile: bool | None
+) -> Plan:
     location = model.q.location.unconstrained_variable
     hypers = [variable for variable in model.trainable_variables if variable is not location]
     everything = [*hypers, location] if location.trainable else hypers
     blocks = [everything] if settings["joint"] else [hypers]
-    climbs = optimizer is None or optimizer == "lbfgs"
-    optimizer = None if climbs else built(optimizer, blocks[-1], model=model)
-    updates = Updates(model, everything, optimizer, blocks[-1], jit_compile)
+    climbs = options.optimizer in (None, "lbfgs")
+    optimizer = None if climbs else built(options.optimizer, blocks[-1], model=model)
+    updates = Updates(model, everything, optimizer, blocks[-1], jit_compile, options.in_graph)
+    runs = [updates.climb(block) for block in blocks if block] if climbs else []
     ascent = BlockAscent(
         updates,
-        [Climb(block, model, updates.evaluate) for block in blocks if block] if climbs else [],
+        runs,
         sweeps=settings["sweeps"],
         hyper_updates=settings["hyper_updates"],
         optimizer_state=None if climbs else optimizer.variables,
@@ -148,7 +160,9 @@ def _collapsed(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_
         tolerance=_gain(blocks[-1], settings["joint"]) if climbs else None,
         monotone=climbs and double,
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
-        settings=settings | {"optimizer": "lbfgs" if climbs else optimizer.get_config()},
+        settings=settings
+        | {"optimizer": "lbfgs" if climbs else optimizer.get_config()}
+        | (where(runs[0]) if runs else {}),
         tried=lambda: ascent.tried,
     )
 
@@ -160,10 +174,10 @@ def _is_small(model: GPRNTensor) -> bool:
     return len(patterns) * (N * K) ** 3 <= _LARGEST
 
 
-def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
+def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run, in_graph: bool | None) -> Plan:
     """Return the plan whose steps are rounds on the bound with q(W) at its optimum."""
     iterations = 5 * settings["hyper_updates"]
-    ascent = ProfiledAscent(model, settings, iterations, run.seed, run.jit_compile)
+    ascent = ProfiledAscent(model, settings, iterations, run.seed, run.jit_compile, in_graph)
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
@@ -171,7 +185,7 @@ def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run) -> Plan:
         tolerance=1e-6,
         monotone=gpflow.default_float() == np.float64,
         trackables={"profile": ascent.profile, "started": ascent.started},
-        settings=settings | {"optimizer": "profiled"},
+        settings=settings | {"optimizer": "profiled"} | where(ascent.run),
         tried=lambda: ascent.tried,
     )
 
@@ -181,14 +195,21 @@ def _gain(variables: list[tf.Variable], joint: bool) -> float:
     return _SMALLEST_GAIN if joint else max(lbfgs.gain_of_a_step(variables, valley=False), 1e-7)
 
 
-def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_compile: bool | None) -> Plan:
+def _tensor(
+    model: GPRNTensor, options: GPRNOptions, settings: dict[str, Any], jit_compile: bool | None
+) -> Plan:
     variables, size = model.trainable_variables, settings["minibatch_size"]
-    if optimizer == "lbfgs":
+    if options.optimizer == "lbfgs":
         if size is not None:
             raise ValueError("L-BFGS needs all outputs in a step: leave `minibatch_size` out.")
-        updates = Updates(model, variables, jit_compile=jit_compile)
-        return _climbing(model, Climb(variables, model, updates.evaluate), settings)
-    optimizer = built(optimizer, variables, model=model)
+        updates = Updates(model, variables, jit_compile=jit_compile, in_graph=options.in_graph)
+        return _climbing(model, updates.climb(variables), settings)
+    if options.in_graph:
+        raise ValueError(
+            "`in_graph` is for the iterations of L-BFGS, and this network is large: Adam trains it by default. "
+            'Leave it out, or give optimizer="lbfgs".'
+        )
+    optimizer = built(options.optimizer, variables, model=model)
     updates = Updates(model, variables, optimizer, variables, jit_compile)
     batches = None if size is None else OutputBatches(model.outputs, size, settings["seed"])
     step = updates.descend if batches is None else lambda: updates.descend(next(batches))
@@ -202,16 +223,21 @@ def _tensor(model: GPRNTensor, optimizer: Any, settings: dict[str, Any], jit_com
     )
 
 
-def _climbing(model: GPRNTensor, climb: Climb, settings: dict[str, Any]) -> Plan:
+def _climbing(model: GPRNTensor, run: AnyRun, settings: dict[str, Any]) -> Plan:
     """Return the plan whose steps are some iterations of one run of L-BFGS on everything."""
+
+    def step() -> float:
+        run.climb(settings["hyper_updates"])
+        return float(run.best)
+
     return Plan(
-        Steps(lambda: climb.climb(settings["hyper_updates"]), climb.run.variables),
-        [*model.variables, *climb.run.variables],
+        Steps(step, run.variables),
+        [*model.variables, *run.variables],
         50,
         1e-7,
         monotone=True,
-        trackables={"ascent": climb.run},
-        settings=settings | {"optimizer": "lbfgs"},
+        trackables={"ascent": run},
+        settings=settings | {"optimizer": "lbfgs"} | where(run),
     )
 
 

@@ -19,7 +19,7 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
-from gpflow_ext.gprn.updates import Climb, Updates, independent_variables
+from gpflow_ext.gprn.updates import Updates
 from gpflow_ext.numerics import linalg
 from gpflow_ext.training.starts import OWN, Tried, assign, best, further_starts
 
@@ -55,26 +55,27 @@ def begin(
         Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations;
         with ``starts`` also the ``seed`` of random ones.
     """
-    climb = Climb(everything, model, updates.evaluate)
     starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
     if settings["independent_start"]:
         starts.append((INDEPENDENT, lambda: _independent_start(model, updates)))
     if settings["moment_start"] and model.inducing_variable is None:
         starts.append((MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
     if settings["factor_start"] and _has_factors(model):
-        starts.append((FACTORS, lambda: _factor_start(model)))
+        starts.append((FACTORS, lambda: _factor_start(model, updates.in_graph)))
     if settings["starts"] is not None:
         starts = _as_many(model, starts, settings["starts"], settings["seed"])
     if len(starts) == 1:
         return ()
+    climb = updates.climb(everything) if everything else None
     here, tried, ends = _kept(model), [], []
     for name, move in starts:
         _back(model, here)
         move()
         begun = _kept(model)
-        climb.run.restart()
-        reached = climb.climb(settings["hyper_updates"]) if everything else updates.value()
-        tried.append(Tried(name, reached))
+        if climb is not None:
+            climb.restart()
+            climb.climb(settings["hyper_updates"])
+        tried.append(Tried(name, updates.value() if climb is None else float(climb.best)))
         climbs_alone = name == INDEPENDENT and not settings["joint"]  # sweeps climb from these themselves
         ends.append(begun if climbs_alone else _kept(model))
     _back(model, ends[best(tried)])
@@ -94,9 +95,9 @@ def _as_many(
 
 def _independent_start(model: GPRNTensor, updates: Updates) -> None:
     """Move k_w and σ² to those of independent regressions, and the nodes to where these lead."""
-    own = independent_variables(model)
-    if own:
-        Climb(own, model, updates.independent).climb(_START_UPDATES)
+    climb = updates.independent_climb()
+    if climb is not None:
+        climb.climb(_START_UPDATES)
     updates.start_at(model.q.start(model.prior()))
 
 
@@ -133,7 +134,7 @@ def _has_factors(model: GPRNTensor) -> bool:
     return small and model.inducing_variable is None and isinstance(model.q, CollapsedPosterior)
 
 
-def _factor_start(model: GPRNTensor) -> None:
+def _factor_start(model: GPRNTensor, in_graph: bool | None) -> None:
     """Move the network to where it is nearly coregionalisation: with weights almost the same at all inputs.
 
     That of the highest evidence, by L-BFGS from the factors and the noise of `factors.factors` and from the
@@ -146,7 +147,7 @@ def _factor_start(model: GPRNTensor) -> None:
     scale = np.sqrt(variance / np.mean(F**2))
     _suit_nodes(model, scale * F)
     near = Coregionalised(model, targets, loadings / scale)
-    near.fit(_START_UPDATES)
+    near.fit(_START_UPDATES, in_graph)
     _raise_noise(model, np.nanmean(targets**2, axis=0))
     _stretch(model.weight_kernel, model.data[0], _FAR)
     _weigh(model, near.loadings.numpy())

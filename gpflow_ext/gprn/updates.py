@@ -12,8 +12,10 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, chosen
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loss import Loss, LossFunction
 
 _PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
 
@@ -54,13 +56,21 @@ class NetworkUpdates:
             value = self.value()
         return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
 
+    def loss(self) -> tf.Tensor:
+        """Return minus the same, []."""
+        return -self.value()
+
     def independent(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the objective of independent regressions and its gradient in `independent_variables`."""
         own = independent_variables(self._model)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(own)
-            value = self._model.independent_log_likelihood() + self._model.log_prior_density()
+            value = -self.independent_loss()
         return value, tape.gradient(value, own, unconnected_gradients="zero")
+
+    def independent_loss(self) -> tf.Tensor:
+        """Return minus the objective of independent regressions, []."""
+        return -(self._model.independent_log_likelihood() + self._model.log_prior_density())
 
     def move(self, is_known: tf.Tensor, F: tf.Tensor) -> tuple[()]:
         """Sweep, or go to where known nodes F [N, K] lead."""
@@ -87,6 +97,8 @@ class Updates:
         As for `NetworkUpdates`.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
+    in_graph
+        See `recipe.GPRNOptions`.
     """
 
     def __init__(
@@ -96,8 +108,10 @@ class Updates:
         optimizer: Any | None = None,
         moved: Sequence[tf.Variable] = (),
         jit_compile: bool | None = None,
+        in_graph: bool | None = None,
     ) -> None:
         self._model, self._of = model, NetworkUpdates(model, variables, optimizer, moved)
+        self.jit_compile, self.in_graph = jit_compile, in_graph
         # The number of data is that of rows of variables, which are static.
         self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
 
@@ -127,9 +141,28 @@ class Updates:
         """See `NetworkUpdates`."""
         return float(self._compiled(self._of.descend, *batch))
 
+    def climb(self, variables: Sequence[tf.Variable]) -> AnyRun:
+        """Return a run on the bound in the first of the variables that it is differentiated in."""
+        how = self.in_graph, self.jit_compile
+        return climb(variables, self._model, self.evaluate, self._of.loss, *how)
 
-class Climb:
-    """L-BFGS on some of the variables of an objective, in the coordinates of `LogSpace`.
+    def independent_climb(self) -> AnyRun | None:
+        """Return a run on independent regressions, if anything of these is trainable."""
+        own, how = independent_variables(self._model), (self.in_graph, self.jit_compile)
+        if not own:
+            return None
+        return climb(own, self._model, self.independent, self._of.independent_loss, *how)
+
+
+def climb(
+    variables: Sequence[tf.Variable],
+    model: GPRNTensor,
+    evaluate: lbfgs.Objective,
+    loss: LossFunction,
+    in_graph: bool | None,
+    jit_compile: bool | None,
+) -> AnyRun:
+    """Return a run of L-BFGS on some variables of a network, in the coordinates of `LogSpace`.
 
     Parameters
     ----------
@@ -137,28 +170,24 @@ class Climb:
         What moves: the first of those that the gradient is in.
     model
         What they belong to.
-    evaluate
-        The objective.
+    evaluate, loss
+        The objective as the host evaluates it, and minus the same.
+    in_graph
+        See `recipe.GPRNOptions`.
+    jit_compile
+        Compile with XLA, in the graph; ``None`` means on GPU and TPU only.
     """
+    space = LogSpace(variables, model.parameters, inducing_inputs(model))
 
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        model: GPRNTensor,
-        evaluate: lbfgs.Objective,
-    ) -> None:
-        self._objective, self._number, self._latest = evaluate, len(variables), float("nan")
-        space = LogSpace(variables, model.parameters, inducing_inputs(model))
-        self.run = lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
+    def of_these() -> tuple[float, Sequence[tf.Tensor]]:
+        value, gradient = evaluate()
+        return value, gradient[: len(variables)]
 
-    def climb(self, iterations: int) -> float:
-        """Do more iterations of the run; return the objective at their end."""
-        self.run.climb(iterations)
-        return self._latest if self.run.at_latest else self._evaluate()[0]
-
-    def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        self._latest, gradient = self._objective()
-        return self._latest, gradient[: self._number]
+    return chosen(
+        in_graph,
+        lambda: lbfgs.Run(space, of_these, lbfgs.SMALLEST_GAIN),
+        lambda: GraphRun(Climb(Loss(loss, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None),
+    )
 
 
 def independent_variables(model: GPRNTensor) -> list[tf.Variable]:

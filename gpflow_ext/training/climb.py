@@ -64,7 +64,7 @@ def fresh(start: tf.Tensor, pairs: int) -> State:
 
 
 def turn(
-    state: State, evaluate: Evaluate, leap: tf.Tensor, tolerance: float
+    state: State, evaluate: Evaluate, leap: tf.Tensor, ends: guarded.Ends
 ) -> tuple[State, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Go on to the next trial of a run.
 
@@ -76,8 +76,8 @@ def turn(
         Called at the trial, unless that is too far or not worth it.
     leap
         How far each coordinate may move in an iteration, [P].
-    tolerance
-        See `lbfgs.Run`.
+    ends
+        When it ends.
 
     Returns
     -------
@@ -86,16 +86,16 @@ def turn(
     trial = tf.where(state.begun, state.at + state.search.step * state.direction, state.at)
     move = trial - state.at
     far = state.begun & tf.reduce_any(tf.abs(move) > leap)
-    tangent, least = tf.tensordot(state.gradient, move, 1), tolerance * tf.maximum(tf.abs(state.value), 1.0)
+    tangent = tf.tensordot(state.gradient, move, 1)
     slope = tf.reduce_max(tf.abs(state.gradient))
-    rests = state.begun & guarded.nothing_is_ahead(tangent, slope, least)
+    rests = state.begun & ends.before(tangent, slope, state.value)
     nothing = tf.fill([], tf.constant(float("nan"), trial.dtype)), tf.zeros_like(trial)
     evaluated = ~(far | rests)
     loss, slopes = tf.cond(evaluated, lambda: evaluate(trial), lambda: nothing)
     sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(slopes))
     value = tf.where(sound, loss, state.value + tf.abs(tangent))  # turned back, see `guarded.Guarded`
     gradient = tf.where(sound, slopes, -state.gradient)
-    after = _after(state, trial, value, gradient, sound, tangent, tolerance)
+    after = _after(state, trial, value, gradient, sound, tangent, ends)
     begun = _begun(state, value, gradient, sound)
     new = where(rests, state._replace(status=ENDED), where(state.begun, after, begun))
     return new, loss, evaluated, evaluated & tf.reduce_all(new.at == trial)
@@ -124,12 +124,11 @@ def _after(
     gradient: tf.Tensor,
     sound: tf.Tensor,
     tangent: tf.Tensor,
-    tolerance: float,
+    ends: guarded.Ends,
 ) -> State:
     """Return a run after a trial: at a new iterate, in another line search or the same one, or ended."""
-    least = tolerance * tf.maximum(tf.abs(value), 1.0)
     gain, moved = state.value - value, tf.reduce_max(tf.abs(trial - state.at))
-    noise = sound & guarded.is_noise(gain, tangent, moved, least)
+    noise = sound & ends.within(gain, tangent, moved, value)
     search, over = line_search.advance(state.search, value, tf.tensordot(gradient, state.direction, 1))
     arrived = over & sound & ~noise
     failed = ~noise & ~arrived & (over | (search.trials >= line_search.MOST))
@@ -146,7 +145,7 @@ def _after(
     memory = where(rising & (arrived | failed), _empty(memory), memory)
     turning = tf.where(rising, (at - slopes) - at, turning)
     largest = tf.reduce_max(tf.abs(slopes))
-    rests = guarded.is_at_rest(gain, moved, largest, least) | (largest <= lbfgs.SLOPE)
+    rests = ends.after(gain, moved, largest, value) | (largest <= lbfgs.SLOPE)
     one = tf.ones_like(value)
     another = line_search.begin(one, value, tf.tensordot(slopes, turning, 1))
     return State(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
+import tensorflow as tf
 
 from gpflow_ext.training.search import SettledError, Vector
 
@@ -57,6 +59,60 @@ def is_at_rest(gain: Any, move: Any, slope: Any, least: Any) -> Any:
     """
     still = (move <= SETTLED) | (slope <= STEEP)
     return (slope <= 10.0 * least) | (gain <= 0.01 * least) | (still & (gain <= least))
+
+
+class Ends(Protocol):
+    """Protocol of when a search in the graph ends; the arguments are those of the functions above."""
+
+    def before(self, tangent: Any, slope: Any, value: Any) -> Any:
+        """Tell whether to end instead of an evaluation, at an iterate of this loss."""
+
+    def within(self, gain: Any, tangent: Any, move: Any, value: Any) -> Any:
+        """Tell whether to end at a trial of this loss, or at the iterate if that is no higher."""
+
+    def after(self, gain: Any, move: Any, slope: Any, value: Any) -> Any:
+        """Tell whether to end after an iteration that has come to this loss."""
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """The ends of `lbfgs.Run`, whose tolerance this is."""
+
+    tolerance: float
+
+    def before(self, tangent: Any, slope: Any, value: Any) -> Any:
+        """See `nothing_is_ahead`."""
+        return nothing_is_ahead(tangent, slope, self._least(value))
+
+    def within(self, gain: Any, tangent: Any, move: Any, value: Any) -> Any:
+        """See `is_noise`."""
+        return is_noise(gain, tangent, move, self._least(value))
+
+    def after(self, gain: Any, move: Any, slope: Any, value: Any) -> Any:
+        """See `is_at_rest`."""
+        return is_at_rest(gain, move, slope, self._least(value))
+
+    def _least(self, value: Any) -> Any:
+        return self.tolerance * tf.maximum(abs(value), 1.0)
+
+
+@dataclass(frozen=True)
+class ByGain:
+    """The end of SciPy's L-BFGS-B by itself: at an iteration whose relative gain is no more than this."""
+
+    tolerance: float
+
+    def before(self, tangent: Any, slope: Any, value: Any) -> Any:
+        """Never."""
+        return False
+
+    def within(self, gain: Any, tangent: Any, move: Any, value: Any) -> Any:
+        """Never."""
+        return False
+
+    def after(self, gain: Any, move: Any, slope: Any, value: Any) -> Any:
+        """By the larger of both losses, and at least by one."""
+        return gain <= self.tolerance * tf.maximum(tf.maximum(abs(value), abs(value + gain)), 1.0)
 
 
 class Guarded:

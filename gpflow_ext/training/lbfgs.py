@@ -29,6 +29,7 @@ SLOPE = 1e-5  # of every element of the gradient, where SciPy ends
 FEW, FLAT = 20, 1e-6  # coordinates, and the relative gain of a step that is none where there are more
 MANY, VALLEY = 100, 3e-5  # the same where the kernel moves with so many inducing inputs
 LONGEST, LARGEST = 10_000, 2**22  # evaluations and numbers in a record, after which a run starts again
+PAIRS, GAIN = 10, 1e7 * 2.0**-52  # of `climb`: SciPy's own
 MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their number
 
 _SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
@@ -114,7 +115,7 @@ def climb(
         method="L-BFGS-B",
         bounds=bounds if bounds is None else coordinates.at(np.transpose(bounds)).T,
         callback=arrive,
-        options={"maxiter": iterations},
+        options={"maxiter": iterations, "maxcor": PAIRS, "ftol": GAIN},
     )
     raised = bool(outcome.fun <= guarded.first)
     if raised:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.training import climb, guarded, lbfgs
 from gpflow_ext.training.log_space import LogSpace, Vector
-from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.loop import has_accelerator, resolve_jit
 
 CALL = 50  # evaluations in a call, at most
 
@@ -35,16 +35,24 @@ class Climb:
     carried
         Variables that an evaluation moves, such as the sites of a model. Each evaluation finds them as that
         at the iterate has left them, and so a call leaves them.
+    guard
+        Whether it ends as `lbfgs.Run` does; else as `lbfgs.climb`, with as few pairs.
     """
 
     def __init__(
-        self, loss: Lowered, coordinates: LogSpace, tolerance: float, carried: Sequence[tf.Variable] = ()
+        self,
+        loss: Lowered,
+        coordinates: LogSpace,
+        tolerance: float,
+        carried: Sequence[tf.Variable] = (),
+        guard: bool = True,
     ) -> None:
         self._loss, self.coordinates, self.tolerance = loss, coordinates, tolerance
+        self._ends = guarded.AtRest(tolerance) if guard else guarded.ByGain(tolerance)
         self._carried = list(carried)
         self.kept = [tf.Variable(part.read_value(), False, shape=part.shape) for part in carried]
         start = tf.zeros([len(coordinates.is_log)], tf.float64)
-        self._pairs = lbfgs.number_of_pairs(len(start))
+        self._pairs = lbfgs.number_of_pairs(len(start)) if guard else lbfgs.PAIRS
         self.start = tf.Variable(start, trainable=False)
         state = climb.fresh(start, self._pairs)
         self.state = [tf.Variable(part, trainable=False) for part in tf.nest.flatten(state)]
@@ -64,8 +72,9 @@ class Climb:
 
         Returns
         -------
-            The losses of the evaluations, [`CALL`], then how many of these there are, the iterations, the
-            status, the losses at the start and the end, and the steepest slope of a logarithm there, [6].
+            The losses of the evaluations, each with 1 where it ends an iteration, else 0, [2 `CALL`]; then
+            how many evaluations there are, the iterations, the status, the losses at the start and the end,
+            and the steepest slope of a logarithm there, [6].
         """
         at = tf.nest.pack_sequence_as(
             climb.fresh(self.start.read_value(), self._pairs), [part.read_value() for part in self.state]
@@ -82,13 +91,16 @@ class Climb:
             return (state.status == climb.RUNNING) & (state.iterations < total) & (made < CALL)
 
         def turn(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> Any:
-            state, loss, evaluated, there = climb.turn(state, evaluate, leap, self.tolerance)
+            before = state.iterations
+            state, loss, evaluated, there = climb.turn(state, evaluate, leap, self._ends)
+            arrived = tf.cast(state.iterations > before, loss.dtype)
             for part, kept in zip(self._carried, self.kept, strict=True):
                 kept.assign(tf.cond(there, part.read_value, kept.read_value))
-            losses = losses.write(made, loss)  # over that of a trial which is not evaluated
+            # Over that of a trial which is not evaluated.
+            losses = losses.write(made, tf.stack([loss, arrived]))
             return state, made + tf.cast(evaluated, tf.int32), losses
 
-        losses = tf.TensorArray(tf.float64, CALL, clear_after_read=False, element_shape=[])
+        losses = tf.TensorArray(tf.float64, CALL, clear_after_read=False, element_shape=[2])
         at, made, losses = tf.while_loop(goes_on, turn, (at, 0, losses), parallel_iterations=1)
         for variable, value in zip(self.state, tf.nest.flatten(at), strict=True):
             variable.assign(value)
@@ -96,7 +108,8 @@ class Climb:
         _copy(self.kept, self._carried)
         steepest = tf.reduce_max(tf.abs(at.gradient) * tf.cast(self.coordinates.is_log, at.value.dtype))
         counts = (tf.cast(part, tf.float64) for part in (made, at.iterations, at.status))
-        return tf.concat([losses.stack(), tf.stack([*counts, at.first, at.value, steepest])], axis=0)
+        ends = tf.stack([*counts, at.first, at.value, steepest])
+        return tf.concat([tf.reshape(losses.stack(), [-1]), ends], axis=0)
 
 
 def _copy(source: Sequence[tf.Variable], target: Sequence[tf.Variable]) -> None:
@@ -118,13 +131,24 @@ class GraphRun(tf.Module):
         What is compiled.
     jit_compile, data
         As for `lbfgs.Evaluation`.
+    rows
+        As for `Compiled`.
+    arrived
+        Called with the objective after each iteration, once the call in which it was done has returned.
     """
 
-    def __init__(self, climb: Climb, jit_compile: bool | None = None, data: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        climb: Climb,
+        jit_compile: bool | None = None,
+        data: Sequence[Any] = (),
+        rows: Sequence[int] | None = (),
+        arrived: Callable[[float], None] = lambda objective: None,
+    ) -> None:
         super().__init__()
-        self._climb, self._data = climb, tuple(data)
+        self._climb, self._data, self._arrived = climb, tuple(data), arrived
         self.state = [climb.start, *climb.state, *climb.kept]
-        self._compiled = Compiled(climb, resolve_jit(jit_compile), batches=True)
+        self._compiled = Compiled(climb, resolve_jit(jit_compile), rows, batches=True)
         self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])
         self.iterations = tf.Variable(0, trainable=False)
         self.ended = tf.Variable(False, trainable=False)
@@ -146,23 +170,31 @@ class GraphRun(tf.Module):
 
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
-        raised, slope = self._go_on(iterations)
+        raised, slope = self.go_on(iterations)
         while bool(self.ended) and slope > guarded.STEEP:
             self.restart()
-            _, slope = self._go_on(iterations)
+            _, slope = self.go_on(iterations)
         return raised
 
-    def _go_on(self, iterations: int) -> tuple[bool, float]:
-        """Return whether the end is no worse than the start and, if it is better, the slope there."""
+    def go_on(self, iterations: int) -> tuple[bool, float]:
+        """Do the same without a new run where one ends on a slope.
+
+        Returns
+        -------
+            Whether the end is no worse than the start and, if it is better, the slope there.
+        """
         record = self.record.numpy()
         if not record.size:
             self._climb.begin(self._climb.coordinates.vector())
         total = int(self.iterations) + iterations
         while True:
             called = self._compiled(self._climb.go_on, tf.constant(total), *self._data).numpy()
-            made, done, status, first, last, slope = called[CALL:]
-            record = np.concatenate([record, -called[: int(made)]])
+            made, done, status, first, last, slope = called[2 * CALL :]
+            losses, arrived = called[: 2 * int(made)].reshape(-1, 2).T
+            record = np.concatenate([record, -losses])
             self.record.assign(record)
+            for objective in record[len(record) - len(losses) :][arrived > 0.0]:
+                self._arrived(float(objective))
             if status != climb.RUNNING or done == total:
                 break
         self.iterations.assign(total)
@@ -179,3 +211,14 @@ AnyRun: TypeAlias = lbfgs.Run | GraphRun
 def where(run: AnyRun) -> dict[str, bool]:
     """Return what a resumed run must share of where the iterations are done."""
     return {"in_graph": True} if isinstance(run, GraphRun) else {}
+
+
+def chosen(
+    in_graph: bool | None, on_host: Callable[[], lbfgs.Run], in_the_graph: Callable[[], GraphRun]
+) -> AnyRun:
+    """Return a run, in the graph if that is wanted: by default on a GPU or TPU, if the loss can be traced."""
+    if in_graph or (in_graph is None and has_accelerator()):
+        run = in_the_graph()
+        if in_graph or run.can_be_traced():
+            return run
+    return on_host()

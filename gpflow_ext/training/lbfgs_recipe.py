@@ -14,9 +14,8 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, where
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, chosen, where
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
-from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.loss import Loss
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
@@ -156,13 +155,16 @@ def _run_of_all(
     if in_graph and box is not None:
         raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
     coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model))
-    if in_graph or (in_graph is None and box is None and has_accelerator()):
+
+    def on_host() -> lbfgs.Run:
+        evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
+        return lbfgs.Run(coordinates, evaluate, tolerance, box)
+
+    def in_the_graph() -> GraphRun:
         climb = Climb(Loss(model.training_loss, variables), coordinates, tolerance)
-        run = GraphRun(climb, jit_compile, data)
-        if in_graph or run.can_be_traced():
-            return run
-    evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
-    return lbfgs.Run(coordinates, evaluate, tolerance, box)
+        return GraphRun(climb, jit_compile, data)
+
+    return on_host() if box is not None else chosen(in_graph, on_host, in_the_graph)
 
 
 def _run_of_some(
