@@ -78,6 +78,24 @@ def test_it_evaluates_where_scipy_does(name: str) -> None:
     assert bool(one.ended) == bool(other.ended)
 
 
+@pytest.mark.parametrize("pause", [0, 4])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_without_the_guard_it_iterates_as_scipy_does(name: str, pause: int) -> None:
+    loss, start, _ = PROBLEMS[name]
+    at, its = (tf.Variable(start, dtype=tf.float64) for _ in range(2))
+    expected: list[float] = []
+    found: list[float] = []
+    lbfgs.climb([at], lbfgs.Evaluation(lambda: loss(at), [at]), 30, arrived=expected.append)
+    climbing = Climb(Lowered(lambda: loss(its), [its]), LogSpace([its]), lbfgs.GAIN, guard=False)
+    run = GraphRun(climbing)
+    run.go_on(pause, found.append)
+    assert len(found) == min(pause, len(expected))
+    run.go_on(30 - pause, found.append)
+    assert len(found) == len(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(its, at, rtol=1e-6, atol=1e-7)
+
+
 def _gpr() -> gpflow.models.GPR:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3))

@@ -18,7 +18,7 @@ from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.updates import Updates, trained
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, chosen
+from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss
@@ -176,13 +176,12 @@ class ProfiledAscent(tf.Module):
         self._hypers = hypers
         units = [*self.profile.units, *[_UNIT] * len(hypers)]
         space = LogSpace(variables, model.parameters, units=units)
-        self.run = chosen(
-            in_graph,
-            lambda: lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN),
-            lambda: GraphRun(
-                Climb(Loss(self._of.loss, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None
-            ),
-        )
+
+        def build() -> GraphRun:
+            climb = Climb(Loss(self._of.loss, variables), space, lbfgs.SMALLEST_GAIN)
+            return GraphRun(climb, jit_compile, rows=None)
+
+        self.run = if_wanted(in_graph, build) or lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
@@ -218,15 +217,17 @@ class ProfiledAscent(tf.Module):
             for variable, value in zip(self._hypers, here, strict=True):
                 variable.assign(value)
             if name == OWN:
-                companion.q.update(model.prior(), q.nodes(model.prior()))
+                prior = model.prior()
+                companion.q.update(prior, q.nodes(prior))
                 M = tf.convert_to_tensor(q.node_mean)
             else:
                 companion.q.restart(model.prior())
                 everything = [*self._hypers, companion.q.location.unconstrained_variable]
                 updates = Updates(companion, everything, jit_compile=self._jit, in_graph=self._in_graph)
                 tried = starts.begin(companion, everything, updates, settings)
-                M = companion.q.mean(model.prior())
-            self.profile.begin(model.prior(), tf.convert_to_tensor(companion.q.prec), M)
+                prior = model.prior()
+                M = companion.q.mean(prior)
+            self.profile.begin(prior, tf.convert_to_tensor(companion.q.prec), M)
             reached = self._round()
             moved = [*self._hypers, *self.profile.variables]
             ends.append((reached, [(variable, variable.read_value()) for variable in moved]))

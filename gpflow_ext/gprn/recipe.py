@@ -141,7 +141,7 @@ def _collapsed(
     everything = [*hypers, location] if location.trainable else hypers
     blocks = [everything] if settings["joint"] else [hypers]
     climbs = options.optimizer in (None, "lbfgs")
-    optimizer = None if climbs else built(options.optimizer, blocks[-1], model=model)
+    optimizer: Any = None if climbs else built(options.optimizer, blocks[-1], model=model)
     updates = Updates(model, everything, optimizer, blocks[-1], jit_compile, options.in_graph)
     runs = [updates.climb(block) for block in blocks if block] if climbs else []
     ascent = BlockAscent(
@@ -206,7 +206,7 @@ def _tensor(
         return _climbing(model, updates.climb(variables), settings)
     if options.in_graph:
         raise ValueError(
-            "`in_graph` is for the iterations of L-BFGS, and this network is large: Adam trains it by default. "
+            "`in_graph` is for the iterations of L-BFGS, and Adam trains a network as large as this. "
             'Leave it out, or give optimizer="lbfgs".'
         )
     optimizer = built(options.optimizer, variables, model=model)

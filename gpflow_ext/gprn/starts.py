@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gpflow
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 import tensorflow as tf
 
 from gpflow_ext.data import length_scales
@@ -20,7 +18,6 @@ from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.updates import Updates
-from gpflow_ext.numerics import linalg
 from gpflow_ext.training.starts import OWN, Tried, assign, best, further_starts
 
 Array = npt.NDArray[np.float64]
@@ -55,11 +52,13 @@ def begin(
         Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations;
         with ``starts`` also the ``seed`` of random ones.
     """
+    independent = _once(model, lambda: _independent_start(model, updates))
     starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
     if settings["independent_start"]:
-        starts.append((INDEPENDENT, lambda: _independent_start(model, updates)))
+        starts.append((INDEPENDENT, independent))
     if settings["moment_start"] and model.inducing_variable is None:
-        starts.append((MOMENTS, lambda: _moment_start(model, updates, settings["independent_start"])))
+        first = independent if settings["independent_start"] else lambda: None
+        starts.append((MOMENTS, lambda: _moment_start(model, updates, first)))
     if settings["factor_start"] and _has_factors(model):
         starts.append((FACTORS, lambda: _factor_start(model, updates.in_graph)))
     if settings["starts"] is not None:
@@ -101,10 +100,12 @@ def _independent_start(model: GPRNTensor, updates: Updates) -> None:
     updates.start_at(model.q.start(model.prior()))
 
 
-def _moment_start(model: GPRNTensor, updates: Updates, independent: bool) -> None:
-    """Move the model to nodes by the method of moments, with k_w of the length scale that suits them best."""
-    if independent:
-        _independent_start(model, updates)
+def _moment_start(model: GPRNTensor, updates: Updates, first: Callable[[], None]) -> None:
+    """Move the model to nodes by the method of moments, with k_w of the length scale that suits them best.
+
+    ``first`` gives k_w and σ² to begin with.
+    """
+    first()
     lengths = [
         parameter
         for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
@@ -177,24 +178,31 @@ def _suit_nodes(model: GPRNTensor, F: Array) -> None:
 def _suit(kernel: gpflow.kernels.Kernel, X: tf.Tensor, F: Array) -> float:
     """Give a kernel the length scales under which the nodes F [N, K] that have it are most probable.
 
+    The Gram matrix of a sum of kernels is scaled as a whole, even where only some variances are trainable.
+
     Returns
     -------
     The nugget that goes with them.
     """
-    before, variance = _values(kernel), float(np.mean(F**2))
-    found = []
-    for length, share in itertools.product(_LENGTHS, _SHARES):
+    before, variance, own = _values(kernel), float(np.mean(F**2)), node_kernels.variance(kernel, X)
+    scales = []
+    for share in _SHARES:
+        _scale(kernel, (1.0 - share) * variance / own)
+        scales.append((share, node_kernels.variance(kernel, X) / own))
         _restore(kernel, before)
+    found = []
+    for length in _LENGTHS:
         _stretch(kernel, X, length)
-        _scale(kernel, (1.0 - share) * variance / node_kernels.variance(kernel, X))
-        nugget = share * variance
-        factor = tf.linalg.cholesky(linalg.with_jitter(node_kernels.gram(kernel, X), nugget)).numpy()
-        solved = scipy.linalg.solve_triangular(factor, F, lower=True)
-        density = -0.5 * np.sum(solved**2) - F.shape[1] * np.sum(np.log(np.diag(factor)))
-        found.append((density, _values(kernel), nugget))
-    _, values, nugget = max(found, key=lambda each: each[0])
-    _restore(kernel, values)
-    return nugget
+        eigenvalues, vectors = np.linalg.eigh(node_kernels.gram(kernel, X).numpy().astype(np.float64))
+        squares = np.sum((vectors.T @ F) ** 2, axis=1)
+        for share, scale in scales:
+            variances = scale * np.maximum(eigenvalues, 0.0) + share * variance + gpflow.default_jitter()
+            density = -0.5 * np.sum(squares / variances + F.shape[1] * np.log(variances))
+            found.append((density, length, share))
+    _, length, share = max(found)
+    _stretch(kernel, X, length)
+    _scale(kernel, (1.0 - share) * variance / own)
+    return share * variance
 
 
 def _weigh(model: GPRNTensor, loadings: Array) -> None:
@@ -239,6 +247,20 @@ def _values(module: tf.Module) -> list[tf.Tensor]:
 def _restore(module: tf.Module, values: Sequence[Any]) -> None:
     for parameter, value in zip(module.trainable_parameters, values, strict=True):
         parameter.assign(value)
+
+
+def _once(model: GPRNTensor, move: Callable[[], None]) -> Callable[[], None]:
+    """Return a move that is made once, and afterwards goes to where it has led."""
+    there: list[tf.Tensor] = []
+
+    def moved() -> None:
+        if there:
+            _back(model, there)
+            return
+        move()
+        there.extend(_kept(model))
+
+    return moved
 
 
 def _kept(model: GPRNTensor) -> list[tf.Tensor]:

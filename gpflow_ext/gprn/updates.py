@@ -12,7 +12,7 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, chosen
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
@@ -183,11 +183,10 @@ def climb(
         value, gradient = evaluate()
         return value, gradient[: len(variables)]
 
-    return chosen(
-        in_graph,
-        lambda: lbfgs.Run(space, of_these, lbfgs.SMALLEST_GAIN),
-        lambda: GraphRun(Climb(Loss(loss, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None),
-    )
+    def build() -> GraphRun:
+        return GraphRun(Climb(Loss(loss, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None)
+
+    return if_wanted(in_graph, build) or lbfgs.Run(space, of_these, lbfgs.SMALLEST_GAIN)
 
 
 def independent_variables(model: GPRNTensor) -> list[tf.Variable]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import gpflow
 import numpy as np
@@ -19,8 +19,10 @@ from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.findings import findings
-from gpflow_ext.training.log_space import inducing_inputs
+from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, if_wanted
+from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import FitResult, Status
+from gpflow_ext.training.loss import Loss
 from gpflow_ext.training.rising import LastSteps
 from gpflow_ext.training.starts import (
     OWN,
@@ -36,6 +38,7 @@ from gpflow_ext.training.starts import (
 STEPS = 500  # of L-BFGS in a stage
 _FIRST = 50  # from each of several starts
 _AGAIN = "Give more `steps`."
+Arrived: TypeAlias = Callable[[float], None]
 
 
 class Approximated(FreeForm, Protocol):
@@ -57,6 +60,7 @@ def gaussian_approximation(
     starts: int | None = None,
     seed: int = 0,
     jit_compile: bool | None = None,
+    in_graph: bool | None = None,
 ) -> FitResult:
     """Fit q(v) = N(m, S) and the most probable hyperparameters of a free-form model.
 
@@ -80,6 +84,9 @@ def gaussian_approximation(
         Seed of random starting points.
     jit_compile
         Compile with XLA; ``None`` means on GPU and TPU only.
+    in_graph
+        Whether the iterations are done in the graph, without the host; by default on a GPU or TPU, if the
+        bound can be traced. Iterations of one call then have the time at which it returned.
 
     Returns
     -------
@@ -105,7 +112,7 @@ def gaussian_approximation(
         num_latent_gps=model.num_latent_gps,
     )
     number = number_of_starts(svgp, starts, model.data[0])
-    stages = Stages(model, svgp, STEPS if steps is None else steps, jit_compile)
+    stages = Stages(model, svgp, STEPS if steps is None else steps, jit_compile, in_graph)
     bound = stages.climb(further_starts(svgp, number - 1, seed, model.data[0]))
     fewer = model.structure is None and len(model.data[0]) > points.num_inducing
     if fewer if free_inducing is None else free_inducing:
@@ -126,6 +133,49 @@ def gaussian_approximation(
     return dataclasses.replace(result, notes=(*result.notes, *findings(svgp, model.data)))
 
 
+class Search(Protocol):
+    """Protocol of L-BFGS on a bound."""
+
+    def climb(self, steps: int, arrived: Arrived | None = None, pause: int = 0) -> float:
+        """Do some iterations of a new run, and return the bound.
+
+        ``arrived`` is called with the bound after each; in the call after iteration ``pause`` the parameters are
+        where that has led.
+        """
+
+
+class OnHost:
+    """SciPy's L-BFGS-B."""
+
+    def __init__(
+        self, variables: Sequence[tf.Variable], objective: lbfgs.Objective, parameters: Any, inputs: Any
+    ) -> None:
+        self._variables, self._objective = variables, objective
+        self._parameters, self._inputs = parameters, inputs
+
+    def climb(self, steps: int, arrived: Arrived | None = None, pause: int = 0) -> float:
+        """See `Search`."""
+        parts = {"parameters": self._parameters, "inputs": self._inputs}
+        lbfgs.climb(self._variables, self._objective, steps, arrived=arrived, **parts)
+        return self._objective()[0]
+
+
+class InGraph:
+    """The same in the graph."""
+
+    def __init__(self, run: GraphRun) -> None:
+        self._run = run
+
+    def climb(self, steps: int, arrived: Arrived | None = None, pause: int = 0) -> float:
+        """See `Search`."""
+        self._run.restart()
+        first = max(pause, 0)
+        for part in (first, steps - first):
+            if part and not self._run.ended:
+                self._run.go_on(part, arrived or (lambda bound: None))
+        return float(self._run.best)
+
+
 class Stages:
     """Climbs of L-BFGS on the bound of an SVGP that shares the parts of a model.
 
@@ -135,12 +185,14 @@ class Stages:
         The model, and the SVGP.
     steps
         Iterations of a climb, at most.
-    jit_compile
-        Compile with XLA; ``None`` means on GPU and TPU only.
+    jit_compile, in_graph
+        See `gaussian_approximation`.
     """
 
-    def __init__(self, model: Approximated, svgp: SVGP, steps: int, jit_compile: bool | None) -> None:
-        self._svgp, self._steps, self._jit_compile = svgp, steps, jit_compile
+    def __init__(
+        self, model: Approximated, svgp: SVGP, steps: int, jit_compile: bool | None, in_graph: bool | None
+    ) -> None:
+        self._svgp, self._steps, self._jit_compile, self._in_graph = svgp, steps, jit_compile, in_graph
         bound = Bound(model, svgp)
         self._loss = bound.loss if _is_gpflows(model) else bound.loss_of_outputs
         self._begin, self._rest = time.perf_counter(), True
@@ -152,9 +204,9 @@ class Stages:
     def climb(self, further: Sequence[Start] = ()) -> float:
         """Climb in all that is trainable, from the best of the starts; return the bound."""
         variables = self._svgp.trainable_variables
-        objective = lbfgs.Evaluation(self._loss, variables, self._jit_compile)
+        search = self._search(variables)
         if further:
-            self._choose(objective, variables, further)
+            self._choose(search, variables, further)
         last, first = LastSteps(self._svgp, self._steps, _AGAIN), len(self._bounds)
 
         def arrived(bound: float) -> None:
@@ -162,27 +214,33 @@ class Stages:
             self._times.append(time.perf_counter() - self._begin)
             last(len(self._bounds) - first, bound)
 
-        self._up(objective, variables, self._steps, arrived)
+        bound = search.climb(self._steps, arrived, last.first)
         self._rest = len(self._bounds) - first < self._steps
         trace = np.array(self._bounds[first:]), np.array(self._times[first:])
         self.slope = last.slope(FitResult(*trace, 0, self._status))
-        return objective()[0]
+        return bound
 
-    def _choose(self, objective: lbfgs.Objective, variables: Any, further: Sequence[Start]) -> None:
+    def _choose(self, search: Search, variables: Any, further: Sequence[Start]) -> None:
         """Climb some way from each start, the SVGP's own among them, and go to the best end."""
         ends, tried = [], []
         for start in (Start(OWN, [variable.read_value() for variable in variables]), *further):
             assign(variables, start.values)
-            self._up(objective, variables, min(_FIRST, self._steps))
-            tried.append(Tried(start.name, objective()[0]))
+            tried.append(Tried(start.name, search.climb(min(_FIRST, self._steps))))
             ends.append([variable.read_value() for variable in variables])
         assign(variables, ends[best(tried)])
         self._tried = tuple(tried)
 
-    def _up(self, objective: lbfgs.Objective, variables: Any, steps: int, arrived: Any = None) -> None:
-        parameters = self._svgp.trainable_parameters
-        inputs = inducing_inputs(self._svgp)
-        lbfgs.climb(variables, objective, steps, parameters=parameters, arrived=arrived, inputs=inputs)
+    def _search(self, variables: Sequence[tf.Variable]) -> Search:
+        parts = self._svgp.trainable_parameters, inducing_inputs(self._svgp)
+
+        def build() -> GraphRun:
+            loss, coordinates = Loss(self._loss, variables), LogSpace(variables, *parts)
+            return GraphRun(Climb(loss, coordinates, lbfgs.GAIN, guard=False), self._jit_compile)
+
+        run = if_wanted(self._in_graph, build)
+        if run is not None:
+            return InGraph(run)
+        return OnHost(variables, lbfgs.Evaluation(self._loss, variables, self._jit_compile), *parts)
 
     @property
     def _status(self) -> Status:

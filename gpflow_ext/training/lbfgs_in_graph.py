@@ -133,8 +133,6 @@ class GraphRun(tf.Module):
         As for `lbfgs.Evaluation`.
     rows
         As for `Compiled`.
-    arrived
-        Called with the objective after each iteration, once the call in which it was done has returned.
     """
 
     def __init__(
@@ -143,10 +141,9 @@ class GraphRun(tf.Module):
         jit_compile: bool | None = None,
         data: Sequence[Any] = (),
         rows: Sequence[int] | None = (),
-        arrived: Callable[[float], None] = lambda objective: None,
     ) -> None:
         super().__init__()
-        self._climb, self._data, self._arrived = climb, tuple(data), arrived
+        self._climb, self._data = climb, tuple(data)
         self.state = [climb.start, *climb.state, *climb.kept]
         self._compiled = Compiled(climb, resolve_jit(jit_compile), rows, batches=True)
         self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])
@@ -176,8 +173,12 @@ class GraphRun(tf.Module):
             _, slope = self.go_on(iterations)
         return raised
 
-    def go_on(self, iterations: int) -> tuple[bool, float]:
+    def go_on(
+        self, iterations: int, arrived: Callable[[float], None] = lambda objective: None
+    ) -> tuple[bool, float]:
         """Do the same without a new run where one ends on a slope.
+
+        ``arrived`` is called with the objective after each iteration, once the call of the graph is over.
 
         Returns
         -------
@@ -190,11 +191,11 @@ class GraphRun(tf.Module):
         while True:
             called = self._compiled(self._climb.go_on, tf.constant(total), *self._data).numpy()
             made, done, status, first, last, slope = called[2 * CALL :]
-            losses, arrived = called[: 2 * int(made)].reshape(-1, 2).T
+            losses, arrivals = called[: 2 * int(made)].reshape(-1, 2).T
             record = np.concatenate([record, -losses])
             self.record.assign(record)
-            for objective in record[len(record) - len(losses) :][arrived > 0.0]:
-                self._arrived(float(objective))
+            for loss in losses[arrivals > 0.0]:
+                arrived(-float(loss))
             if status != climb.RUNNING or done == total:
                 break
         self.iterations.assign(total)
@@ -213,12 +214,9 @@ def where(run: AnyRun) -> dict[str, bool]:
     return {"in_graph": True} if isinstance(run, GraphRun) else {}
 
 
-def chosen(
-    in_graph: bool | None, on_host: Callable[[], lbfgs.Run], in_the_graph: Callable[[], GraphRun]
-) -> AnyRun:
-    """Return a run, in the graph if that is wanted: by default on a GPU or TPU, if the loss can be traced."""
-    if in_graph or (in_graph is None and has_accelerator()):
-        run = in_the_graph()
-        if in_graph or run.can_be_traced():
-            return run
-    return on_host()
+def if_wanted(in_graph: bool | None, build: Callable[[], GraphRun]) -> GraphRun | None:
+    """Return a run in the graph if it is wanted: by default on a GPU or TPU, if the loss can be traced."""
+    if not (has_accelerator() if in_graph is None else in_graph):
+        return None
+    run = build()
+    return run if in_graph or run.can_be_traced() else None

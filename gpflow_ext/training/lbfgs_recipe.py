@@ -14,7 +14,7 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.gradient_descent import training_data
-from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, chosen, where
+from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, if_wanted, where
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loss import Loss
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -156,15 +156,15 @@ def _run_of_all(
         raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
     coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model))
 
-    def on_host() -> lbfgs.Run:
-        evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
-        return lbfgs.Run(coordinates, evaluate, tolerance, box)
-
-    def in_the_graph() -> GraphRun:
+    def build() -> GraphRun:
         climb = Climb(Loss(model.training_loss, variables), coordinates, tolerance)
         return GraphRun(climb, jit_compile, data)
 
-    return on_host() if box is not None else chosen(in_graph, on_host, in_the_graph)
+    run = if_wanted(in_graph, build) if box is None else None
+    if run is not None:
+        return run
+    evaluate = lbfgs.Evaluation(model.training_loss, variables, jit_compile, *data)
+    return lbfgs.Run(coordinates, evaluate, tolerance, box)
 
 
 def _run_of_some(

@@ -30,16 +30,21 @@ class LastSteps:
         Number of the last step.
     again
         How to go on.
+
+    Attributes
+    ----------
+    first
+        The step after which the parameters are recorded.
     """
 
     def __init__(self, model: tf.Module, steps: int, again: str = _AGAIN) -> None:
         self._again = again
-        self._model, self._first = model, steps - max(2, round(_SHARE * steps))
+        self._model, self.first = model, steps - max(2, round(_SHARE * steps))
         self._before: dict[str, Array] = {}
 
     def __call__(self, step: int, objective: float) -> None:
         """See `loop.Callback`."""
-        if step == self._first:
+        if step == self.first:
             self._before = self._values()
 
     def slope(self, result: FitResult) -> str | None:

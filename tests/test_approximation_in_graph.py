@@ -1,0 +1,71 @@
+"""The Gaussian approximation in the graph has the bounds of that on the host, after every iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import pytest
+from test_starts import free_form
+
+import gpflow_ext as gpx
+from gpflow_ext.compiled.functions import Entry
+from gpflow_ext.sampling import approximation
+from gpflow_ext.training import lbfgs_in_graph
+
+
+def _calls(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
+    called: list[Entry] = []
+    before = Entry.__call__
+
+    def call(entry: Entry, *flat: Any) -> Any:
+        called.append(entry)
+        return before(entry, *flat)
+
+    monkeypatch.setattr(Entry, "__call__", call)
+    return called
+
+
+@pytest.mark.parametrize("free", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_bounds_are_those_of_the_host(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called, found = _calls(monkeypatch), []
+    for in_graph in (False, True):
+        called.clear()
+        model = free_form(2.0)
+        result = gpx.gaussian_approximation(
+            model, steps=25, starts=1 + 2 * free, free_inducing=free, in_graph=in_graph
+        )
+        found.append((result, gpflow.utilities.read_values(model), len(called)))
+    (expected, its, evaluations), (result, mine, calls) = found
+    assert result.status == expected.status
+    assert len(result.times) == result.steps == expected.steps
+    assert (np.diff(result.times) >= 0.0).all()
+    np.testing.assert_allclose(result.objective, expected.objective, rtol=1e-6)
+    for one, other in zip(result.starts, expected.starts, strict=True):
+        np.testing.assert_allclose(one.objective, other.objective, rtol=1e-6)
+    for name, value in its.items():
+        np.testing.assert_allclose(mine[name], value, rtol=1e-3, atol=1e-3)
+    climbs = 2 * (1 + free) + len(result.starts)  # each stage stops once before its end
+    assert evaluations > 25 * (1 + free)
+    assert calls <= climbs + evaluations // lbfgs_in_graph.CALL
+
+
+def test_one_that_still_rises_says_by_how_much_and_what_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approximation, "STEPS", 10)
+    notes = []
+    for in_graph in (False, True):
+        with pytest.warns(gpx.FitWarning, match="still rising when the 10 steps were over"):
+            result = gpx.gaussian_approximation(
+                free_form(2.0), starts=1, free_inducing=False, in_graph=in_graph
+            )
+        notes.append(result.notes[0])
+    assert "kernel.lengthscales" in notes[0]
+    assert notes[1] == notes[0]
+
+
+def test_a_bound_that_is_not_finite_is_refused() -> None:
+    model = free_form(2.0)
+    model.kernel.lengthscales.assign(np.full(model.kernel.lengthscales.shape, np.inf))
+    with pytest.raises(ValueError, match="not finite where it starts"):
+        gpx.gaussian_approximation(model, starts=1, free_inducing=False, in_graph=True)

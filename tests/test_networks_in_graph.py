@@ -1,0 +1,95 @@
+"""The search of a network in the graph ends where that on the host does, and comes back a few times in a fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import resuming
+from test_gprn_compiled import ALONE, adam, network, targets
+
+import gpflow_ext as gpx
+from gpflow_ext.compiled import clear_compiled, trace_count
+from gpflow_ext.compiled.functions import Entry
+from gpflow_ext.gprn.recipe import GPRNOptions, gprn
+from gpflow_ext.training import lbfgs_in_graph
+from gpflow_ext.training.lbfgs_in_graph import GraphRun
+
+SLOW = pytest.mark.slow
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of the model, of the fit
+    "collapsed": ({}, {"hyper_updates": 8}),
+    "from here": ({}, {"hyper_updates": 8, "sweeps": 0, **ALONE}),
+    "not joint": ({}, {"hyper_updates": 8, "joint": False, **ALONE}),
+    "profiled": ({"posterior": "tensor"}, {"hyper_updates": 2}),
+    "tensor": ({"posterior": "tensor"}, {"hyper_updates": 8, "optimizer": "lbfgs"}),
+}
+EACH = [name if name in ("from here", "tensor") else pytest.param(name, marks=SLOW) for name in CASES]
+
+
+def _fit(name: str, in_graph: bool | None, steps: int) -> tuple[Any, gpx.FitResult]:
+    """Return a network after some steps."""
+    model = network(targets(), **CASES[name][0])
+    return model, gpx.fit(model, steps=steps, in_graph=in_graph, progress=False, **CASES[name][1])
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_it_goes_where_the_host_goes_with_few_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Entry] = []
+    before = Entry.__call__
+
+    def call(entry: Entry, *flat: Any) -> Any:
+        called.append(entry)
+        return before(entry, *flat)
+
+    monkeypatch.setattr(Entry, "__call__", call)
+    clear_compiled()
+    on_host, expected = _fit(name, False, 2)
+    evaluations = len(called)
+    called.clear()
+    model, found = _fit(name, True, 2)
+    np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-6)
+    np.testing.assert_allclose(model.elbo(), on_host.elbo(), rtol=1e-6)
+    for one, other in zip(found.starts, expected.starts, strict=True):
+        assert one.name == other.name
+        np.testing.assert_allclose(one.objective, other.objective, rtol=1e-6)
+    searches = 2 + 4 * len(found.starts)  # of each step; for a start its own, what it begins with, and moves
+    assert len(called) <= searches + evaluations // lbfgs_in_graph.CALL + 2
+    assert len(called) < evaluations / 2
+    traces = trace_count()
+    _, again = _fit(name, True, 2)
+    assert trace_count() == traces
+    np.testing.assert_array_equal(again.objective, found.objective)
+
+
+@pytest.mark.parametrize("name", ["from here", pytest.param("profiled", marks=SLOW)])
+def test_a_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    options = CASES[name][1] | {"in_graph": True, "hyper_updates": 2, "seed": 2, "tolerance": 0.0}
+    resuming.check(
+        lambda: network(targets(), **CASES[name][0]), tmp_path, steps=4, cut=2, options=lambda: options
+    )
+
+
+def test_it_is_the_default_on_accelerators_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for accelerator in (False, True):
+        monkeypatch.setattr(lbfgs_in_graph, "has_accelerator", lambda: accelerator)  # noqa: B023
+        for name in ("from here", "tensor", "profiled"):
+            model = network(targets(), **CASES[name][0])
+            plan = gprn(model, jit_compile=False, **CASES[name][1])
+            assert plan.settings.get("in_graph", False) == accelerator
+            runs = [part for part in plan.trackables.values() if isinstance(part, GraphRun)]
+            assert bool(runs) == (accelerator and name == "tensor")
+
+
+@pytest.mark.parametrize("options", [{"minibatch_size": 3}, {"optimizer": adam}])
+def test_other_optimisers_are_refused(options: dict[str, Any]) -> None:
+    options = {name: value() if callable(value) else value for name, value in options.items()}
+    with pytest.raises(ValueError, match="iterations of L-BFGS"):
+        GPRNOptions(in_graph=True, **options)
+
+
+def test_a_network_too_large_for_l_bfgs_by_default_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpflow_ext.gprn.recipe._LARGEST", 1)
+    with pytest.raises(ValueError, match="Adam trains a network as large as this"):
+        gpx.fit(network(targets(), "tensor"), in_graph=True)
