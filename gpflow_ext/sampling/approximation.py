@@ -139,8 +139,8 @@ class Search(Protocol):
     def climb(self, steps: int, arrived: Arrived | None = None, pause: int = 0) -> float:
         """Do some iterations of a new run, and return the bound.
 
-        ``arrived`` is called with the bound after each; in the call after iteration ``pause`` the parameters are
-        where that has led.
+        ``arrived`` is called with the bound after each. In its call after iteration ``pause``, the parameters
+        are where that has led.
         """
 
 
