@@ -68,16 +68,16 @@ class Coregionalised(tf.Module):
         squares = tf.reduce_sum(there * (tf.math.log(2.0 * np.pi * noise) + tf.square(Y) / noise))
         return 0.5 * (explained - squares) - log_det
 
-    def loss(self) -> tf.Tensor:
-        """Return minus the log evidence with the log density of the priors, []."""
-        return -(self.log_evidence(self.model.prior().nodes) + self.model.log_prior_density())
+    def objective(self) -> tf.Tensor:
+        """Return the log evidence with the log density of the priors, []."""
+        return self.log_evidence(self.model.prior().nodes) + self.model.log_prior_density()
 
     def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return minus the same, and its gradient."""
+        """Return the same and its gradient."""
         variables = self.variables_of_it
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            value = -self.loss()
+            value = self.objective()
         return value, tape.gradient(value, variables, unconnected_gradients="zero")
 
     def fit(self, iterations: int, in_graph: bool | None = None) -> None:
@@ -88,5 +88,5 @@ class Coregionalised(tf.Module):
             value, gradient = compiled(self.evaluate)
             return float(value), gradient
 
-        run = climb(self.variables_of_it, self.model, evaluate, self.loss, in_graph, False)
+        run = climb(self.variables_of_it, self.model, evaluate, self.objective, in_graph, False)
         run.climb(iterations)

@@ -21,7 +21,7 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.loss import Loss
+from gpflow_ext.training.loss import Raised
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Tried
 
@@ -112,16 +112,16 @@ class ProfiledObjective:
     def __init__(self, model: GPRNTensor, profile: Profile, variables: Sequence[tf.Variable]) -> None:
         self._model, self._profile, self._variables = model, profile, list(variables)
 
+    def objective(self) -> tf.Tensor:
+        """Return the bound and the log density of the priors, []."""
+        return self._profile.bound(self._model.prior())[0] + self._model.log_prior_density()
+
     def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the bound and the log density of the priors, and the gradient in the variables."""
+        """Return the same and its gradient in the variables."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
-            value = -self.loss()
+            value = self.objective()
         return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
-
-    def loss(self) -> tf.Tensor:
-        """Return minus the bound and the log density of the priors, []."""
-        return -(self._profile.bound(self._model.prior())[0] + self._model.log_prior_density())
 
     def locate(self) -> tuple[()]:
         """Renew the coordinates of M."""
@@ -178,7 +178,7 @@ class ProfiledAscent(tf.Module):
         space = LogSpace(variables, model.parameters, units=units)
 
         def build() -> GraphRun:
-            climb = Climb(Loss(self._of.loss, variables), space, lbfgs.SMALLEST_GAIN)
+            climb = Climb(Raised(self._of.objective, variables), space, lbfgs.SMALLEST_GAIN)
             return GraphRun(climb, jit_compile, rows=None)
 
         self.run = if_wanted(in_graph, build) or lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)

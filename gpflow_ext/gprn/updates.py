@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.loss import Loss, LossFunction
+from gpflow_ext.training.loss import Raised
 
 _PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
 
@@ -56,21 +56,17 @@ class NetworkUpdates:
             value = self.value()
         return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
 
-    def loss(self) -> tf.Tensor:
-        """Return minus the same, []."""
-        return -self.value()
+    def independent_value(self) -> tf.Tensor:
+        """Return the objective of independent regressions, []."""
+        return self._model.independent_log_likelihood() + self._model.log_prior_density()
 
     def independent(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the objective of independent regressions and its gradient in `independent_variables`."""
+        """Return the same and its gradient in `independent_variables`."""
         own = independent_variables(self._model)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(own)
-            value = -self.independent_loss()
+            value = self.independent_value()
         return value, tape.gradient(value, own, unconnected_gradients="zero")
-
-    def independent_loss(self) -> tf.Tensor:
-        """Return minus the objective of independent regressions, []."""
-        return -(self._model.independent_log_likelihood() + self._model.log_prior_density())
 
     def move(self, is_known: tf.Tensor, F: tf.Tensor) -> tuple[()]:
         """Sweep, or go to where known nodes F [N, K] lead."""
@@ -144,21 +140,21 @@ class Updates:
     def climb(self, variables: Sequence[tf.Variable]) -> AnyRun:
         """Return a run on the bound in the first of the variables that it is differentiated in."""
         how = self.in_graph, self.jit_compile
-        return climb(variables, self._model, self.evaluate, self._of.loss, *how)
+        return climb(variables, self._model, self.evaluate, self._of.value, *how)
 
     def independent_climb(self) -> AnyRun | None:
         """Return a run on independent regressions, if anything of these is trainable."""
         own, how = independent_variables(self._model), (self.in_graph, self.jit_compile)
         if not own:
             return None
-        return climb(own, self._model, self.independent, self._of.independent_loss, *how)
+        return climb(own, self._model, self.independent, self._of.independent_value, *how)
 
 
 def climb(
     variables: Sequence[tf.Variable],
     model: GPRNTensor,
     evaluate: lbfgs.Objective,
-    loss: LossFunction,
+    objective: Callable[[], tf.Tensor],
     in_graph: bool | None,
     jit_compile: bool | None,
 ) -> AnyRun:
@@ -170,8 +166,8 @@ def climb(
         What moves: the first of those that the gradient is in.
     model
         What they belong to.
-    evaluate, loss
-        The objective as the host evaluates it, and minus the same.
+    evaluate, objective
+        The objective as the host evaluates it, and as the graph does.
     in_graph
         See `recipe.GPRNOptions`.
     jit_compile
@@ -184,7 +180,9 @@ def climb(
         return value, gradient[: len(variables)]
 
     def build() -> GraphRun:
-        return GraphRun(Climb(Loss(loss, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None)
+        return GraphRun(
+            Climb(Raised(objective, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None
+        )
 
     return if_wanted(in_graph, build) or lbfgs.Run(space, of_these, lbfgs.SMALLEST_GAIN)
 

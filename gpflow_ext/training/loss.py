@@ -42,3 +42,12 @@ class Loss(tf.Module):
         """Return minus the loss and its gradient in each variable."""
         value, gradient = self.value_and_gradient(*batch)
         return -value, [-part for part in gradient]
+
+
+class Raised(Loss):
+    """An objective that is raised: minus it is the loss whose value and gradient are returned."""
+
+    def value_and_gradient(self, *batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return minus the objective and its gradient in each variable."""
+        value, gradient = super().value_and_gradient(*batch)
+        return -value, [-part for part in gradient]

@@ -80,6 +80,14 @@ def _network(posterior: Literal["collapsed", "tensor"] = "collapsed", **options:
     return _fit(models.GPRNTensor(_data("outputs"), _kernel(), _kernel(), 2, posterior=posterior), **options)
 
 
+def _approximated(**options: Any) -> Any:
+    model = models.SGPMCFreeForm(
+        _data("binary"), _kernel(), likelihoods.BernoulliProbit(), inducing_variable=_points()
+    )
+    gpx.gaussian_approximation(model, steps=3, starts=1, free_inducing=False, **options)
+    return model
+
+
 def _svgp(recipe: str | None, **options: Any) -> Any:
     likelihood = likelihoods.PoissonLog()
     model = gpflow.models.SVGP(_kernel(), likelihood, _points(), num_data=N, whiten=True)
@@ -157,6 +165,13 @@ RUNS: dict[str, Run] = {
     "SVGP, L-BFGS in the graph": lambda: _in_steps(
         lambda: _svgp(None, in_graph=True, starts=1), updates=15, iterations=2
     ),
+    "GPRNTensor, L-BFGS in the graph": lambda: _network(
+        in_graph=True, starts=1, sweeps=0, hyper_updates=3, steps=1
+    ),
+    "GPRNTensor, profiled in the graph": lambda: _network(
+        "tensor", in_graph=True, starts=1, hyper_updates=1, steps=1
+    ),
+    "SGPMCFreeForm, approximation in the graph": lambda: _approximated(in_graph=True),
     "GPR": _gaussian,
     "GPR, L-BFGS in the graph": lambda: _gaussian(recipe="lbfgs", in_graph=True, iterations=5),
 }
