@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import gpflow
 import numpy as np
 import pytest
@@ -148,3 +150,31 @@ def test_starts_are_as_many_as_were_asked_for(posterior: str) -> None:
     names = [start.name for start in result.starts]
     assert names[0] == "the model's own"
     assert names[-1].startswith("random")
+
+
+@pytest.mark.parametrize("kind", ["free", "held", "product"])
+def test_the_kernel_of_nodes_is_the_most_probable_of_a_grid(kind: str) -> None:
+    """Against dense densities, of the kernel as it is after each length scale and each variance."""
+    X = np.linspace(0.0, 4.0, 25)[:, None]
+    F = np.stack([np.sin(3.0 * X[:, 0]), np.cos(2.0 * X[:, 0])], axis=1)
+    F += 0.25 * np.random.default_rng(3).standard_normal(F.shape)
+
+    def made() -> gpflow.kernels.Kernel:
+        kernel = gpflow.kernels.Matern52(variance=0.8)
+        gpflow.set_trainable(kernel.variance, kind != "held")
+        return kernel * gpflow.kernels.SquaredExponential() if kind == "product" else kernel
+
+    variance, own, densities = float(np.mean(F**2)), 0.8, {}
+    for length, share in itertools.product(starts._LENGTHS, starts._SHARES):
+        kernel = made()
+        starts._stretch(kernel, tf.constant(X), length)
+        starts._scale(kernel, (1.0 - share) * variance / own)
+        covariance = kernel(X).numpy() + (share * variance + gpflow.default_jitter()) * np.eye(len(X))
+        density = scipy.stats.multivariate_normal(cov=covariance).logpdf(F.T).sum()
+        densities[length, share] = density, gpflow.utilities.read_values(kernel)
+    best = max(densities, key=lambda each: densities[each][0])
+    kernel = made()
+    assert starts._suit(kernel, tf.constant(X), F) == best[1] * variance
+    for name, value in gpflow.utilities.read_values(kernel).items():
+        np.testing.assert_allclose(value, densities[best][1][name], rtol=1e-12)
+    assert starts._LENGTHS[0] < best[0] < starts._LENGTHS[-1]
