@@ -24,4 +24,7 @@ BUDGETS: dict[tuple[str, str], Budget] = {
     ),
     ("SVGPRobustMax, minibatches", "AscentUpdates.step"): Budget(3000, 2680),
     ("SGPMCFreeForm, vb", "Iterations.run"): Budget(4000, 1680),
+    ("GPRNTensor, L-BFGS in the graph", "Climb.go_on"): Budget(2500, 1690),
+    ("GPRNTensor, profiled in the graph", "Climb.go_on"): Budget(2500, 2120),
+    ("SGPMCFreeForm, approximation in the graph", "Climb.go_on"): Budget(2500, 1290),
 }
