@@ -19,7 +19,6 @@ Record = dict[str, Any]
 Build = Callable[[Part], Any]
 SQUARED = ""  # one length scale
 WIDE = 20  # inputs, above which there is no length scale for each
-BOTH_KERNELS = ("VGPKMM", "SparseEP")
 NODES = 2
 LEVEL, DEVIATIONS = 0.9, 1.6448536269514722  # share of a Gaussian within so many standard deviations
 GPFLOW_ROWS, GPFLOW_POINTS = 300, 100  # rows up to which GPflow's VGP is compared, and inducing points above
@@ -31,11 +30,12 @@ def _kernel(part: Part, kind: str) -> Any:
 
 
 def _site(name: str, likelihood: Callable[[Part], Any], kind: str) -> Build:
-    sparse = {"inducing_variable": "auto"} if name == "SparseEP" else {}
+    class_name = name.split(",")[0]
+    sparse = {"inducing_variable": "auto"} if class_name == "SparseEP" else {}
 
     def build(part: Part) -> Any:
         of = likelihood(part)
-        return getattr(gpx.models, name)((part.X, part.Y), _kernel(part, kind), of, **sparse)
+        return getattr(gpx.models, class_name)((part.X, part.Y), _kernel(part, kind), of, **sparse)
 
     return build
 
@@ -88,13 +88,13 @@ def ours(part: Part) -> dict[str, Build]:
         return {"GPRNTensor": _network}
     sites: dict[str, Any] = {
         "binary": {"VGPKMM": _logit, "GPLaplace": _logit, "SparseEP": _probit},
-        "multiclass": {"VGPKMM": _softmax, "SparseEP": _sticks},
+        "multiclass": {"VGPKMM": _softmax, "VGPKMM, StickBreaking": _sticks, "SparseEP": _sticks},
         "ordinal": {"VGPKMM": _levels, "GPLaplace": _levels, "SparseEP": _levels},
         "count": {"VGPKMM": _counts, "GPLaplace": _counts, "SparseEP": _counts},
     }[part.task]
     found: dict[str, Build] = {}
     for name, likelihood in sites.items():
-        for kind in kinds if name in BOTH_KERNELS else (SQUARED,):
+        for kind in (SQUARED,) if name == "GPLaplace" else kinds:
             found[name + kind] = _site(name, likelihood, kind)
     if part.task in ("binary", "multiclass"):
         found["SVGPRobustMax"] = _robust_max
