@@ -75,7 +75,8 @@ def measure_part(
     from . import defaults_tables
 
     part = defaults_tables.load(table, split, options.rows)
-    where = {"table": table, "split": split, "rows": len(part.X), "task": part.task}
+    rows, inputs = part.X.shape
+    where = {"table": table, "split": split, "rows": rows, "inputs": inputs, "task": part.task}
     for name, measure in of_part(part, options).items():
         if options.models is None or name.split(" from random")[0] in options.models:
             journal.once({**where, "model": name}, functools.partial(guarded, measure))
