@@ -79,6 +79,10 @@ def _counts(part: Part) -> Any:
     return gpx.likelihoods.PoissonLog(exposure=part.Y.shape[1] == 2)
 
 
+def _scattered(part: Part) -> Any:
+    return gpx.likelihoods.NegativeBinomialLog(exposure=part.Y.shape[1] == 2)
+
+
 def ours(part: Part) -> dict[str, Build]:
     """Return the models of the package that fit the task of a table."""
     kinds = (SQUARED, ARD) if 1 < part.X.shape[1] <= WIDE else (SQUARED,)
@@ -90,7 +94,12 @@ def ours(part: Part) -> dict[str, Build]:
         "binary": {"VGPKMM": _logit, "GPLaplace": _logit, "SparseEP": _probit},
         "multiclass": {"VGPKMM": _softmax, "VGPKMM, StickBreaking": _sticks, "SparseEP": _sticks},
         "ordinal": {"VGPKMM": _levels, "GPLaplace": _levels, "SparseEP": _levels},
-        "count": {"VGPKMM": _counts, "GPLaplace": _counts, "SparseEP": _counts},
+        "count": {
+            "VGPKMM": _counts,
+            "VGPKMM, NegativeBinomialLog": _scattered,
+            "GPLaplace": _counts,
+            "SparseEP": _counts,
+        },
     }[part.task]
     found: dict[str, Build] = {}
     for name, likelihood in sites.items():
