@@ -50,6 +50,19 @@ def test_verdicts_are_those_of_the_records(gap: float, best: float, met: list[st
     assert ("| no |" in defaults_page.text(_records(gap, best))) == ("no" in met)
 
 
+def test_the_recommended_model_is_beside_others_of_the_package() -> None:
+    records = [_record("VGPKMM", split, 0.5, objective=-20.0) for split in range(3)]
+    records += [_record("SparseEP", split, 0.4 + 0.1 * split, objective=-20.0) for split in range(2)]
+    records += [_record("GPLaplace", 0, 0.3, objective=-20.0)]
+    row = "| sonar | VGPKMM | 3 | +0.050 ± 0.050 | +0.200, behind | – | – |"
+    assert row in defaults_page.text(records)
+
+
+def test_rounding_is_not_behind() -> None:
+    assert not defaults_page.Compared("linear", 1e-4, 1e-5, 10).behind
+    assert defaults_page.Compared("linear", 1e-2, 1e-5, 10).behind
+
+
 def test_a_split_that_was_measured_again_stays_the_first() -> None:
     records = [_record("VGPKMM", split, 0.5, objective=-20.0 - split) for split in (1, 2, 0)]
     assert "| VGPKMM | 0.500 ± 0.000 | 0.100 ± 0.000 | 0.100 ± 0.000 | -20.00 |" in defaults_page.text(
