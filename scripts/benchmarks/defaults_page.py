@@ -107,7 +107,8 @@ Mohamed, Marlin and Murphy (2012, A stick-breaking likelihood for categorical da
 
 OWN = """\
 NLPD of the recommended model minus that of others, each with its kernel chosen by the same rule, on the splits that both have. The other
-likelihood of `VGPKMM` is `MultinomialLogit` for several classes and `NegativeBinomialLog` for counts.
+likelihood of `VGPKMM` is `MultinomialLogit` for several classes and `NegativeBinomialLog` for counts. `GPLaplace` and `SVGPRobustMax` have
+one length scale. For two classes the guide recommends `VGPKMM` beside `SparseEP`: this table decided that.
 """
 
 
