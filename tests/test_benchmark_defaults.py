@@ -132,7 +132,17 @@ def test_a_length_scale_for_each_input_has_to_gain_two_nats_for_each_further_one
 def test_rules_are_compared_on_the_splits_that_were_not_seen() -> None:
     section = defaults_kernels.section([*_kernels(1.2), *_kernels(9.0, split=0)])[-1]
     rules = [cell.strip() for cell in section.splitlines()[-1].strip("|").split("|")]
-    assert rules == ["VGPKMM", "1", "-0.1000", "-0.1000", "+0.0000", "-0.1000", "+0.0000", "-0.1000"]
+    assert rules == [
+        "VGPKMM",
+        "binary",
+        "1",
+        "-0.1000",
+        "-0.1000",
+        "+0.0000",
+        "-0.1000",
+        "+0.0000",
+        "-0.1000",
+    ]
 
 
 def test_rows_are_left_out_as_refits_leave_them_out() -> None:

@@ -97,8 +97,8 @@ multiplied by log-normal factors of deviation 2. A negative number in "less by" 
 """
 HEADLINE = f"""\
 NLPD of the model that [the guide](../choosing.md) recommends minus that of others: mean and standard error over the splits. Negative is
-better. "Behind" means more than one standard error above zero, and more than 0.0005. The kernel is the one with a length scale for each input where its objective
-is higher by more than {defaults_kernels.WORTH:g} nats for each further length scale, else the one with a single length scale; see below.
+better. "Behind" means more than one standard error above zero, and more than 0.0005. The kernel is the one with the higher objective; for
+classes and levels a length scale for each input has to raise it by more than {defaults_kernels.WORTH:g} nats for each further one, see below.
 
 The guide's recommendation for several classes was changed after these tables had been seen. It had been `VGPKMM` with either likelihood,
 and this page had `MultinomialLogit`, which is "VGPKMM" below. The bound on that likelihood is loose, and stick-breaking's is not, as Khan,
