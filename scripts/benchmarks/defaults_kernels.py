@@ -18,7 +18,7 @@ CLASSES = ("binary", "multiclass", "ordinal")
 SEEN = 3  # splits whose test rows were known when that was chosen
 FAMILIES = ("VGPKMM", "VGPKMM, StickBreaking", "VGPKMM, NegativeBinomialLog", "SparseEP", "GPR by fit")
 TEXT = f"""\
-A length scale for each input ("ARD") never has the lower objective, and often the worse predictions: it overfits. The first table shows
+A length scale for each input ("ARD") raises the objective on every table, and often worsens predictions: it overfits. The first table shows
 the mean gain of the objective for each further length scale, and the NLPD with a length scale for each input minus that with one. The second
 table compares rules that see no test row, by the NLPD that they reach minus that of one length scale, a mean over tables. "Left out" takes
 the kernel with the higher density of the training rows, each left out, computed from the cavities of one fit (Vehtari et al. 2016). "BIC" asks
