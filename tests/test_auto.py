@@ -61,7 +61,9 @@ def test_a_line_is_best_told_by_the_linear_kernel(best: gpx.Auto) -> None:
     assert isinstance(best.model, gpx.models.VGPKMM)
     assert "linear predicts best of 2 candidates" in best.why
     assert "no time for, or no use in, 6 more" in best.why
+    assert "'weight' is a real number, with 50 rows and 2 inputs" in best.why
     assert best.why in str(best)
+    assert "note: target 'weight' holds numbers: the task is regression" in str(best)
     assert "the budget ended its training before it had settled" in best.why
     assert best.estimator.result_.status is gpx.Status.OUT_OF_TIME
     np.testing.assert_allclose(best.predict(X), LINE, atol=5.0)

@@ -30,6 +30,28 @@ def test_the_search_comes_back_from_where_the_objective_is_not_finite(beyond: fl
     assert abs(float(x) - 0.8) < 1e-5
 
 
+def test_the_start_and_each_iterate_are_arrived_at_but_no_other_trial() -> None:
+    """Sites wait where the start has brought them, so that the trials of the first line search are near."""
+    x = tf.Variable(-3.0, dtype=tf.float64)
+    seen: list[float] = []
+    arrived: list[float] = []
+
+    def objective() -> tuple[float, list[tf.Tensor]]:
+        at = float(x)
+        seen.append(at)
+        value = np.log(1.0 - at) + 5.0 * at if at < 1.0 else -np.inf
+        return value, [tf.constant(5.0 - 1.0 / (1.0 - at), tf.float64)]
+
+    run = lbfgs.Run(LogSpace([x]), objective, 1e-8, arrived=lambda: arrived.append(seen[-1]))
+    run.climb(2)
+    assert arrived[0] == seen[0] == -3.0
+    assert len(arrived) == 3
+    assert max(arrived) < 1.0 < max(seen)
+    run.climb(1)
+    assert len(arrived) == 4  # the start but once
+    assert arrived[-1] == float(x)
+
+
 def test_a_start_that_is_not_finite_is_left_as_it_was() -> None:
     x = tf.Variable([2.0, 3.0], dtype=tf.float64)
     assert not lbfgs.climb([x], lambda: (np.nan, [tf.constant([1.0, np.nan], tf.float64)]), 10)

@@ -342,7 +342,12 @@ def test_options_out_of_range_are_refused(name: str) -> None:
         VecchiaOptions(**given)
 
 
-def test_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("solver", "instead"), [("iterative", "fewer neighbours or probes"), ("direct", 'solver="iterative"')]
+)
+def test_too_much_memory_is_refused_with_what_takes_less(
+    solver: str, instead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpflow_ext.sites.vecchia.structure.LARGEST", 10**5)
-    with pytest.raises(ValueError, match="fewer neighbours"):
-        _model("iterative")
+    with pytest.raises(ValueError, match=instead):
+        _model(solver)

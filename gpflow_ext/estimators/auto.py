@@ -81,7 +81,11 @@ class Auto:
         return self.split.inputs(pandas.DataFrame(np.asarray(rows), columns=names))
 
     def __str__(self) -> str:
-        return f"{self.why}\n\n{self.table.to_string(index=False, float_format=lambda x: f'{x:.4g}')}"
+        shown = self.table.to_string(index=False, float_format=lambda x: f"{x:.4g}")
+        notes = "".join(f"\n  note: {note}" for note in self.split.notes)
+        return (
+            f"{self.why}\n\n{shown}\n\nHow the data were read:{notes}" if notes else f"{self.why}\n\n{shown}"
+        )
 
 
 def auto(

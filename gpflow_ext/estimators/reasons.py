@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gpflow_ext.data import datasets
 from gpflow_ext.estimators import averaging
 from gpflow_ext.estimators.base import GPEstimator
@@ -66,9 +68,20 @@ def _built(model: Any, split: datasets.Split) -> str:
     N, D = split.train[0].shape
     likelihood = type(getattr(model.likelihood, "likelihood", model.likelihood)).__name__
     return (
-        f"The target {split.target!r} is {split.task}, with {N} rows and {D} inputs: {type(model).__name__} "
-        f"with {likelihood}, and {size(model)}."
+        f"The target {split.target!r} is {_held(split)}, with {N} rows and {D} inputs: "
+        f"{type(model).__name__} with {likelihood}, and {size(model)}."
     )
+
+
+def _held(split: datasets.Split) -> str:
+    """Return what the target holds."""
+    classes = len(split.labels or np.unique(split.train[1]))
+    return {
+        "binary": "two classes",
+        "multiclass": f"{classes} classes",
+        "ordinal": f"{classes} ordered levels",
+        "count": "a count",
+    }.get(split.task, "a real number" if split.train[1].shape[1] == 1 else "several real numbers")
 
 
 def _preferred(estimator: GPEstimator, ranked: Mapping[str, Score], number: int, trained: Refit) -> str:

@@ -157,7 +157,7 @@ class Run(tf.Module):
     bounds
         A pair for each element of the variables one after the other, between which they stay.
     arrived
-        Called where the point that was evaluated last has become the iterate.
+        Called where the point that was evaluated last has become the iterate, as the start does.
     """
 
     def __init__(
@@ -242,6 +242,8 @@ class Run(tf.Module):
                 call = next(calls)
                 if call == len(record):
                     record.append(self._evaluated(found.x))
+                    if call == 0:  # the start is the first iterate
+                        self._arrived()
                 search.go_on((-record[call][size], -record[call][size + 1 :]))
                 continue
             if isinstance(found, Arrived):

@@ -16,6 +16,7 @@ from gpflow_ext.sites.vecchia.sweeps import ScheduleAt, StepsAt
 Array = npt.NDArray[Any]
 _BYTES = 210  # that an evaluation takes for each neighbour of a datum
 _COMPILED = 2**26  # bytes that it takes whatever the data
+_INSTEAD = "give it fewer neighbours or probes, see VecchiaOptions, or use `inducing_variable`."
 
 
 class IterativeStructure(tf.Module):
@@ -58,7 +59,7 @@ class IterativeStructure(tf.Module):
         self.num_bytes = (
             functions * _BYTES * N * most + preconditioned.num_bytes(options.probes, N) + _COMPILED
         )
-        refuse(self.num_bytes)
+        refuse(self.num_bytes, _INSTEAD)
         order = ordering.order(points, options.ordering, options.seed)
         near = ordering.nearest_before(points[order], most)
         cliques, found = cliques_of(order, near), levels.schedule(near, order)

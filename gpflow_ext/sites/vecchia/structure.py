@@ -22,6 +22,11 @@ SOLVERS = ("auto", "direct", "iterative")
 DIRECT = 50_000  # data up to which "auto" is direct
 # The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
 _FACTOR, _FRONTS, _FEATURES = 6, 8, 12
+_INSTEAD = (
+    "give it fewer neighbours, VecchiaOptions(neighbours=...), use GPLaplace with "
+    'VecchiaOptions(solver="iterative"), or `inducing_variable`. Inputs of many columns need one of the '
+    "latter two in any case: no separator between their halves is small."
+)
 
 
 @dataclass
@@ -209,12 +214,10 @@ def _taken(functions: int, pairs: int, features: int, entries: int, front: int) 
     return 8 * numbers + 4 * pairs
 
 
-def refuse(size: int) -> None:
-    """Raise ``ValueError`` where an evaluation takes too many bytes."""
+def refuse(size: int, instead: str = _INSTEAD) -> None:
+    """Raise ``ValueError`` where an evaluation takes too many bytes, which says what to do ``instead``."""
     if size > LARGEST:
         raise ValueError(
             f'prior="vecchia" would take some {size / 2**30:.0f} GiB, of at most '
-            f"{LARGEST / 2**30:.0f}: give it fewer neighbours, VecchiaOptions(neighbours=...), use "
-            'GPLaplace with VecchiaOptions(solver="iterative"), or `inducing_variable`. Inputs of many '
-            "columns need one of the latter two in any case: no separator between their halves is small."
+            f"{LARGEST / 2**30:.0f}: {instead}"
         )
