@@ -145,11 +145,12 @@ def headline(records: Sequence[Record], table: str) -> dict[int, Record]:
 
 
 def _fitted(records: Sequence[Record], table: str, name: str) -> dict[int, Record]:
-    """Return for each split the record of a model, with the recommended kernel."""
+    """Return for each split the record of a model with the recommended kernel, on those with both if it has two."""
     chosen = [r for r in records if r["table"] == table and "failed" not in r]
     pairs = defaults_kernels.pairs(chosen, name)
-    alone = {r["split"]: r for r in chosen if r["model"] == name}
-    return alone | {split: pair[defaults_kernels.is_worth(*pair)] for split, pair in pairs.items()}
+    if not pairs:
+        return {r["split"]: r for r in chosen if r["model"] == name}
+    return {split: pair[defaults_kernels.is_worth(*pair)] for split, pair in pairs.items()}
 
 
 def comparisons(records: Sequence[Record], table: str) -> list[Compared]:
