@@ -18,8 +18,8 @@ examples
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --page                     the page alone, from the journal
 
 One line for each table, split and model goes to the .jsonl beside the page as it is measured, and a rerun skips what is
-there: stop it at any time. On the first split each model of the package is also fitted from random starts, for the best
-objective that is known. A table with more rows than --rows is cut to as many of its training part.
+there: stop it at any time. At last each model of the package is also fitted to the first split from random starts, for the
+best objective that is known. A table with more rows than --rows is cut to as many of its training part.
 """
 
 
@@ -37,7 +37,9 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument(
         "--rows", type=int, default=1500, metavar="N", help="training rows at most (default: 1500)"
     )
-    new.add_argument("--starts", type=int, default=10, metavar="S", help="random starts (default: 10)")
+    new.add_argument(
+        "--starts", type=int, default=10, metavar="S", help="random starts, 0 for none (default: 10)"
+    )
     new.add_argument(
         "--cap",
         type=float,
@@ -53,19 +55,35 @@ def run(options: argparse.Namespace, journal: Any) -> None:
     """Measure what the journal lacks, split by split."""
     from . import defaults_tables
 
+    tables = options.tables or defaults_tables.TABLES
     for split in range(options.splits):
-        for table in options.tables or defaults_tables.TABLES:
-            if split and table in defaults_tables.FIXED:
-                continue
-            part = defaults_tables.load(table, split, options.rows)
-            where = {"table": table, "split": split, "rows": len(part.X), "task": part.task}
-            for name, measure in contenders(part, split, options).items():
-                if options.models is None or name.split(" from random")[0] in options.models:
-                    journal.once({**where, "model": name}, functools.partial(guarded, measure))
-            print(f"{table}, split {split}: done", flush=True)
+        for table in tables:
+            if not split or table not in defaults_tables.FIXED:
+                measure_part(table, split, contenders, options, journal)
+    for table in tables if options.starts else ():
+        measure_part(table, 0, random_starts, options, journal)
 
 
-def contenders(part: Any, split: int, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+def measure_part(
+    table: str,
+    split: int,
+    of_part: Callable[[Any, argparse.Namespace], dict[str, Callable[[], Any]]],
+    options: argparse.Namespace,
+    journal: Any,
+) -> None:
+    """Measure what the journal lacks of one split of a table."""
+    from . import defaults_tables
+
+    part = defaults_tables.load(table, split, options.rows)
+    rows, inputs = part.X.shape
+    where = {"table": table, "split": split, "rows": rows, "inputs": inputs, "task": part.task}
+    for name, measure in of_part(part, options).items():
+        if options.models is None or name.split(" from random")[0] in options.models:
+            journal.once({**where, "model": name}, functools.partial(guarded, measure))
+    print(f"{table}, split {split}: done", flush=True)
+
+
+def contenders(part: Any, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """Return how each model is measured on one part."""
     from . import defaults_models as models
     from . import defaults_peers as peers
@@ -77,12 +95,19 @@ def contenders(part: Any, split: int, options: argparse.Namespace) -> dict[str, 
         found[name] = functools.partial(peers.measure, fit, part)
     for name, build in models.gpflow_builds(part).items():
         found[name] = functools.partial(models.gpflow_by_scipy, build, part, options.cap)
-    if split == 0:
-        for name, build in models.ours(part).items():
-            found[f"{name} from random starts"] = functools.partial(
-                models.best_of_random, build, part, options.starts, options.cap
-            )
     return found
+
+
+def random_starts(part: Any, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """Return how the best objective of each model of the package is sought on one part."""
+    from . import defaults_models as models
+
+    return {
+        f"{name} from random starts": functools.partial(
+            models.best_of_random, build, part, options.starts, options.cap
+        )
+        for name, build in models.ours(part).items()
+    }
 
 
 def main() -> None:
