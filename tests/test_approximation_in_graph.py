@@ -77,3 +77,9 @@ def test_a_bound_that_is_not_finite_is_refused() -> None:
     model.mean_function = Undefined()
     with pytest.raises(ValueError, match="not finite where it starts"):
         gpx.gaussian_approximation(model, starts=1, free_inducing=False, in_graph=True)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_no_steps_are_refused(in_graph: bool) -> None:
+    with pytest.raises(ValueError, match="`steps` must be at least 1; got 0"):
+        gpx.gaussian_approximation(free_form(2.0), steps=0, in_graph=in_graph)

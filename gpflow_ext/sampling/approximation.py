@@ -95,7 +95,7 @@ def gaussian_approximation(
     Raises
     ------
     ValueError
-        If the bound is not finite at the start, or for a number of starts below one.
+        If the bound is not finite at the start, or for a number of starts or steps below one.
 
     Warns
     -----
@@ -103,6 +103,8 @@ def gaussian_approximation(
         If the default number of steps ran out while the bound was still rising.
     """
     check_starts(starts)
+    if steps is not None and steps < 1:
+        raise ValueError(f"`steps` must be at least 1; got {steps}.")
     points = model.inducing_variable
     svgp = SVGP(
         model.kernel,
