@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import compiled_calls
 import gpflow
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import tensorflow as tf
 from test_starts import free_form
 
 import gpflow_ext as gpx
-from gpflow_ext.compiled.functions import Entry
 from gpflow_ext.sampling import approximation
 from gpflow_ext.training import lbfgs_in_graph
 
@@ -23,21 +21,9 @@ class Undefined(gpflow.functions.MeanFunction):
         return tf.fill([tf.shape(X)[0], 1], tf.constant(np.nan, X.dtype))
 
 
-def _calls(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
-    called: list[Entry] = []
-    before = Entry.__call__
-
-    def call(entry: Entry, *flat: Any) -> Any:
-        called.append(entry)
-        return before(entry, *flat)
-
-    monkeypatch.setattr(Entry, "__call__", call)
-    return called
-
-
 @pytest.mark.parametrize("free", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_bounds_are_those_of_the_host(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    called, found = _calls(monkeypatch), []
+    called, found = compiled_calls.record(monkeypatch), []
     for in_graph in (False, True):
         called.clear()
         model = free_form(2.0)

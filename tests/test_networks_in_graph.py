@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import compiled_calls
 import numpy as np
 import pytest
 import resuming
@@ -12,7 +13,6 @@ from test_gprn_compiled import ALONE, adam, network, targets
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled import clear_compiled, trace_count
-from gpflow_ext.compiled.functions import Entry
 from gpflow_ext.gprn.recipe import GPRNOptions, gprn
 from gpflow_ext.training import lbfgs_in_graph
 from gpflow_ext.training.lbfgs_in_graph import GraphRun
@@ -39,36 +39,31 @@ def _fit(name: str, in_graph: bool | None, steps: int) -> tuple[Any, gpx.FitResu
 
 @pytest.mark.parametrize("name", EACH)
 def test_it_goes_where_the_host_goes_with_few_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[Entry] = []
+    calls = compiled_calls.record(monkeypatch)
     parts: list[tuple[int, int]] = []  # of a search: calls of the graph, and evaluations in them
-    before, go_on = Entry.__call__, GraphRun.go_on
-
-    def call(entry: Entry, *flat: Any) -> Any:
-        called.append(entry)
-        return before(entry, *flat)
+    go_on = GraphRun.go_on
 
     def counted(run: GraphRun, *arguments: Any) -> Any:
-        calls, evaluations = len(called), len(run.record.numpy())
+        before, evaluations = len(calls), len(run.record.numpy())
         ended = go_on(run, *arguments)
-        parts.append((len(called) - calls, len(run.record.numpy()) - evaluations))
+        parts.append((len(calls) - before, len(run.record.numpy()) - evaluations))
         return ended
 
-    monkeypatch.setattr(Entry, "__call__", call)
     monkeypatch.setattr(GraphRun, "go_on", counted)
     clear_compiled()
     on_host, expected = _fit(name, False, 2)
-    evaluations = len(called)
-    called.clear()
+    evaluations = len(calls)
+    calls.clear()
     model, found = _fit(name, True, 2)
     np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-6)
     np.testing.assert_allclose(model.elbo(), on_host.elbo(), rtol=1e-6)
     for one, other in zip(found.starts, expected.starts, strict=True):
         assert one.name == other.name
         np.testing.assert_allclose(one.objective, other.objective, rtol=1e-6)
-    assert all(calls <= 1 + made // lbfgs_in_graph.CALL for calls, made in parts)
+    assert all(some <= 1 + made // lbfgs_in_graph.CALL for some, made in parts)
     searches, evaluated = map(sum, zip(*parts, strict=True))
     assert evaluated > 15
-    assert len(called) - searches == OTHERS[name]
+    assert len(calls) - searches == OTHERS[name]
     assert evaluations >= evaluated
     traces = trace_count()
     _, again = _fit(name, True, 2)

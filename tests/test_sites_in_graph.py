@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import compiled_calls
 import gpflow
 import numpy as np
 import problems
@@ -18,7 +19,6 @@ from gpflow.models import SVGP, VGP
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled import clear_compiled, trace_count
-from gpflow_ext.compiled.functions import Entry
 from gpflow_ext.ep.recipe import ep
 from gpflow_ext.laplace.recipe import laplace
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
@@ -93,24 +93,11 @@ def _fit(model: Any, in_graph: bool = True, **options: Any) -> gpx.FitResult:
     return gpx.fit(model, data, in_graph=in_graph, progress=False, **{"starts": 1, **options})
 
 
-def _counted(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
-    """Return a list that grows by each call of a compiled function."""
-    called: list[Entry] = []
-    before = Entry.__call__
-
-    def call(entry: Entry, *flat: Any) -> Any:
-        called.append(entry)
-        return before(entry, *flat)
-
-    monkeypatch.setattr(Entry, "__call__", call)
-    return called
-
-
 @pytest.mark.parametrize("name", EACH)
 def test_it_ends_where_the_host_does_and_traces_one_function_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called = _counted(monkeypatch)
+    called = compiled_calls.record(monkeypatch)
     on_host = MODELS[name](ROWS)
     expected, evaluations = _fit(on_host, in_graph=False), len(called)
     clear_compiled()

@@ -82,10 +82,10 @@ class Auto:
 
     def __str__(self) -> str:
         shown = self.table.to_string(index=False, float_format=lambda x: f"{x:.4g}")
-        notes = "".join(f"\n  note: {note}" for note in self.split.notes)
-        return (
-            f"{self.why}\n\n{shown}\n\nHow the data were read:{notes}" if notes else f"{self.why}\n\n{shown}"
-        )
+        parts = [self.why, shown]
+        if self.split.notes:
+            parts.append("\n  note: ".join(["How the data were read:", *self.split.notes]))
+        return "\n\n".join(parts)
 
 
 def auto(

@@ -35,7 +35,7 @@ class Loss(tf.Module):
         """Return the loss and its gradient in each variable."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
-            value = self._loss(*batch)
+            value = self.value(*batch)
         return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
 
     def objective_and_gradient(self, *batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -45,9 +45,8 @@ class Loss(tf.Module):
 
 
 class Raised(Loss):
-    """An objective that is raised: minus it is the loss whose value and gradient are returned."""
+    """The loss of an objective that is raised, which stands in its place: minus the objective."""
 
-    def value_and_gradient(self, *batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return minus the objective and its gradient in each variable."""
-        value, gradient = super().value_and_gradient(*batch)
-        return -value, [-part for part in gradient]
+    def value(self, *batch: Any) -> tf.Tensor:
+        """Return minus the objective, []."""
+        return -super().value(*batch)
