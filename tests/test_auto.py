@@ -69,6 +69,29 @@ def test_a_line_is_best_told_by_the_linear_kernel(best: gpx.Auto) -> None:
     np.testing.assert_allclose(best.predict(X), LINE, atol=5.0)
 
 
+@pytest.mark.parametrize(
+    ("target", "task", "held"),
+    [
+        ([0, 1] * 10, None, "two classes"),
+        ([0, 1, 2, 3] * 5, "multiclass", "4 classes"),
+        ([0, 1, 2, 3] * 5, "ordinal", "4 ordered levels"),
+        ([0, 1, 2, 3] * 5, "count", "a count"),
+        ([0, 1, 2, 3] * 5, None, "a real number"),
+    ],
+)
+def test_what_the_target_holds_and_how_it_was_read_are_told(
+    target: list[int], task: str | None, held: str
+) -> None:
+    frame = pandas.DataFrame({"age": X[:20, 0], "y": target})
+    split = gpx.datasets.load(frame, target="y", task=task, test_fraction=0.0)
+    assert reasons._held(split) == held
+    shown = str(gpx.Auto(None, split, pandas.DataFrame({"candidate": ["linear"]}), "The reasons."))
+    assert shown.startswith("The reasons.\n\n")
+    for note in split.notes:
+        assert f"\n  note: {note}" in shown
+    assert ("pass task= if they are classes or counts" in shown) == (held == "a real number")
+
+
 def test_it_is_exported_for_raw_rows(best: gpx.Auto, tmp_path: Path) -> None:
     served = gpx.load_exported(gpx.export(best, tmp_path / "weight"))
     rows = pandas.DataFrame(X[:3], columns=["age", "height"])
