@@ -58,9 +58,9 @@ def test_the_recommended_model_is_beside_others_of_the_package() -> None:
     assert row in defaults_page.text(records)
 
 
-def test_rounding_is_not_behind() -> None:
-    assert not defaults_page.Compared("linear", 1e-4, 1e-5, 10).behind
-    assert defaults_page.Compared("linear", 1e-2, 1e-5, 10).behind
+def test_more_than_a_standard_error_is_behind_however_small() -> None:
+    assert not defaults_page.Compared("linear", 1e-5, 1e-4, 10).behind
+    assert defaults_page.Compared("linear", 1e-4, 1e-5, 10).behind
 
 
 def test_a_split_that_was_measured_again_stays_the_first() -> None:
