@@ -47,12 +47,17 @@ print(evaluated(int(sys.argv[1])).structure.num_bytes, peak() - before)
         (10_000, "direct", 0),
         (20_000, "direct", 0),
         (10_000, "direct", 100),
+        (10_000, "direct", 300),
         (10_000, "iterative", 0),
         (40_000, "iterative", 0),
     ],
 )
 def test_the_memory_that_is_refused_is_that_of_an_evaluation(size: int, solver: str, inducing: int) -> None:
-    """In a process that has evaluated a small model before; building the model is in it, and its graph."""
+    """In a process that has evaluated a small model before; building the model is in it, and its graph.
+
+    The estimate is above what is taken on two cores by some 10 %: a run differs from another by 5 %, and
+    memory that threads keep for themselves grows with their number.
+    """
     given = [sys.executable, "-c", MEMORY, str(size), solver, str(inducing)]
     estimate, taken = map(int, subprocess.check_output(given, text=True).split())
     assert 0.7 * estimate < taken < 1.1 * estimate, f"{taken / estimate:.2f} of the estimate"

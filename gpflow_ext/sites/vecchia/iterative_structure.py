@@ -15,7 +15,7 @@ from gpflow_ext.sites.vecchia.sweeps import ScheduleAt, StepsAt
 
 Array = npt.NDArray[Any]
 _BYTES = 210  # that an evaluation takes for each neighbour of a datum
-_COMPILED = 2**26  # bytes that it takes whatever the data
+_COMPILED = 5 * 2**24  # bytes that it takes whatever the data
 _INSTEAD = "give it fewer neighbours or probes, see VecchiaOptions, or use `inducing_variable`."
 
 

@@ -21,7 +21,7 @@ LARGEST = 16 * 2**30  # bytes that an evaluation may take
 SOLVERS = ("auto", "direct", "iterative")
 DIRECT = 50_000  # data up to which "auto" is direct
 # The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
-_FACTOR, _FRONTS, _FEATURES = 6, 8, 12
+_FACTOR, _FRONTS, _FEATURES = 6, 8, 18
 _INSTEAD = (
     "give it fewer neighbours, VecchiaOptions(neighbours=...), use GPLaplace with "
     'VecchiaOptions(solver="iterative"), or `inducing_variable`. Inputs of many columns need one of the '
