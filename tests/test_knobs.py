@@ -135,7 +135,9 @@ FALLING = ("Exponential", "Matern12", "Matern32", "Matern52", "SquaredExponentia
 
 
 @pytest.mark.parametrize("kind", FALLING)
-@pytest.mark.parametrize(("distance", "known"), [(0.0019, False), (0.0021, True), (3.69, True), (3.71, False)])
+@pytest.mark.parametrize(
+    ("distance", "known"), [(0.0019, False), (0.0021, True), (3.69, True), (3.71, False)]
+)
 def test_what_distances_alone_clear_covariances_clear_too(kind, distance, known, monkeypatch) -> None:
     """Between 2 · 10⁻³, twice the root of the jitter, and 3.7 length scales no covariance is computed."""
     X = np.array([[0.0, 7.0], [0.0, 7.0], [2.0 * distance, -5.0]])

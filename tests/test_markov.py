@@ -352,7 +352,13 @@ def test_unsuitable_models_are_refused_by_name() -> None:
         (data, Matern52() * Matern52() * Matern52(), {}, NotImplementedError, "at most 16 states.*has 27"),
         (data, Periodic(Matern52()), {}, NotImplementedError, r"takes Periodic\(SquaredExponential"),
         (data, Matern32(), {"inducing_variable": X[:5].copy()}, ValueError, "not both"),
-        (data, Matern12() + Matern32(lengthscales=[1.0, 2.0]), {}, ValueError, "Matern32 has 2 length scales"),
+        (
+            data,
+            Matern12() + Matern32(lengthscales=[1.0, 2.0]),
+            {},
+            ValueError,
+            "Matern32 has 2 length scales",
+        ),
     ]
     for given, kernel, how, error, text in cases:
         with pytest.raises(error, match=text):

@@ -157,7 +157,7 @@ def _build_cosine(kernel: Any, _: int) -> StateSpace:
 
 
 def _periodic_size(kernel: Any, harmonics: int) -> int:
-    """Return the number of states of a constant and so many cosines; raise for another kernel's repetition."""
+    """Return the number of states; refuse a repeated kernel other than the squared exponential."""
     base = type(kernel.base_kernel)
     if base is not gpflow.kernels.SquaredExponential:
         raise NotImplementedError(

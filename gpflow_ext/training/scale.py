@@ -111,8 +111,8 @@ def _lost_digits(X: Array, power: int) -> str | None:
 def _suits(kernel: Kernel, X: Array, Z: Array) -> bool:
     """Tell whether a kernel relates some inputs X [N, D] to some of Z [M, D], and tells them apart.
 
-    By distances alone, at a tenth of the time of a covariance; it errs towards no. At a distance of r length
-    scales the correlations of `_FALLING` are at least exp(−r²/2) for r ≤ 3.7 and, for r² ≤ 2, at most 1 − r²/4.
+    By distances alone, without a covariance; it errs towards no. At a distance of r length scales the
+    correlations of `_FALLING` are at least exp(−r²/2) for r ≤ 3.7, and at most 1 − r²/4 for r² ≤ 2.
     """
     if type(kernel) not in _FALLING:
         return False
