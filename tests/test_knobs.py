@@ -15,7 +15,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
 from gpflow_ext.svgp.recipe import decaying, step_lengths
-from gpflow_ext.training import scale
+from gpflow_ext.training import scale, starts
 from gpflow_ext.training.scale import scale_failure
 from gpflow_ext.training.starts import further_starts
 
@@ -119,6 +119,15 @@ def test_further_starts_differ_from_the_models_own_and_from_each_other() -> None
     again = [[part.numpy() for part in start.values] for start in further_starts(model, 3, seed=4)]
     np.testing.assert_array_equal(again, starts)
     assert np.abs(np.array(further_starts(model, 1, seed=5)[0].values) - starts[0]).max() > 1e-3
+
+
+def test_one_start_computes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(starts, "_from_data", lambda model, X: asked.append(X) or [])
+    assert further_starts(_kmm(), 0, seed=4, X=DATA[0]) == []
+    assert asked == []
+    assert [start.name for start in further_starts(_kmm(), 1, seed=4, X=DATA[0])] == ["random 1"]
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("distance", "warned"), [(3.0, False), (4.5, True)])
