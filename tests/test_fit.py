@@ -175,6 +175,19 @@ def test_a_non_finite_objective_restores_the_last_good_state(bad: float) -> None
     np.testing.assert_array_equal(result.objective, [1.0, 2.0])
 
 
+def test_a_first_step_that_is_not_finite_is_undone() -> None:
+    cliff = _Cliff([np.nan])
+    assert iterate(cliff, [cliff.variable], steps=9).status is gpx.Status.NON_FINITE
+    assert cliff.variable.numpy() == 0.0
+
+
+def test_sites_that_are_not_finite_are_refused_before_any_step() -> None:
+    model = _kmm(False)
+    model.nat1.unconstrained_variable.assign(np.where(np.arange(30)[:, None] == 4, np.nan, 0.0))
+    with pytest.raises(ValueError, match="The parameter nat1 is not finite: 0, 0, 0, 0, nan"):
+        gpx.fit(model)
+
+
 def test_a_falling_objective_of_a_monotone_method_is_a_failure() -> None:
     cliff = _Cliff([1.0, 2.0, 1.5])
     assert iterate(cliff, [cliff.variable], steps=9, monotone=True).status is gpx.Status.DIVERGED

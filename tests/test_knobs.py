@@ -15,6 +15,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
 from gpflow_ext.svgp.recipe import decaying, step_lengths
+from gpflow_ext.training import scale, starts
 from gpflow_ext.training.scale import scale_failure
 from gpflow_ext.training.starts import further_starts
 
@@ -120,6 +121,15 @@ def test_further_starts_differ_from_the_models_own_and_from_each_other() -> None
     assert np.abs(np.array(further_starts(model, 1, seed=5)[0].values) - starts[0]).max() > 1e-3
 
 
+def test_one_start_computes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(starts, "_from_data", lambda model, X: asked.append(X) or [])
+    assert further_starts(_kmm(), 0, seed=4, X=DATA[0]) == []
+    assert asked == []
+    assert [start.name for start in further_starts(_kmm(), 1, seed=4, X=DATA[0])] == ["random 1"]
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(("distance", "warned"), [(3.0, False), (4.5, True)])
 def test_the_warning_of_the_scale_comes_where_correlations_are_below_a_thousandth(distance, warned) -> None:
     """exp(−3²/2) = 0.011 still tells something of the neighbour, exp(−4.5²/2) = 4e-5 does not."""
@@ -128,6 +138,28 @@ def test_the_warning_of_the_scale_comes_where_correlations_are_below_a_thousandt
     model = VGPKMM((X, (X > 8.0).astype(float)), kernel, BernoulliLogit())
     failure = scale_failure(model)
     assert (failure is not None and "relates no input" in failure) == warned
+
+
+FALLING = ("Exponential", "Matern12", "Matern32", "Matern52", "SquaredExponential")
+
+
+@pytest.mark.parametrize("kind", FALLING)
+@pytest.mark.parametrize(
+    ("distance", "known"), [(0.0019, False), (0.0021, True), (3.69, True), (3.71, False)]
+)
+def test_what_distances_alone_clear_covariances_clear_too(kind, distance, known, monkeypatch) -> None:
+    """Between 2 · 10⁻³, twice the root of the jitter, and 3.7 length scales no covariance is computed."""
+    X = np.array([[0.0, 7.0], [0.0, 7.0], [2.0 * distance, -5.0]])
+    kernel = getattr(gpflow.kernels, kind)(30.0, 2.0, active_dims=[0])
+    model = VGPKMM((X, np.array([[0.0], [1.0], [1.0]])), kernel, BernoulliLogit())
+    computed: list[int] = []
+    covariance = scale.covariance
+    monkeypatch.setattr(scale, "covariance", lambda *given: computed.append(1) or covariance(*given))
+    by_distance = scale_failure(model)
+    assert (not computed) == known
+    monkeypatch.setattr(scale, "_suits", lambda *_: False)
+    assert by_distance == scale_failure(model)
+    assert by_distance is None or not known
 
 
 @pytest.mark.parametrize(

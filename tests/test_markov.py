@@ -352,6 +352,13 @@ def test_unsuitable_models_are_refused_by_name() -> None:
         (data, Matern52() * Matern52() * Matern52(), {}, NotImplementedError, "at most 16 states.*has 27"),
         (data, Periodic(Matern52()), {}, NotImplementedError, r"takes Periodic\(SquaredExponential"),
         (data, Matern32(), {"inducing_variable": X[:5].copy()}, ValueError, "not both"),
+        (
+            data,
+            Matern12() + Matern32(lengthscales=[1.0, 2.0]),
+            {},
+            ValueError,
+            "Matern32 has 2 length scales",
+        ),
     ]
     for given, kernel, how, error, text in cases:
         with pytest.raises(error, match=text):
@@ -365,6 +372,15 @@ def test_unsuitable_models_are_refused_by_name() -> None:
         model.whitened()
     with pytest.raises(NotImplementedError, match="takes no `damping`"):
         gpx.fit(model, recipe="ep", damping=0.5)
+
+
+def test_a_kernel_is_checked_without_its_state_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes eager operations, at each construction of a model."""
+    built: list[Kernel] = []
+    monkeypatch.setattr(state_space, "build", lambda kernel, harmonics: built.append(kernel))
+    kernel = Matern32() * gpflow.kernels.Cosine() + Periodic(SquaredExponential())
+    gpx.models.VGPKMM((X, TARGETS["poisson"]), kernel, gpflow.likelihoods.Poisson(), prior="markov")
+    assert built == []
 
 
 def test_harmonics_are_as_many_as_fit() -> None:

@@ -19,7 +19,7 @@ def check(kernel: gpflow.kernels.Kernel, columns: int, owner: str) -> None:
     Raises
     ------
     ValueError
-        For inputs of several columns.
+        For inputs of several columns, or kernels with several length scales.
     NotImplementedError
         For kernels that have no state-space form, or more than 16 states, or that mix outputs.
     """
@@ -34,7 +34,7 @@ def check(kernel: gpflow.kernels.Kernel, columns: int, owner: str) -> None:
             "SharedIndependent or SeparateIndependent, or leave `prior` out."
         )
     for part in latent.kernels(kernel):
-        spaces_of(part)
+        state_space.harmonics(part)
 
 
 def spaces_of(kernel: gpflow.kernels.Kernel) -> list[StateSpace]:

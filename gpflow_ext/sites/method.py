@@ -190,10 +190,11 @@ def envelope(model: SitedModel, prior: Prior, sites: Sites, mean: tf.Tensor, var
 
 def check_one_factor(model: SitedModel, name: str) -> None:
     """Raise ``NotImplementedError`` for a model whose data have several factors, each with its own sites."""
-    if model.sites.nat1.shape.rank != 2:
+    shape = model.sites.nat1.shape
+    if shape.rank != 2:
         raise NotImplementedError(
             f'recipe="{name}" has one site for each datum and latent function, but this model has those of '
-            f'several factors, {model.sites.nat1.shape}: use recipe="ep".'
+            f'several factors, {shape}: use recipe="ep".'
         )
 
 

@@ -54,6 +54,8 @@ def harmonics(kernel: Kernel, most: int = MOST_STATES) -> int:
     ------
     NotImplementedError
         For a kernel without state-space form, or with more states.
+    ValueError
+        For a kernel with several length scales.
     """
     for number in range(MOST_HARMONICS, 0, -1):
         if size(kernel, number) <= most:
@@ -80,13 +82,19 @@ def describe(kernel: Kernel) -> str:
 
 
 def _family(kernel: Kernel) -> Family:
-    """Return the family of a kernel; that of a user's subclass is not known."""
+    """Return the family of a kernel; that of a user's subclass is not known, and inputs have one column."""
     found = FAMILIES.get(type(kernel))
     if found is None:
         raise NotImplementedError(
             f'{type(kernel).__name__} has no state-space form here. prior="markov" takes sums and products '
             f"of {_NAMED}: use Matern52 for smooth functions, or leave `prior` out for the dense model, or "
             "give `inducing_variable`."
+        )
+    lengths = getattr(kernel, "lengthscales", None)
+    if lengths is not None and (lengths.shape.num_elements() or 1) > 1:
+        raise ValueError(
+            f'prior="markov" has inputs of one column, but {type(kernel).__name__} has '
+            f"{lengths.shape.num_elements()} length scales: give it one."
         )
     return found
 
@@ -148,17 +156,23 @@ def _build_cosine(kernel: Any, _: int) -> StateSpace:
     return StateSpace(lambda delta: _rotation(rate * delta), covariance, _first(2))
 
 
+def _periodic_size(kernel: Any, harmonics: int) -> int:
+    """Return the number of states; refuse a repeated kernel other than the squared exponential."""
+    base = type(kernel.base_kernel)
+    if base is not gpflow.kernels.SquaredExponential:
+        raise NotImplementedError(
+            f'Periodic({base.__name__}) has no state-space form here; prior="markov" takes '
+            "Periodic(SquaredExponential())."
+        )
+    return 1 + 2 * harmonics
+
+
 def _build_periodic(kernel: Any, harmonics: int) -> StateSpace:
     """Return σ² Σ_j q_j cos(2πjτ/γ), the Fourier series of exp(−½ sin²(πτ/γ)/ℓ²) up to some harmonic.
 
     The coefficients are scaled so that the variance is σ² (Solin & Särkkä 2014, section 3).
     """
     base = kernel.base_kernel
-    if type(base) is not gpflow.kernels.SquaredExponential:
-        raise NotImplementedError(
-            f'Periodic({type(base).__name__}) has no state-space form here; prior="markov" takes '
-            "Periodic(SquaredExponential())."
-        )
     angle = 2.0 * math.pi * tf.range(_NODES, dtype=DTYPE) / _NODES
     values = tf.exp(0.25 * (tf.cos(angle) - 1.0) / _scalar(base.lengthscales) ** 2)
     orders = tf.range(harmonics + 1, dtype=DTYPE)
@@ -247,7 +261,7 @@ FAMILIES: dict[type, Family] = {
     gpflow.kernels.Matern32: _of_matern(1, math.sqrt(3.0)),
     gpflow.kernels.Matern52: _of_matern(2, math.sqrt(5.0)),
     gpflow.kernels.Cosine: Family(_own(2), _build_cosine),
-    gpflow.kernels.Periodic: Family(lambda kernel, harmonics: 1 + 2 * harmonics, _build_periodic),
+    gpflow.kernels.Periodic: Family(_periodic_size, _build_periodic),
     gpflow.kernels.Constant: Family(_own(1), _build_constant),
     gpflow.kernels.White: Family(_own(1), _build_white),
     gpflow.kernels.Linear: Family(_own(1), _build_linear),

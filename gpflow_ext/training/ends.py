@@ -17,7 +17,13 @@ from gpflow_ext.training.log_space import is_softplus
 from gpflow_ext.training.loop import FitResult
 
 # What is finite stays so.
-_KEEP_FINITE = (type(None), bijectors.FillTriangular, bijectors.Sigmoid, PositiveTriangular)
+_KEEP_FINITE = (
+    type(None),
+    bijectors.FillTriangular,
+    bijectors.Identity,
+    bijectors.Sigmoid,
+    PositiveTriangular,
+)
 _SHOWN = 5  # rows that are named
 _LOOKED_AT = 10_000  # rows
 

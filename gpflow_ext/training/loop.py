@@ -114,8 +114,8 @@ class Trail(tf.Module):
     def add(self, objective: float, settled: bool) -> None:
         """Append the objective of a step, and whether the method's own conditions hold."""
         self._previous, self.last, self._settled = self.last, objective, settled
-        self.objectives.assign(np.array([self._previous, self.last]))
-        self.settled.assign(settled)
+        self.objectives.assign(np.array([self._previous, self.last]), read_value=False)
+        self.settled.assign(settled, read_value=False)
 
     def converged(self, tolerance: float | None) -> bool:
         """Tell whether the last step changed the objective by less than ``tolerance·max(1, |objective|)``."""
@@ -168,7 +168,7 @@ def iterate(
     trail.recall()
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
-    good, fall = _read(variables), 1e-9 if default_float() == np.float64 else 1e-5
+    good, fall = None, 1e-9 if default_float() == np.float64 else 1e-5
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
             break
@@ -182,7 +182,7 @@ def iterate(
         value, at_rest = update()
         if not math.isfinite(value):
             failure = Status.NON_FINITE
-            assign(variables, good)
+            assign(variables, before if good is None else good)
             break
         if monotone and value < trail.last - fall * max(1.0, abs(value)):
             failure = Status.DIVERGED
@@ -209,4 +209,4 @@ def has_accelerator() -> bool:
 
 
 def _read(variables: Sequence[tf.Variable]) -> list[Any]:
-    return [variable.read_value() for variable in variables]
+    return list(map(tf.convert_to_tensor, variables))  # shares the memory until the variable is assigned to

@@ -8,8 +8,17 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import InducingPoints
-from gpflow.kernels import Kernel, MultioutputKernel
+from gpflow.kernels import (
+    Exponential,
+    Kernel,
+    Matern12,
+    Matern32,
+    Matern52,
+    MultioutputKernel,
+    SquaredExponential,
+)
 from gpflow.models import BayesianModel
+from scipy.spatial.distance import cdist
 
 from gpflow_ext.data.checks import Array, are_inputs
 from gpflow_ext.numerics.centred import covariance, keeps_digits
@@ -21,6 +30,9 @@ _PRIOR = "it relates no input to another one, so that the model predicts its pri
 _FLAT = "it does not tell the inputs apart, so that all predictions are the same"
 _LOST = 1e-3  # of a squared distance, relative to the variance of a column: what rounding may take
 _UNRELATED = 1e-3  # correlation below which two inputs tell next to nothing of each other
+_FALLING = (Exponential, Matern12, Matern32, Matern52, SquaredExponential)  # as inputs move apart
+_RELATED = 3.7  # length scales: so near to each other inputs have correlations above `_UNRELATED`
+_FEW = 20  # rows whose distances are looked at first
 
 
 def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
@@ -96,7 +108,23 @@ def _lost_digits(X: Array, power: int) -> str | None:
     )
 
 
+def _suits(kernel: Kernel, X: Array, Z: Array) -> bool:
+    """Tell whether a kernel relates some inputs X [N, D] to some of Z [M, D], and tells them apart.
+
+    By distances alone, without a covariance; it errs towards no. At a distance of r length scales the
+    correlations of `_FALLING` are at least exp(−r²/2) for r ≤ 3.7, and at most 1 − r²/4 for r² ≤ 2.
+    """
+    if type(kernel) not in _FALLING:
+        return False
+    lengths = np.asarray(kernel.lengthscales)
+    some, others = (np.asarray(kernel.slice(rows, None)[0]) / lengths for rows in (_some_rows(X, _FEW), Z))
+    squares = cdist(some, others, "sqeuclidean")
+    return bool(((squares >= 4.0 * gpflow.default_jitter()) & (squares <= _RELATED**2)).any())
+
+
 def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
+    if _suits(kernel, X, Z):
+        return None
     _, number = np.unique(np.concatenate([X, Z]), axis=0, return_inverse=True)
     number = number.ravel()
     distinct = number[: len(X), None] != number[None, len(X) :]

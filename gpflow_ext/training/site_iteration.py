@@ -143,7 +143,7 @@ class SiteIteration(tf.Module):
     @property
     def current(self) -> Any:
         """The current state of the method."""
-        return self._packed([part.read_value() for part in self.point])
+        return self._packed(list(map(tf.convert_to_tensor, self.point)))
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -187,7 +187,7 @@ class SiteIteration(tf.Module):
         progress = Progress(*numbers.numpy().tolist())
         if not math.isnan(progress.violation):
             for variable, part in zip(self.point, tf.nest.flatten(state), strict=True):
-                variable.assign(part)
+                variable.assign(part, read_value=False)
         return progress
 
 

@@ -68,6 +68,8 @@ def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) 
     kernels have length scales to train. In the others every positive parameter is multiplied by a log-normal
     factor of deviation 2.
     """
+    if number < 1:
+        return []
     rng = np.random.default_rng(seed)
     starts = _from_data(model, X)[:number]
     return starts + [_random(model, rng, count + 1) for count in range(number - len(starts))]
