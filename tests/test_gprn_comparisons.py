@@ -161,6 +161,17 @@ def test_a_network_loses_little_where_there_is_nothing_to_gain(sizes) -> None:
     assert _ratio(*sizes, stationary=True) < 1.05
 
 
+def test_networks_are_measured_with_the_numbers_of_nodes_asked_for(monkeypatch, tmp_path) -> None:
+    """Or with those of the set."""
+    asked = []
+    monkeypatch.setattr(methods, "run", lambda method, task, K, *_: asked.append((method, K)) or {})
+    for nodes in ([5, 7], None):
+        journal = Journal(tmp_path / f"{nodes}.jsonl", lambda _: None)
+        comparisons.compare(journal, "stationary", 1, ["tensor", "joint"], quick=True, nodes=nodes)
+    tensor, joint = methods.TENSOR, methods.JOINT
+    assert asked == [(tensor, 5), (tensor, 7), (joint, 7), (tensor, 1), (tensor, 2), (joint, 2)]
+
+
 def test_the_page_is_what_the_records_say() -> None:
     page = ROOT / "docs/results/gprn.md"
     assert comparisons.text(Journal(page.with_suffix(".jsonl"))).strip() == page.read_text("utf-8").strip()

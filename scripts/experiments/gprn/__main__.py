@@ -71,6 +71,9 @@ def arguments() -> argparse.ArgumentParser:
         "--experiment", choices=EXPERIMENTS, nargs="+", help=f"default: all; {', '.join(QUICK)} with --quick"
     )
     new.add_argument("--methods", choices=METHODS, nargs="+", help="some of them (default: all)")
+    new.add_argument(
+        "--nodes", type=int, nargs="+", metavar="K", help="numbers of nodes (default: those of each set)"
+    )
     new.add_argument("--quick", action="store_true", help="one seed, few outputs and steps")
     new.add_argument("--seeds", type=int, metavar="S", help="splits of each set (default: 3; 1 with --quick)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
@@ -91,7 +94,7 @@ def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: 
             comparisons.scaling(journal, comparisons.SIZES, comparisons.TENSOR_SIZES, rows=100, nodes=5)
     else:
         seeds = options.seeds or (1 if options.quick else 3)
-        comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder)
+        comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder, options.nodes)
 
 
 def main() -> None:

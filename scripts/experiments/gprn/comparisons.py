@@ -137,13 +137,16 @@ def compare(
     chosen: Sequence[str] | None = None,
     quick: bool = False,
     folder: Path = Path(),
+    nodes: Sequence[int] | None = None,
 ) -> None:
     """Measure the chosen methods, or all, on one task, as far as the journal lacks them.
 
     What the network with two nodes predicts of images goes as a picture into ``folder``, for the first seed.
+    ``nodes`` replaces the numbers of nodes of the task.
     """
     wanted = [methods.BY_FLAG[flag] for flag in chosen or methods.BY_FLAG]
-    make, numbers = TASKS[name]
+    make, usual = TASKS[name]
+    numbers = nodes or usual
     for seed in range(seeds):
         task = make(seed)
         if quick:
