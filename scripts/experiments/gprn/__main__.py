@@ -26,7 +26,7 @@ experiments
   jura         three metals in the soil, cadmium hidden at 100 places
   sarcos       seven torques of a robot arm
   field        images of a million pixels, generated
-  scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs
+  scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs, and of the paper's other methods
 
 Results are written after each measurement: gprn.md, and single measurements to gprn.jsonl. A rerun skips what is there,
 so a run can be stopped at any time; to measure again, remove the lines.
@@ -85,13 +85,15 @@ def arguments() -> argparse.ArgumentParser:
 
 def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: Path) -> None:
     """Run one experiment, as far as the journal lacks it."""
-    from . import comparisons
+    from . import comparisons, scaling
 
     if experiment == "scaling":
         if options.quick:
-            comparisons.scaling(journal, (100, 1000), (100, 1000), rows=20, nodes=2)
+            scaling.measure(journal, (100, 1000), (100, 1000), (100, 1000), rows=20, nodes=2)
         else:
-            comparisons.scaling(journal, comparisons.SIZES, comparisons.TENSOR_SIZES, rows=100, nodes=5)
+            scaling.measure(
+                journal, scaling.SIZES, scaling.TENSOR_SIZES, scaling.PAPER_SIZES, rows=100, nodes=5
+            )
     else:
         seeds = options.seeds or (1 if options.quick else 3)
         comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder, options.nodes)
