@@ -98,12 +98,21 @@ def test_the_recorded_inducing_points_are_better_optimised_and_the_free_form_gai
     assert np.mean(gains) > 3.0 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
 
-def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_two() -> None:
-    """Both with a length scale for each input and few points by k-means; the page names them."""
+def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_few() -> None:
+    """All with a length scale for each input and few points; the page names them."""
     records = recorded(experiment="image")
-    assert image.unmixed(records) == {("ARD", 50, False, 3), ("ARD", 20, False, 2)}
+    few = {
+        ("ARD", 50, False, 3),
+        ("ARD", 20, False, 2),
+        ("ARD", 20, False, 4),
+        ("ARD", 10, False, 1),
+        ("ARD", 5, False, 1),
+        ("ARD", 5, True, 1),
+    }
+    assert image.unmixed(records) == few
     page = "".join(image.document(Journal(RESULTS / "sgpmc.jsonl")))
-    assert "ARD, 20 points by k-means, split 2; ARD, 50 points by k-means, split 3." in page
+    for _, inducing, free, split in few:
+        assert f"ARD, {inducing} {'optimised points' if free else 'points by k-means'}, split {split}" in page
 
 
 def test_the_recorded_rates_are_those_of_exact_sampling() -> None:

@@ -44,7 +44,8 @@ READING = {
         "Most of the information about cadmium is in the other metals at the same place. The network sees them "
         "through its nodes: its errors are far smaller than those of independent GPs, and a little larger than those "
         "of a regression on the metals. A kernel and a nugget for each node raise the bound, and leave the error in "
-        "mg/kg where it was, above 0.40. The rows with node kernels use `predict_missing`, which conditions on the "
+        "mg/kg where it was, above 0.40. Below it is only the tensor posterior with one node, which the bound does not pick: "
+        "two nodes with a covariance over the rows for each have a higher bound, and larger errors. The rows with node kernels use `predict_missing`, which conditions on the "
         "metals measured at a place; the row with one kernel predicts as at new places."
     ),
     "sarcos": (
