@@ -115,6 +115,25 @@ def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_few() -> None:
         assert f"ARD, {inducing} {'optimised points' if free else 'points by k-means'}, split {split}" in page
 
 
+def test_chains_that_have_not_mixed_begin_anew_from_more_starts(monkeypatch, tmp_path) -> None:
+    """Once, and no others; the page has both runs."""
+    scores = dict.fromkeys(("gaussian", "free_form", "sparse_ep", "evidence"), -0.5)
+    mixed = {"rhat": 1.01, "min_ess": 500.0, "draws": 20, "processor": 1.0, **scores}
+    journal, asked = Journal(tmp_path / "sgpmc.jsonl"), []
+    for kernel, rhat in (("ARD", 1.2), ("RBF", 1.01)):
+        cell = {"experiment": "image", "kernel": kernel, "inducing": 5, "free": False, "seed": 3}
+        journal.add({**cell, **mixed, "rhat": rhat})
+    renewed = {**mixed, "bound": -3.0, "free_form": -0.25}
+    monkeypatch.setattr(image, "sample", lambda *given: asked.append(given) or renewed)
+    for _ in range(2):
+        image.again(journal, 7)
+    assert asked == [(True, 5, False, 3, 7, image.SHAPE, image.MORE_STARTS)]
+    page = "".join(image.document(journal))
+    name = "| ARD, 5 points by k-means, split 3 |"
+    assert f"{name} one | not recorded | -0.5000 | -0.5000 | 1.200 | 500 |" in page
+    assert f"{name} best of 20 | -3.0 | -0.5000 | -0.2500 | 1.010 | 500 |" in page
+
+
 def test_the_recorded_rates_are_those_of_exact_sampling() -> None:
     gaussian, free_form, truth = (
         recorded(experiment="coal rates", method=name)[0]
