@@ -115,6 +115,13 @@ def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_few() -> None:
         assert f"ARD, {inducing} {'optimised points' if free else 'points by k-means'}, split {split}" in page
 
 
+@pytest.mark.parametrize("kernel", image.KERNELS)
+def test_the_verdicts_have_the_recorded_gains(kernel) -> None:
+    """Those with the most inducing points, optimised."""
+    mean, error = image.grouped(Journal(RESULTS / "sgpmc.jsonl"), kernel)[True, max(image.INDUCING)]["gain"]
+    assert f"{mean:.4f} ± {error:.4f}" in (RESULTS / "index.md").read_text(encoding="utf-8")
+
+
 def test_chains_that_have_not_mixed_begin_anew_from_more_starts(monkeypatch, tmp_path) -> None:
     """Once, and no others; the page has both runs."""
     scores = dict.fromkeys(("gaussian", "free_form", "sparse_ep", "evidence"), -0.5)
@@ -129,6 +136,7 @@ def test_chains_that_have_not_mixed_begin_anew_from_more_starts(monkeypatch, tmp
         image.again(journal, 7)
     assert asked == [(True, 5, False, 3, 7, image.SHAPE, image.MORE_STARTS)]
     page = "".join(image.document(journal))
+    assert "1 of 1 mix then" in page
     name = "| ARD, 5 points by k-means, split 3 |"
     assert f"{name} one | not recorded | -0.5000 | -0.5000 | 1.200 | 500 |" in page
     assert f"{name} best of 20 | -3.0 | -0.5000 | -0.2500 | 1.010 | 500 |" in page

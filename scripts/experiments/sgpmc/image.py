@@ -246,9 +246,11 @@ def _again(records: Iterable[Record], renewed: list[Record]) -> list[str]:
             )
             rows.append([_name(*cell), start, bound, *scores])
     columns = ("chains", "starts", "bound", "Gaussian", "free form", "worst R-hat", "least ESS")
+    mixed = len(renewed) - len(unmixed(renewed))
     text = (
         "The same chains, begun where the Gaussian approximation has the highest bound of several starts "
-        "(`gaussian_approximation(starts=...)`), nothing else changed. The tables above keep one start for all.\n"
+        f"(`gaussian_approximation(starts=...)`), nothing else changed: {mixed} of {len(renewed)} mix then. "
+        "The tables above keep one start for all.\n"
     )
     return [text, report.table(columns, rows)]
 
