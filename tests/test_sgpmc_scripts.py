@@ -107,6 +107,7 @@ def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_few() -> None:
         ("ARD", 20, False, 4),
         ("ARD", 10, False, 1),
         ("ARD", 5, False, 1),
+        ("ARD", 5, False, 3),
         ("ARD", 5, True, 1),
     }
     assert image.unmixed(records) == few
