@@ -347,6 +347,43 @@ def test_a_training_on_all_rows_that_fails_is_not_kept(monkeypatch: pytest.Monke
     np.testing.assert_allclose(best.predict(X), LINE, atol=5.0)
 
 
+@pytest.mark.parametrize(("end", "untimely"), [(9.0, ["b", "c"]), (20.0, ["c"]), (50.0, [])])
+def test_only_the_best_is_trained_on_all_rows_whatever_the_time(
+    monkeypatch: pytest.MonkeyPatch, end: float, untimely: list[str]
+) -> None:
+    """A training takes ten seconds, its first step five: those of b and c would end at 15 and 25, or later."""
+    now = 0.0
+
+    def train(estimator: GPRegressor, *_: Any) -> None:
+        nonlocal now
+        now += 10.0
+        estimator.model_ = mock.sentinel.trained
+
+    monkeypatch.setattr(refit, "_train", train)
+    monkeypatch.setattr(refit.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(refit.metrics, "evaluated_rows", lambda *_: ({}, np.zeros(2)))
+    monkeypatch.setattr(refit, "is_worse", lambda *_: False)
+    monkeypatch.setattr(reasons, "_built", lambda *_: "")
+    scores = {
+        name: dataclasses.replace(_score(nlpd), least=10.0, models=(name + "1", name + "2"))
+        for name, nlpd in (("a", 1.0), ("b", 2.0), ("c", 3.0))
+    }
+    found = {name: GPRegressor() for name in scores}
+    comparison = halving.Comparison(found, {name: [score] for name, score in scores.items()}, np.arange(2))
+    split = gpx.datasets.load(pandas.DataFrame({"x": X[:, 0], "y": LINE}), target="y", test_fraction=0.0)
+    weights = {"a": 0.5, "b": 0.3, "c": 0.2}
+    trained = refit.refitted(weights, comparison, split, 1.0, end, 0)
+    assert trained.untimely == untimely
+    told = reasons.sentences(mock.Mock(), split, comparison, comparison.ranked(), weights, trained)
+    assert ("no time to train" in told) == bool(untimely)
+    assert f"train {' and '.join(untimely)} on all rows" in told or not untimely
+    expected = [[mock.sentinel.trained] if n not in untimely else [n + "1", n + "2"] for n in "abc"]
+    assert trained.models == list(itertools.chain(*expected))
+    assert trained.weights == pytest.approx(
+        [weights[n] / len(models) for n, models in zip("abc", expected, strict=True) for _ in models]
+    )
+
+
 def test_worse_is_by_more_than_the_standard_error_of_the_difference() -> None:
     score = rungs.Score(5, np.zeros(4), ("rmse", 1.0), 1.0)
     lost = np.array([1.0, -1.0, 1.0, -1.0])  # of standard error 1/2
@@ -443,6 +480,42 @@ def test_labels_are_those_of_the_table() -> None:
     assert best.split.labels == ("short", "tall")
     np.testing.assert_array_equal(best.predict(X), np.array(best.split.labels)[p.argmax(axis=1)])
     assert (best.predict(X) == np.where(LINE > 100.0, "tall", "short")).mean() > 0.9
+
+
+def test_numbers_are_scored_by_r_squared_and_by_their_density(best: gpx.Auto) -> None:
+    rows, weights = pandas.DataFrame(X, columns=["age", "height"]), LINE
+    expected = 1.0 - ((weights - best.predict(rows)) ** 2).sum() / ((weights - weights.mean()) ** 2).sum()
+    assert best.score(rows, weights) == pytest.approx(expected)
+    densities = best.score_samples(rows, weights)
+    Y = weights[:, None]
+    standardised = best.split.scaler.transform(rows)
+    np.testing.assert_allclose(densities, np.ravel(best.model.predict_log_density((standardised, Y))))
+
+
+class Alternating:
+    """An estimator that takes every other row for the second class, with a probability of 0.8."""
+
+    classes_ = np.array([0.0, 1.0])
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.arange(len(X)) % 2
+
+    def score_samples(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.log(np.where(np.asarray(y) == self.predict(X), 0.8, 0.2))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 2), ("high", "low"), (False, True), (0.5, 1.5)])
+def test_labels_are_scored_as_the_table_has_them(low: Any, high: Any) -> None:
+    y = np.array([low, high, low, low, high, high])
+    rows = pandas.DataFrame(X[:6], columns=["age", "height"])
+    split = gpx.datasets.load(rows.assign(ill=y), target="ill", task="binary", test_fraction=0.0)
+    best = gpx.Auto(Alternating(), split, None, "")
+    assert best.score(rows, y) == pytest.approx(4 / 6)
+    np.testing.assert_allclose(np.exp(best.score_samples(rows, y)), [0.8, 0.8, 0.8, 0.2, 0.2, 0.8])
+    with pytest.raises(ValueError, match=f"the labels are {low}, {high}; got ill"):
+        best.score_samples(rows, np.append(y[:5].astype(object), "ill"))
+    with pytest.raises(ValueError, match=f"the labels are {low}, {high}; got well"):
+        best.score(rows, ["well"] * 6)
 
 
 def test_candidates_that_know_different_things_are_averaged() -> None:

@@ -111,23 +111,26 @@ def test_free_inducing_points_do_not_climb_a_flat_valley_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slope", "step", "evaluated"),
+    ("depth", "slope", "step", "evaluated"),
     [
-        (9e-4, 1e-3, False),  # the tangent falls by 9e-7 of a loss of 100
-        (9e-4, 2e-3, True),  # by 1.8e-6
-        (1.1e-3, 5e-4, True),  # it is steep
+        (100.0, 9e-4, 1e-3, False),  # the tangent falls by 9e-7 of a loss of 100
+        (100.0, 9e-4, 2e-3, True),  # by 1.8e-6
+        (100.0, 1.1e-3, 5e-4, True),  # it is steep
+        (1e5, 0.09, 0.01, False),  # by 9e-4, where 1e-3 counts as none
+        (1e5, 0.09, 0.02, True),
+        (1e5, 0.11, 0.005, True),  # it is steep there too
     ],
 )
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
-    slope: float, step: float, evaluated: bool, in_graph: bool
+    depth: float, slope: float, step: float, evaluated: bool, in_graph: bool
 ) -> None:
-    """A line of this slope through -100, whose changes below 1e-6 count as none."""
+    """A line of this slope through minus the depth, whose changes below 1e-8 of that count as none."""
     seen = []
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         seen.append(x)
-        return 100.0 - slope * float(x[0]), np.array([-slope])
+        return depth - slope * float(x[0]), np.array([-slope])
 
     def in_tensors(x: tf.Tensor) -> list[tf.Tensor]:
         return [tf.constant(part, tf.float64) for part in loss(x.numpy())]
@@ -147,7 +150,7 @@ def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
         else:
             with pytest.raises(SettledError):
                 guard(np.array([step]))
-            assert guard.best == (0.0, 100.0)
+            assert guard.best == (0.0, depth)
     assert len(seen) == 1 + evaluated
 
 

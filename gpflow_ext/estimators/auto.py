@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import r2_score
 
 from gpflow_ext.data import datasets
+from gpflow_ext.data.datasets.targets import names_of
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
@@ -64,6 +66,45 @@ class Auto:
         """Return the probabilities of ``split.labels`` for raw rows, [N, K]."""
         return self.estimator.predict_proba(self._inputs(rows))
 
+    def score(self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None) -> float:
+        """Return the share of labels predicted right, or R² of numbers, for raw rows and targets [N].
+
+        As scikit-learn scores classifiers and regressors; for several targets [N, P] R² is their mean. Labels
+        may be numbers where the table had them.
+
+        Raises
+        ------
+        ValueError
+            If none of the labels is among those of the training.
+        """
+        predicted = self.predict(rows, exposure)
+        if self.split.task not in _CLASSES:
+            return float(r2_score(targets, predicted))
+        names = names_of(targets)
+        if not set(names) & set(self._labels()):
+            raise ValueError(f"the labels are {', '.join(self._labels())}; got {names[0]} and others")
+        return float(np.mean(np.array(names) == np.array(names_of(predicted))))
+
+    def score_samples(
+        self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None
+    ) -> Array:
+        """Return the log predictive density of the targets of raw rows, [N]; labels as for `score`.
+
+        Raises
+        ------
+        ValueError
+            For a label that is not among those of the training.
+        """
+        exposed = {} if exposure is None else {"exposure": exposure}
+        found: Any = targets
+        if self.split.task in _CLASSES:
+            places = {label: place for place, label in enumerate(self._labels())}
+            names = names_of(targets)
+            if unknown := sorted(set(names) - set(places)):
+                raise ValueError(f"the labels are {', '.join(places)}; got {', '.join(unknown)}")
+            found = np.array([places[name] for name in names])
+        return self.estimator.score_samples(self._inputs(rows), found, **exposed)
+
     def exported_parts(self) -> tuple[Any, Any, Any, datasets.Split]:
         """Return what `gpflow_ext.export` takes: model, scaler, labels and data."""
         split = self.split
@@ -79,6 +120,10 @@ class Auto:
 
         names = [column.name for column in treatment.columns]
         return self.split.inputs(pandas.DataFrame(np.asarray(rows), columns=names))
+
+    def _labels(self) -> tuple[str, ...]:
+        """Return the names of the classes."""
+        return self.split.labels or tuple(names_of(self.estimator.classes_))
 
     def __str__(self) -> str:
         shown = self.table.to_string(index=False, float_format=lambda x: f"{x:.4g}")
@@ -135,7 +180,8 @@ def auto(
         least 12 seconds and the first one twice as many. A candidate for which there is no time is left out,
         by what the one before took to compile and for its first step; the first two of a rung are always
         tried, the linear one among them. A rung is left out if two would take too long. The training of the
-        best has the rest, and beside its first step at least 10 %. ``why`` says so if it was cut short, or
+        best has the rest, and beside its first step at least 10 %. Of others in an average, those for which
+        there is no time keep the models of their last rungs. ``why`` says so if it was cut short, or
         the comparison. Reading data is not counted, nor the end of a first step. Tables of tens of thousands
         of rows deserve several minutes.
     seed
@@ -182,7 +228,7 @@ def auto(
     weights = (averaging.weights(level) if average else {}) or {best: 1.0}
     spent = time.perf_counter() - begin + sum(ranked[name].first_call for name in weights)
     left = max(budget - spent, _LEAST * budget)
-    trained = refit.refitted(weights, comparison, split, left, seed)
+    trained = refit.refitted(weights, comparison, split, left, begin + budget, seed)
     estimator = comparison.found[next(iter(weights))]
     estimator.model_ = trained.model
     why = reasons.sentences(estimator, split, comparison, ranked, weights, trained)

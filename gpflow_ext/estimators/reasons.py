@@ -59,6 +59,8 @@ def sentences(
             f"Trained on all rows {name} predicted the held-out ones worse, NLPD {nlpd:.4g} after "
             f"{last.nlpd:.4g}: what was trained on {last.rows:,} rows is kept."
         )
+    if trained.untimely:
+        found.append(f"There was no time to train {' and '.join(trained.untimely)} on all rows too.")
     if len(weights) > 1:
         found.append(f"Predictions are averaged: {averaging.shares(weights)}.")
     return " ".join(found)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +31,19 @@ class Refit:
     worse
         The NLPD of the held-out rows after the training on all rows, for each candidate that predicted them
         better on its last rung: the models of that rung are kept in its place.
+    untimely
+        Candidates for whose training there was no time: the models of their last rungs are kept.
     """
 
     models: list[GPModel] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     worse: dict[str, float] = field(default_factory=dict)
+    untimely: list[str] = field(default_factory=list)
+
+    def add(self, models: Sequence[GPModel], weight: float) -> None:
+        """Add the models of a candidate, which share its weight."""
+        self.models += models
+        self.weights += [weight / len(models)] * len(models)
 
     @property
     def model(self) -> GPModel:
@@ -49,7 +58,12 @@ def whole(split: datasets.Split) -> tuple[Array, Array]:
 
 
 def refitted(
-    members: Mapping[str, float], comparison: Comparison, split: datasets.Split, seconds: float, seed: int
+    members: Mapping[str, float],
+    comparison: Comparison,
+    split: datasets.Split,
+    seconds: float,
+    end: float,
+    seed: int,
 ) -> Refit:
     """Train candidates on all rows from what they found, and keep what predicts the held-out rows better.
 
@@ -66,12 +80,18 @@ def refitted(
         The data.
     seconds
         For all trainings together, beside what a first step took on the last rung.
+    end
+        A reading of the clock: none but the first candidate is trained whose first step would end later.
     seed
         Seed of the inducing points and the minibatches.
     """
     result, ranked = Refit(), comparison.ranked()
-    for name, weight in members.items():
+    for number, (name, weight) in enumerate(members.items()):
         estimator, last = comparison.found[name], ranked[name]
+        if number and time.perf_counter() + last.first_call > end:
+            result.untimely.append(name)
+            result.add(last.models, weight)
+            continue
         estimator._seconds = seconds / len(members) + last.first_call
         _train(estimator.set_params(random_state=seed), split, seed)
         _free(estimator)  # the next training is the user's
@@ -81,8 +101,7 @@ def refitted(
         if is_worse(log_densities, last):
             result.worse[name] = -float(log_densities.mean())
             kept = last.models
-        result.models += kept
-        result.weights += [weight / len(kept)] * len(kept)
+        result.add(kept, weight)
     return result
 
 

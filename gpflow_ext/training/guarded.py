@@ -13,6 +13,20 @@ from gpflow_ext.training.search import SettledError, Vector
 
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less does not count
 STEEP = 1e-3  # of an objective in a logarithm; where a run ends with more, another one looks for a way up
+GENTLE = 100.0  # times a change that counts as none: a slope that is not steep for a large objective
+
+
+def is_gentle(slope: Any, least: Any) -> Any:
+    """Tell whether the largest element of a gradient is none that a run goes on for.
+
+    Parameters
+    ----------
+    slope
+        That element.
+    least
+        A change of the loss that counts as none.
+    """
+    return (slope <= STEEP) | (slope <= GENTLE * least)
 
 
 def nothing_is_ahead(tangent: Any, slope: Any, least: Any) -> Any:
@@ -27,7 +41,7 @@ def nothing_is_ahead(tangent: Any, slope: Any, least: Any) -> Any:
     least
         A change of the loss that counts as none.
     """
-    return (slope <= STEEP) & (abs(tangent) <= least)
+    return is_gentle(slope, least) & (abs(tangent) <= least)
 
 
 def is_noise(change: Any, tangent: Any, move: Any, least: Any) -> Any:
@@ -57,7 +71,7 @@ def is_at_rest(gain: Any, move: Any, slope: Any, least: Any) -> Any:
     least
         A change of the loss that counts as none.
     """
-    still = (move <= SETTLED) | (slope <= STEEP)
+    still = (move <= SETTLED) | is_gentle(slope, least)
     return (slope <= 10.0 * least) | (gain <= 0.01 * least) | (still & (gain <= least))
 
 

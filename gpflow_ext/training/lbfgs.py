@@ -13,7 +13,7 @@ import scipy.optimize
 import tensorflow as tf
 
 from gpflow_ext.compiled import Preferred
-from gpflow_ext.training.guarded import STEEP, Guarded
+from gpflow_ext.training.guarded import Guarded, is_gentle
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
@@ -135,17 +135,17 @@ class Run(tf.Module):
     record is long the run starts again from its best point, without its memory.
 
     It ends where an iteration has raised the objective by no more than ``tolerance·max(1, |objective|)`` and
-    either moved no coordinate by more than `guarded.SETTLED` or left no element of the gradient above
-    `guarded.STEEP`, as where a length scale grows for ever; where it has raised it by less than a hundredth
-    of that; where no element of the gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own
-    test, that no step raises the objective. It also ends at a trial within `guarded.SETTLED` of the iterate
-    if neither the objective nor its tangent changes by more than that: the line search would only go on in
-    the noise. Where no element of the gradient is above `guarded.STEEP`, a trial on whose tangent the
-    objective rises by no more than that is not evaluated.
+    either moved no coordinate by more than `guarded.SETTLED` or left a gentle gradient, as where a length
+    scale grows for ever; where it has raised it by less than a hundredth of that; where no element of the
+    gradient is above ``10·tolerance·max(1, |objective|)``; or by SciPy's own test, that no step raises the
+    objective. It also ends at a trial within `guarded.SETTLED` of the iterate if neither the objective nor
+    its tangent changes by more than that: the line search would only go on in the noise. Where the gradient
+    is gentle, a trial on whose tangent the objective rises by no more than that is not evaluated. It is if
+    no element is above `guarded.STEEP`, or `guarded.GENTLE` times the gain that counts as none.
 
     A run with a bad memory may end on a slope. Where a run that has raised the objective ends with a gradient
-    above `guarded.STEEP` in a logarithm, the next one begins there, without memory. So the last run of all
-    has ended where it began or where the objective is flat.
+    in logarithms that is not gentle, the next one begins there, without memory. So the last run of all has
+    ended where it began or where the objective is flat.
 
     Parameters
     ----------
@@ -266,11 +266,13 @@ class Run(tf.Module):
         """Tell whether a run has ended higher than it began, with the objective still rising somewhere."""
         record, size = self.record.numpy(), len(self._coordinates.is_log)
         values, best = record[:, size], float(self.best)
-        gained = best - values[0] > self._tolerance * max(1.0, abs(best))
+        least = self._tolerance * max(1.0, abs(best))
+        gained = best - values[0] > least
         at = record[np.flatnonzero(values == best)[-1]] if gained else record[0]
         x, slope = at[:size], at[size + 1 :]
         free = slope if self._bounds is None else np.clip(x + slope, *self._bounds.T) - x
-        return bool(gained and np.max(np.abs(free[self._coordinates.is_log]), initial=0.0) > STEEP)
+        steepest = np.max(np.abs(free[self._coordinates.is_log]), initial=0.0)
+        return bool(gained and not is_gentle(steepest, least))
 
 
 def number_of_pairs(coordinates: int) -> int:

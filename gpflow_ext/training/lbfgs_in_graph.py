@@ -167,22 +167,23 @@ class GraphRun(tf.Module):
 
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
-        raised, slope = self.go_on(iterations)
-        while bool(self.ended) and slope > guarded.STEEP:
+        raised, on_a_slope = self.go_on(iterations)
+        while bool(self.ended) and on_a_slope:
             self.restart()
-            _, slope = self.go_on(iterations)
+            _, on_a_slope = self.go_on(iterations)
         return raised
 
     def go_on(
         self, iterations: int, arrived: Callable[[float], None] = lambda objective: None
-    ) -> tuple[bool, float]:
+    ) -> tuple[bool, bool]:
         """Do the same without a new run where one ends on a slope.
 
         ``arrived`` is called with the objective after each iteration, once the call of the graph is over.
 
         Returns
         -------
-            Whether the end is no worse than the start and, if it is better, the slope there.
+            Whether the end is no worse than the start, and whether it is better with a slope that is not
+            gentle.
         """
         record = self.record.numpy()
         if not record.size:
@@ -202,8 +203,8 @@ class GraphRun(tf.Module):
         self.ended.assign(status == climb.ENDED or (status == climb.RESTING and done < total))
         raised = bool(last <= first)
         self.best.assign(-last if raised else -first)
-        gained = raised and first - last > self._climb.tolerance * max(1.0, abs(last))
-        return raised, slope if gained else 0.0
+        least = self._climb.tolerance * max(1.0, abs(last))
+        return raised, bool(first - last > least and not guarded.is_gentle(slope, least))
 
 
 AnyRun: TypeAlias = lbfgs.Run | GraphRun

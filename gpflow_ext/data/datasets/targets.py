@@ -158,7 +158,14 @@ def _encoded(name: str, labels: tuple[str, ...]) -> str:
     return f"the labels {shown} of target {name!r} were encoded as 0 to {len(labels) - 1} in this order"
 
 
-def _text(value: np.float64) -> str:
+def names_of(values: Any) -> list[str]:
+    """Return labels [N] or [N, 1] as a split names them: whole numbers without a point, all else as text."""
+    found = np.ravel(values).tolist()
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in found]
+    return [_text(value) if number else str(value) for value, number in zip(found, numbers, strict=True)]
+
+
+def _text(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
