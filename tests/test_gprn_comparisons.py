@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.models import GPRNTensor
-from scripts.experiments.gprn import comparisons, methods, verdicts
+from scripts.experiments.gprn import comparisons, methods, scaling, verdicts
 from scripts.experiments.gprn.mixture import Mixture
 from scripts.experiments.gprn.others import OtherOutputs
 from scripts.shared.journal import Journal
@@ -159,6 +159,32 @@ def test_a_network_predicts_its_own_draws_better_than_independent_regression() -
 def test_a_network_loses_little_where_there_is_nothing_to_gain(sizes) -> None:
     """Acceptance check C10, independent draws of one kernel: at most 5 % worse."""
     assert _ratio(*sizes, stationary=True) < 1.05
+
+
+def test_networks_are_measured_with_the_numbers_of_nodes_asked_for(monkeypatch, tmp_path) -> None:
+    """Or with those of the set."""
+    asked = []
+    monkeypatch.setattr(methods, "run", lambda method, task, K, *_: asked.append((method, K)) or {})
+    for nodes in ([5, 7], None):
+        journal = Journal(tmp_path / f"{nodes}.jsonl", lambda _: None)
+        comparisons.compare(journal, "stationary", 1, ["tensor", "joint"], quick=True, nodes=nodes)
+    tensor, joint = methods.TENSOR, methods.JOINT
+    assert asked == [(tensor, 5), (tensor, 7), (joint, 7), (tensor, 1), (tensor, 2), (joint, 2)]
+
+
+def test_steps_of_the_papers_methods_are_timed_beside_each_other(tmp_path) -> None:
+    """And the page fits their slopes: here one is measured, and others are made up."""
+    X = np.random.default_rng(0).normal(size=(6, 2))
+    found = scaling._paper_steps(X, 8, 2)
+    assert set(found) == {"tensor", "mean_field", "mixture"}
+    assert all(0.0 < seconds < 60.0 for seconds in found.values())
+    journal = Journal(tmp_path / "steps.jsonl")
+    for D in (10, 100, 1000):
+        seconds = {"tensor": 1e-4 * D, "mean_field": 0.25, "mixture": 1e-6 * D**2}
+        journal.add({"of": "scaling, paper", "outputs": D, **seconds})
+    page = "".join(scaling.document(journal))
+    assert "| 1,000 | 0.100 | 0.250 | 1.000 |" in page
+    assert re.search(r"\| slope of the logarithms \| 1\.00 \| -?0\.00 \| 2\.00 \|", page)
 
 
 def test_the_page_is_what_the_records_say() -> None:

@@ -98,12 +98,49 @@ def test_the_recorded_inducing_points_are_better_optimised_and_the_free_form_gai
     assert np.mean(gains) > 3.0 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
 
-def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_two() -> None:
-    """Both with a length scale for each input and few points by k-means; the page names them."""
+def test_the_recorded_chains_of_the_image_set_have_mixed_but_for_few() -> None:
+    """All with a length scale for each input and few points; the page names them."""
     records = recorded(experiment="image")
-    assert image.unmixed(records) == {("ARD", 50, False, 3), ("ARD", 20, False, 2)}
+    few = {
+        ("ARD", 50, False, 3),
+        ("ARD", 20, False, 2),
+        ("ARD", 20, False, 4),
+        ("ARD", 10, False, 1),
+        ("ARD", 5, False, 1),
+        ("ARD", 5, False, 3),
+        ("ARD", 5, True, 1),
+    }
+    assert image.unmixed(records) == few
     page = "".join(image.document(Journal(RESULTS / "sgpmc.jsonl")))
-    assert "ARD, 20 points by k-means, split 2; ARD, 50 points by k-means, split 3." in page
+    for _, inducing, free, split in few:
+        assert f"ARD, {inducing} {'optimised points' if free else 'points by k-means'}, split {split}" in page
+
+
+@pytest.mark.parametrize("kernel", image.KERNELS)
+def test_the_verdicts_have_the_recorded_gains(kernel) -> None:
+    """Those with the most inducing points, optimised."""
+    mean, error = image.grouped(Journal(RESULTS / "sgpmc.jsonl"), kernel)[True, max(image.INDUCING)]["gain"]
+    assert f"{mean:.4f} ± {error:.4f}" in (RESULTS / "index.md").read_text(encoding="utf-8")
+
+
+def test_chains_that_have_not_mixed_begin_anew_from_more_starts(monkeypatch, tmp_path) -> None:
+    """Once, and no others; the page has both runs."""
+    scores = dict.fromkeys(("gaussian", "free_form", "sparse_ep", "evidence"), -0.5)
+    mixed = {"rhat": 1.01, "min_ess": 500.0, "draws": 20, "processor": 1.0, **scores}
+    journal, asked = Journal(tmp_path / "sgpmc.jsonl"), []
+    for kernel, rhat in (("ARD", 1.2), ("RBF", 1.01)):
+        cell = {"experiment": "image", "kernel": kernel, "inducing": 5, "free": False, "seed": 3}
+        journal.add({**cell, **mixed, "rhat": rhat})
+    renewed = {**mixed, "bound": -3.0, "free_form": -0.25}
+    monkeypatch.setattr(image, "sample", lambda *given: asked.append(given) or renewed)
+    for _ in range(2):
+        image.again(journal, 7)
+    assert asked == [(True, 5, False, 3, 7, image.SHAPE, image.MORE_STARTS)]
+    page = "".join(image.document(journal))
+    assert "1 of 1 mix then" in page
+    name = "| ARD, 5 points by k-means, split 3 |"
+    assert f"{name} one | not recorded | -0.5000 | -0.5000 | 1.200 | 500 |" in page
+    assert f"{name} best of 20 | -3.0 | -0.5000 | -0.2500 | 1.010 | 500 |" in page
 
 
 def test_the_recorded_rates_are_those_of_exact_sampling() -> None:

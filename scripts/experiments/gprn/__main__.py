@@ -26,7 +26,7 @@ experiments
   jura         three metals in the soil, cadmium hidden at 100 places
   sarcos       seven torques of a robot arm
   field        images of a million pixels, generated
-  scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs
+  scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs, and of the paper's other methods
 
 Results are written after each measurement: gprn.md, and single measurements to gprn.jsonl. A rerun skips what is there,
 so a run can be stopped at any time; to measure again, remove the lines.
@@ -71,6 +71,9 @@ def arguments() -> argparse.ArgumentParser:
         "--experiment", choices=EXPERIMENTS, nargs="+", help=f"default: all; {', '.join(QUICK)} with --quick"
     )
     new.add_argument("--methods", choices=METHODS, nargs="+", help="some of them (default: all)")
+    new.add_argument(
+        "--nodes", type=int, nargs="+", metavar="K", help="numbers of nodes (default: those of each set)"
+    )
     new.add_argument("--quick", action="store_true", help="one seed, few outputs and steps")
     new.add_argument("--seeds", type=int, metavar="S", help="splits of each set (default: 3; 1 with --quick)")
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
@@ -82,16 +85,18 @@ def arguments() -> argparse.ArgumentParser:
 
 def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: Path) -> None:
     """Run one experiment, as far as the journal lacks it."""
-    from . import comparisons
+    from . import comparisons, scaling
 
     if experiment == "scaling":
         if options.quick:
-            comparisons.scaling(journal, (100, 1000), (100, 1000), rows=20, nodes=2)
+            scaling.measure(journal, (100, 1000), (100, 1000), (100, 1000), rows=20, nodes=2)
         else:
-            comparisons.scaling(journal, comparisons.SIZES, comparisons.TENSOR_SIZES, rows=100, nodes=5)
+            scaling.measure(
+                journal, scaling.SIZES, scaling.TENSOR_SIZES, scaling.PAPER_SIZES, rows=100, nodes=5
+            )
     else:
         seeds = options.seeds or (1 if options.quick else 3)
-        comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder)
+        comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder, options.nodes)
 
 
 def main() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,19 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 import gpflow_ext as gpx
-from gpflow_ext.gprn.updates import Updates
 
 from ...shared import jura as survey
 from ...shared import report
 from ...shared.journal import Journal
 from . import field as images
-from . import methods, verdicts
+from . import methods, scaling, verdicts
 from .methods import Task
 from .reading import READING
 
 Array = npt.NDArray[Any]
-SIZES = (1_000, 10_000, 100_000, 1_000_000)
-TENSOR_SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 
 
 def heat(seed: int) -> Task:
@@ -137,13 +131,16 @@ def compare(
     chosen: Sequence[str] | None = None,
     quick: bool = False,
     folder: Path = Path(),
+    nodes: Sequence[int] | None = None,
 ) -> None:
     """Measure the chosen methods, or all, on one task, as far as the journal lacks them.
 
     What the network with two nodes predicts of images goes as a picture into ``folder``, for the first seed.
+    ``nodes`` replaces the numbers of nodes of the task.
     """
     wanted = [methods.BY_FLAG[flag] for flag in chosen or methods.BY_FLAG]
-    make, numbers = TASKS[name]
+    make, usual = TASKS[name]
+    numbers = nodes or usual
     for seed in range(seeds):
         task = make(seed)
         if quick:
@@ -168,66 +165,6 @@ def compare(
                 functools.partial(images.draw, folder / f"gprn_{name}.png", task.Y_test) if pictured else None
             )
             journal.once(key, functools.partial(_measured, method, task, K, budget, show))
-
-
-def scaling(
-    journal: Journal, sizes: Sequence[int], tensor_sizes: Sequence[int], rows: int, nodes: int
-) -> None:
-    """Measure seconds and memory against the number of outputs, both posteriors."""
-    X = np.random.default_rng(0).uniform(-2.0, 2.0, (rows, 3))
-    with tempfile.TemporaryDirectory() as folder:
-        for size in sizes:
-            journal.once({"of": "scaling", "outputs": size}, functools.partial(_step, folder, X, size, nodes))
-        for size in tensor_sizes:
-            journal.once(
-                {"of": "scaling, tensor", "outputs": size}, functools.partial(_tensor_step, X, size, nodes)
-            )
-
-
-def _step(folder: str, X: Array, D: int, nodes: int) -> dict[str, float]:
-    """Seconds of the pass over a memory-mapped file, of a sweep, of a bound with its gradient, of a prediction."""
-    path, rng = Path(folder) / "Y.npy", np.random.default_rng(1)
-    file: Any = np.lib.format.open_memmap(path, "w+", np.float32, (len(X), D))
-    for first in range(0, D, 50_000):
-        file[:, first : first + 50_000] = rng.standard_normal((len(X), min(50_000, D - first)), np.float32)
-    del file
-    begin = time.perf_counter()
-    model = gpx.models.GPRNTensor(
-        (X, path), gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential(), nodes
-    )
-    read = time.perf_counter() - begin
-    updates = Updates(model, model.trainable_variables)
-    found = {"pass": read, "sweep": _least(updates.sweep), "gradient": _least(updates.evaluate)}
-    begin = time.perf_counter()
-    mean, _ = model.predict_f(X[:10])
-    assert np.isfinite(mean).all()
-    return found | {"predict": time.perf_counter() - begin, "memory": _peak()}
-
-
-def _tensor_step(X: Array, D: int, nodes: int) -> dict[str, float]:
-    """Seconds of a step of Adam on all outputs."""
-    Y = np.random.default_rng(1).standard_normal((len(X), D))
-    kernel, weight_kernel = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential()
-    model = gpx.models.GPRNTensor((X, Y), kernel, weight_kernel, nodes, posterior="tensor")
-    optimizer = gpflow.keras.tf_keras.optimizers.Adam(0.01)
-    times = gpx.fit(model, steps=12, optimizer=optimizer, progress=False).times
-    return {"step": float(np.diff(times).min()), "memory": _peak()}
-
-
-def _least(call: Callable[[], Any]) -> float:
-    """Return the least seconds of some calls: what other processes take from this one only adds."""
-    call()
-    times = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
-def _peak() -> float:
-    """Largest memory of this process so far, in GiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def _measured(
@@ -259,7 +196,7 @@ def text(journal: Journal) -> str:
     )
     for name, (make, _) in TASKS.items():
         lines += _table(journal, name, (make.__doc__ or "").strip())
-    return "\n".join(lines + _scaling_text(journal))
+    return "\n".join(lines + scaling.document(journal))
 
 
 def _table(journal: Journal, name: str, title: str) -> list[str]:
@@ -288,41 +225,3 @@ def _table(journal: Journal, name: str, title: str) -> list[str]:
     )
     table = report.table(columns, rows)
     return [f"## {name}\n", f"{title}\n", table, *verdicts.by_the_bound(records), *reading, *picture]
-
-
-def _scaling_text(journal: Journal) -> list[str]:
-    found, tensor = journal.find(of="scaling"), journal.find(of="scaling, tensor")
-    lines: list[str] = []
-    records = [r for r in found if "pass" in r]
-    if records:
-        rows = [
-            [
-                f"{r['outputs']:,}",
-                *(f"{r[key]:.3f}" for key in ("pass", "sweep", "gradient", "predict")),
-                f"{r['memory']:.2f}",
-            ]
-            for r in records
-        ]
-        ratio = [
-            (records[-1]["sweep"] + records[-1]["gradient"]) / (records[0]["sweep"] + records[0]["gradient"])
-        ]
-        columns = ["outputs", "pass", "sweep", "bound and gradient", "prediction at 10 inputs", "peak GiB"]
-        lines += [
-            "## Seconds against the number of outputs\n",
-            "N = 100, K = 5, targets in a memory-mapped float32 file; sweep and gradient: the least of twenty.\n",
-            report.table(columns, rows),
-            f"A sweep and a gradient with the most outputs take {ratio[0]:.2f} times what they take with the fewest.\n",
-        ]
-    steps = [r for r in tensor if "step" in r]
-    if len(steps) > 1:
-        rows = [[f"{r['outputs']:,}", f"{r['step']:.3f}", f"{r['memory']:.2f}"] for r in steps]
-        sizes, seconds = (np.log([r[key] for r in steps]) for key in ("outputs", "step"))
-        slope, late = (
-            np.polyfit(sizes[part], seconds[part], 1)[0] for part in (slice(None), slice(-3, None))
-        )
-        lines += [
-            report.table(["outputs", "step of Adam, tensor posterior", "peak GiB"], rows),
-            f"Slope of log seconds against log outputs: {slope:.2f}; from {steps[-3:][0]['outputs']:,} outputs on: "
-            f"{late:.2f}. Arrays that outgrow the caches are also returned to the system at every step.\n",
-        ]
-    return lines

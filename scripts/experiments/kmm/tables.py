@@ -178,7 +178,7 @@ def ends(records: Sequence[Mapping[str, Any]]) -> str:
             f"{record['log_s']:g}, {record['log_sigma']:g}",
             *("-" if count is None else f"{count:,}" for count in record["reached"]),
             f"{record['evaluations']:,}",
-            f"{record['short']:.2g}",
+            report.number(record["short"], 2),
             report.number(record["seconds"]),
         ]
         for record in records
