@@ -110,6 +110,21 @@ def test_variances_are_exact_given_all_before_and_larger_given_fewer_data() -> N
     assert (local > 1.001 * exact).any()
 
 
+@pytest.mark.parametrize("rows", [0, 1, 7, 23])
+@pytest.mark.parametrize("held", [1, 5 * N, 100 * N])
+def test_the_nearest_data_of_places_are_found_in_blocks(
+    rows: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one place, of five, and of all; eagerly, and in a graph that leaves the number of places open."""
+    monkeypatch.setattr(posterior, "DISTANCES", held)
+    new = np.random.default_rng(1).uniform(size=(rows, 2))
+    expected = np.argsort(((new[:, None] - X[None]) ** 2).sum(-1), axis=1)[:, :6]
+    np.testing.assert_array_equal(posterior.nearest(tf.constant(X), tf.constant(new), 6), expected)
+    open_rows = [tf.TensorSpec([None, 2], tf.float64)] * 2
+    graph = tf.function(lambda X, new: posterior.nearest(X, new, 6), open_rows, autograph=False)
+    np.testing.assert_array_equal(graph(tf.constant(X), tf.constant(new)), expected)
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_groups_by_size_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of nodes divided whenever that saves an operation, or by the memory of their fronts; two functions."""

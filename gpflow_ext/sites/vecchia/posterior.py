@@ -22,6 +22,8 @@ from gpflow_ext.sites.vecchia.prior import Vecchia
 from gpflow_ext.sites.vecchia.rows import DTYPE
 from gpflow_ext.sites.vecchia.structure import Structure
 
+DISTANCES = 2**20  # that are held at once, 8 MiB
+
 
 class Around(NamedTuple):
     """The k neighbours of new places, and the coefficients by which these depend on them."""
@@ -157,15 +159,30 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
 
 
 def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:
-    """Return the numbers of the nearest of X [N, D] for places [R, D], nearest first, [R, most]. O(RND)."""
+    """Return the numbers of the nearest of X [N, D] for places [R, D], nearest first, [R, most]. O(RND).
+
+    Places are taken in blocks, whose distances to all data are held at once.
+    """
     centre = tf.reduce_mean(X, axis=0)
     X, new = X - centre, new - centre
-    squares = tf.reduce_sum(X**2, axis=1)
+    squares, (R, D) = tf.reduce_sum(X**2, axis=1), batched.sizes(new)
+    number, size = _blocks(R, batched.sizes(X)[0])
 
-    def of_one(place: tf.Tensor) -> tf.Tensor:
-        return tf.math.top_k(2.0 * tf.linalg.matvec(X, place) - squares, most).indices
+    def of_block(places: tf.Tensor) -> tf.Tensor:
+        return tf.math.top_k(2.0 * tf.matmul(places, X, transpose_b=True) - squares, most).indices
 
-    return tf.map_fn(of_one, new, fn_output_signature=tf.TensorSpec([most], tf.int32))
+    blocks = tf.reshape(tf.pad(new, [[0, number * size - R], [0, 0]]), [number, size, D])
+    like = tf.TensorSpec([size if isinstance(size, int) else None, most], tf.int32)
+    found = tf.map_fn(of_block, blocks, fn_output_signature=like)
+    return tf.reshape(found, [number * size, most])[:R]
+
+
+def _blocks(R: int | tf.Tensor, N: int | tf.Tensor) -> tuple[Any, Any]:
+    """Return how many blocks R places are taken in, and how many are in each, one at least, for N data."""
+    known = isinstance(R, int) and isinstance(N, int)
+    most, least = (max, min) if known else (tf.maximum, tf.minimum)
+    size = most(1, least(R, DISTANCES // N))
+    return most(1, -(-R // size)), size
 
 
 def conditioned(K: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
