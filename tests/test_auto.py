@@ -347,7 +347,9 @@ def test_a_training_on_all_rows_that_fails_is_not_kept(monkeypatch: pytest.Monke
     np.testing.assert_allclose(best.predict(X), LINE, atol=5.0)
 
 
-@pytest.mark.parametrize(("end", "untimely"), [(9.0, ["b", "c"]), (20.0, ["c"]), (50.0, [])])
+@pytest.mark.parametrize(
+    ("end", "untimely"), [(4.0, ["b", "c"]), (9.0, ["b", "c"]), (20.0, ["c"]), (50.0, [])]
+)
 def test_only_the_best_is_trained_on_all_rows_whatever_the_time(
     monkeypatch: pytest.MonkeyPatch, end: float, untimely: list[str]
 ) -> None:
@@ -516,6 +518,8 @@ def test_labels_are_scored_as_the_table_has_them(low: Any, high: Any) -> None:
         best.score_samples(rows, np.append(y[:5].astype(object), "ill"))
     with pytest.raises(ValueError, match=f"the labels are {low}, {high}; got well"):
         best.score(rows, ["well"] * 6)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        best.score(rows, [low])
 
 
 def test_candidates_that_know_different_things_are_averaged() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import r2_score
 
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import names_of
@@ -75,15 +75,17 @@ class Auto:
         Raises
         ------
         ValueError
-            If none of the labels is among those of the training.
+            If none of the labels is among those of the training, or there are not as many as rows.
         """
+        from sklearn.metrics import accuracy_score, r2_score
+
         predicted = self.predict(rows, exposure)
         if self.split.task not in _CLASSES:
             return float(r2_score(targets, predicted))
         names = names_of(targets)
-        if not set(names) & set(self._labels()):
-            raise ValueError(f"the labels are {', '.join(self._labels())}; got {names[0]} and others")
-        return float(np.mean(np.array(names) == np.array(names_of(predicted))))
+        if set(names).isdisjoint(self._labels()):
+            raise self._unknown(names)
+        return float(accuracy_score(names, names_of(predicted)))
 
     def score_samples(
         self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None
@@ -100,8 +102,8 @@ class Auto:
         if self.split.task in _CLASSES:
             places = {label: place for place, label in enumerate(self._labels())}
             names = names_of(targets)
-            if unknown := sorted(set(names) - set(places)):
-                raise ValueError(f"the labels are {', '.join(places)}; got {', '.join(unknown)}")
+            if unknown := set(names) - set(places):
+                raise self._unknown(unknown)
             found = np.array([places[name] for name in names])
         return self.estimator.score_samples(self._inputs(rows), found, **exposed)
 
@@ -124,6 +126,9 @@ class Auto:
     def _labels(self) -> tuple[str, ...]:
         """Return the names of the classes."""
         return self.split.labels or tuple(names_of(self.estimator.classes_))
+
+    def _unknown(self, names: Iterable[str]) -> ValueError:
+        return ValueError(f"the labels are {', '.join(self._labels())}; got {', '.join(sorted(set(names)))}")
 
     def __str__(self) -> str:
         shown = self.table.to_string(index=False, float_format=lambda x: f"{x:.4g}")

@@ -168,6 +168,7 @@ def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:
     squares, (R, D) = tf.reduce_sum(X**2, axis=1), batched.sizes(new)
     number, size = _blocks(R, batched.sizes(X)[0])
 
+    @tf.autograph.experimental.do_not_convert  # for each block anew, outside a graph
     def of_block(places: tf.Tensor) -> tf.Tensor:
         return tf.math.top_k(2.0 * tf.matmul(places, X, transpose_b=True) - squares, most).indices
 
