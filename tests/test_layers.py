@@ -27,7 +27,7 @@ TOWER: list[dict[str, str]] = [
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
     {"functions": "randomness frequencies features given paths product draws"},
     {
-        "sites": "products algebra projection dense coupled chunked state_space markov method . latent dense_prior "
+        "sites": "products algebra conjugate projection dense coupled chunked state_space markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.grouping vecchia.dissection "
         "vecchia.steps vecchia.fronts vecchia.blocks vecchia.rows vecchia.prior vecchia.levels vecchia.sweeps vecchia.preconditioned vecchia.iterative "
         "vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.iterative_structure vecchia.conditionals vecchia.check vecchia.posterior "
@@ -54,7 +54,7 @@ TOWER: list[dict[str, str]] = [
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
     {
-        "kmm": "newton ascent algorithm1 method model recipe",
+        "kmm": "newton ascent held algorithm1 method model recipe",
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",

@@ -16,7 +16,7 @@ from gpflow_ext.laplace import expansion, updates
 from gpflow_ext.likelihoods import BernoulliLogit, CumulativeLogit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor
 from gpflow_ext.sites import site_method
-from gpflow_ext.training.site_iteration import SiteIteration
+from gpflow_ext.training.site_iteration import SiteOptimum
 
 XNEW = problems.inputs(7, seed=11)
 Z = problems.inputs(8, seed=5)
@@ -30,8 +30,8 @@ def _fixed(model):
     return model
 
 
-def _iteration(model) -> SiteIteration:
-    return SiteIteration(model, site_method(model.site_method))
+def _iteration(model) -> SiteOptimum:
+    return SiteOptimum(model, site_method(model.site_method), ())
 
 
 def _held(model) -> tf.Tensor:
@@ -69,7 +69,7 @@ def test_laplace_is_scikit_learns(record_property) -> None:
         evidence, slopes = reference.log_marginal_likelihood(kernel.theta, eval_gradient=True)
         for parameter, value in zip(hypers, (variance, lengthscale), strict=True):
             parameter.assign(value)
-        assert iteration.settle(50, 1e-10).violation <= 1e-10
+        assert iteration.evaluate(50, 1e-10).violation <= 1e-10
         with tf.GradientTape() as tape:
             ours = model.log_evidence()
         record_property("difference of the evidence", abs(float(ours) - evidence))
@@ -109,7 +109,7 @@ def test_gradient_is_that_of_the_optimised_objective(name: str) -> None:
     value_at = tf.function(lambda: _held(model), autograph=False)
 
     def refit() -> float:
-        assert iteration.settle(2000, 1e-11).violation <= 1e-11
+        assert iteration.evaluate(2000, 1e-11).violation <= 1e-11
         return float(value_at())
 
     refit()
@@ -128,7 +128,7 @@ def test_gradient_is_that_of_the_optimised_objective(name: str) -> None:
 def test_sites_held_fixed_throughout_would_give_another_gradient() -> None:
     """What the expansion about the moved mean adds, the implicit term, is not small."""
     model = MODELS["laplace"]()
-    _iteration(model).settle(50, 1e-11)
+    _iteration(model).evaluate(50, 1e-11)
     with tf.GradientTape(persistent=True) as tape:
         full, explicit = model.log_evidence(), model.prior().log_normaliser(model.sites)
     variables = model.trainable_variables
@@ -216,7 +216,7 @@ def test_taylors_objective_is_no_bound() -> None:
     X, Y = problems.binary()
     likelihood = BernoulliLogit(bound=None)
     model = GPTaylor((X, np.ones_like(Y)), problems.kernel(100.0), likelihood, inducing_variable=Z)
-    _iteration(model).settle(50, 1e-10)
+    _iteration(model).evaluate(50, 1e-10)
     q = sites.condition(model.prior(), model.sites)
     elbo = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
     assert model.log_evidence() > elbo + 1.0

@@ -71,7 +71,7 @@ def sweep_step(
     swept = ascent.at_variance(prior, expectation, state, prec, var, spread)
 
     def parallel() -> tuple[State, tf.Tensor]:
-        stepped, _ = ascent.covariance_step(prior, expectation, state, prior.factorise(state.prec))
+        stepped, _ = ascent.covariance_step(prior, expectation, state, ascent.factored(prior, state.prec))
         return stepped, covariance(prior, stepped.prec)
 
     accepted = swept.objective >= state.objective - linalg.rounding_slack(state.objective)

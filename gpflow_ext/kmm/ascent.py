@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from gpflow_ext import sites
 from gpflow_ext.kmm import newton
-from gpflow_ext.kmm.newton import Solve
 from gpflow_ext.sites import Expectation, Factor, Pair, Prior, Sites
+from gpflow_ext.sites.conjugate import Solve
 
 SMALLEST_STEP = 2.0**-14
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
@@ -54,12 +54,32 @@ class State(NamedTuple):
         return tf.reduce_max(worst / (1.0 + self.prec))
 
 
-def start(prior: Prior, expectation: Expectation, initial: Sites) -> State:
-    """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1)."""
+class Factored(NamedTuple):
+    """Precisions and their factor."""
+
+    prec: tf.Tensor  # Λ, [N, L]
+    factor: Any  # of I + ΛQ, a `sites.Factor`
+
+
+def factored(prior: Prior, prec: tf.Tensor) -> Factored:
+    """Factorise I + ΛQ for prec [N, L], and keep it beside them."""
+    return Factored(prec, prior.factorise(prec))
+
+
+def start(
+    prior: Prior, expectation: Expectation, initial: Sites, factor: Factor | None = None
+) -> State:
+    """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1).
+
+    ``factor`` is that of their precisions, if it is known; it need not be where they are zero.
+    """
 
     def conditioned() -> tuple[tf.Tensor, ...]:
-        q = sites.condition(prior, initial)
-        return q.alpha, q.mean, q.var, q.kl - 0.5 * tf.reduce_sum(q.alpha * (q.mean - prior.mean))
+        known = prior.factorise(initial.prec) if factor is None else factor
+        alpha, shift = known.solve(initial.nat1 - initial.prec * prior.mean)
+        var, zero = known.variance(), tf.zeros_like(alpha)
+        spread = sites.divergence(prior, initial.prec, var, known, zero, zero)
+        return alpha, prior.mean + shift, var, spread
 
     def unconditioned() -> tuple[tf.Tensor, ...]:
         mean = prior.mean + prior.product(initial.nat1)
@@ -83,17 +103,17 @@ def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State
     factor = newton.own_factor(prior, state)
     direction = newton.direction(expectation, state, factor.solve, exact=True)
     state = _move_mean(prior, expectation, state, direction)
-    state, factor = covariance_step(prior, expectation, state, factor)
-    return mean_step(prior, expectation, state, factor.solve)
+    state, tried = covariance_step(prior, expectation, state, Factored(state.prec, factor))
+    return mean_step(prior, expectation, state, tried.factor.solve)
 
 
 def covariance_step(
-    prior: Prior, expectation: Expectation, state: State, factor: Factor
-) -> tuple[State, Factor]:
+    prior: Prior, expectation: Expectation, state: State, known: Factored
+) -> tuple[State, Factored]:
     """Replace λ by λ' where that keeps the bound, else by a damped step towards it; the mean stays.
 
     Return the state and the factor of I + ΛQ at the precisions that were tried last: those of the state, or,
-    where no step keeps the bound, near them. ``factor`` is one of any precisions, for its structure.
+    where no step keeps the bound, near them. ``known`` is one of any precisions, for its structure.
 
     λ' is λ(v) = −2 ∂f_b/∂v at the current variance, but not beyond the root of equation 16 of Khan, Mohamed
     & Murphy (2012), v (c + λ(v)) = 1 with the cavity held fixed. Where f_b is convex in v (the logit near
@@ -119,15 +139,15 @@ def covariance_step(
     full = _secant_step(state, natural) * direct
     gradual = natural / tf.maximum(tf.reduce_max(natural * seen), 1.0)
 
-    def trial(step: tf.Tensor) -> tuple[State, Factor]:
+    def trial(step: tf.Tensor) -> tuple[State, Factored]:
         move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
-        factor = prior.factorise(state.prec + move)
-        return at_precision(prior, expectation, state, state.prec + move, factor), factor
+        tried = factored(prior, state.prec + move)
+        return at_precision(prior, expectation, state, *tried), tried
 
-    moved, factor = _backtrack(prior, trial, state, factor)
+    moved, tried = _backtrack(prior, trial, state, known)
     undamped = tf.reduce_all(moved.prec == state.prec + direct)
     moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
-    return moved, factor
+    return moved, tried
 
 
 def _secant_step(state: State, natural: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from gpflow_ext.kmm import algorithm1, ascent
+from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
+from gpflow_ext.kmm.held import Held
 from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
@@ -43,14 +45,26 @@ class KMM(SiteMethod):
         """See `SiteMethod.known`."""
         return state.objective
 
-    def value(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
-        """See `SiteMethod.value`."""
-        return self.known(state)
-
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the bound with the gradient of the optimised one; see `envelope`."""
-        moving = envelope(model, prior, state.sites, state.mean, state.var)
-        return tf.stop_gradient(state.objective - moving) + moving
+        point, factor = state, None
+        if isinstance(state, Held):
+            point, factor = state.point, state.factor(tf.nest.map_structure(tf.stop_gradient, prior))
+        moving = envelope(model, prior, point.sites, point.mean, point.var, factor)
+        return tf.stop_gradient(point.objective - moving) + moving
+
+    def _solve(
+        self, model: SitedModel, prior: Prior, sites: Sites, steps: Any, tolerance: Any, least: float
+    ) -> tuple[Any, tf.Tensor]:
+        if not getattr(prior, "hands_on", False):
+            return super()._solve(model, prior, sites, steps, tolerance, least)
+        prior, sites = tf.nest.map_structure(tf.stop_gradient, (prior, sites))
+
+        def step(held: Held) -> Held:
+            return held_ascent.step(prior, model.expectation, held)
+
+        first = held_ascent.start(prior, model.expectation, sites)
+        return self._iterate(step, first, steps, tolerance, least)
 
 
 class Sweeping(NamedTuple):
@@ -78,6 +92,8 @@ class Algorithm1(KMM):
     block
         Sites whose rank-one updates are applied together; it does not change the iterates.
     """
+
+    _solve = SiteMethod._solve
 
     def __init__(self, block: int = 64) -> None:
         self.block = block

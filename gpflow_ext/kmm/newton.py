@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Expectation, Factor, Pair, Prior
+from gpflow_ext.sites import Expectation, Factor, Pair, Prior, conjugate
+from gpflow_ext.sites.conjugate import Solve
 
 CG_TOLERANCE = 1e-3  # of the Newton step, in the norm of the preconditioner
 CG_ITERATIONS = 50
-UNSEEN = 1e3  # a residual so many times what it is the difference of is one that Q hides
-ROUGH_CG_ITERATIONS = 12  # with a factor of other precisions: beyond, a factorisation is cheaper
-
-Solve: TypeAlias = Callable[[tf.Tensor], Pair]
-"""Map b [N, L] to the solution α of a linear system and Qα."""
 
 
 class MeanPoint(Protocol):
@@ -79,37 +74,5 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
             slope = tf.reduce_sum(inner.gradient(value, point.mean) * tf.stop_gradient(p))
         return -outer.gradient(slope, point.mean)
 
-    most = CG_ITERATIONS if exact else ROUGH_CG_ITERATIONS
-    return _conjugate_gradients(times_hessian, solve, residual, most)
-
-
-def _conjugate_gradients(
-    times_hessian: Callable[[tf.Tensor], tf.Tensor], solve: Solve, residual: tf.Tensor, most: int
-) -> Pair:
-    """Solve (H + Q⁻¹) Qδ = residual for δ and Qδ, Q⁻¹ never being formed.
-
-    Where Q is singular, as under inducing points, the part of the residual in its null space is unseen by
-    these inner products, and the polynomials of conjugate gradients can amplify it without bound. A step of
-    length one along the preconditioned residual replaces it by (W - H) z, which has no such part. So the
-    first step is one, and so is each that finds the residual to outweigh what it is the difference of.
-    """
-
-    def iterate(k: tf.Tensor, whole: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        delta, shift, r, rz, p, p_alpha = loop  # p = Q p_alpha
-        product = times_hessian(p) + p_alpha
-        along = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
-        step = tf.where(whole, tf.ones_like(along), along)
-        delta, shift, r = delta + step * p_alpha, shift + step * p, r - step * product
-        z_alpha, z = solve(r)
-        new = tf.reduce_sum(r * z)
-        unseen = tf.reduce_max(tf.abs(r)) > UNSEEN * tf.reduce_max(tf.abs(r + delta))
-        ratio = tf.where(whole | unseen, tf.zeros_like(new), tf.math.divide_no_nan(new, rz))
-        return k + 1, unseen, delta, shift, r, new, z + ratio * p, z_alpha + ratio * p_alpha
-
-    first, p = solve(residual)
-    rz = tf.reduce_sum(residual * p)
-    zero = tf.zeros_like(first)
-    begin = (tf.constant(0), tf.constant(True), zero, zero, residual, rz, p, first)
-    enough = CG_TOLERANCE**2 * rz
-    going = lambda k, whole, delta, shift, r, rz, *_: (k < most) & (rz > enough)  # noqa: E731
-    return Pair(*tf.while_loop(going, iterate, begin)[2:4])
+    most = CG_ITERATIONS if exact else conjugate.ITERATIONS
+    return conjugate.solve(times_hessian, solve, residual, CG_TOLERANCE, most)[0]

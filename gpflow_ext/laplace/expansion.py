@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Pair, Prior, Sites, coupling
+from gpflow_ext.sites import Pair, Prior, Sites, coupling, with_inverse
 
 LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
@@ -129,7 +129,7 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charg
     """
     held = tf.nest.map_structure(tf.stop_gradient, prior)
     alpha, mean, _ = mode = tf.nest.map_structure(tf.stop_gradient, mode)
-    factor = held.factorise(mode.at.curvature)
+    factor = with_inverse(held.factorise(mode.at.curvature))
     var = tf.stop_gradient(factor.variance() - (0.0 if charged else held.residual))
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(mean)

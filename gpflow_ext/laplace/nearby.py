@@ -1,8 +1,8 @@
 """Newton steps to the mode by one factorisation, whose factor preconditions the systems of all other steps.
 
-For priors with a sparse precision Ω = Σ⁻¹, whose factor takes as long as some forty solutions with it. A step
-solves (Ω + W)δ = g − α for the change of m by conjugate gradients, preconditioned by the factor of Ω + W₀ for
-earlier precisions W₀, roughly while the mode is far (Dembo, Eisenstat & Steihaug 1982).
+For priors whose factor takes as long as some dozens of solutions with it. A step solves (I + WQ)δ = g − α for
+the change of α by conjugate gradients, preconditioned by the factor of I + W₀Q for earlier precisions W₀, roughly
+while the mode is far (Dembo, Eisenstat & Steihaug 1982).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gpflow_ext.laplace import expansion, updates
 from gpflow_ext.laplace.expansion import Located, LogDensity
-from gpflow_ext.sites import Pair, Sites
+from gpflow_ext.sites import Pair, Sites, conjugate
 
 _TOLERANCES = 1e-3, 0.1  # of a step, the least and the most; between these a tenth of the violation
 _NEAR = 1e-4  # the violation below which a step is exact
@@ -38,7 +38,8 @@ def find_mode(
     there = tf.reduce_any(sites.prec != 0.0) | tf.reduce_any(sites.nat1 != 0.0)
     mean = prior.mean + tf.zeros_like(sites.nat1)
     at_prior = Located(tf.zeros_like(mean), mean, expansion.expand(log_density, mean))
-    factor = prior.system(tf.where(there, sites.prec, at_prior.at.curvature))
+    system = getattr(prior, "system", prior.factorise)
+    factor = system(tf.where(there, sites.prec, at_prior.at.curvature))
 
     def located() -> Located:
         alpha, shift = factor.solve(sites.nat1 - sites.prec * prior.mean)
@@ -52,11 +53,11 @@ def find_mode(
     def move(k: tf.Tensor, before: tf.Tensor, factor: Any, point: Located) -> tuple[Any, ...]:
         violation, wanted = point.violation, point.at.grad - point.alpha
         rough = tf.clip_by_value(0.1 * violation, *_TOLERANCES)
-        change, close = factor.near(point.at.curvature, wanted, rough)
+        change, close = conjugate.near(factor, point.at.curvature, wanted, rough)
         close &= (violation > _NEAR) | (violation < _SLOW * before)
 
         def renewed() -> tuple[Any, Pair]:
-            new = prior.system(point.at.curvature)
+            new = system(point.at.curvature)
             return _alike(new, factor), new.solve(wanted)
 
         factor, change = tf.cond(close, lambda: (factor, change), renewed)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 LEAF = 512  # rows up to which TensorFlow's own factorisation, on one core, beats the recursion
+INVERTED_LEAF = 256  # rows up to which a matrix is inverted by two triangular solves
 _expected = contextvars.ContextVar("expected", default=0)  # length of axes that a graph leaves open
 
 
@@ -41,7 +42,7 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     -------
     The lower factor, shape [..., M, M], and a scalar boolean that is true when every pivot is finite.
     """
-    factor = _factor(matrix, matrix.shape[-1] or _expected.get())
+    factor = _factor(matrix, expected(matrix.shape[-1]))
     return factor, tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(factor)))
 
 
@@ -55,6 +56,27 @@ def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
     last = _factor(rest, size - size // 2)
     upper = tf.concat([first, tf.zeros_like(across)], axis=-1)
     return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)
+
+
+def inverse(factor: tf.Tensor) -> tf.Tensor:
+    """Return (FFᵀ)⁻¹ of lower triangular F [..., M, M], by halves. About 5/6 M³, two triangular solves 2M³.
+
+    With F = [[A, 0], [B, C]] and E = BA⁻¹ it is [[P + EᵀRE, −EᵀR], [−RE, R]], P = (AAᵀ)⁻¹ and R = (CCᵀ)⁻¹.
+    """
+    return _inverse(factor, expected(factor.shape[-1]))
+
+
+def _inverse(factor: tf.Tensor, size: int) -> tf.Tensor:
+    if size <= INVERTED_LEAF:
+        half = triangular_solve(factor, tf.linalg.diag(tf.ones_like(factor[..., 0])))
+        return triangular_solve(factor, half, adjoint=True)
+    half = _length(factor) // 2
+    first, across = factor[..., :half, :half], factor[..., half:, :half]
+    P, R = _inverse(first, size // 2), _inverse(factor[..., half:, half:], size - size // 2)
+    Et = triangular_solve(first, tf.linalg.matrix_transpose(across), adjoint=True)
+    RE = tf.matmul(R, Et, transpose_b=True)
+    upper = tf.concat([P + tf.matmul(Et, RE), -tf.linalg.matrix_transpose(RE)], axis=-1)
+    return tf.concat([upper, tf.concat([-RE, R], axis=-1)], axis=-2)
 
 
 def finite(parts: tuple[tf.Tensor, ...], owner: Any) -> tuple[tf.Tensor, ...]:
@@ -75,6 +97,11 @@ def finite(parts: tuple[tf.Tensor, ...], owner: Any) -> tuple[tf.Tensor, ...]:
                     "hyperparameters",
                 )
     return parts
+
+
+def expected(length: int | None) -> int:
+    """Return the length of an axis, or that which is expected of one that a graph leaves open."""
+    return length or _expected.get()
 
 
 def _length(matrix: tf.Tensor) -> Any:

@@ -17,6 +17,7 @@ from gpflow_ext.sites.algebra import (
     slack,
     variational_bound,
     variational_sites,
+    with_inverse,
 )
 from gpflow_ext.sites.coupled import Coupled
 from gpflow_ext.sites.dense import Dense, DenseFactor
@@ -63,4 +64,5 @@ __all__ = [
     "slack",
     "variational_bound",
     "variational_sites",
+    "with_inverse",
 ]

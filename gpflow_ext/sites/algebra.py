@@ -135,6 +135,15 @@ def coupling(prior: Prior, a: Pair, b: Pair) -> tf.Tensor:
     return own(a, b) if own is not None else tf.reduce_sum(a.alpha * prior.product(b.alpha))
 
 
+def with_inverse(factor: Factor) -> Factor:
+    """Return a factor of which both the variances and the gradient in the prior are wanted.
+
+    A dense one has an ``inverted()`` that serves both.
+    """
+    own = getattr(factor, "inverted", None)
+    return factor if own is None else own()
+
+
 def slack(prior: Prior, value: tf.Tensor) -> tf.Tensor:
     """Return the change of an objective [] that rounding, or the prior's iterative solver, explains."""
     rounding, error = linalg.rounding_slack(value), getattr(prior, "error", None)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
-from gpflow_ext.sites.algebra import Pair, Sites
+from gpflow_ext.sites.algebra import Pair, Sites, with_inverse
 from gpflow_ext.sites.projection import Message
 
 
@@ -23,6 +23,17 @@ class Coupled(NamedTuple):
 
     mean: tf.Tensor  # [N, P]
     flat: Any  # the same as a `Dense` or `Projection` of NP values of one latent function
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether a factor is made of tensors alone, which a loop can hand on."""
+        return True
+
+    @property
+    def solves_nearby(self) -> bool:
+        """Whether a factor is to serve for other precisions near its own; see `conjugate.near`."""
+        near: bool = self.flat.solves_nearby
+        return near
 
     @property
     def residual(self) -> tf.Tensor:
@@ -105,6 +116,10 @@ class CoupledFactor(NamedTuple):
     def reduction(self) -> tf.Tensor:
         """See `DenseFactor.reduction`, [1, NP, NP]."""
         return self.flat.reduction()
+
+    def inverted(self) -> CoupledFactor:
+        """See `DenseFactor.inverted`."""
+        return self._replace(flat=with_inverse(self.flat))
 
 
 def mixed_columns(W: tf.Tensor, cross: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.numerics import linalg
@@ -17,6 +18,16 @@ class Dense(NamedTuple):
 
     mean: tf.Tensor
     cov: tf.Tensor
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether a factor is made of tensors alone, which a loop can hand on."""
+        return True
+
+    @property
+    def solves_nearby(self) -> bool:
+        """Whether a factor is to serve for other precisions near its own; see `conjugate.near`."""
+        return linalg.expected(self.cov.shape[-1]) > linalg.LEAF
 
     @property
     def residual(self) -> tf.Tensor:
@@ -102,9 +113,50 @@ class DenseFactor(NamedTuple):
 
     def reduction(self) -> tf.Tensor:
         """Return Q = Λ^½B⁻¹Λ^½, [L, N, N]: the variance at new inputs is k** − K*ᵀQK*. O(N³)."""
-        half = linalg.triangular_solve(self.chol, tf.linalg.diag(self.root))
-        return self.root[:, :, None] * linalg.triangular_solve(self.chol, half, adjoint=True)
+        return self.root[:, :, None] * linalg.inverse(self.chol) * self.root[:, None, :]
+
+    def inverted(self) -> InvertedFactor:
+        """Return the same factor with B⁻¹, for those who want variances and `reduction` alike."""
+        return InvertedFactor(self, linalg.inverse(self.chol))
 
     def _half(self) -> tf.Tensor:
         """Return T = B^-½ Λ^½ Σ, [L, N, N]."""
         return linalg.triangular_solve(self.chol, self.root[:, :, None] * self.cov)
+
+
+class InvertedFactor(NamedTuple):
+    """A factor whose variances and reduction share B⁻¹; see `DenseFactor`."""
+
+    factor: DenseFactor
+    inverse: tf.Tensor  # B⁻¹, [L, N, N]
+
+    @property
+    def finite(self) -> tf.Tensor:
+        """Whether the factorisation worked, []."""
+        return self.factor.finite
+
+    def variance(self) -> tf.Tensor:
+        """Return the variances of q(f), [N, L], as (1 − diag B⁻¹)/Λ unless a site is too weak for that.
+
+        That is exact to rounding over Λ, and so is what a site of precision Λ does with it.
+        """
+        prec = self.factor.root**2
+        seen = prec * tf.linalg.diag_part(self.factor.cov)
+        weak = tf.reduce_any(seen < 64.0 * float(np.sqrt(np.finfo(seen.dtype.as_numpy_dtype).eps)))
+
+        def by_inverse() -> tf.Tensor:
+            return tf.transpose((1.0 - tf.linalg.diag_part(self.inverse)) / prec)
+
+        return tf.cond(weak, self.factor.variance, by_inverse)
+
+    def solve(self, b: tf.Tensor) -> Pair:
+        """See `DenseFactor.solve`."""
+        return self.factor.solve(b)
+
+    def half_log_det(self) -> tf.Tensor:
+        """See `DenseFactor.half_log_det`."""
+        return self.factor.half_log_det()
+
+    def reduction(self) -> tf.Tensor:
+        """See `DenseFactor.reduction`."""
+        return self.factor.root[:, :, None] * self.inverse * self.factor.root[:, None, :]

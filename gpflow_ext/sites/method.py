@@ -9,14 +9,14 @@ they compile under XLA, and the same ones serve `gpflow_ext.fit` and GPflow's ow
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.sites.algebra import Prior, Sites, as_one_function
+from gpflow_ext.sites.algebra import Factor, Prior, Sites, as_one_function
 
 SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 
@@ -116,10 +116,6 @@ class SiteMethod(abc.ABC):
         """Return the objective of a state of a monotone method if the state holds it, [], else NaN."""
         return tf.constant(np.nan, state.violation.dtype)
 
-    def value(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
-        """Return the objective of a state, []; by default that of its sites."""
-        return self.objective(model, prior, state.sites)
-
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
 
@@ -156,12 +152,18 @@ class SiteMethod(abc.ABC):
     ) -> tuple[Any, tf.Tensor]:
         prior = tf.nest.map_structure(tf.stop_gradient, prior)
         first = self.begin(model, prior, Sites(*map(tf.stop_gradient, sites)))
+        return self._iterate(lambda state: self.step(model, prior, state), first, steps, tolerance, least)
+
+    def _iterate(
+        self, step: Callable[[Any], Any], first: Any, steps: Any, tolerance: Any, least: float
+    ) -> tuple[Any, tf.Tensor]:
+        """See `solve`: what a step maps is a state, or holds one."""
 
         def going(k: tf.Tensor, gain: tf.Tensor, state: Any) -> tf.Tensor:
             return (k < steps) & (state.violation > tolerance) & (gain > 0.0)  # false for a NaN violation
 
         def move(k: tf.Tensor, gain: tf.Tensor, state: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
-            new = self.step(model, prior, state)
+            new = step(state)
             new = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), new, state)
             known = self.known(new)
             gain = known - self.known(state) - least * tf.maximum(tf.abs(known), tf.ones_like(known))
@@ -174,18 +176,20 @@ class SiteMethod(abc.ABC):
         return state, tf.reduce_all(finite)
 
 
-def envelope(model: SitedModel, prior: Prior, sites: Sites, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+def envelope(
+    model: SitedModel, prior: Prior, sites: Sites, mean: tf.Tensor, var: tf.Tensor, factor: Factor | None = None
+) -> tf.Tensor:
     """Return a function of the hyperparameters whose gradient is that of the optimised bound.
 
     At a fixed point of the sites, with marginals ``mean`` and ``var`` [N, L] held fixed, the bound and
     log ∫ p(f) ∏ tₙ(fₙ) df + Σₙ f_b(yₙ, mₙ, vₙ) have one gradient (the envelope theorem), but this one
-    needs no derivative of the variances. Its value is not the bound. Derived in docs/derivations.md,
-    section 5.
+    needs no derivative of the variances. Its value is not the bound. ``factor`` is that of the sites'
+    precisions, if it is known. Derived in docs/derivations.md, section 5.
     """
     sites = Sites(*map(tf.stop_gradient, sites))
     mean, var = tf.stop_gradient(mean), tf.stop_gradient(var)
     unseen = 0.5 * tf.reduce_sum(sites.prec * prior.residual)
-    return prior.log_normaliser(sites) - unseen + tf.reduce_sum(model.expectation(mean, var))
+    return prior.log_normaliser(sites, factor) - unseen + tf.reduce_sum(model.expectation(mean, var))
 
 
 def check_one_factor(model: SitedModel, name: str) -> None:

@@ -48,6 +48,17 @@ class Projection(NamedTuple):
     residual: tf.Tensor  # k_nn − ‖aₙ‖², [N or 1, 1 or L]
     chol: tf.Tensor  # Cholesky factor of K_uu, [1 or L, M, M]
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether a factor is made of tensors alone, which a loop can hand on."""
+        return True
+
+    @property
+    def solves_nearby(self) -> bool:
+        """Whether a factor is to serve for other precisions near its own; see `conjugate.near`."""
+        M, N = self.A.shape[-2:]
+        return linalg.expected(N) * (M or 0) ** 2 > linalg.LEAF**3
+
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return AᵀAα, [N, L]. O(NM)."""
         return products.matvec(self.A, products.matvec(self.A, alpha), transpose=True)

@@ -17,12 +17,12 @@ from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.site_iteration import SiteIteration, SiteOptimum
+from gpflow_ext.training.site_iteration import SiteOptimum, SiteSteps
 from gpflow_ext.training.solver import GraphSolver, InGraph
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
-UNVALUED = 8  # Newton steps in one of `fit` where the log determinant costs more than they do
+UPDATES = 8  # of the sites in a step, where the hyperparameters are held
 STEPS = 1000  # of L-BFGS: it ends by itself
 
 
@@ -76,7 +76,7 @@ def site_plan(
     """Return the plan that trains a site model by a site method.
 
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on the objective, the
-    sites at their fixed point in each evaluation; without any it is one update of all sites.
+    sites at their fixed point in each evaluation; without any it is up to eight updates of all sites.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def site_plan(
     settings
         What else a resumed run must share.
     steps
-        Updates of all sites at most, where the hyperparameters are held.
+        Of the fit, at most, where the hyperparameters are held.
     """
     run.without_data(model)
     double = gpflow.default_float() == np.float64
@@ -98,12 +98,12 @@ def site_plan(
     settings = {"recipe": method.name, **(settings or {})}
     check_moves(hypers, options.in_graph)
     if not hypers:
-        valued = UNVALUED if error and method.newton else 1
-        iteration = SiteIteration(model, method, run.jit_compile, valued, stationarity)  # refuses others
+        optimum = SiteOptimum(model, method, (), run.jit_compile)  # refuses a model it is not for
+        iteration = SiteSteps(optimum, UPDATES, stationarity)
         adopt(model, method)
         return Plan(
             iteration,
-            [*model.variables, *iteration.state],
+            model.variables,
             steps=steps,
             tolerance=max(1e-8 if double else 1e-5, error),
             monotone=method.monotone and not error,

@@ -46,6 +46,11 @@ class Vecchia(NamedTuple):
     tree: TreeAt
 
     @property
+    def hands_on(self) -> bool:
+        """Whether a factor is made of tensors alone, which a loop can hand on."""
+        return True
+
+    @property
     def solves_nearby(self) -> bool:
         """Whether a factor solves systems of other precisions too, see `VecchiaFactor.near`."""
         return True

@@ -1,0 +1,70 @@
+"""Solutions of (I + HQ)α = b for one H by a factor of I + ΛQ for other precisions Λ near it: conjugate gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from gpflow_ext.sites.algebra import Factor, Pair
+
+ITERATIONS = 12  # beyond, a factorisation is cheaper
+UNSEEN = 1e3  # a residual so many times what it is the difference of is one that Q hides
+
+Solve: TypeAlias = Callable[[tf.Tensor], Pair]
+"""Map b [N, L] to the solution α of a linear system and Qα."""
+
+
+def near(factor: Factor, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) -> tuple[Pair, tf.Tensor]:
+    """Return α = (I + Λ'Q)⁻¹b and Qα at other precisions Λ' [N, L], and whether they are within a tolerance.
+
+    By the factor's own ``near`` where it has one; else see `solve`.
+    """
+    own = getattr(factor, "near", None)
+    return solve(lambda p: prec * p, factor.solve, b, tolerance, ITERATIONS) if own is None else own(prec, b, tolerance)
+
+
+def solve(
+    times: Callable[[tf.Tensor], tf.Tensor], precondition: Solve, b: tf.Tensor, tolerance: tf.Tensor, most: int
+) -> tuple[Pair, tf.Tensor]:
+    """Solve (H + Q⁻¹) Qα = b for α and Qα, Q⁻¹ never being formed; tell whether they are within a tolerance.
+
+    That is relative, in the norm of the preconditioner. Where Q is singular, as under inducing points, the
+    part of the residual in its null space is unseen by these inner products, and the polynomials of conjugate
+    gradients can amplify it without bound. A step of length one along the preconditioned residual replaces it
+    by (W - H) z, which has no such part. So the first step is one, and so is each that finds the residual to
+    outweigh what it is the difference of.
+
+    Parameters
+    ----------
+    times
+        H, applied to [N, L].
+    precondition
+        Solution with (I + WQ) for precisions W near H.
+    b
+        The right-hand side, [N, L].
+    most
+        Iterations, at most.
+    """
+
+    def iterate(k: tf.Tensor, whole: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        delta, shift, r, rz, p, p_alpha = loop  # p = Q p_alpha
+        product = times(p) + p_alpha
+        along = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
+        step = tf.where(whole, tf.ones_like(along), along)
+        delta, shift, r = delta + step * p_alpha, shift + step * p, r - step * product
+        z_alpha, z = precondition(r)
+        new = tf.reduce_sum(r * z)
+        unseen = tf.reduce_max(tf.abs(r)) > UNSEEN * tf.reduce_max(tf.abs(r + delta))
+        ratio = tf.where(whole | unseen, tf.zeros_like(new), tf.math.divide_no_nan(new, rz))
+        return k + 1, unseen, delta, shift, r, new, z + ratio * p, z_alpha + ratio * p_alpha
+
+    first, p = precondition(b)
+    rz = tf.reduce_sum(b * p)
+    zero = tf.zeros_like(first)
+    begin = (tf.constant(0), tf.constant(True), zero, zero, b, rz, p, first)
+    enough = tf.cast(tolerance, b.dtype) ** 2 * rz
+    going = lambda k, whole, delta, shift, r, rz, *_: (k < most) & (rz > enough)  # noqa: E731
+    _, _, delta, shift, _, left, *_ = tf.while_loop(going, iterate, begin)
+    return Pair(delta, shift), (left <= enough) & (rz >= 0.0)  # false for NaN
