@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
+from gpflow_ext.data.datasets.targets import values_of
 from gpflow_ext.estimators import (
     GPClassifier,
     GPCountRegressor,
@@ -494,6 +495,16 @@ def test_numbers_are_scored_by_r_squared_and_by_their_density(best: gpx.Auto) ->
     np.testing.assert_allclose(densities, np.ravel(best.model.predict_log_density((standardised, Y))))
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [("1 2", [1, 2]), ("-1 0.5", [-1.0, 0.5]), ("007 8", ["007", "8"]), ("a 1", ["a", "1"])],
+)
+def test_labels_of_a_file_are_numbers_where_all_read_as_such(labels: str, expected: list[Any]) -> None:
+    found = values_of(labels.split())
+    assert found.tolist() == expected
+    assert found.dtype == np.array(expected).dtype
+
+
 class Alternating:
     """An estimator that takes every other row for the second class, with a probability of 0.8."""
 
@@ -511,7 +522,9 @@ def test_labels_are_scored_as_the_table_has_them(low: Any, high: Any) -> None:
     y = np.array([low, high, low, low, high, high])
     rows = pandas.DataFrame(X[:6], columns=["age", "height"])
     split = gpx.datasets.load(rows.assign(ill=y), target="ill", task="binary", test_fraction=0.0)
-    best = gpx.Auto(Alternating(), split, None, "")
+    best = gpx.Auto(Alternating(), split, None, "", values_of(split.labels, y))
+    np.testing.assert_array_equal(best.predict(rows), np.array(sorted([low, high]))[[0, 1, 0, 1, 0, 1]])
+    assert best.predict(rows).dtype == y.dtype
     assert best.score(rows, y) == pytest.approx(4 / 6)
     np.testing.assert_allclose(np.exp(best.score_samples(rows, y)), [0.8, 0.8, 0.8, 0.2, 0.2, 0.8])
     with pytest.raises(ValueError, match=f"the labels are {low}, {high}; got ill"):

@@ -142,9 +142,7 @@ def test_a_sweep_is_kept_only_where_it_raises_the_bound(monkeypatch) -> None:
     swept = harmful, algorithm1.covariance(prior, harmful), log_det
     monkeypatch.setattr(algorithm1, "covariance_sweep", lambda *_: swept)
     replaced, V = algorithm1.sweep_step(prior, model.expectation, at_rows, state, V, 5)
-    stepped, _ = ascent.covariance_step(
-        prior, model.expectation, state, ascent.factored(prior, state.prec)
-    )
+    stepped, _ = ascent.covariance_step(prior, model.expectation, state, ascent.factored(prior, state.prec))
     np.testing.assert_array_equal(replaced.prec, stepped.prec)
     np.testing.assert_array_equal(V, algorithm1.covariance(prior, replaced.prec))
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.data import datasets
-from gpflow_ext.data.datasets.targets import names_of
+from gpflow_ext.data.datasets.targets import names_of, values_of
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
@@ -39,12 +39,16 @@ class Auto:
     why
         Two sentences: what was built for these data, and what it was preferred to; further ones if several
         candidates are averaged, if time was too short to compare them, or if a training on all rows failed.
+    classes
+        The values of ``split.labels`` as the table has them, such as whole numbers, [K]; ``None`` where
+        nothing is classified.
     """
 
     estimator: GPEstimator
     split: datasets.Split
     table: Any
     why: str
+    classes: npt.NDArray[Any] | None = None
 
     @property
     def model(self) -> Any:
@@ -54,16 +58,15 @@ class Auto:
     def predict(self, rows: Any, exposure: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
         """Return labels or expected values for raw rows: a data frame, or an array [N, D] of numbers.
 
-        Counts are those at the exposures [N], by default at exposure one.
+        Labels are ``classes``, as the table has them. Counts are those at the exposures [N], by default at
+        exposure one.
         """
         exposed = {} if exposure is None else {"exposure": exposure}
         found = self.estimator.predict(self._inputs(rows), **exposed)
-        if self.split.task not in _CLASSES or self.split.labels is None:
-            return found
-        return np.asarray(self.split.labels)[found.astype(int)]
+        return found if self.classes is None else self.classes[found.astype(int)]
 
     def predict_proba(self, rows: Any) -> Array:
-        """Return the probabilities of ``split.labels`` for raw rows, [N, K]."""
+        """Return the probabilities of ``classes`` for raw rows, [N, K]."""
         return self.estimator.predict_proba(self._inputs(rows))
 
     def score(self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None) -> float:
@@ -237,7 +240,9 @@ def auto(
     estimator = comparison.found[next(iter(weights))]
     estimator.model_ = trained.model
     why = reasons.sentences(estimator, split, comparison, ranked, weights, trained)
-    return Auto(estimator, split, reasons.table(ranked, comparison.scores, weights), why)
+    named = split.labels if split.task in _CLASSES else None
+    classes = None if named is None else values_of(named, _column(table, target))
+    return Auto(estimator, split, reasons.table(ranked, comparison.scores, weights), why, classes)
 
 
 def _read(table: Any, target: str | None, task: str | None, options: dict[str, Any]) -> datasets.Split:
@@ -250,6 +255,13 @@ def _read(table: Any, target: str | None, task: str | None, options: dict[str, A
             raise ValueError("target names a column of a table: leave it out where y is given")
         table, target = _frame(*table)
     return datasets.load(table, target=target, task=task, test_fraction=0.0, **options)
+
+
+def _column(table: Any, target: str | None) -> Any:
+    """Return the targets as they were given, ``None`` where a file or a set was read."""
+    if isinstance(table, tuple):
+        return table[1]
+    return table[target] if hasattr(table, "columns") else None
 
 
 def _frame(X: Any, y: Any) -> tuple[Any, Any]:

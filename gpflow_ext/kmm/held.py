@@ -1,8 +1,8 @@
 """The parallel fixed point of `kmm.ascent` whose steps hand their factor on: half of the factorisations.
 
-A step ends with the factor of I + ΛQ at its precisions Λ. The next one begins with Newton's step in the mean, whose
-own W = −2 ∂f_b/∂v is Λ but for the last changes: conjugate gradients that the factor preconditions solve for it.
-The objective at rest needs the factor once more.
+A step ends with the factor of I + ΛQ at its precisions Λ. The next one begins with Newton's step in the mean,
+whose own W = −2 ∂f_b/∂v is Λ but for the last changes: conjugate gradients, preconditioned by the factor,
+solve for it. The objective at rest needs the factor once more.
 """
 
 from __future__ import annotations

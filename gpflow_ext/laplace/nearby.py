@@ -1,8 +1,8 @@
 """Newton steps to the mode by one factorisation, whose factor preconditions the systems of all other steps.
 
 For priors whose factor takes as long as some dozens of solutions with it. A step solves (I + WQ)δ = g − α for
-the change of α by conjugate gradients, preconditioned by the factor of I + W₀Q for earlier precisions W₀, roughly
-while the mode is far (Dembo, Eisenstat & Steihaug 1982).
+the change of α by conjugate gradients, preconditioned by the factor of I + W₀Q for earlier precisions W₀,
+roughly while the mode is far (Dembo, Eisenstat & Steihaug 1982).
 """
 
 from __future__ import annotations

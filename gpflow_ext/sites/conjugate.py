@@ -1,4 +1,4 @@
-"""Solutions of (I + HQ)α = b for one H by a factor of I + ΛQ for other precisions Λ near it: conjugate gradients."""
+"""Conjugate gradients for (I + HQ)α = b, preconditioned by a factor of I + ΛQ for precisions Λ near H."""
 
 from __future__ import annotations
 
@@ -22,11 +22,19 @@ def near(factor: Factor, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) ->
     By the factor's own ``near`` where it has one; else see `solve`.
     """
     own = getattr(factor, "near", None)
-    return solve(lambda p: prec * p, factor.solve, b, tolerance, ITERATIONS) if own is None else own(prec, b, tolerance)
+    return (
+        solve(lambda p: prec * p, factor.solve, b, tolerance, ITERATIONS)
+        if own is None
+        else own(prec, b, tolerance)
+    )
 
 
 def solve(
-    times: Callable[[tf.Tensor], tf.Tensor], precondition: Solve, b: tf.Tensor, tolerance: tf.Tensor, most: int
+    times: Callable[[tf.Tensor], tf.Tensor],
+    precondition: Solve,
+    b: tf.Tensor,
+    tolerance: tf.Tensor,
+    most: int,
 ) -> tuple[Pair, tf.Tensor]:
     """Solve (H + Q⁻¹) Qα = b for α and Qα, Q⁻¹ never being formed; tell whether they are within a tolerance.
 

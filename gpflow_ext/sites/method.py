@@ -177,7 +177,12 @@ class SiteMethod(abc.ABC):
 
 
 def envelope(
-    model: SitedModel, prior: Prior, sites: Sites, mean: tf.Tensor, var: tf.Tensor, factor: Factor | None = None
+    model: SitedModel,
+    prior: Prior,
+    sites: Sites,
+    mean: tf.Tensor,
+    var: tf.Tensor,
+    factor: Factor | None = None,
 ) -> tf.Tensor:
     """Return a function of the hyperparameters whose gradient is that of the optimised bound.
 

@@ -165,6 +165,21 @@ def names_of(values: Any) -> list[str]:
     return [_text(value) if number else str(value) for value, number in zip(found, numbers, strict=True)]
 
 
+def values_of(labels: Sequence[str], given: Any = None) -> NDArray[Any]:
+    """Return what `names_of` has named so, [K]: values of ``given`` [N], else numbers if all are such."""
+    if given is not None:
+        values = np.ravel(np.asarray(given)).tolist()
+        found = dict(zip(names_of(values), values, strict=True))
+        return np.array([found.get(label, label) for label in labels])
+    try:
+        numbers = np.array(labels, float)
+    except ValueError:
+        return np.array(labels)
+    if names_of(numbers) != list(labels):
+        return np.array(labels)
+    return numbers.astype(int) if (numbers == np.round(numbers)).all() else numbers
+
+
 def _text(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 

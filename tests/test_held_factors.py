@@ -1,0 +1,169 @@
+"""Factors that serve more than once: inverses by halves, systems near a factor's own, steps that hand theirs on."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext import sites
+from gpflow_ext.kmm import ascent, held
+from gpflow_ext.laplace import expansion, nearby
+from gpflow_ext.laplace.method import Laplace
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import VGPKMM, GPLaplace
+from gpflow_ext.numerics import linalg
+from gpflow_ext.sites import conjugate
+from gpflow_ext.sites.dense import Dense, DenseFactor
+from gpflow_ext.training.site_iteration import SiteOptimum
+
+
+def _factor(size: int, seed: int = 0) -> np.ndarray:
+    A = np.random.default_rng(seed).normal(size=(2, size, size))
+    return np.linalg.cholesky(A @ A.transpose(0, 2, 1) / size + np.eye(size))
+
+
+@pytest.mark.parametrize("size", [1, 5, 300, 601])
+def test_inverse_by_halves(size: int) -> None:
+    factor = _factor(size)
+    expected = np.linalg.inv(factor @ factor.transpose(0, 2, 1))
+    found = linalg.inverse(tf.constant(factor))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    spec = tf.TensorSpec([2, None, None], tf.float64)
+    with linalg.expecting(2 * size):  # a graph for other sizes
+        by_graph = tf.function(linalg.inverse, autograph=False).get_concrete_function(spec)
+    np.testing.assert_allclose(by_graph(tf.constant(factor)), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("weakest", [1e-3, 1e-9, 0.0])
+def test_variances_by_the_inverse(weakest: float) -> None:
+    """A weak site's variance cannot be had from the diagonal of B⁻¹, and is not."""
+    prior = VGPKMM(problems.binary(), problems.kernel(), BernoulliLogit()).prior()
+    prec = np.random.default_rng(0).uniform(0.1, 4.0, (30, 1))
+    prec[3] = weakest
+    factor = prior.factorise(tf.constant(prec))
+    own = factor.inverted()
+    np.testing.assert_allclose(own.variance(), factor.variance(), rtol=1e-11)
+    np.testing.assert_allclose(own.reduction(), factor.reduction(), rtol=0, atol=1e-14)
+    b = tf.constant(prec)
+    for ours, theirs in zip(own.solve(b), factor.solve(b), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert own.half_log_det() == factor.half_log_det()
+
+
+def _priors() -> dict[str, sites.Prior]:
+    X, Y = problems.binary(60)
+    mixed = gpflow.kernels.LinearCoregionalization(
+        [problems.kernel(), problems.kernel(1.0, 2.0)], W=np.eye(2)
+    )
+    two, Y2 = {"num_latent_gps": 2}, np.hstack([Y, Y[::-1]])
+    return {
+        "dense": VGPKMM((X, Y), problems.kernel(), BernoulliLogit()).prior(),
+        "sparse": VGPKMM((X, Y), problems.kernel(), BernoulliLogit(), inducing_variable=X[::5]).prior(),
+        "coupled": VGPKMM((X, Y2), mixed, BernoulliLogit(), **two).prior(),
+    }
+
+
+@pytest.mark.parametrize("name", ["dense", "sparse", "coupled"])
+def test_a_system_near_that_of_a_factor(name: str) -> None:
+    prior, rng = _priors()[name], np.random.default_rng(1)
+    prec = tf.constant(rng.uniform(0.1, 1.0, prior.mean.shape))
+    b, other = tf.constant(rng.normal(size=prec.shape)), prec * tf.constant(rng.uniform(0.7, 1.4, prec.shape))
+    found, close = conjugate.near(prior.factorise(prec), other, b, tf.constant(1e-10, tf.float64))
+    expected = prior.factorise(other).solve(b)
+    assert close
+    np.testing.assert_allclose(found.alpha, expected.alpha, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found.shift, prior.product(found.alpha), rtol=0, atol=1e-10)
+    far = 1e6 * prec * tf.constant(rng.uniform(0.0, 1.0, prec.shape))
+    assert not conjugate.near(prior.factorise(prec), far, b, tf.constant(1e-10, tf.float64))[1]
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the factorisations of dense priors in eager code."""
+    count, factorise = [0], Dense.factorise
+
+    def counting(self: Dense, prec: tf.Tensor) -> DenseFactor:
+        count[0] += 1
+        return factorise(self, prec)
+
+    monkeypatch.setattr(Dense, "factorise", counting)
+    return count
+
+
+@pytest.mark.parametrize(("model", "most"), [(VGPKMM, 4), (GPLaplace, 2)])
+def test_an_evaluation_near_the_last_one_takes_few_factorisations(
+    model: type, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps of the ascent would take seven, and the objective one; Newton's steps three or four."""
+    monkeypatch.setattr(linalg, "LEAF", 16)  # so that 60 data are many
+    ours = model(problems.binary(60), problems.kernel(), BernoulliLogit())
+    method = sites.site_method(ours.site_method)
+    state, _ = method.solve(ours, ours.prior(), ours.sites, 200, method.stationarity())
+    ours.assign_sites(state.sites)
+    ours.kernel.variance.assign(1.1 * ours.kernel.variance)
+    count = _counted(monkeypatch)
+    prior = ours.prior()
+    state, finite = method.solve(ours, prior, ours.sites, 200, method.stationarity())
+    value = method.at_rest(ours, prior, state)
+    assert finite
+    assert state.violation <= method.stationarity()
+    assert 0 < count[0] <= most
+    ours.assign_sites(state.sites)
+    np.testing.assert_allclose(value, method.objective(ours, ours.prior(), ours.sites), rtol=1e-9)
+
+
+def test_the_mode_of_a_dense_prior_by_one_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the prior's mean, too, and to the digits of Newton's own steps."""
+    model = GPLaplace(problems.binary(60), problems.kernel(40.0), BernoulliLogit())
+    prior = model.prior()
+    plain, _ = Laplace().solve(model, prior, model.sites, 50, 1e-9)
+    count = _counted(monkeypatch)
+    found = nearby.find_mode(prior, model.log_density, model.sites, 50, 1e-9)
+    assert found.violation <= 1e-9
+    assert count[0] <= 3
+    np.testing.assert_allclose(found.mean, plain.mean, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(expansion.evidence(prior, found), expansion.evidence(prior, plain), rtol=1e-11)
+
+
+@pytest.mark.parametrize("likelihood", [BernoulliLogit(), gpflow.likelihoods.Poisson()])
+def test_steps_that_hand_their_factor_on_are_those_of_the_ascent(
+    likelihood: gpflow.likelihoods.Likelihood,
+) -> None:
+    data = problems.binary() if isinstance(likelihood, BernoulliLogit) else problems.counts()
+    model = VGPKMM(data, problems.kernel(), likelihood)
+    prior = model.prior()
+    plain, ours = (
+        ascent.start(prior, model.expectation, model.sites),
+        held.start(prior, model.expectation, model.sites),
+    )
+    np.testing.assert_array_equal(ours.point.mean, plain.mean)
+    trace = []
+    for _ in range(12):
+        plain = ascent.parallel_step(prior, model.expectation, plain)
+        ours = held.step(prior, model.expectation, ours)
+        trace.append(float(ours.objective))
+        np.testing.assert_array_equal(
+            ours.factor(prior).chol,
+            prior.factorise(ours.point.prec).chol,  # whichever it has at hand
+        )
+    assert (np.diff(trace) >= -1e-9 * np.abs(trace[1:])).all()
+    np.testing.assert_allclose(ours.point.prec, plain.prec, rtol=1e-5)
+    np.testing.assert_allclose(ours.objective, plain.objective, rtol=1e-11)
+
+
+@pytest.mark.parametrize("model", [VGPKMM, GPLaplace])
+def test_with_hyperparameters_held_a_step_is_several_updates(model: type) -> None:
+    ours = model(problems.binary(), problems.kernel(), BernoulliLogit())
+    gpflow.set_trainable(ours, False)
+    result = gpx.fit(ours)
+    method = sites.site_method(ours.site_method)
+    assert result.status is gpx.Status.CONVERGED
+    assert len(result.objective) == 2
+    assert result.objective[-1] == pytest.approx(
+        float(method.objective(ours, ours.prior(), ours.sites)), rel=1e-9
+    )
+    again = SiteOptimum(ours, method, ()).evaluate(1, 0.0)
+    assert again.objective == pytest.approx(result.objective[-1], rel=1e-10)
