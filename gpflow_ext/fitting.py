@@ -260,6 +260,7 @@ def fit(
             settled=plan.settled,
             seconds=seconds,
             interrupted=lambda: bool(interrupts),
+            rests=plan.rests,
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:

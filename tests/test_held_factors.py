@@ -161,7 +161,7 @@ def test_with_hyperparameters_held_a_step_is_several_updates(model: type) -> Non
     result = gpx.fit(ours)
     method = sites.site_method(ours.site_method)
     assert result.status is gpx.Status.CONVERGED
-    assert len(result.objective) == 2
+    assert len(result.objective) == 1  # the next one would change nothing
     assert result.objective[-1] == pytest.approx(
         float(method.objective(ours, ours.prior(), ours.sites)), rel=1e-9
     )

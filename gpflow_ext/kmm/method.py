@@ -45,6 +45,10 @@ class KMM(SiteMethod):
         """See `SiteMethod.known`."""
         return state.objective
 
+    def value(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
+        """See `SiteMethod.value`."""
+        return self.known(state)
+
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the bound with the gradient of the optimised one; see `envelope`."""
         point, factor = state, None

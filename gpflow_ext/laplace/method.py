@@ -71,6 +71,10 @@ class Laplace(SiteMethod):
         """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
         return expansion.laplace_evidence(prior, model.log_density, sites)[0]
 
+    def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
+        """See `expansion.evidence`."""
+        return expansion.evidence(prior, state)
+
     def at_rest(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""
         return expansion.evidence_at_mode(prior, model.log_density, state, charged=False)
@@ -85,6 +89,11 @@ class Taylor(Laplace):
         """Return J₂ at the optimal μ, Σ and ξ = m."""
         evidence, point = expansion.laplace_evidence(prior, model.log_density, sites)
         return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
+
+    def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
+        """Return J₂ at the state's mean."""
+        charge = 0.5 * tf.reduce_sum(state.at.curvature * prior.residual)
+        return super().value(model, prior, state) - charge
 
     def at_rest(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""

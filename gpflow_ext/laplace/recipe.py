@@ -15,8 +15,9 @@ def laplace(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     """Return the plan of Laplace's approximation (Izmailov 2016, section 1.3.1); options `SiteOptions`.
 
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS, the sites at their fixed
-    point in each evaluation; without any it is one safeguarded Newton step. The violation that counts as
-    converged is 1e-7 in float64: each Newton step squares it, and the gradient's error is proportional to it.
+    point in each evaluation; without any it is up to eight safeguarded Newton steps. The violation that
+    counts as converged is 1e-7 in float64: each Newton step squares it, and the gradient's error is
+    proportional to it.
     """
     return site_plan(model, run, Laplace(), options, steps=_STEPS)
 

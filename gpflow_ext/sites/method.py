@@ -116,6 +116,10 @@ class SiteMethod(abc.ABC):
         """Return the objective of a state of a monotone method if the state holds it, [], else NaN."""
         return tf.constant(np.nan, state.violation.dtype)
 
+    def value(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
+        """Return the objective of a state, []; by default that of its sites."""
+        return self.objective(model, prior, state.sites)
+
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
 

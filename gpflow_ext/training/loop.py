@@ -137,6 +137,7 @@ def iterate(
     settled: Status = Status.CONVERGED,
     seconds: float = math.inf,
     interrupted: Callable[[], bool] = lambda: False,
+    rests: bool = False,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -163,6 +164,8 @@ def iterate(
         After which no step begins but the first.
     interrupted
         Asked before each step whether the run shall end.
+    rests
+        Whether a step after one whose conditions hold would change nothing: none is done to see that.
     """
     trail = Trail() if trail is None else trail
     trail.recall()
@@ -192,6 +195,8 @@ def iterate(
         objective.append(value)
         times.append(time.perf_counter() - begin)
         trail.add(value, at_rest)
+        if rests and at_rest:
+            trail.add(value, at_rest)
         for callback in callbacks:
             callback(step, value)
     status = failure or (settled if trail.converged(tolerance) else Status.MAX_STEPS)

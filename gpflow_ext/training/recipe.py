@@ -76,6 +76,8 @@ class Plan:
         Makes the variables complete in each process if the data are sharded over several.
     settled
         The status of a run whose solver has settled.
+    rests
+        Whether a step after a settled one would change nothing, so that none is done to see that.
     report
         What a progress bar shows beside the objective.
     finish
@@ -96,6 +98,7 @@ class Plan:
     shards: Shards | None = None
     gather: Callable[[], None] = lambda: None
     settled: Status = Status.CONVERGED
+    rests: bool = False
     report: Callable[[], str] = lambda: ""
     finish: Callable[[], None] = lambda: None
     tried: Callable[[], tuple[Tried, ...]] = lambda: ()

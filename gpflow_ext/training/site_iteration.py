@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +41,8 @@ class SiteUpdates(tf.Module):
             prior = model.prior()
             with tape.stop_recording():
                 state, finite = method.solve(model, prior, before, steps, tolerance, SMALLEST_GAIN)
-            value = method.at_rest(model, prior, state) + model.log_prior_density()
+            at_rest = method.at_rest if self._variables else method.value
+            value = at_rest(model, prior, state) + model.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
         finite &= tf.math.is_finite(value)
         self._assign(state.sites, before, finite)
@@ -125,7 +125,7 @@ class SiteSteps(tf.Module):
 
     def __init__(self, optimum: SiteOptimum, updates: int, enough: float) -> None:
         super().__init__()
-        self._optimum, self._updates, self._enough = optimum, updates, enough
+        self.optimum, self.updates, self.enough = optimum, updates, enough
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -133,10 +133,13 @@ class SiteSteps(tf.Module):
         return []
 
     def start(self) -> Progress:
-        """See `Solver`; there is nothing to read."""
-        return Progress(math.nan, math.inf)
+        """See `Solver`."""
+        return self._after(0)
 
     def step(self) -> Progress:
         """See `Solver`."""
-        objective, violation, _ = self._optimum.evaluate(self._updates, self._enough)
+        return self._after(self.updates)
+
+    def _after(self, updates: int) -> Progress:
+        objective, violation, _ = self.optimum.evaluate(updates, self.enough)
         return Progress(objective, violation)

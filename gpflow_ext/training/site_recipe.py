@@ -110,6 +110,7 @@ def site_plan(
             stationarity=stationarity,
             trackables={"solver": iteration},
             settings=settings,
+            rests=True,
         )
     optimum = SiteOptimum(model, method, hypers, run.jit_compile)  # refuses a model it is not for
     adopt(model, method)
@@ -163,7 +164,7 @@ def check_moves(variables: Sequence[tf.Variable], in_graph: bool | None) -> None
     if in_graph and not variables:
         raise ValueError(
             "`in_graph` is for the iterations of L-BFGS on hyperparameters, and none is trainable: each step "
-            "is one update of the sites, after which the host decides whether to go on. Leave it out."
+            "is some updates of the sites, which are in the graph in any case. Leave it out."
         )
 
 

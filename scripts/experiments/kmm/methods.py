@@ -139,6 +139,8 @@ def ours(problem: Problem, method: str = "parallel", model: Any = None) -> Runne
     start = [variable.read_value() for variable in hypers]
     zeros = tf.zeros_like(model.nat1)
     evaluate: Any = solver.solver.evaluate if hypers else None
+    if not hypers:
+        solver.updates = 1
 
     def recorded(trace: Trace) -> Callable[[int, float], Evaluation]:
         def evaluate_and_add(max_steps: int, tolerance: float) -> Evaluation:
