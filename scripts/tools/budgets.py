@@ -18,7 +18,7 @@ _ERFC = (
     "complementary error function, which XLA writes out as two rational functions in double precision."
 )
 BUDGETS: dict[tuple[str, str], Budget] = {
-    ("VGPKMM, kernel held", "SiteUpdates.valued_step"): Budget(1500, 1760, _ERFC.format("four")),
+    ("VGPKMM, kernel held", "SiteUpdates.evaluate"): Budget(1500, 1760, _ERFC.format("four")),
     ("VGPKMM", "SiteUpdates.evaluate"): Budget(
         1500, 2480, "Besides a step it has the start of the sites and the gradient. " + _ERFC.format("six")
     ),
