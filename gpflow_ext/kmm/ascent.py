@@ -69,7 +69,7 @@ def factored(prior: Prior, prec: tf.Tensor) -> Factored:
 def start(prior: Prior, expectation: Expectation, initial: Sites, factor: Factor | None = None) -> State:
     """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1).
 
-    ``factor`` is that of their precisions, if it is known; it need not be where they are zero.
+    ``factor`` is that of their precisions, if it is known.
     """
 
     def conditioned() -> tuple[tf.Tensor, ...]:

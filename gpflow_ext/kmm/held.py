@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gpflow_ext.kmm import ascent
 from gpflow_ext.kmm.ascent import Factored, State
-from gpflow_ext.sites import Expectation, Prior, Sites, expect
+from gpflow_ext.sites import Expectation, Prior, Sites
 
 CLOSE = 0.5  # of Λ + 1/diag Σ, a change of the precisions beyond which a factorisation is quicker
 
@@ -48,11 +48,8 @@ class Held(NamedTuple):
 
 
 def start(prior: Prior, expectation: Expectation, initial: Sites) -> Held:
-    """Return the point at given sites with their factor; at zero sites with that of its first step."""
-    mean, var = prior.mean + tf.zeros_like(initial.nat1), prior.variance() + tf.zeros_like(initial.nat1)
-    at_prior = tf.nn.relu(expect(expectation, mean, var).curvature)
-    prec = tf.where(tf.reduce_any(initial.prec != 0.0), initial.prec, at_prior)
-    near = ascent.factored(prior, prec)
+    """Return the point at given sites with their factor."""
+    near = ascent.factored(prior, initial.prec)
     return Held(ascent.start(prior, expectation, initial, near.factor), near)
 
 
