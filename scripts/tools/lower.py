@@ -3,6 +3,7 @@
     python -m scripts.tools.lower FOLDER                             every model in float64
     python -m scripts.tools.lower FOLDER --dtype float32 --only SparseEP
     python -m scripts.tools.lower --record                           and run them by PJRT: docs/results/lowering.md
+    python -m scripts.tools.lower --record --again --only GPLaplace  this one after a change
 
 Writes for each function NAME.stablehlo, a portable artefact, NAME.npz, the values of its parameters and of what
 TensorFlow's own graph returns, and NAME.json, their types and what the program consists of. `run_pjrt.py` runs them on
@@ -230,19 +231,22 @@ def run_pjrt(folder: Path) -> dict[str, dict[str, Any]]:
     return {line.pop("program"): line for line in lines}
 
 
-def record(names: Sequence[str], dtypes: Sequence[str], records: Path) -> None:
-    """Lower and run models, and append what was found to the journal."""
+def record(names: Sequence[str], dtypes: Sequence[str], records: Path, again: bool = False) -> None:
+    """Lower and run models, and append what was found to the journal; ``again`` replaces what is there."""
     from .lowered_page import write  # the page, whose words need no TensorFlow
 
     journal = Journal(records, lambda journal: write(journal.records, records.with_suffix(".md")))
+    where = report.environment()  # before the journal changes
     for dtype in dtypes:
         for name in names:
-            journal.once({"model": name, "dtype": dtype}, functools.partial(measure, name, dtype))
+            key = {"model": name, "dtype": dtype}
+            if again:
+                journal.drop(journal.find(**key))
+            journal.once(key, functools.partial(measure, name, dtype, where))
 
 
-def measure(name: str, dtype: str) -> dict[str, Any]:
+def measure(name: str, dtype: str, where: dict[str, Any]) -> dict[str, Any]:
     """Lower and run one model."""
-    where = report.environment()
     with tempfile.TemporaryDirectory() as folder:
         return {"environment": where, "functions": measured(name, dtype, Path(folder))}
 
@@ -277,12 +281,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=["float64", "float32"], action="append")
     parser.add_argument("--only", choices=list(RUNS), action="append", metavar="MODEL")
     parser.add_argument("--record", action="store_true", help="run them too, into the guide")
+    parser.add_argument("--again", action="store_true", help="record anew what is recorded")
     options = parser.parse_args(arguments)
     if (options.folder is None) == (not options.record):
         parser.error("give a folder, or --record")
     names = options.only or list(RUNS)
     if options.record:
-        record(names, options.dtype or ["float64", "float32"], RECORDS)
+        record(names, options.dtype or ["float64", "float32"], RECORDS, options.again)
         return 0
     failed = 0
     with _in((options.dtype or ["float64"])[0]):
