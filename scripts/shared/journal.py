@@ -62,7 +62,7 @@ class Journal:
             return
         record = {**key, **measure()}
         if found:
-            self.drop(found)
+            self._drop(found)
         self.add(record)
 
     def _commit(self, record: Record) -> str | None:
@@ -71,7 +71,7 @@ class Journal:
         before = [each["environment"] for each in self.records[:place] if "environment" in each]
         return before[-1].get("commit") if before else None
 
-    def drop(self, old: list[Record]) -> None:
+    def _drop(self, old: list[Record]) -> None:
         """Leave out records, and environments of which no record is left."""
         kept = [each for each in self.records if not any(each is one for one in old)]
         following = [*kept[1:], {}]

@@ -237,18 +237,19 @@ def record(names: Sequence[str], dtypes: Sequence[str], records: Path, again: bo
 
     journal = Journal(records, lambda journal: write(journal.records, records.with_suffix(".md")))
     where = report.environment()  # before the journal changes
-    for dtype in dtypes:
-        for name in names:
-            key = {"model": name, "dtype": dtype}
-            if again:
-                journal.drop(journal.find(**key))
-            journal.once(key, functools.partial(measure, name, dtype, where))
+    keys = [{"model": name, "dtype": dtype} for dtype in dtypes for name in names]
+    if again:
+        old = [found for key in keys for found in journal.find(**key)]
+        journal.records = [each for each in journal.records if each not in old]
+        report.write_lines(records, journal.records)
+    for key in keys:
+        journal.once(key, functools.partial(measure, **key, where=where))
 
 
-def measure(name: str, dtype: str, where: dict[str, Any]) -> dict[str, Any]:
+def measure(model: str, dtype: str, where: dict[str, Any]) -> dict[str, Any]:
     """Lower and run one model."""
     with tempfile.TemporaryDirectory() as folder:
-        return {"environment": where, "functions": measured(name, dtype, Path(folder))}
+        return {"environment": where, "functions": measured(model, dtype, Path(folder))}
 
 
 def measured(name: str, dtype: str, folder: Path) -> list[dict[str, Any]]:
