@@ -230,7 +230,7 @@ def test_gradient_training_stops_at_a_non_finite_loss_with_finite_parameters() -
 
 def test_statuses_are_sentences() -> None:
     assert all(status.value.endswith(".") and len(status.value.split()) > 5 for status in gpx.Status)
-    result = gpx.fit(_kmm(False), steps=1)
+    result = gpx.fit(_kmm(True), steps=1, hyper_updates=1)
     assert result.status is gpx.Status.MAX_STEPS
     assert result.status.value in str(result)
 
