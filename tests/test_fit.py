@@ -228,6 +228,24 @@ def test_gradient_training_stops_at_a_non_finite_loss_with_finite_parameters() -
     assert all(np.isfinite(value).all() for value in _values(model))
 
 
+def test_a_run_that_changes_nothing_ends_though_its_conditions_do_not_hold() -> None:
+    stuck = iterate(lambda: (1.0, False), [], steps=99, tolerance=1e-8)
+    assert (stuck.status, stuck.steps) == (gpx.Status.STALLED, 11)
+    assert iterate(lambda: (1.0, False), [], steps=99).status is gpx.Status.MAX_STEPS  # as asked for
+    values = iter(np.cumsum([1.0, *10 * [0.0, 1e-9]]))
+    assert iterate(lambda: (next(values), False), [], steps=20, tolerance=1e-8).status is gpx.Status.MAX_STEPS
+
+
+def test_sites_without_a_fixed_point_end_the_run_and_say_what_to_use() -> None:
+    X, Y = problems.continuous(30)
+    Y[::7] += 3.0
+    model = VGPKMM((X, Y), problems.kernel(), gpflow.likelihoods.StudentT(0.1, 3.0))
+    with pytest.warns(gpx.FitWarning, match="not log-concave"):
+        result = gpx.fit(model, progress=False)
+    assert result.status is gpx.Status.STALLED
+    assert result.steps < 100
+
+
 def test_statuses_are_sentences() -> None:
     assert all(status.value.endswith(".") and len(status.value.split()) > 5 for status in gpx.Status)
     result = gpx.fit(_kmm(True), steps=1, hyper_updates=1)

@@ -14,7 +14,7 @@ from gpflow_ext.kmm import ascent, held
 from gpflow_ext.laplace import expansion, nearby
 from gpflow_ext.laplace.method import Laplace
 from gpflow_ext.likelihoods import BernoulliLogit
-from gpflow_ext.models import VGPKMM, GPLaplace
+from gpflow_ext.models import GPJaakkola, GPLaplace, VGPKMM
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import conjugate
 from gpflow_ext.sites.dense import Dense, DenseFactor
@@ -113,6 +113,19 @@ def test_an_evaluation_near_the_last_one_takes_few_factorisations(
     assert 0 < count[0] <= most
     ours.assign_sites(state.sites)
     np.testing.assert_allclose(value, method.objective(ours, ours.prior(), ours.sites), rtol=1e-9)
+
+
+def test_the_bound_of_jaakkola_and_its_gradient_take_one_factorisation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = GPJaakkola(problems.binary(), problems.kernel(), BernoulliLogit(bound="jaakkola"))
+    gpx.fit(model, steps=1, hyper_updates=1)
+    method, prior = sites.site_method("jaakkola"), model.prior()
+    state = method.begin(model, prior, model.sites)
+    count = _counted(monkeypatch)
+    value = method.at_rest(model, prior, state)
+    assert count == [1]
+    np.testing.assert_allclose(value, method.objective(model, prior, model.sites), rtol=1e-12)
 
 
 def test_the_mode_of_a_dense_prior_by_one_factor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import examine
 from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
-from gpflow_ext.sites import Prior, Sites, condition, variational_bound
+from gpflow_ext.sites import Prior, Sites, condition, variational_bound, with_inverse
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
 _PASSED: set[Hashable] = set()  # structures of likelihoods that Laplace's method is for
@@ -132,9 +132,11 @@ class Jaakkola(SiteMethod):
         By the envelope theorem that is the gradient of log ∫ p(f) ∏ tₙ(fₙ) df − ½ Σₙ precₙ residualₙ, and of
         the likelihood's own terms, with the marginals held fixed.
         """
-        q = condition(tf.nest.map_structure(tf.stop_gradient, prior), state.sites)
+        held = tf.nest.map_structure(tf.stop_gradient, prior)
+        factor = with_inverse(held.factorise(state.sites.prec))
+        q = condition(held, state.sites, factor)
         value = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
-        moving = envelope(model, prior, state.sites, q.mean, q.var)
+        moving = envelope(model, prior, state.sites, q.mean, q.var, factor)
         return tf.stop_gradient(value - moving) + moving
 
 

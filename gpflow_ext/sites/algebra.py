@@ -109,9 +109,12 @@ class Posterior(NamedTuple):
     finite: tf.Tensor  # whether the factorisation worked, []
 
 
-def condition(prior: Prior, sites: Sites) -> Posterior:
-    """Return q(f) ∝ p(f) ∏ₙ tₙ(fₙ): one Cholesky factorisation and one triangular solve."""
-    factor = prior.factorise(sites.prec)
+def condition(prior: Prior, sites: Sites, factor: Factor | None = None) -> Posterior:
+    """Return q(f) ∝ p(f) ∏ₙ tₙ(fₙ): one Cholesky factorisation and one triangular solve.
+
+    ``factor`` is that of the sites' precisions, if it is known.
+    """
+    factor = prior.factorise(sites.prec) if factor is None else factor
     alpha, shift = factor.solve(sites.nat1 - sites.prec * prior.mean)
     var = factor.variance()
     kl = divergence(prior, sites.prec, var, factor, alpha, shift)

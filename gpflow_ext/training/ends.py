@@ -14,7 +14,7 @@ from tensorflow_probability import bijectors
 from gpflow_ext.data.checks import Array
 from gpflow_ext.numerics.positive_triangular import PositiveTriangular
 from gpflow_ext.training.log_space import is_softplus
-from gpflow_ext.training.loop import FitResult
+from gpflow_ext.training.loop import FitResult, Status
 
 # What is finite stays so.
 _KEEP_FINITE = (
@@ -69,6 +69,11 @@ def check_first_step(model: Any, data: Any = None) -> None:
 
 def bad_end(result: FitResult) -> str:
     """Say how a fit has failed, and in what state it has left the model."""
+    if result.status is Status.STALLED:
+        return (
+            f"{result.status.value} If the likelihood is not log-concave the sites may have no fixed point: use "
+            "gpflow_ext.models.SparseEP or SGPMCFreeForm, or GPflow's SVGP."
+        )
     done = len(result.objective)
     kept = f"after step {result.steps} or the one before" if done else "in which the fit began"
     return (

@@ -17,6 +17,8 @@ from gpflow_ext import _html
 from gpflow_ext.data.float_type import default_float
 from gpflow_ext.training.starts import Tried, assign
 
+_STILL = 10  # steps that change nothing, after which none is done
+
 Update: TypeAlias = Callable[[], tuple[float, bool]]
 """Perform one step; return the objective and whether the method itself has converged."""
 
@@ -30,6 +32,7 @@ class Status(enum.Enum):
     CONVERGED = "The objective and the stationarity conditions settled within the tolerance."
     STOPPED_EARLY = "The score on held-out data stopped improving; the best parameters were restored."
     MAX_STEPS = "The number of steps asked for was reached before the objective settled."
+    STALLED = "The objective no longer changes, but the stationarity conditions do not settle."
     INTERRUPTED = "A signal asked the run to end."
     OUT_OF_TIME = "The seconds asked for were over before the objective settled."
     NON_FINITE = "The objective became NaN or infinite; the last good state was restored."
@@ -151,7 +154,8 @@ def iterate(
         Number of the last step, and of the last one already done.
     tolerance
         Stop when the objective changes by less than ``tolerance·max(1, |objective|)`` and the update says
-        that its own conditions hold; never with ``None``.
+        that its own conditions hold, or where they do not in ten steps that change no digit of it; never with
+        ``None``.
     monotone
         Whether a fall of the objective is a failure, beyond 1e-9 relative, or 1e-5 in single precision.
     callbacks
@@ -171,7 +175,8 @@ def iterate(
     trail.recall()
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
-    good, fall = None, 1e-9 if default_float() == np.float64 else 1e-5
+    double, still = default_float() == np.float64, 0
+    good, fall, same = None, 1e-9 if double else 1e-5, 1e-12 if double else 1e-7
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
             break
@@ -192,6 +197,8 @@ def iterate(
             assign(variables, before)
             break
         good = before
+        unmoved = abs(value - trail.last) <= same * max(1.0, abs(value))  # false for a NaN before the first
+        still = still + 1 if unmoved and not at_rest else 0
         objective.append(value)
         times.append(time.perf_counter() - begin)
         trail.add(value, at_rest)
@@ -199,6 +206,9 @@ def iterate(
             trail.add(value, at_rest)
         for callback in callbacks:
             callback(step, value)
+        if tolerance is not None and still >= _STILL:
+            failure = Status.STALLED
+            break
     status = failure or (settled if trail.converged(tolerance) else Status.MAX_STEPS)
     return FitResult(np.array(objective, float), np.array(times, float), first_step, status)
 
