@@ -14,7 +14,7 @@ from gpflow_ext.kmm import ascent, held
 from gpflow_ext.laplace import expansion, nearby
 from gpflow_ext.laplace.method import Laplace
 from gpflow_ext.likelihoods import BernoulliLogit
-from gpflow_ext.models import GPJaakkola, GPLaplace, VGPKMM
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import conjugate
 from gpflow_ext.sites.dense import Dense, DenseFactor
