@@ -71,8 +71,8 @@ def bad_end(result: FitResult) -> str:
     """Say how a fit has failed, and in what state it has left the model."""
     if result.status is Status.STALLED:
         return (
-            f"{result.status.value} If the likelihood is not log-concave the sites may have no fixed point: use "
-            "gpflow_ext.models.SparseEP or SGPMCFreeForm, or GPflow's SVGP."
+            f"{result.status.value} If the likelihood is not log-concave the sites may have no fixed point: "
+            "use gpflow_ext.models.SparseEP or SGPMCFreeForm, or GPflow's SVGP."
         )
     done = len(result.objective)
     kept = f"after step {result.steps} or the one before" if done else "in which the fit began"
