@@ -72,7 +72,10 @@ class Factor(Protocol):
 class Prior(Protocol):
     """A Gaussian process as the data see it: f = μ + h + r, Cov[h] = Q, and r independent, with ``residual``.
 
-    A named tuple of tensors, so that it passes through compiled functions.
+    A named tuple of tensors, so that it passes through compiled functions. It may have two more attributes.
+    ``hands_on``, true if its factors are such tuples too: variational inference hands a factor from step to
+    step. ``solves_nearby``, true if a factorisation takes dozens of times as long as a solution: Laplace's
+    method then uses one for several Newton steps.
     """
 
     @property

@@ -22,11 +22,10 @@ def near(factor: Factor, prec: tf.Tensor, b: tf.Tensor, tolerance: tf.Tensor) ->
     By the factor's own ``near`` where it has one; else see `solve`.
     """
     own = getattr(factor, "near", None)
-    return (
-        solve(lambda p: prec * p, factor.solve, b, tolerance, ITERATIONS)
-        if own is None
-        else own(prec, b, tolerance)
-    )
+    if own is not None:
+        found: tuple[Pair, tf.Tensor] = own(prec, b, tolerance)
+        return found
+    return solve(lambda p: prec * p, factor.solve, b, tolerance, ITERATIONS)
 
 
 def solve(
