@@ -239,6 +239,8 @@ def fit(
 
         alike = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
         first_step = start(plan, model, trail, restore, {"arguments": alike})
+        if first_step and plan.rests and plan.solver.start().violation > plan.stationarity:
+            trail.unsettle()  # a tighter one than that which the checkpoint has met
         last = LastSteps(model, steps)
         callbacks.append(last)
         if checkpoint_dir is not None:

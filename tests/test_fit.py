@@ -50,8 +50,8 @@ def test_kmm_resumes_exactly(tmp_path, method: str, learn: bool) -> None:
 def test_a_restarted_run_converges_at_the_same_step(tmp_path) -> None:
     whole = gpx.fit(_kmm(False))
     assert whole.status is gpx.Status.CONVERGED
-    for steps in (whole.steps - 1, None, None):
-        result = gpx.fit(_kmm(False), steps=steps, checkpoint_dir=tmp_path)
+    for _ in range(2):
+        result = gpx.fit(_kmm(False), checkpoint_dir=tmp_path)
     assert (result.first_step, result.steps, result.status) == (whole.steps, whole.steps, whole.status)
     tighter = gpx.fit(_kmm(False), tolerance=1e-15, stationarity=1e-9, checkpoint_dir=tmp_path)
     assert tighter.steps > whole.steps

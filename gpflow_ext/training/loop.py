@@ -114,6 +114,11 @@ class Trail(tf.Module):
         self._previous, self.last = self.objectives.numpy().tolist()  # NaN before the first step
         self._settled = bool(self.settled)
 
+    def unsettle(self) -> None:
+        """Forget that the method's own conditions held: others are asked for now."""
+        self.settled.assign(False)
+        self.recall()
+
     def add(self, objective: float, settled: bool) -> None:
         """Append the objective of a step, and whether the method's own conditions hold."""
         self._previous, self.last, self._settled = self.last, objective, settled

@@ -14,11 +14,11 @@ import tensorflow as tf
 from marks import others_slow
 
 import gpflow_ext as gpx
-from gpflow_ext.sites import site_method
 from conformance.holders import CONTROLS, FREE, HOLDERS, NETWORKS, SITES, Holder, points, variables
 from gpflow_ext.compiled import clear_compiled, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPLaplace, GPRNTensor, SGPMCFreeForm, SparseEP
+from gpflow_ext.sites import site_method
 
 FOLLOWERS = {**SITES, **FREE}
 FIRST, MORE = 12, 20
