@@ -69,7 +69,7 @@ def inverse(factor: tf.Tensor) -> tf.Tensor:
 
 def _inverse(factor: tf.Tensor, size: int) -> tf.Tensor:
     if size <= INVERTED_LEAF:
-        half = triangular_solve(factor, tf.linalg.diag(tf.ones_like(factor[..., 0])))
+        half = triangular_solve(factor, tf.linalg.diag(tf.ones_like(tf.linalg.diag_part(factor))))
         return triangular_solve(factor, half, adjoint=True)
     half = _length(factor) // 2
     first, across = factor[..., :half, :half], factor[..., half:, :half]
