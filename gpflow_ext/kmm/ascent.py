@@ -73,11 +73,8 @@ def start(prior: Prior, expectation: Expectation, initial: Sites, factor: Factor
     """
 
     def conditioned() -> tuple[tf.Tensor, ...]:
-        known = prior.factorise(initial.prec) if factor is None else factor
-        alpha, shift = known.solve(initial.nat1 - initial.prec * prior.mean)
-        var, zero = known.variance(), tf.zeros_like(alpha)
-        spread = sites.divergence(prior, initial.prec, var, known, zero, zero)
-        return alpha, prior.mean + shift, var, spread
+        q = sites.condition(prior, initial, factor)
+        return q.alpha, q.mean, q.var, q.kl - 0.5 * tf.reduce_sum(q.alpha * (q.mean - prior.mean))
 
     def unconditioned() -> tuple[tf.Tensor, ...]:
         mean = prior.mean + prior.product(initial.nat1)
