@@ -167,6 +167,21 @@ def test_steps_that_hand_their_factor_on_are_those_of_the_ascent(
     np.testing.assert_allclose(ours.objective, plain.objective, rtol=1e-11)
 
 
+def test_a_factor_of_other_precisions_is_not_taken_for_that_of_the_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it precondition where W is far from them: at zero sites under a wide prior it is."""
+    model = VGPKMM(problems.binary(), problems.kernel(400.0), BernoulliLogit())
+    prior = model.prior()
+    first = held.start(prior, model.expectation, model.sites)
+    moved = first._replace(point=first.point._replace(prec=first.point.prec + 1.0))
+    expected = prior.factorise(moved.point.prec).chol
+    np.testing.assert_array_equal(moved.factor(prior).chol, expected)
+    count = _counted(monkeypatch)
+    held.step(prior, model.expectation, first)
+    assert count == [2]
+
+
 @pytest.mark.parametrize("model", [VGPKMM, GPLaplace])
 def test_with_hyperparameters_held_a_step_is_several_updates(model: type) -> None:
     ours = model(problems.binary(), problems.kernel(), BernoulliLogit())
