@@ -182,6 +182,29 @@ def test_evenly_spaced_nodes_where_they_are_enough(low: float, high: float) -> N
     )
 
 
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.5, 1.0), (0.02, 1.0), (1e-3, 3.0)], ids=["few", "many", "graded"]
+)
+def test_second_derivatives_in_the_means(low: float, high: float, classes: int) -> None:
+    rng = np.random.default_rng(4)
+    mean = tf.constant(rng.normal(size=(30, classes)))
+    var = tf.constant(rng.uniform(low, high, (30, classes)))
+    y = rng.integers(0, classes, 30)
+    with tf.GradientTape() as outer:
+        outer.watch(mean)
+        with tf.GradientTape() as inner:
+            inner.watch([mean, var])
+            value = tf.exp(log_probability_largest(mean, var, tf.one_hot(y, classes, True, False)))
+        slopes = inner.gradient(value, [mean, var])
+    expected = value, *slopes, outer.batch_jacobian(slopes[0], mean)
+    found = RobustMax(classes, 0.01).second_order(mean, var, tf.constant(y[:, None], tf.float64))
+    missed = np.log(0.01 / (classes - 1))
+    gain = np.log(0.99) - missed
+    for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(a, gain * b + (missed if k == 0 else 0.0), atol=1e-8)
+
+
 def test_a_second_derivative_is_refused_where_there_is_none() -> None:
     mean, own = tf.constant([[0.0, 1.0, 2.0]]), tf.constant([[True, False, False]])
     with tf.GradientTape() as outer:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.numerics.integrals import positive_variance
-from gpflow_ext.numerics.special import Slopes, log_ndtr, with_derivatives
+from gpflow_ext.numerics.special import log_ndtr, with_derivatives
 
 _NUM_NODES = 80
 _EVEN_NODES = (64, 192)  # evenly spaced, where they are enough
@@ -20,6 +20,15 @@ _END_STEPS = 4
 _TAIL_DEPTH = 5
 _ONCE = "probability_largest is differentiable once; log_probability_largest is twice"
 _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class SecondOrder(NamedTuple):
+    """A function of the moments of K Gaussian variables with its derivatives."""
+
+    value: tf.Tensor  # [...]
+    by_mean: tf.Tensor  # [..., K]
+    by_var: tf.Tensor  # [..., K]
+    by_means: tf.Tensor  # the second ones in the means, [..., K, K], or those in each alone, [..., K]
 
 
 def log_probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
@@ -51,8 +60,8 @@ def log_probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
     return with_derivatives(value[..., None], mean, var, slopes)[..., 0]
 
 
-def _graded(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, Slopes]:
-    """Return log P and its derivatives by nodes graded towards the steepest factor."""
+def _graded(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Return log P by nodes graded towards the steepest factor, and `_weighted` at these nodes."""
     sd = tf.sqrt(var)
     nodes = _Nodes(*map(tf.stop_gradient, _nodes(tf.stop_gradient(mean), tf.stop_gradient(sd), own)))
     z = ((nodes.centre[..., None] - mean)[..., None] + nodes.offset[..., None, :]) / sd[..., None]
@@ -62,20 +71,28 @@ def _graded(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor,
     own_log_sd = tf.reduce_sum(tf.where(own, tf.math.log(sd), 0.0), axis=-1)
     value = tf.reduce_logsumexp(terms, axis=-1) - own_log_sd - _LOG_ROOT_2PI
 
-    def slopes() -> tuple[tf.Tensor, tf.Tensor]:
-        return _weighted(tf.nn.softmax(terms), z, mills, own, sd)
+    def slopes(crossed: bool = False) -> tuple[tf.Tensor, ...]:
+        return _weighted(tf.nn.softmax(terms), z, mills, own, sd, crossed)
 
     return tf.minimum(value, 0.0), slopes
 
 
 def _weighted(
-    weight: tf.Tensor, z: tf.Tensor, mills: tf.Tensor, own: tf.Tensor, sd: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return Σⱼ wⱼ ∂ log integrand(xⱼ) in the means and in the variances, [..., K]."""
+    weight: tf.Tensor, z: tf.Tensor, mills: tf.Tensor, own: tf.Tensor, sd: tf.Tensor, crossed: bool = False
+) -> tuple[tf.Tensor, ...]:
+    """Return Σⱼ wⱼ ∂ log integrand(xⱼ) in the means and in the variances, [..., K].
+
+    Where asked for, also Σⱼ wⱼ times the products of those in two means, [..., K, K].
+    """
     mask, share = own[..., None], weight[..., None, :]  # [..., K, 1], [..., 1, J]
-    by_mean = tf.reduce_sum(share * tf.where(mask, z, -mills), axis=-1) / sd
+    slope = tf.where(mask, z, -mills)
+    by_mean = tf.reduce_sum(share * slope, axis=-1) / sd
     by_var = tf.reduce_sum(share * tf.where(mask, tf.square(z) - 1.0, -mills * z), axis=-1)
-    return by_mean, by_var / (2.0 * tf.square(sd))
+    by_var /= 2.0 * tf.square(sd)
+    if not crossed:
+        return by_mean, by_var
+    products = tf.matmul(share * slope, slope, transpose_b=True)
+    return by_mean, by_var, products / (sd[..., None] * sd[..., None, :])
 
 
 def probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
@@ -94,9 +111,35 @@ def probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tf.T
         value = tf.exp(log_value)
         return value, *(value[..., None] * slope for slope in slopes())
 
-    value, *slopes = with_nodes(mean, var, lambda number: _evenly(mean, var, own, number), graded)
+    def evenly(number: int) -> tuple[tf.Tensor, ...]:
+        weight, z, mills = _evenly(mean, var, own, number)
+        return tf.reduce_sum(weight, axis=-1), *_weighted(weight, z, mills, own, tf.sqrt(var))
+
+    value, *slopes = with_nodes(mean, var, evenly, graded)
     slopes = [tf.raw_ops.PreventGradient(input=slope, message=_ONCE) for slope in slopes]
     return with_derivatives(value[..., None], mean, var, lambda: (slopes[0], slopes[1]))[..., 0]
+
+
+def largest_to_second_order(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> SecondOrder:
+    """Return `probability_largest` with its first derivatives and the second ones in the means.
+
+    All are integrals at the same nodes. Since ∂P/∂vₖ = ½ ∂²P/∂mₖ², only products of the slopes of two
+    factors are new, at O(K²) a node. Not to be differentiated.
+    """
+    own = tf.broadcast_to(own, tf.shape(mean))
+    var = positive_variance(var)
+
+    def evenly(number: int) -> tuple[tf.Tensor, ...]:
+        weight, z, mills = _evenly(mean, var, own, number)
+        return tf.reduce_sum(weight, axis=-1), *_weighted(weight, z, mills, own, tf.sqrt(var), crossed=True)
+
+    def graded() -> tuple[tf.Tensor, ...]:
+        log_value, slopes = _graded(mean, var, own)
+        value, (by_mean, by_var, by_means) = tf.exp(log_value), slopes(crossed=True)
+        return value, value[..., None] * by_mean, value[..., None] * by_var, value[..., None, None] * by_means
+
+    value, by_mean, by_var, by_means = with_nodes(mean, var, evenly, graded)
+    return SecondOrder(value, by_mean, by_var, tf.linalg.set_diag(by_means, 2.0 * by_var))
 
 
 def with_nodes(
@@ -152,7 +195,7 @@ def probabilities_largest(mean: tf.Tensor, var: tf.Tensor, number: int) -> tf.Te
 def _evenly(
     mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, number: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return p(f_y is the largest), [...], and its derivatives, [..., K]."""
+    """Return the terms of p(f_y is the largest) at evenly spaced nodes, [..., J], and z and φ/Φ there."""
     sd = tf.sqrt(var)
     own_mean, own_sd = (tf.reduce_sum(tf.where(own, part, 0.0), axis=-1) for part in (mean, sd))
     low, high = _window(mean, sd)
@@ -161,7 +204,7 @@ def _evenly(
     step = (high - low) / ((number - 1) * math.sqrt(2.0 * math.pi) * own_sd)
     weight = step[..., None] * tf.reduce_prod(tf.where(own[..., None], density, cdf), axis=-2)  # [..., J]
     mills = density / (math.sqrt(2.0 * math.pi) * cdf)
-    return tf.reduce_sum(weight, axis=-1), *_weighted(weight, z, mills, own, sd)
+    return weight, z, mills
 
 
 class _Nodes(NamedTuple):

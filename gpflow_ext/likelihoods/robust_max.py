@@ -11,6 +11,8 @@ from gpflow.base import TensorType
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
 from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.largest import (
+    SecondOrder,
+    largest_to_second_order,
     log_probability_largest,
     probabilities_largest,
     probability_largest,
@@ -121,6 +123,13 @@ class RobustMax(CategoricalLikelihood):
         hit, missed = map(tf.math.log, self._levels(Fmu.dtype))
         P = probability_largest(Fmu, Fvar, self._indicators(Y))
         return missed + (hit - missed) * P
+
+    def second_order(self, Fmu: tf.Tensor, Fvar: tf.Tensor, Y: TensorType) -> SecondOrder:
+        """Return E[log p(y | f)] for f ~ N(Fmu, Fvar) [B, K] with its derivatives."""
+        hit, missed = map(tf.math.log, self._levels(Fmu.dtype))
+        P = largest_to_second_order(Fmu, Fvar, self._indicators(Y))
+        E = SecondOrder(*((hit - missed) * part for part in P))
+        return E._replace(value=missed + E.value)
 
 
 class Comparisons(NamedTuple):

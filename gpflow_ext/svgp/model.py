@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gpflow
 import tensorflow as tf
 from gpflow.base import MeanAndVariance, RegressionData
@@ -12,9 +14,11 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.likelihoods import RobustMax
+from gpflow_ext.likelihoods.largest import SecondOrder
 from gpflow_ext.numerics import batched
 from gpflow_ext.sites import Projection, latent, sparse_prior
 from gpflow_ext.sites.triangular_posterior import WhitenedPosterior
+from gpflow_ext.svgp import newton_mean
 from gpflow_ext.svgp.whitened_normal import divergence, marginals
 
 
@@ -140,6 +144,12 @@ class SVGPRobustMax(SVGP):
     def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return E[log p(yₙ | f)] for f ~ N(mean, var) [B, K], as [B]."""
         return self.likelihood.variational_expectations(X, mean, var, Y)
+
+    def second_order(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> SecondOrder:
+        """Return the `expectations` with their derivatives; see `newton_mean.second_order`."""
+        plain = type(self).expectations is SVGPRobustMax.expectations
+        of_moments = functools.partial(self.expectations, X, Y)
+        return newton_mean.second_order(of_moments, self.likelihood if plain else None, Y, mean, var)
 
     def num_correct(self, Y: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
         """Return for how many rows the largest mean [B, K] is that of the label Y [B, 1], []."""

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import gpflow
 import tensorflow as tf
 
+from gpflow_ext.likelihoods.largest import SecondOrder
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp.whitened_normal import natural_step, precision, site_weights
@@ -48,6 +49,9 @@ class WhitenedVariational(Protocol):
 
     def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return E[log p(yₙ | fₙ)], [B]."""
+
+    def second_order(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> SecondOrder:
+        """Return E[log p(yₙ | fₙ)] with its derivatives; see `newton_mean.second_order`."""
 
     def num_correct(self, Y: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
         """Return how many rows are classified as their labels say, []."""

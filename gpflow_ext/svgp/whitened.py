@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+
 import gpflow
 import tensorflow as tf
 from gpflow.inducing_variables import MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
 
+from gpflow_ext.likelihoods.largest import SecondOrder
 from gpflow_ext.sites import Projection, latent, sparse_prior
+from gpflow_ext.svgp import newton_mean
 from gpflow_ext.svgp.whitened_normal import marginals
 
 
@@ -69,6 +73,11 @@ class WhitenedSVGP:
     def expectations(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """Return E[log p(yₙ | fₙ)], [B]."""
         return self._model.likelihood.variational_expectations(X, mean, var, Y)
+
+    def second_order(self, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> SecondOrder:
+        """Return the `expectations` with their derivatives; see `newton_mean.second_order`."""
+        of_moments = functools.partial(self.expectations, X, Y)
+        return newton_mean.second_order(of_moments, self._model.likelihood, Y, mean, var)
 
     def num_correct(self, Y: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
         """Return zero: what counts as correct depends on the likelihood."""

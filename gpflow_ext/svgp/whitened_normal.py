@@ -66,10 +66,15 @@ def moments(nat1: tf.Tensor, prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.
     They are those of a Gaussian with the natural parameters Var[v]⁻¹E[v] [M, K] and Var[v]⁻¹ [1 or K, M, M],
     its order reversed and only its lower triangle read. O(KM³).
     """
-    chol, finite = linalg.cholesky(prec)
-    root = tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2])
+    root, finite = root_of(prec)
     mean = products.matvec(root, products.matvec(root, nat1, transpose=True))
     return mean, root, finite & tf.reduce_all(tf.math.is_finite(mean))
+
+
+def root_of(prec: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the factors of Var[v] for precisions as `moments` takes them, and whether they are finite."""
+    chol, finite = linalg.cholesky(prec)
+    return tf.reverse(tf.linalg.matrix_transpose(triangular.inverse(chol)), [-1, -2]), finite
 
 
 def divergence(mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,13 @@
 """The bound of a whitened sparse model at the optimal q, as a function of the hyperparameters, on all data.
 
-At given hyperparameters the natural-gradient steps of `svgp.natural_gradient` bring q(v) to the maximum of
-the bound. There the gradient of the bound with q(v) held is that of the optimised bound (the envelope
-theorem), which L-BFGS maximises. The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point
-iteration may circle the optimum or creep along a ridge. Where one does not raise the bound, the next is
-plain, and shorter if that does not help; the memory keeps failed trials too. Weights wₙ may be
-negative, so the optimum is also found if the likelihood is not log-concave.
+At given hyperparameters steps of Newton's method in E[v], see `svgp.newton_mean`, and of the natural gradient
+in Var[v]⁻¹, see `svgp.natural_gradient`, bring q(v) to the maximum of the bound. There the gradient of the
+bound with q(v) held is that of the optimised bound (the envelope theorem), which L-BFGS maximises.
+
+The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point iteration may circle the optimum or
+creep along a ridge. Where one does not raise the bound, the next is plain, and shorter if that does not help;
+the memory keeps failed trials too. Weights wₙ may be negative, so the optimum is also found if the likelihood
+is not log-concave.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ import tensorflow as tf
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
-from gpflow_ext.svgp import anderson
+from gpflow_ext.svgp import anderson, newton_mean
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
-from gpflow_ext.svgp.whitened_normal import divergence, marginals, moments, precision, site_weights
+from gpflow_ext.svgp.whitened_normal import divergence, marginals, precision, root_of, site_weights
 from gpflow_ext.training import lbfgs, site_recipe
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
@@ -34,32 +36,31 @@ from gpflow_ext.training.solver import Evaluation, Progress
 from gpflow_ext.training.starts import among, further_starts, number_of_starts
 
 STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
-_ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and natural-gradient steps in an evaluation, at most
+_ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and steps of q in an evaluation, at most
 _LENGTH = 0.5  # of the first steps
 _SHORTEST = 2.0**-10  # a length of a step below which the bound rises no more
 _ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
 _STATIONARITY = 1e-3, 1e-2  # in both: on nearly separable data the last steps creep along a ridge
-_GAIN = 1e-8, 1e-6  # in both: an iteration that raises the bound by less raises it no more
+_GAIN = 1e-6  # relative: an iteration that raises the bound by less, as q itself may, raises it no more
 
 
 class Point(NamedTuple):
-    """A Gaussian q(v), the bound there, and where a natural-gradient step of length 1 would lead.
+    """A Gaussian q(v), the bound there, and where a step of length 1 would lead.
 
     Precisions are those of v in reversed order.
     """
 
-    nat1: tf.Tensor  # Var[v]⁻¹E[v], [M, K]
     prec: tf.Tensor  # Var[v]⁻¹, [1 or K, M, M]
     mean: tf.Tensor  # E[v], [M, K]
     root: tf.Tensor  # lower triangular R, Var[v] = RRᵀ, [1 or K, M, M]
     value: tf.Tensor  # Σₙ Eₙ − KL, []
-    pull: tf.Tensor  # Σₙ aₙ (gₙ + wₙ aₙᵀE[v]), [M, K]
+    shift: tf.Tensor  # Newton's step in E[v], [M, K]
     gram: tf.Tensor  # Σₙ wₙ aₙaₙᵀ, [1 or K, M, M]
     violation: tf.Tensor  # of the fixed point, in standard deviations of q and relative to its precision, []
 
     def aim(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the natural parameters [M, K] and [K, M, M] to which a step of length 1 leads."""
-        return self.pull, tf.linalg.set_diag(self.gram, tf.linalg.diag_part(self.gram) + 1.0)
+        """Return E[v] [M, K] and Var[v]⁻¹ [1 or K, M, M] to which a step of length 1 leads."""
+        return self.mean + self.shift, tf.linalg.set_diag(self.gram, tf.linalg.diag_part(self.gram) + 1.0)
 
 
 class _Settling(NamedTuple):
@@ -116,8 +117,7 @@ class OptimalPosterior(tf.Module):
     ) -> Point:
         target, one = self._target, tf.ones([], prior.A.dtype)
         mean, root = (tf.convert_to_tensor(each) for each in (target.q_mu, target.q_sqrt))
-        prec = precision(root)
-        nat1 = products.matvec(prec, mean)
+        prec = tf.reverse(precision(root), [-1, -2])
 
         def going(state: _Settling) -> tf.Tensor:
             left = (state.done < steps) & (state.length >= _SHORTEST)
@@ -125,12 +125,12 @@ class OptimalPosterior(tf.Module):
 
         def turn(state: _Settling) -> tuple[_Settling]:
             done, length, mixing, point, memory = state
-            x, r = _flat(point.nat1, point.prec), _flat(*point.aim())
+            x, r = _flat(point.mean, point.prec), _flat(*point.aim())
             count = tf.where(mixing, memory.count, 0)
             trial = anderson.mixed(memory._replace(count=count), x, r - x, length)
-            nat1, prec = _apart(trial, point)
-            mean, root, finite = moments(nat1, prec)
-            new = self._at(prior, X, Y, nat1, prec, mean, root)
+            mean, prec = _apart(trial, point)
+            root, finite = root_of(prec)
+            new = self._at(prior, X, Y, prec, mean, root)
             least = point.value - _of(_ROUNDING, one.dtype) * tf.maximum(one, tf.abs(point.value))
             sound = finite & tf.math.is_finite(new.violation)
             risen = sound & (new.value >= least)
@@ -141,44 +141,35 @@ class OptimalPosterior(tf.Module):
             kept = _either(risen, new, point), _either(sound, seen, memory)
             return (_Settling(done + 1, length, risen, *kept),)
 
-        begin = self._at(prior, X, Y, nat1, tf.reverse(prec, [-1, -2]), mean, root)
-        memory = anderson.empty(_flat(begin.nat1, begin.prec))
+        begin = self._at(prior, X, Y, prec, mean, root)
+        memory = anderson.empty(_flat(begin.mean, begin.prec))
         start = _Settling(tf.constant(0), _LENGTH * one, tf.constant(False), begin, memory)
         return Point(*tf.while_loop(going, turn, (start,))[0].point)
 
     def _at(
-        self,
-        prior: Projection,
-        X: tf.Tensor,
-        Y: tf.Tensor,
-        nat1: tf.Tensor,
-        prec: tf.Tensor,
-        mean: tf.Tensor,
-        root: tf.Tensor,
+        self, prior: Projection, X: tf.Tensor, Y: tf.Tensor, prec: tf.Tensor, mean: tf.Tensor, root: tf.Tensor
     ) -> Point:
         """Return a q(v) with the bound and the aim there. O(KM²N + KM³)."""
-        target = self._target
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            at, var = marginals(prior, mean, root)
-            tape.watch([at, var])
-            fit = target.scale(X) * tf.reduce_sum(target.expectations(X, Y, at, var))
-        by_mean, by_var = tape.gradient(fit, [at, var])
-        weight = site_weights(by_var, root.shape[0])
+        at, var = marginals(prior, mean, root)
+        scale = self._target.scale(X)
+        fit = self._target.second_order(X, Y, at, var)
+        weight = site_weights(scale * fit.by_var, root.shape[0])
         gram = triangular.weighted_gram(prior.A[:, ::-1], weight)
-        pull = products.matvec(prior.A, by_mean + weight * (at - prior.mean))
-        value = fit - divergence(mean, root)
-        return Point(nat1, prec, mean, root, value, pull, gram, _violation(gram, pull, mean, root))
+        slope = products.matvec(prior.A, scale * fit.by_mean) - mean
+        shift = newton_mean.direction(prior, root, -scale * fit.by_means, slope)
+        value = scale * tf.reduce_sum(fit.value) - divergence(mean, root)
+        return Point(prec, mean, root, value, shift, gram, _violation(gram, slope, root))
 
 
-def _flat(nat1: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
-    """Return natural parameters as one vector, of the precisions the lower triangles."""
-    return tf.concat([tf.reshape(part, [-1]) for part in (nat1, tf.linalg.band_part(prec, -1, 0))], axis=0)
+def _flat(mean: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+    """Return means and precisions as one vector, of the latter the lower triangles."""
+    return tf.concat([tf.reshape(part, [-1]) for part in (mean, tf.linalg.band_part(prec, -1, 0))], axis=0)
 
 
 def _apart(vector: tf.Tensor, like: Point) -> tuple[tf.Tensor, tf.Tensor]:
     """Undo `_flat`."""
-    split = tf.size(like.nat1)
-    return tf.reshape(vector[:split], like.nat1.shape), tf.reshape(vector[split:], like.prec.shape)
+    split = tf.size(like.mean)
+    return tf.reshape(vector[:split], like.mean.shape), tf.reshape(vector[split:], like.prec.shape)
 
 
 def _either(condition: tf.Tensor, new: Any, old: Any) -> Any:
@@ -187,19 +178,18 @@ def _either(condition: tf.Tensor, new: Any, old: Any) -> Any:
     return type(old)(*(tf.ensure_shape(tf.where(condition, *pair), pair[1].shape) for pair in pairs))
 
 
-def _violation(gram: tf.Tensor, pull: tf.Tensor, mean: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+def _violation(gram: tf.Tensor, slope: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
     """Return how far q is from where a step of length 1 leads, []. O(KM³).
 
-    With the aim's precision P and natural mean p it is the largest element of RᵀPR − I and of Rᵀ(p − P E[v]).
+    With the aim's precision P it is the largest element of RᵀPR − I and of Rᵀ times the slope in E[v].
     """
     lower = tf.linalg.band_part(gram, -1, 0)
     whole = lower + tf.linalg.matrix_transpose(lower) - tf.linalg.diag(tf.linalg.diag_part(lower))
     seen = tf.matmul(tf.reverse(whole, [-1, -2]), root)  # Σₙ wₙaₙaₙᵀ R, [K, M, M]
     spread = tf.matmul(root, seen + root, transpose_a=True)
     spread -= tf.eye(tf.shape(root)[-1], dtype=root.dtype)
-    left = tf.transpose(pull - mean) - tf.linalg.matvec(tf.reverse(whole, [-1, -2]), tf.transpose(mean))
-    shift = tf.linalg.matvec(root, left, transpose_a=True)
-    return tf.maximum(tf.reduce_max(tf.abs(spread)), tf.reduce_max(tf.abs(shift)))
+    lift = products.matvec(root, slope, transpose=True)
+    return tf.maximum(tf.reduce_max(tf.abs(spread)), tf.reduce_max(tf.abs(lift)))
 
 
 class WholeData(tf.Module):
@@ -325,7 +315,7 @@ def whole_data_plan(
         variables,
         site_updates=_UPDATES,
         hyper_updates=_ITERATIONS,
-        tolerance=_of(_GAIN, dtype),
+        tolerance=_GAIN,
         stationarity=stationarity,
         starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
         inputs=inducing_inputs(model),
