@@ -177,5 +177,8 @@ def test_mixing_solves_a_linear_iteration_that_turns_and_creeps():
         following = anderson.mixed(memory, x, residual, tf.constant(0.5, tf.float64))
         memory, x = anderson.remember(memory, x, residual), following
     assert float(tf.reduce_max(tf.abs(x))) < 1e-6
-    plain = anderson.mixed(anderson.empty(x), tf.ones_like(x), rates - 1.0, tf.constant(0.5, tf.float64))
+    one, half = tf.ones_like(x), tf.constant(0.5, tf.float64)
+    plain = anderson.mixed(anderson.empty(x), one, rates - 1.0, half)
     np.testing.assert_allclose(plain, 0.5 + 0.5 * rates)
+    again = anderson.remember(anderson.empty(x), one, rates - 1.0)  # a step too short to move
+    np.testing.assert_allclose(anderson.mixed(again, one, rates - 1.0, half), plain)

@@ -44,8 +44,9 @@ def mixed(memory: Memory, x: tf.Tensor, r: tf.Tensor, length: tf.Tensor) -> tf.T
     known = tf.cast(tf.range(MEMORY) < memory.count, x.dtype)[:, None]
     dx, dr = known * (x - memory.points), known * (r - memory.residuals)
     gram = tf.matmul(dr, dr, transpose_b=True)
-    least = _RIDGE * float(np.finfo(x.dtype.as_numpy_dtype).eps) * tf.reduce_max(tf.linalg.diag_part(gram))
-    alone = tf.cast(tf.equal(memory.count, 0), x.dtype)
+    largest = tf.reduce_max(tf.linalg.diag_part(gram))
+    least = _RIDGE * float(np.finfo(x.dtype.as_numpy_dtype).eps) * largest
+    alone = tf.cast(tf.equal(largest, 0.0), x.dtype)  # no memory, or one of x alone
     gram += tf.linalg.diag(least + alone + (1.0 - known[:, 0]))
     weights = tf.linalg.solve(gram, tf.linalg.matvec(dr, r)[:, None])  # [m, 1]
     return x + length * r - tf.reduce_sum(weights * (dx + length * dr), axis=0)
