@@ -128,6 +128,8 @@ def largest_to_second_order(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
     """
     own = tf.broadcast_to(own, tf.shape(mean))
     var = positive_variance(var)
+    if mean.shape[-1] == 2:
+        return _larger_of_two(mean, var, own)
 
     def evenly(number: int) -> tuple[tf.Tensor, ...]:
         weight, z, mills = _evenly(mean, var, own, number)
@@ -140,6 +142,18 @@ def largest_to_second_order(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
 
     value, by_mean, by_var, by_means = with_nodes(mean, var, evenly, graded)
     return SecondOrder(value, by_mean, by_var, tf.linalg.set_diag(by_means, 2.0 * by_var))
+
+
+def _larger_of_two(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> SecondOrder:
+    """Return Φ(z), z = (m_y − mₖ)/s, s² = v_y + vₖ, with its derivatives."""
+    sign = 2.0 * tf.cast(own, mean.dtype) - 1.0
+    s = tf.sqrt(tf.reduce_sum(var, axis=-1, keepdims=True))
+    z = tf.reduce_sum(sign * mean, axis=-1, keepdims=True) / s
+    slope = tf.exp(-0.5 * tf.square(z) - _LOG_ROOT_2PI) / s
+    bend = -z * slope / s
+    value = 0.5 * tf.math.erfc(-math.sqrt(0.5) * z[..., 0])
+    by_var = 0.5 * bend * tf.ones_like(mean)
+    return SecondOrder(value, sign * slope, by_var, (sign * bend)[..., None] * sign[..., None, :])
 
 
 def with_nodes(
