@@ -124,7 +124,7 @@ def largest_to_second_order(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
     """Return `probability_largest` with its first derivatives and the second ones in the means.
 
     All are integrals at the same nodes. Since ∂P/∂vₖ = ½ ∂²P/∂mₖ², only products of the slopes of two
-    factors are new, at O(K²) a node. Not to be differentiated.
+    factors are new, at O(K²) a node (docs/derivations.md, section 10). Not to be differentiated.
     """
     own = tf.broadcast_to(own, tf.shape(mean))
     var = positive_variance(var)
