@@ -81,7 +81,8 @@ class FitResult:
 
     def __str__(self) -> str:
         last = f"objective {self.objective[-1]:.6g}, " if len(self.objective) else ""
-        return " ".join([f"{self.steps} steps, {last}{self.seconds:.2f} s.", self.status.value, *self.notes])
+        number = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        return " ".join([f"{number}, {last}{self.seconds:.2f} s.", self.status.value, *self.notes])
 
     def _repr_html_(self) -> str:
         cells = (
