@@ -78,6 +78,22 @@ def test_newton_steps_in_the_means_see_that_labels_couple_the_classes():
     assert unknown.evaluate(1000, 1e-5).objective == pytest.approx(found.objective, abs=1e-4)
 
 
+class Twice(gpx.models.SVGPRobustMax):
+    """A model whose data count twice, by its expectations alone."""
+
+    def expectations(self, X, Y, mean, var):
+        return 2.0 * super().expectations(X, Y, mean, var)
+
+
+def test_a_subclass_with_other_expectations_is_fitted_by_these():
+    model = Twice(gpflow.kernels.Matern52(), 3, Z.copy(), num_data=len(X))
+    mean, var = model.predict_f(X)
+    found = model.second_order(X, Y, mean, var)
+    np.testing.assert_allclose(found.value, model.expectations(X, Y, mean, var), rtol=1e-9)
+    plain = build().second_order(X, Y, mean, var)
+    np.testing.assert_allclose(found.by_mean, 2.0 * plain.by_mean, rtol=1e-9)
+
+
 def system() -> tuple[Projection, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return a projection of 4 inducing variables on 6 data, R, Hₙ and a slope of 3 functions."""
     rng = np.random.default_rng(1)

@@ -105,17 +105,7 @@ def probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tf.T
         return tf.exp(log_probability_largest(mean, var, own))
     own = tf.broadcast_to(own, tf.shape(mean))
     var = positive_variance(var)
-
-    def graded() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        log_value, slopes = _graded(mean, var, own)
-        value = tf.exp(log_value)
-        return value, *(value[..., None] * slope for slope in slopes())
-
-    def evenly(number: int) -> tuple[tf.Tensor, ...]:
-        weight, z, mills = _evenly(mean, var, own, number)
-        return tf.reduce_sum(weight, axis=-1), *_weighted(weight, z, mills, own, tf.sqrt(var))
-
-    value, *slopes = with_nodes(mean, var, evenly, graded)
+    value, *slopes = _integrals(mean, var, own)
     slopes = [tf.raw_ops.PreventGradient(input=slope, message=_ONCE) for slope in slopes]
     return with_derivatives(value[..., None], mean, var, lambda: (slopes[0], slopes[1]))[..., 0]
 
@@ -130,18 +120,27 @@ def largest_to_second_order(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
     var = positive_variance(var)
     if mean.shape[-1] == 2:
         return _larger_of_two(mean, var, own)
+    value, by_mean, by_var, by_means = _integrals(mean, var, own, crossed=True)
+    return SecondOrder(value, by_mean, by_var, tf.linalg.set_diag(by_means, 2.0 * by_var))
+
+
+def _integrals(
+    mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, crossed: bool = False
+) -> tuple[tf.Tensor, ...]:
+    """Return P and what `_weighted` makes of its terms, by the fewest nodes that do."""
 
     def evenly(number: int) -> tuple[tf.Tensor, ...]:
         weight, z, mills = _evenly(mean, var, own, number)
-        return tf.reduce_sum(weight, axis=-1), *_weighted(weight, z, mills, own, tf.sqrt(var), crossed=True)
+        return tf.reduce_sum(weight, axis=-1), *_weighted(weight, z, mills, own, tf.sqrt(var), crossed)
 
     def graded() -> tuple[tf.Tensor, ...]:
-        log_value, slopes = _graded(mean, var, own)
-        value, (by_mean, by_var, by_means) = tf.exp(log_value), slopes(crossed=True)
-        return value, value[..., None] * by_mean, value[..., None] * by_var, value[..., None, None] * by_means
+        log_value, weighted = _graded(mean, var, own)
+        value, (by_mean, by_var, *further) = tf.exp(log_value), weighted(crossed)
+        products = (value[..., None, None] * each for each in further)
+        return value, value[..., None] * by_mean, value[..., None] * by_var, *products
 
-    value, by_mean, by_var, by_means = with_nodes(mean, var, evenly, graded)
-    return SecondOrder(value, by_mean, by_var, tf.linalg.set_diag(by_means, 2.0 * by_var))
+    found: tuple[tf.Tensor, ...] = with_nodes(mean, var, evenly, graded)
+    return found
 
 
 def _larger_of_two(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> SecondOrder:

@@ -76,7 +76,8 @@ LOOSER: dict[tuple[str, str, str], float] = {
     ("SparseEP, classes", "Evidence.evaluate", "float64"): 1e-8,
     ("SparseEP, classes", "Evidence.evaluate", "float32"): 1e-3,
     # To one that is within 1e-2 standard deviations, by conjugate gradients.
-    **{(name, "OptimalPosterior.evaluate", "float32"): 1e-3 for name in RUNS},
+    **{(name, "OptimalPosterior.evaluate", "float32"): 1e-4 for name in RUNS},
+    ("SVGP, L-BFGS in the graph", "OptimalPosterior.evaluate", "float32"): 1e-3,
     # Solves by the Gram matrix of a trained kernel amplify rounding by its condition number.
     **{(name, each, "float32"): 1e-3 for name in RUNS for each in PREDICTIONS},
     # So do those by the covariances of targets, and of sites, with the noise that a network starts from.
