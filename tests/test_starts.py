@@ -55,6 +55,7 @@ def test_a_length_scale_for_each_input_is_started_twice() -> None:
     assert number_of_starts(laplace(problems.kernel()), None) == 1
     held = ard(1.0)
     assert number_of_starts(laplace(held), None) == 2
+    assert number_of_starts(laplace(problems.kernel()), None, several_optima=True) == 2
     two = laplace(gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]))
     assert number_of_starts(two, None, np.zeros([500, 2])) == 2
     several = laplace(gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0, 1.0]))

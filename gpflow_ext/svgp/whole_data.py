@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
 from gpflow_ext.svgp import anderson, newton_mean
@@ -41,6 +42,7 @@ _LENGTH = 0.5  # of the first steps
 _SHORTEST = 2.0**-10  # a length of a step below which the bound rises no more
 _ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
 _STATIONARITY = 1e-3, 1e-2  # in both: on nearly separable data the last steps creep along a ridge
+_GIVING_UP = RobustMax, gpflow.likelihoods.MultiClass  # labels at a bounded loss: which, makes several optima
 _GAIN = 1e-6  # relative: an iteration that raises the bound by less, as q itself may, raises it no more
 
 
@@ -308,7 +310,8 @@ def whole_data_plan(
         return Plan(
             alone, model.variables, STEPS, 1e-8, stationarity=stationarity, settings=settings, data=arrays
         )
-    number = number_of_starts(model, starts, arrays[0])
+    several = isinstance(model.likelihood, _GIVING_UP)
+    number = number_of_starts(model, starts, arrays[0], several_optima=several)
     ascent = HyperparameterAscent(
         solver,
         solver,

@@ -33,13 +33,15 @@ class Tried(NamedTuple):
     objective: float
 
 
-def number_of_starts(model: BayesianModel, given: int | None, X: Any = None) -> int:
+def number_of_starts(
+    model: BayesianModel, given: int | None, X: Any = None, *, several_optima: bool = False
+) -> int:
     """Return the number asked for; by default one, and two or five if one may not lead to the optimum.
 
     The objective of a kernel with a length scale for each input has several optima, and more with more
-    inputs; random starts search among them if they are cheap. With one length scale it rarely has several.
-    But far from the length scales that inputs X [N, D] suggest, a kernel may correlate no two of them, or
-    tell none apart, and the objective is flat.
+    inputs; random starts search among them if they are cheap. With one length scale it rarely has several,
+    unless the likelihood makes them (``several_optima``). But far from the length scales that inputs X [N, D]
+    suggest, a kernel may correlate no two of them, or tell none apart, and the objective is flat.
     """
     if given is not None:
         return given
@@ -47,7 +49,7 @@ def number_of_starts(model: BayesianModel, given: int | None, X: Any = None) -> 
     values = math.inf if X is None else len(X) * (getattr(model, "num_latent_gps", None) or 1)
     if any(each.shape[0] > 2 for each in lengths) and values <= _FEW:
         return _MANY
-    return 1 + (bool(lengths) or _is_far(model, X))
+    return 1 + (several_optima or bool(lengths) or _is_far(model, X))
 
 
 def _is_far(model: BayesianModel, X: Any) -> bool:
