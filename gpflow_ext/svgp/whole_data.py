@@ -43,7 +43,7 @@ _SHORTEST = 2.0**-10  # a length of a step below which the bound rises no more
 _ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
 _STATIONARITY = 1e-3, 1e-2  # in both: on nearly separable data the last steps creep along a ridge
 _GIVING_UP = RobustMax, gpflow.likelihoods.MultiClass  # labels at a bounded loss: which, makes several optima
-_GAIN = 1e-6  # relative: an iteration that raises the bound by less, as q itself may, raises it no more
+_GAIN = 1e-7, 1e-6  # relative, of an iteration that ends a fit; the second with those, whose q is less exact
 
 
 class Point(NamedTuple):
@@ -318,7 +318,7 @@ def whole_data_plan(
         variables,
         site_updates=_UPDATES,
         hyper_updates=_ITERATIONS,
-        tolerance=_GAIN,
+        tolerance=_GAIN[several],
         stationarity=stationarity,
         starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
         inputs=inducing_inputs(model),
