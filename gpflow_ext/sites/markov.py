@@ -164,7 +164,7 @@ class MarkovFactor(NamedTuple):
         prior, b = self.prior, self.prior.lay(b)
         number = sizes(b)[1]
         fixed = (copies(part, number) for part in (prior.F, prior.h, self.p, self.lam, self.s, self.Psi))
-        return Passes(*sweeps.means(*fixed, b))
+        return Passes(*sweeps.means(b, *fixed))
 
     def adjoint(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return N [n, d, d, L, C] of the smoother, and diag Λ^½B⁻¹Λ^½ = g + KᵀMK [n, L, C]. O(Nd³)."""

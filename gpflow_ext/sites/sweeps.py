@@ -82,7 +82,7 @@ def covariances(F: tf.Tensor, Q: tf.Tensor, h: tf.Tensor, lam: tf.Tensor) -> tup
 
 @once
 def means(
-    F: tf.Tensor, h: tf.Tensor, p: tf.Tensor, lam: tf.Tensor, s: tf.Tensor, Psi: tf.Tensor, b: tf.Tensor
+    b: tf.Tensor, F: tf.Tensor, h: tf.Tensor, p: tf.Tensor, lam: tf.Tensor, s: tf.Tensor, Psi: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """Return the four of `Passes` for b = ρ [n, L, C]."""
 
