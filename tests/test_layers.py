@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "arc_cosine conjugate_gradients lanczos centred exposures philox batched triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
@@ -27,7 +27,7 @@ TOWER: list[dict[str, str]] = [
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
     {"functions": "randomness frequencies features given paths product draws"},
     {
-        "sites": "products algebra conjugate projection dense coupled chunked state_space markov method . latent dense_prior "
+        "sites": "products algebra conjugate projection dense coupled chunked state_space sweeps markov method . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.grouping vecchia.dissection "
         "vecchia.steps vecchia.fronts vecchia.blocks vecchia.rows vecchia.prior vecchia.levels vecchia.sweeps vecchia.preconditioned vecchia.iterative "
         "vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.iterative_structure vecchia.conditionals vecchia.check vecchia.posterior "

@@ -26,6 +26,7 @@ from gpflow.kernels import (
 )
 
 import gpflow_ext as gpx
+from gpflow_ext.compiled import trace_count
 from gpflow_ext.sites import Sites, chunked, markov_prior, state_space
 from gpflow_ext.sites.markov import Markov
 from gpflow_ext.training.scale import scale_failure
@@ -308,6 +309,34 @@ def test_an_exported_model_predicts_at_any_time(fitted: tuple[Any, Path], tmp_pa
 
 
 @slow
+def test_what_predictions_need_of_the_data_is_compiled_once_and_differentiable() -> None:
+    """A second model compiles nothing; under a tape the slope in each parameter is that of its differences."""
+    models = [_model("GPLaplace", "poisson", prior="markov") for _ in range(2)]
+    for model in models:
+        before = trace_count()
+        gpx.fit(model, steps=1, progress=False)
+        model.predict_f(NEW)
+        model.posterior().predict_f(NEW)
+    assert trace_count() == before
+    model = models[0]
+
+    def total() -> tf.Tensor:
+        mean, var = model.predict_f(NEW)
+        return tf.reduce_sum(mean**2 + 3.0 * var)
+
+    with tf.GradientTape() as tape:
+        value = total()
+    np.testing.assert_allclose(value, total(), rtol=1e-12)
+    for variable, slope in zip(
+        model.trainable_variables, tape.gradient(value, model.trainable_variables), strict=True
+    ):
+        ends = []
+        for move in (1e-5, -2e-5, 1e-5):
+            variable.assign_add(move)
+            ends.append(total())
+        np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+
+
 def test_latent_functions_have_kernels_of_their_own(no_jitter: None) -> None:
     """With different numbers of states, on the sites of two functions to a datum."""
     Y = np.random.default_rng(6).integers(0, 3, X.shape).astype(float)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record  # whether a tape records has no public name
 
 from gpflow_ext.compiled.functions import Compiled
 
@@ -14,7 +15,8 @@ class Preferred:
     """Calls the methods of one object.
 
     They are compiled for batches of any length. Those that cannot be traced run eagerly, as do all methods of
-    an object that shares its functions with no other.
+    an object that shares its functions with no other, and all under a gradient tape: compiled functions are
+    not to be differentiated.
 
     Parameters
     ----------
@@ -52,4 +54,5 @@ class Preferred:
 
     def _is_eager(self, method: Callable[..., Any]) -> bool:
         useful = self._lasting or self._compiled.is_shared
-        return not useful or method.__name__ in self._eager or tf.config.functions_run_eagerly()
+        forced = tf.config.functions_run_eagerly() or record.could_possibly_record()
+        return not useful or method.__name__ in self._eager or forced

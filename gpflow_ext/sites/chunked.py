@@ -84,7 +84,7 @@ def scan(
 
     def body(k: tf.Tensor, carry: Any, arrays: Any) -> Any:
         at = n - 1 - k if reverse else k
-        carry, found = step(carry, [row[at] for row in rows])
+        carry, found = step(carry, [tf.gather(row, at) for row in rows])
         carry = tf.nest.pack_sequence_as(
             carry,
             [tf.ensure_shape(new, old.shape) for new, old in zip(tf.nest.flatten(carry), like, strict=True)],
@@ -124,7 +124,8 @@ def matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Multiply small matrices that come first: [i, j, ...] by [j, k, ...] to [i, k, ...]."""
     width = a.shape[1]
     if width <= _UNROLLED:
-        return _sum([a[:, j, None] * b[None, j] for j in range(width)])
+        columns, rows = (tf.unstack(part, axis=axis) for part, axis in ((a, 1), (b, 0)))
+        return _sum([outer(x, y) for x, y in zip(columns, rows, strict=True)])
     return tf.einsum("ij...,jk...->ik...", a, b)
 
 
@@ -132,14 +133,14 @@ def matvec(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Multiply [i, j, ...] by [j, ...] to [i, ...]."""
     width = a.shape[1]
     if width <= _UNROLLED:
-        return _sum([a[:, j] * x[None, j] for j in range(width)])
+        return _sum([column * y for column, y in zip(tf.unstack(a, axis=1), tf.unstack(x), strict=True)])
     return tf.reduce_sum(a * x[None], axis=1)
 
 
 def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Multiply [j, ...] by [j, ...] to [...]."""
     if a.shape[0] <= _UNROLLED:
-        return _sum([a[j] * b[j] for j in range(a.shape[0])])
+        return _sum([x * y for x, y in zip(tf.unstack(a), tf.unstack(b), strict=True)])
     return tf.reduce_sum(a * b, axis=0)
 
 
@@ -155,7 +156,7 @@ def symmetric(a: tf.Tensor) -> tf.Tensor:
 
 def outer(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Multiply [i, ...] by [j, ...] to [i, j, ...]."""
-    return a[:, None] * b[None]
+    return tf.expand_dims(a, 1) * tf.expand_dims(b, 0)
 
 
 def _sum(terms: list[tf.Tensor]) -> tf.Tensor:

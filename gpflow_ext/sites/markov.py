@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from gpflow_ext.numerics.batched import sizes
-from gpflow_ext.sites import chunked
+from gpflow_ext.sites import chunked, sweeps
 from gpflow_ext.sites.algebra import Pair, Sites, log_normaliser
-from gpflow_ext.sites.chunked import dot, matmul, matvec, outer, symmetric, transpose
 
 
 class Markov(NamedTuple):
@@ -89,67 +88,13 @@ class Markov(NamedTuple):
 
     def _through(self, alpha: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return r [n, d, L, C], x [n, d, L, C] and Σα [N, L]."""
-        b, zero = self.lay(alpha), self._zero(alpha)
-
-        def back(q: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            F, h, b = row
-            r = q + h * b
-            return matvec(transpose(F), r), [r]
-
-        def forth(x: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            F, Q, r = row
-            x = matvec(F, x) + matvec(Q, r)
-            return x, [x]
-
-        (r,) = _affine(back, zero, [self.F, self.h, b], 1, self.leap, reverse=True)
-        (x,) = _affine(forth, zero, [self.F, self.Q, r], 1, self.leap)
+        r, x = sweeps.sums(self.F, self.Q, self.h, self.leap, self.lay(alpha))
         return r, x, self.unlay(tf.reduce_sum(self.h * x, axis=1))
-
-    def _zero(self, like: tf.Tensor) -> tf.Tensor:
-        """Return the state of no data, [d, L, C]."""
-        return tf.zeros([self.h.shape[1], sizes(like)[1], sizes(self.F)[-1]], self.F.dtype)
 
     def factorise(self, prec: tf.Tensor) -> MarkovFactor:
         """Run the filter of covariances for prec [N, L]. O(Nd³)."""
-        lam, (d, L, C) = self.lay(prec), sizes(self._zero(prec))
-        rows = [self.F, self.Q, self.h, lam]
-        zeros = tf.zeros([d, d, L, C], self.F.dtype)
-        eye = zeros + tf.eye(d, dtype=self.F.dtype)[:, :, None, None]
-
-        def predict(P: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            F, Q, h, lam = row
-            P = symmetric(matmul(matmul(F, P), transpose(F)) + Q)
-            p = matvec(P, h)
-            s = 1.0 + lam * dot(h, p)
-            return P, p, s, lam / s
-
-        def from_nothing(carry: Any, row: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor]]:
-            A, P, J = carry
-            P, p, _, g = predict(P, row)
-            A = matmul(row[0], A)
-            seen = matvec(transpose(A), row[2] + tf.zeros_like(p))
-            A -= outer(p * g, seen)
-            return (A, P - outer(p * g, p), J + outer(seen * g, seen)), []
-
-        def over_chunk(P: tf.Tensor, row: list[tf.Tensor]) -> tf.Tensor:
-            A, end, J = row
-            PJ = matmul(P, J) + tf.eye(d, dtype=P.dtype)[:, :, None]
-            inner = tf.linalg.solve(*(tf.transpose(part, [2, 0, 1]) for part in (PJ, P)))  # [L, d, d]
-            return symmetric(matmul(matmul(A, tf.transpose(inner, [1, 2, 0])), transpose(A)) + end)
-
-        def filtered(carry: Any, row: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor]]:
-            Psi, P = carry
-            P, p, s, g = predict(P, row)
-            Psi = matmul(row[0], Psi)
-            Psi -= outer(p * g, matvec(transpose(Psi), row[2] + tf.zeros_like(p)))
-            return (Psi, P - outer(p * g, p)), [P, p, s]
-
-        start = zeros
-        if not chunked.is_one(C):
-            maps, _ = chunked.scan(from_nothing, (eye, zeros, zeros), rows, 0)
-            start = chunked.along_chunks(over_chunk, zeros[..., 0], maps)
-        (Psi, _), (P, p, s) = chunked.scan(filtered, (eye, start), rows, 3)
-        return MarkovFactor(self, lam, P, p, s, Psi)
+        lam = self.lay(prec)
+        return MarkovFactor(self, lam, *sweeps.covariances(self.F, self.Q, self.h, lam))
 
     def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
         """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites). O(Nd³).
@@ -160,7 +105,8 @@ class Markov(NamedTuple):
 
         @tf.custom_gradient
         def value(mean: tf.Tensor, F: tf.Tensor, Q: tf.Tensor) -> Any:
-            prior = self._replace(mean=mean, F=F, Q=Q)
+            mean, F, Q = map(tf.stop_gradient, (mean, F, Q))
+            prior = self._replace(mean=mean, F=F, Q=Q, leap=tf.stop_gradient(self.leap))
             known = prior.factorise(sites.prec) if factor is None else factor
             passes = known.passes(sites.nat1 - sites.prec * mean)
             alpha, shift = known.pair(passes)
@@ -215,51 +161,14 @@ class MarkovFactor(NamedTuple):
 
     def passes(self, b: tf.Tensor) -> Passes:
         """Run the filter of means and the smoother's adjoint, for b [N, L], or S of each [N, LS]. O(Nd²)."""
-        prior, b, zero = self.prior, self.prior.lay(b), self.prior._zero(b)
-
-        def forth(x: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            F, h, p, lam, s, b = row
-            x = matvec(F, x)
-            u = (b - lam * dot(h, x)) / s
-            return x + p * u, [x, u]
-
-        def back(q: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            F, h, p, lam, s, u = row
-            alpha = u - lam / s * dot(p, q)
-            r = q + h * alpha
-            return matvec(transpose(F), r), [alpha, r]
-
-        *fixed, Psi = (
-            copies(part, sizes(zero)[1]) for part in (prior.F, prior.h, self.p, self.lam, self.s, self.Psi)
-        )
-        before, u = _affine(forth, zero, [*fixed, b], 2, Psi)
-        alpha, r = _affine(back, zero, [*fixed, u], 2, Psi, reverse=True)
-        return Passes(before, u, alpha, r)
+        prior, b = self.prior, self.prior.lay(b)
+        number = sizes(b)[1]
+        fixed = (copies(part, number) for part in (prior.F, prior.h, self.p, self.lam, self.s, self.Psi))
+        return Passes(*sweeps.means(b, *fixed))
 
     def adjoint(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return N [n, d, d, L, C] of the smoother, and diag Λ^½B⁻¹Λ^½ = g + KᵀMK [n, L, C]. O(Nd³)."""
-        prior, zero = self.prior, tf.zeros_like(self.P[0])
-
-        def back(M: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            F, h, p, lam, s = row
-            g = lam / s
-            MK = matvec(M, p * g)
-            held = h + tf.zeros_like(p)
-            reduced = g + g * dot(p, MK)
-            cross = outer(MK, held)
-            N = symmetric(M - cross - transpose(cross) + reduced * outer(held, held))
-            return matmul(matmul(transpose(F), N), F), [N, reduced]
-
-        def over_chunk(M: tf.Tensor, row: list[tf.Tensor]) -> tf.Tensor:
-            Psi, own = row
-            return symmetric(matmul(matmul(transpose(Psi), M), Psi) + own)
-
-        rows, start = [prior.F, prior.h, self.p, self.lam, self.s], zero
-        if not chunked.is_one(sizes(zero)[-1]):
-            own, _ = chunked.scan(lambda M, row: (back(M, row)[0], []), zero, rows, 0, reverse=True)
-            start = chunked.along_chunks(over_chunk, zero[..., 0], [self.Psi, own], reverse=True)
-        _, (N, reduced) = chunked.scan(back, start, rows, 2, reverse=True)
-        return N, reduced
+        return sweeps.adjoint(self.prior.F, self.prior.h, self.p, self.lam, self.s, self.Psi)
 
     def variance(self) -> tf.Tensor:
         """Return diag[(Σ⁻¹ + Λ)⁻¹], [N, L]. O(Nd³)."""
@@ -278,32 +187,6 @@ class MarkovFactor(NamedTuple):
     def filtered_covariance(self) -> tf.Tensor:
         """Return P, [n, d, d, L, C]."""
         return self.P - (self.lam / self.s)[:, None, None] * _outer_rows(self.p, self.p)
-
-
-def _affine(
-    step: chunked.Step,
-    zero: tf.Tensor,
-    rows: list[tf.Tensor],
-    outputs: int,
-    product: tf.Tensor,
-    reverse: bool = False,
-) -> list[tf.Tensor]:
-    """Run an affine recursion of vectors [d, L, C] from zero, the linear parts of whose chunks are known.
-
-    Parameters
-    ----------
-    product
-        The product over a chunk of what multiplies the state forwards, [d, d, L, C]; backwards that is its
-        transpose.
-    """
-    start = zero
-    if not chunked.is_one(sizes(zero)[-1]):
-        own, _ = chunked.scan(lambda x, row: (step(x, row)[0], []), zero, rows, 0, reverse)
-        whole = (transpose(product) if reverse else product) + tf.zeros_like(zero[None])
-        start = chunked.along_chunks(
-            lambda x, row: matvec(row[0], x) + row[1], zero[..., 0], [whole, own], reverse
-        )
-    return chunked.scan(step, start, rows, outputs, reverse)[1]
 
 
 def copies(part: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:

@@ -9,13 +9,14 @@ import gpflow
 import tensorflow as tf
 from gpflow.posteriors import PrecomputedValue
 
+from gpflow_ext.compiled import Preferred
 from gpflow_ext.functions.draws import SamplesFunctions
 from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import chunked, latent, markov_prior
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
-from gpflow_ext.sites.markov import Markov
+from gpflow_ext.sites.markov import Markov, MarkovFactor
 from gpflow_ext.sites.posterior import SiteConditioned
 from gpflow_ext.sites.state_space import DTYPE, StateSpace
 
@@ -36,14 +37,8 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         """Return the sorted times [N], and x, P, r, N at each: [N, d, L] and [N, d, d, L]."""
-        X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
-        factor = prior.factorise(current.prec)
-        passes = factor.passes(current.nat1 - current.prec * prior.mean)
-        spread, _ = factor.adjoint()
-        laid = factor.filtered_mean(passes), factor.filtered_covariance(), passes.r, spread
-        number = batched.sizes(X)[0]
-        times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
-        return times, *(chunked.unlay(part, number) for part in laid)
+        known = Smoothing(self._model)
+        return Preferred(known)(known.parts)
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         parts = linalg.finite(self._parts(), self._model)
@@ -64,7 +59,8 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         owner = type(self._model).__name__
         _check_precisions(current.prec, owner)
-        factor, number = prior.factorise(current.prec), batched.sizes(X)[0]
+        known, number = Smoothing(self._model), batched.sizes(X)[0]
+        factor = Preferred(known)(known.factor)
         times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
         P = chunked.unlay(factor.filtered_covariance(), number)
         pull, prec = (
@@ -94,6 +90,28 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
             correction,
             jitter=0.0,
         )
+
+
+class Smoothing(tf.Module):
+    """Functions to compile, of a model: what the filter and the smoother know."""
+
+    def __init__(self, model: SiteConditioned[Markov]) -> None:
+        super().__init__()
+        self._model = model
+
+    def factor(self) -> MarkovFactor:
+        """Return the factor of the model's sites."""
+        return self._model.prior().factorise(self._model.latent_sites.prec)
+
+    def parts(self) -> tuple[tf.Tensor, ...]:
+        """Return the sorted times [N], and x, P, r, N at each: [N, d, L] and [N, d, d, L]."""
+        X, current, factor = self._model.data[0], self._model.latent_sites, self.factor()
+        prior = factor.prior
+        passes = factor.passes(current.nat1 - current.prec * prior.mean)
+        spread, _ = factor.adjoint()
+        laid = factor.filtered_mean(passes), factor.filtered_covariance(), passes.r, spread
+        times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
+        return times, *(chunked.unlay(part, batched.sizes(X)[0]) for part in laid)
 
 
 class Between:
