@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -16,11 +17,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from marks import every_pair
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.eager import context
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled import Compiled, functions, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SiteModel
+from gpflow_ext.training.site_iteration import optimises
 
 SE = gpflow.kernels.SquaredExponential
 
@@ -208,6 +212,42 @@ def test_a_dropped_function_frees_its_graphs(model_class: type[SiteModel], cold:
     assert _live_graphs() > before
     gpx.clear_compiled()
     assert _live_graphs() == before
+
+
+# ------------------------------------------------------------------------------------------ optimised graphs
+
+
+@pytest.mark.parametrize("optimise", [True, False])
+def test_a_graph_is_optimised_in_one_pass_or_not_at_all(optimise: bool) -> None:
+    """What is seen by the call; the options of the thread are then as before."""
+    seen: list[Any] = []
+
+    def rewriting() -> Any:
+        serialized = context.context().function_call_options.config_proto_serialized
+        return config_pb2.ConfigProto.FromString(serialized).graph_options.rewrite_options
+
+    def function() -> list[int]:
+        seen.append(rewriting())
+        return [7]
+
+    before = rewriting()
+    assert functions.Entry(function, [tf.TensorSpec([])], optimise)() == [7]
+    assert rewriting() == before
+    assert seen[0].disable_meta_optimizer == (not optimise)
+    assert seen[0].meta_optimizer_iterations == rewriter_config_pb2.RewriterConfig.ONE
+
+
+def test_graphs_of_small_steps_are_not_optimised() -> None:
+    X, Y = problems.binary(12)
+
+    def model(prior: Any, columns: int = 2) -> GPLaplace:
+        return GPLaplace((X[:, :columns], Y), gpflow.kernels.Matern32(), BernoulliLogit(), prior=prior)
+
+    assert not optimises(model("markov", 1))
+    assert not optimises(model("vecchia"))
+    assert optimises(model(gpx.VecchiaOptions(inducing=3)))
+    assert optimises(model(gpx.VecchiaOptions(solver="iterative")))
+    assert optimises(model(None))
 
 
 # ------------------------------------------------------------------------------------------------- threads

@@ -39,10 +39,12 @@ class Entry:
         A ``ConcreteFunction`` of flat variables, data and arguments.
     outputs
         Nested specifications.
+    optimise
+        Whether TensorFlow is to optimise the graph.
     """
 
-    def __init__(self, function: Any, outputs: Any) -> None:
-        self.function, self.outputs = function, outputs
+    def __init__(self, function: Any, outputs: Any, optimise: bool = True) -> None:
+        self.function, self.outputs, self._optimise = function, outputs, optimise
         self._first, self._called = threading.Lock(), False
 
     def __call__(self, *flat: Any) -> Any:
@@ -61,7 +63,7 @@ class Entry:
         return purity.is_pure(self.function.graph)
 
     def _results(self, flat: Sequence[Any]) -> Any:
-        with options.one_pass():
+        with options.one_pass(self._optimise):
             return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
 
 
@@ -103,17 +105,26 @@ class Compiled(Apart):
     batches
         Whether arguments of two axes or more are minibatches of any number of rows, for which no matrix of
         that size is factorised.
+    optimise
+        Whether TensorFlow is to optimise the graphs; what it takes may be more than it saves.
     """
 
     def __init__(
-        self, owner: Any, jit_compile: bool = False, rows: Sequence[int] | None = (), batches: bool = False
+        self,
+        owner: Any,
+        jit_compile: bool = False,
+        rows: Sequence[int] | None = (),
+        batches: bool = False,
+        optimise: bool = True,
     ) -> None:
         self._owner, self._jit, self._given, self._batches = owner, jit_compile, rows, batches
+        self._optimise = optimise
         self._found: dict[Hashable, Entry] = {}
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return the same for a copy of the owner."""
-        return Compiled(copy.deepcopy(self._owner, memo), self._jit, self._given, self._batches)
+        owner = copy.deepcopy(self._owner, memo)
+        return Compiled(owner, self._jit, self._given, self._batches, self._optimise)
 
     @functools.cached_property
     def _structure(self) -> Structure:
@@ -214,6 +225,7 @@ class Compiled(Apart):
             _nesting(arguments),
             *((spec.dtype, tuple(spec.shape)) for spec in given),
             self._jit,
+            self._optimise,
             _bucket(rows),
             gpflow.default_float(),
             gpflow.default_jitter(),
@@ -248,7 +260,7 @@ class Compiled(Apart):
         finally:
             self._structure.clear_caches()
         gradients.forget(before, function.graph)
-        return Entry(function, nesting[0])
+        return Entry(function, nesting[0], self._optimise)
 
     def _copied(self, given: Sequence[Any], rows: Open) -> Any:
         """Return a copy of the owner that has the given variables and data for its own.

@@ -1,4 +1,4 @@
-"""Let TensorFlow optimise a graph at its first call in one pass instead of two, in half the time.
+"""Let TensorFlow optimise a graph at its first call in one pass instead of two, in half the time, or not at all.
 
 The second pass finds nothing in the graphs of this package: their later calls take the same time. Otherwise
 the user's options, ``tf.config.optimizer``, apply.
@@ -15,11 +15,11 @@ from tensorflow.python.eager import context  # the options of one call have no p
 
 
 @contextlib.contextmanager
-def one_pass() -> Iterator[None]:
-    """Within, let calls of this thread optimise the graphs of functions that are called first in one pass."""
+def one_pass(optimise: bool = True) -> Iterator[None]:
+    """Within, let calls of this thread optimise the graphs of functions that are called first once, or not."""
     eager = context.context()
     before = eager.function_call_options
-    eager.function_call_options = _in_one_pass(before.config_proto_serialized, before.executor_type)
+    eager.function_call_options = _in_one_pass(before.config_proto_serialized, before.executor_type, optimise)
     try:
         yield
     finally:
@@ -27,7 +27,9 @@ def one_pass() -> Iterator[None]:
 
 
 @functools.cache
-def _in_one_pass(serialized: bytes, executor: str | None) -> context.FunctionCallOptions:
+def _in_one_pass(serialized: bytes, executor: str | None, optimise: bool) -> context.FunctionCallOptions:
     config = config_pb2.ConfigProto.FromString(serialized)
-    config.graph_options.rewrite_options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    rewriting = config.graph_options.rewrite_options
+    rewriting.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    rewriting.disable_meta_optimizer |= not optimise
     return context.FunctionCallOptions(executor, config)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.sites.method import SMALLEST_GAIN, SitedModel, SiteMethod
+from gpflow_ext.sites.vecchia.structure import Structure
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
@@ -66,6 +67,17 @@ def _jit(model: Any, jit_compile: bool | None) -> bool:
     return resolve_jit(jit_compile)
 
 
+def optimises(model: Any) -> bool:
+    """Return whether TensorFlow's optimisation of the graph is worth its time.
+
+    It is where it folds transposes of large matrices into their products. In passes over time and in the tree
+    of a Vecchia prior there are none: it would take up to a second, for nothing.
+    """
+    name, given = getattr(model, "prior_name", None), getattr(model, "prior_options", None)
+    direct = isinstance(getattr(model, "structure", None), Structure)
+    return not (name == "markov" or (direct and not given.inducing))
+
+
 def _or_nan(finite: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.where(finite, values, tf.constant(np.nan, values.dtype))
 
@@ -95,7 +107,7 @@ class SiteOptimum(tf.Module):
         super().__init__()
         method.check(model)
         self.settling, self.jit_compile = SiteUpdates(model, method, variables), _jit(model, jit_compile)
-        self._compiled = Compiled(self.settling, self.jit_compile)
+        self._compiled = Compiled(self.settling, self.jit_compile, optimise=optimises(model))
         self._dtype = model.sites.nat1.dtype
 
     @property
