@@ -1,4 +1,4 @@
-"""Let TensorFlow optimise a graph at its first call in one pass instead of two, in half the time, or not at all.
+"""Let TensorFlow optimise a graph at its first call in one pass, in half the time of two, or not at all.
 
 The second pass finds nothing in the graphs of this package: their later calls take the same time. Otherwise
 the user's options, ``tf.config.optimizer``, apply.
@@ -16,7 +16,7 @@ from tensorflow.python.eager import context  # the options of one call have no p
 
 @contextlib.contextmanager
 def one_pass(optimise: bool = True) -> Iterator[None]:
-    """Within, let calls of this thread optimise the graphs of functions that are called first once, or not."""
+    """Within, let first calls of functions by this thread optimise their graphs in one pass, or not at all."""
     eager = context.context()
     before = eager.function_call_options
     eager.function_call_options = _in_one_pass(before.config_proto_serialized, before.executor_type, optimise)
