@@ -16,7 +16,7 @@ from tensorflow.python.eager import context  # the options of one call have no p
 
 @contextlib.contextmanager
 def one_pass(optimise: bool = True) -> Iterator[None]:
-    """Within, let first calls of functions by this thread optimise their graphs in one pass, or not at all."""
+    """Within, let first calls of functions by this thread optimise graphs in one pass, or not at all."""
     eager = context.context()
     before = eager.function_call_options
     eager.function_call_options = _in_one_pass(before.config_proto_serialized, before.executor_type, optimise)
