@@ -73,9 +73,9 @@ def optimises(model: Any) -> bool:
     It is where it folds transposes of large matrices into their products. In passes over time and in the tree
     of a Vecchia prior there are none: it would take up to a second, for nothing.
     """
-    name, given = getattr(model, "prior_name", None), getattr(model, "prior_options", None)
-    direct = isinstance(getattr(model, "structure", None), Structure)
-    return not (name == "markov" or (direct and not given.inducing))
+    if isinstance(getattr(model, "structure", None), Structure):
+        return bool(model.prior_options.inducing)
+    return getattr(model, "prior_name", None) != "markov"
 
 
 def _or_nan(finite: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
