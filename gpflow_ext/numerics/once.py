@@ -17,24 +17,21 @@ _made: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDict
 def once(function: Function) -> Function:
     """Let a graph have a function once for all arguments of the same shapes; a decorator.
 
-    It saves seconds where a function has loops, which are slow to trace, optimise and start. Positional
-    arguments are tensors, others hashable values. To be differentiated only if need be: that traces it again.
+    It saves seconds where a function has loops, which are slow to trace, optimise and start. Arguments are
+    tensors. To be differentiated only if need be: that traces it again.
     """
 
     @functools.wraps(function)
-    def called(*tensors: tf.Tensor, **values: Hashable) -> Any:
+    def called(*tensors: tf.Tensor) -> Any:
         if tf.executing_eagerly():
-            return function(*tensors, **values)
+            return function(*tensors)
         graph = _outermost(tf.compat.v1.get_default_graph())
         specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
-        made, key = _made.setdefault(graph, {}), (function, specs, tuple(sorted(values.items())))
+        made, key = _made.setdefault(graph, {}), (function, specs)
         if key not in made:
             with graph.as_default():  # the caller may be in a loop of it
-                made[key] = tf.function(
-                    lambda *parts: function(*parts, **values),
-                    autograph=False,
-                    experimental_attributes={"_noinline": True},
-                ).get_concrete_function(*specs)
+                own = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
+                made[key] = own.get_concrete_function(*specs)
         return made[key](*tensors)
 
     return called  # type: ignore[return-value]
