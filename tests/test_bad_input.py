@@ -11,7 +11,7 @@ from builders import BUILD, Data
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog, RobustMax
-from gpflow_ext.models import SGPMCFreeForm, SparseEP, SVGPRobustMax
+from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
 
 X, Y = problems.binary(12)
 REGRESSION = "GPRNTensor"  # any target will do, and a missing one is NaN
@@ -113,3 +113,18 @@ def test_a_parameter_without_a_prior_is_not_sampled() -> None:
 def test_inducing_points_of_another_width_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="3 columns and X has 2"):
         start(name, (X, Y), np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("name", [*sorted(BUILD), "vecchia", "grid"])
+def test_new_inputs_of_another_width_are_refused(name: str) -> None:
+    """A kernel whose inputs are centred would broadcast one column; a structured prior would leave columns out."""
+    if name in BUILD:
+        model = BUILD[name]((X, Y), problems.kernel(), X[:4].copy())
+    else:
+        cells = np.stack(np.meshgrid(np.arange(4.0), np.arange(3.0)), axis=-1).reshape(-1, 2)
+        columns = gpflow.kernels.Matern32(active_dims=[0]) * gpflow.kernels.Matern32(active_dims=[1])
+        model = GPLaplace((cells, Y), columns, BernoulliLogit(), prior=name)
+    for width in (1, 3):
+        for predict in (model.predict_f, model.posterior().predict_f):
+            with pytest.raises(ValueError, match=f"have {width} columns, where those of the model have 2"):
+                predict(np.full((5, width), 0.3))

@@ -403,6 +403,11 @@ def test_unsuitable_models_are_refused_by_name() -> None:
         gpx.fit(model, recipe="ep", damping=0.5)
 
 
+def test_new_inputs_of_several_columns_are_refused(fitted: tuple[Any, Path]) -> None:
+    with pytest.raises(ValueError, match="Inputs have 2 columns, where those of the model have 1"):
+        fitted[0].predict_f(np.ones((3, 2)))
+
+
 def test_a_kernel_is_checked_without_its_state_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which takes eager operations, at each construction of a model."""
     built: list[Kernel] = []

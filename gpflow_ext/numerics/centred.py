@@ -24,10 +24,25 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
     """Return k(X, X2) or k(X, X) of inputs [..., N, D], as the kernel itself does.
 
     The mean of all finite entries of X in a column is subtracted from both.
+
+    Raises
+    ------
+    ValueError
+        For inputs with different numbers of columns, of which one would be broadcast.
     """
     if not keeps_digits(kernel):
         return kernel(X, X2)
     X = tf.convert_to_tensor(X)
+    if X2 is not None:
+        check_width(X2, X)
     known = tf.where(X - X == 0.0, X, tf.zeros_like(X))
     mean = tf.stop_gradient(tf.reduce_mean(known, axis=list(range(X.shape.rank - 1))))  # [D]
     return kernel(X - mean, None if X2 is None else X2 - mean)
+
+
+def check_width(new: tf.Tensor, known: tf.Tensor) -> None:
+    """Raise ``ValueError`` for new inputs [..., D] of another number of columns than known ones."""
+    if not known.shape[-1:].is_compatible_with(new.shape[-1:]):
+        raise ValueError(
+            f"Inputs have {new.shape[-1]} columns, where those of the model have {known.shape[-1]}."
+        )

@@ -10,6 +10,7 @@ from check_shapes import inherit_check_shapes
 
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.centred import check_width
 from gpflow_ext.sites.posterior import SitePosterior
 
 
@@ -39,5 +40,6 @@ class MarginalPosterior(SitePosterior):
                 "between new inputs take the dense model or `inducing_variable`."
             )
         rows = Rows(Xnew)
+        check_width(rows.flat, self.X_data)
         mean, var = (tf.cast(part, rows.flat.dtype) for part in self._at(cache, rows.flat))
         return rows.apart(mean), batched.independent_outputs(rows.apart(var), full_cov, full_output_cov)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from check_shapes.exceptions import ShapeMismatchError
 from gpflow.models import GPModel
 from gpflow.posteriors import PrecomputeCacheType
 from marks import SLOW, others_slow
@@ -291,6 +292,16 @@ def test_whole_numbers_and_other_precisions_are_taken(entry, model) -> None:
         assert_close([model.predict_log_density((inputs, labels))], [density])
         assert_close(model.posterior().predict_f(inputs), f)
         assert model.predict_f_samples(inputs, 2).dtype == tf.float64
+
+
+@each(OURS, quick=models.QUICK)
+def test_inputs_of_another_width_are_refused(entry, model) -> None:
+    """One column must not be broadcast, nor more columns be left out; many kernels refuse them by themselves."""
+    refusals = "where those of the model have 2|Tensor shape mismatch|must be equal"
+    for width in (1, models.WIDTH + 1):
+        for predict in (model.predict_f, model.posterior().predict_f):
+            with pytest.raises((ValueError, ShapeMismatchError), match=refusals):
+                predict(np.full([3, width], 0.3))
 
 
 @pytest.mark.parametrize("dtype", others_slow([np.int64, np.float32], np.int64))
