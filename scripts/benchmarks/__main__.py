@@ -64,8 +64,8 @@ scikit-learn and GPBoost; ten folds; the targets.
 gpflow_models: GPflow's own models by gpflow_ext.fit and by gpflow.optimizers.Scipy, from the same start: the
 second fit of new objects, its evaluations, and the seconds until the end of the other.
 
-state_space: a sweep, Laplace's method and variational inference with prior="markov", beside BayesNewton where
-BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
+state_space: a sweep, Laplace's method, variational inference and predictions with prior="markov", beside BayesNewton
+where BAYESNEWTON_PYTHON names an interpreter that has it; see peer_bayesnewton.py.
 
 vecchia: Laplace's method with prior="vecchia", beside GPBoost where GPBOOST_PYTHON names an interpreter that has it; see
 peer_gpboost.py.

@@ -70,7 +70,7 @@ def dual(records: Sequence[Record]) -> Any:
 
 
 def state_space(records: Sequence[Record]) -> Any:
-    """Draw the CPU seconds of a fit against the number of data."""
+    """Draw the CPU seconds of a fit, and of predictions, against the number of data."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(6.6, 3.8), layout="constrained")
@@ -81,7 +81,7 @@ def state_space(records: Sequence[Record]) -> Any:
         colour = f"C{list(dict.fromkeys(kind for kind, _ in kinds)).index(method)}"
         sizes, seconds = ([record[key] for record in found] for key in ("size", "cpu"))
         ax.plot(sizes, seconds, f"o{style}", color=colour, markersize=4, label=f"{method}, {by}")
-    ax.set(xscale="log", yscale="log", xlabel="data", ylabel="CPU seconds of a second fit")
+    ax.set(xscale="log", yscale="log", xlabel="data", ylabel="CPU seconds after the first time")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return figure
 

@@ -23,6 +23,7 @@ GAIN = 1e-8  # relative, of an iteration of the peer, that ends it: what `fit` c
 ROUNDS = 3
 TARGETS = {"sweep": 0.25, "GPLaplace": 4.0, "VGPKMM": 8.0}  # CPU seconds at a million
 MILLION = 10**6
+NEW = 1000  # times that are predicted
 SLOPE, ALLOWED = 1.0, 0.05
 
 
@@ -46,6 +47,7 @@ def run(options: argparse.Namespace) -> list[Record]:
         add({"size": size, "method": "sweep", "by": "gpflow_ext", **sweep(data)})
         for method in METHODS:
             add({"size": size, "method": method, "by": "gpflow_ext", **ours(method, data)})
+        add({"size": size, "method": "predictions", "by": "gpflow_ext", **predictions(data)})
         for record in peer(data, options.cap):
             add({"size": size, "by": "BayesNewton", **record})
     return records
@@ -120,6 +122,21 @@ def ours(method: str, data: Any) -> Record:
     return {"first": time.perf_counter() - begin, **best_of(fit), **found}
 
 
+def predictions(data: Any) -> Record:
+    """Time predictions of a trained model, with all that they need of the data."""
+    import gpflow_ext as gpx
+
+    model, new = model_of("GPLaplace", data), np.linspace(0.0, data[0][-1], NEW)
+    gpx.fit(model, progress=False)
+
+    def predict() -> None:
+        model.predict_f(new)[0].numpy()
+
+    begin = time.perf_counter()
+    predict()
+    return {"first": time.perf_counter() - begin, **best_of(predict)}
+
+
 def peer(data: Any, cap: float) -> list[Record]:
     """Return BayesNewton's records, none where no interpreter with it is named or it takes too long."""
     python = os.environ.get(PEER)
@@ -167,7 +184,8 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "hyperparameters are fixed. A sweep computes α, Σα, marginal variances and the log determinant at given "
         "precisions. The other rows are whole fits of new models, as a user pays for them: the best of three after "
         "the first, which compiles, under XLA from 5,000 data upwards. CPU seconds are those of all threads; where "
-        "the load exceeds the cores, wall seconds are those of a busy machine. "
+        "the load exceeds the cores, wall seconds are those of a busy machine. Predictions are those of a trained "
+        f"model at {NEW:,} new times, the passes over its data included. "
         f"{named} Written by `python -m scripts.benchmarks state_space`.\n",
         report.describe(where).replace(", no XLA.", "."),
         "",
