@@ -59,8 +59,8 @@ class SiteUpdates(tf.Module):
 def _jit(model: Any, jit_compile: bool | None) -> bool:
     """Return whether to compile with XLA: as asked, and by default where it is faster; see `resolve_jit`.
 
-    The loops over time of a state space are ten times faster with it, on a CPU too, and take it about ten
-    seconds to compile.
+    The loops over time of a state space are ten times faster with it, on a CPU too, and take it some two to
+    five seconds to compile.
     """
     if jit_compile is None and getattr(model, "prior_name", None) == "markov" and len(model.data[0]) >= _LONG:
         return True
