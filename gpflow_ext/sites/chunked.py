@@ -124,8 +124,7 @@ def matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Multiply small matrices that come first: [i, j, ...] by [j, k, ...] to [i, k, ...]."""
     width = a.shape[1]
     if width <= _UNROLLED:
-        columns, rows = (tf.unstack(part, axis=axis) for part, axis in ((a, 1), (b, 0)))
-        return _sum([outer(x, y) for x, y in zip(columns, rows, strict=True)])
+        return _sum([outer(x, y) for x, y in zip(tf.unstack(a, axis=1), tf.unstack(b), strict=True)])
     return tf.einsum("ij...,jk...->ik...", a, b)
 
 
