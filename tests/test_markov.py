@@ -308,7 +308,6 @@ def test_an_exported_model_predicts_at_any_time(fitted: tuple[Any, Path], tmp_pa
         np.testing.assert_allclose(found[name], mine, rtol=1e-12, atol=1e-12)
 
 
-@slow
 def test_what_predictions_need_of_the_data_is_compiled_once_and_differentiable() -> None:
     """A second model compiles nothing; under a tape the slope in each parameter is that of its differences."""
     models = [_model("GPLaplace", "poisson", prior="markov") for _ in range(2)]
@@ -337,6 +336,7 @@ def test_what_predictions_need_of_the_data_is_compiled_once_and_differentiable()
         np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
 
 
+@slow
 def test_latent_functions_have_kernels_of_their_own(no_jitter: None) -> None:
     """With different numbers of states, on the sites of two functions to a datum."""
     Y = np.random.default_rng(6).integers(0, 3, X.shape).astype(float)
