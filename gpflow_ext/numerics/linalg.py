@@ -11,8 +11,11 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.numerics.devices import has_accelerator
+
 LEAF = 512  # rows up to which TensorFlow's own factorisation, on one core, beats the recursion
 INVERTED_LEAF = 256  # rows up to which a matrix is inverted by two triangular solves
+INVERTED_ON_ACCELERATOR = 1024  # the same where products are quicker than solves by more
 _expected = contextvars.ContextVar("expected", default=0)  # length of axes that a graph leaves open
 
 
@@ -31,7 +34,8 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     ``tf.linalg.cholesky`` returns NaN for an indefinite matrix without raising, and assertions vanish
     under XLA, so the status is returned as a tensor for the caller to read. On CPU it uses one core: large
-    matrices are factorised by halves, most of the work being matrix products, which use all of them.
+    matrices are factorised by halves, most of the work being matrix products, which use all of them. A GPU
+    has a library for matrices of any size, and XLA thousands of operations less to compile.
 
     Parameters
     ----------
@@ -47,7 +51,7 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
-    if size <= LEAF:
+    if size <= LEAF or has_accelerator():
         return tf.linalg.cholesky(matrix)
     half = _length(matrix) // 2
     first = _factor(matrix[..., :half, :half], size // 2)
@@ -68,7 +72,7 @@ def inverse(factor: tf.Tensor) -> tf.Tensor:
 
 
 def _inverse(factor: tf.Tensor, size: int) -> tf.Tensor:
-    if size <= INVERTED_LEAF:
+    if size <= (INVERTED_ON_ACCELERATOR if has_accelerator() else INVERTED_LEAF):
         half = triangular_solve(factor, tf.linalg.diag(tf.ones_like(tf.linalg.diag_part(factor))))
         return triangular_solve(factor, half, adjoint=True)
     half = _length(factor) // 2
@@ -125,10 +129,10 @@ def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
 def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor, adjoint: bool = False) -> tf.Tensor:
     """Return F⁻¹B, or F⁻ᵀB, for lower triangular F [..., M, M] and B [..., M, N], in two parts of columns.
 
-    On CPU an operation uses one core; the two run side by side.
+    On CPU an operation uses one core; the two run side by side. Elsewhere it is one.
     """
     columns = rhs.shape[-1]
-    if not (_expected.get() > LEAF if columns is None else columns >= LEAF):
+    if has_accelerator() or not (_expected.get() > LEAF if columns is None else columns >= LEAF):
         return tf.linalg.triangular_solve(factor, rhs, adjoint=adjoint)
     half = _length(rhs) // 2
     parts = rhs[..., :half], rhs[..., half:]

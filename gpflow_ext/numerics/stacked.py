@@ -209,8 +209,22 @@ def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
 
 
 def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) -> tf.Tensor:
-    """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked."""
-    return each_of(lambda: function(X), stack.within(function))
+    """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked.
+
+    Constant and linear functions are evaluated here: mapped over, their shapes would depend on values for XLA,
+    which would compile anew for each of them.
+    """
+    own = stack.within(function)
+    if type(function) is gpflow.functions.Constant:
+        return _rows(own[function.c]) + tf.zeros([tf.shape(X)[0], 1], X.dtype)
+    if type(function) is gpflow.functions.Linear:
+        return tf.linalg.matmul(X, own[function.A]) + _rows(own[function.b])
+    return each_of(lambda: function(X), own)
+
+
+def _rows(values: tf.Tensor) -> tf.Tensor:
+    """Return values [C] or [C, P] as [C, 1, P]."""
+    return tf.reshape(values, [tf.shape(values)[0], 1, -1])
 
 
 def slices(count: int, size: int) -> list[slice]:

@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.numerics.devices import has_accelerator
 from gpflow_ext.training import climb, guarded, lbfgs
 from gpflow_ext.training.log_space import LogSpace, Vector
-from gpflow_ext.training.loop import has_accelerator, resolve_jit
+from gpflow_ext.training.loop import resolve_jit
 
 CALL = 50  # evaluations in a call, at most
 

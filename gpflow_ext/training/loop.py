@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from gpflow_ext import _html
 from gpflow_ext.data.float_type import default_float
+from gpflow_ext.numerics.devices import has_accelerator
 from gpflow_ext.training.starts import Tried, assign
 
 _STILL = 10  # steps that change nothing, after which none is done
@@ -222,11 +223,6 @@ def iterate(
 def resolve_jit(jit_compile: bool | None) -> bool:
     """Return whether to compile with XLA: by default on GPU and TPU only, its Cholesky being slow on CPU."""
     return has_accelerator() if jit_compile is None else jit_compile
-
-
-def has_accelerator() -> bool:
-    """Tell whether TensorFlow sees a GPU or a TPU."""
-    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 
 def _read(variables: Sequence[tf.Variable]) -> list[Any]:

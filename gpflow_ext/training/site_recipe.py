@@ -10,12 +10,12 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.numerics.devices import has_accelerator
 from gpflow_ext.sites.method import SiteMethod, adopt, site_method
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
-from gpflow_ext.training.loop import has_accelerator
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteOptimum, SiteSteps
 from gpflow_ext.training.solver import GraphSolver, InGraph

@@ -1,6 +1,6 @@
 """Run lowered programs on the default device of JAX, and compare what they return with TensorFlow's results.
 
-    python scripts/tools/run_pjrt.py FOLDER [--repeats 10]
+    python scripts/tools/run_pjrt.py FOLDER [--repeats 10] [--threads 8]
 
 Needs JAX and `gpflow_ext/persistence/predict_jax.py` alone. For each program that `scripts.tools.lower` wrote there
 prints a JSON line: seconds to compile and of a call, the best of the repeats with the inputs on the device, and the
@@ -15,8 +15,9 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,8 +28,17 @@ from predict_jax import program  # by itself: the package would need TensorFlow
 Array = np.ndarray[Any, Any]
 
 
-def run(path: Path, repeats: int = 1) -> dict[str, Any]:
-    """Run one program, ``path`` without its suffixes."""
+class Loaded(NamedTuple):
+    """A compiled program with its inputs and TensorFlow's results."""
+
+    compiled: Any
+    inputs: list[Any]
+    wanted: list[Array]
+    compile_seconds: float
+
+
+def load(path: Path) -> Loaded:
+    """Compile one program, ``path`` without its suffixes."""
     about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     call = program(path.with_suffix(".stablehlo").read_bytes(), about["inputs"], about["outputs"])
     with np.load(path.with_suffix(".npz")) as arrays:
@@ -36,7 +46,12 @@ def run(path: Path, repeats: int = 1) -> dict[str, Any]:
         wanted = [arrays[f"out_{k}"] for k in range(len(about["outputs"]))]
     begin = time.perf_counter()
     compiled = jax.jit(call).lower(*inputs).compile()
-    compile_seconds = time.perf_counter() - begin
+    return Loaded(compiled, inputs, wanted, time.perf_counter() - begin)
+
+
+def run(path: Path, loaded: Loaded, repeats: int = 1) -> dict[str, Any]:
+    """Run one program and compare its results."""
+    compiled, inputs, wanted, compile_seconds = loaded
     found = jax.block_until_ready(compiled(*inputs))
     seconds = math.inf
     for _ in range(repeats):
@@ -74,12 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path, help="what `scripts.tools.lower` wrote")
     parser.add_argument("--repeats", type=int, default=3, help="timed calls of each (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="that compile (default: %(default)s)")
     options = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
     failed = 0
-    for path in programs(options.folder):
+    with ThreadPoolExecutor(options.threads) as pool:
+        loaded = {path: pool.submit(load, path) for path in programs(options.folder)}
+    for path, future in loaded.items():
         try:
-            line = run(path, options.repeats)
+            line = run(path, future.result(), options.repeats)
         except Exception as error:  # of any kind: the others shall still run
             line = {"program": path.name, "error": f"{type(error).__name__}: {str(error)[:300]}"}
             failed += 1
