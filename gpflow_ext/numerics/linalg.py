@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpflow_ext.numerics.devices import has_accelerator
 
 LEAF = 512  # rows up to which TensorFlow's own factorisation, on one core, beats the recursion
 INVERTED_LEAF = 256  # rows up to which a matrix is inverted by two triangular solves
+BATCHED_LEAF = 64  # the same of many matrices on a GPU, whose library factorises small ones together
 INVERTED_ON_ACCELERATOR = 1024  # the same where products are quicker than solves by more
 _expected = contextvars.ContextVar("expected", default=0)  # length of axes that a graph leaves open
 
@@ -35,7 +37,7 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     ``tf.linalg.cholesky`` returns NaN for an indefinite matrix without raising, and assertions vanish
     under XLA, so the status is returned as a tensor for the caller to read. On CPU it uses one core: large
     matrices are factorised by halves, most of the work being matrix products, which use all of them. A GPU
-    has a library for matrices of any size, and XLA thousands of operations less to compile.
+    has a library for one matrix of any size, and XLA thousands of operations less to compile.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ def cholesky(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
-    if size <= LEAF or has_accelerator():
+    if size <= _leaf(matrix):
         return tf.linalg.cholesky(matrix)
     half = _length(matrix) // 2
     first = _factor(matrix[..., :half, :half], size // 2)
@@ -60,6 +62,13 @@ def _factor(matrix: tf.Tensor, size: int) -> tf.Tensor:
     last = _factor(rest, size - size // 2)
     upper = tf.concat([first, tf.zeros_like(across)], axis=-1)
     return tf.concat([upper, tf.concat([tf.linalg.matrix_transpose(across), last], axis=-1)], axis=-2)
+
+
+def _leaf(matrix: tf.Tensor) -> int:
+    """Return the number of rows up to which one operation factorises matrices [..., M, M]."""
+    if not has_accelerator():
+        return LEAF
+    return sys.maxsize if matrix.shape[:-2].num_elements() == 1 else BATCHED_LEAF
 
 
 def inverse(factor: tf.Tensor) -> tf.Tensor:

@@ -83,11 +83,12 @@ class Loaded:
                 draw = jax.random.normal(jax.random.key(k), tuple(shape), dtype)
                 self.inputs.append(drawn["mean"] + drawn["deviation"] * draw)
             elif str(k) in self.about["files"]:
-                file = self.about["files"][str(k)]
-                if file not in shared:
-                    with np.load(self._folder / file) as arrays:
-                        shared[file] = jax.device_put(arrays["array"])
-                self.inputs.append(shared[file])
+                key = f"{self.about['files'][str(k)]} {shape}"
+                if key not in shared:
+                    with np.load(self._folder / self.about["files"][str(k)]) as arrays:
+                        shared[key] = jax.device_put(arrays["array"].reshape(shape))
+                donated = k in self.updates.values()
+                self.inputs.append(shared[key].copy() if donated else shared[key])
             else:
                 self.inputs.append(jax.device_put(held[f"in_{k}"]))
         return self
@@ -255,10 +256,10 @@ def chains(programs: Programs) -> Lines:
 
         seconds, calls = timed(call, 10, 2.0)
         results = one()
-        gradients = int(np.asarray(results[5]).sum())
+        gradients = int(np.asarray(results[5])[:FEW].sum())
         yield {"of": "chains", "chains": one.about["chains"], "coordinates": one.about["coordinates"],
                "dtype": one.about["dtype"], "seconds": seconds, "calls": calls, "gradients": gradients,
-               "ms_per_gradient": 1e3 * seconds / gradients, "accepted": float(np.asarray(results[2]).mean()),
+               "ms_per_gradient": 1e3 * seconds / gradients, "accepted": float(np.asarray(results[2])[:FEW].mean()),
                "compile_s": one.compile_s, "kernels": one.kernels, "memory_GiB": one.memory}  # fmt: skip
         one.inputs.clear()
 
