@@ -113,7 +113,31 @@ def each(function: Callable[..., tf.Tensor], stack: Stack, *tensors: tf.Tensor) 
         with substituted(zip(parameters, values, strict=True)):
             return function(*slices)
 
-    return tf.vectorized_map(one, ([value for _, value in stack.values], list(tensors)))
+    with _inline():
+        return tf.vectorized_map(one, ([value for _, value in stack.values], list(tensors)))
+
+
+@contextlib.contextmanager
+def _inline() -> Iterator[None]:
+    """Within, let ``tf.vectorized_map`` write into the graph at hand where XLA is to compile that.
+
+    By itself it makes a function there, whose gradient takes axes and shapes from the results of that. XLA has
+    to know these, and therefore takes all arguments of the function for constants: it would compile anew for
+    each value of them.
+    """
+    found: list[tuple[Any, Any]] = []  # graphs that are for XLA, with what says so
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if (context := graph._get_control_flow_context()) is not None:
+            found.append((graph, context))
+        graph = getattr(graph, "outer_graph", None)
+    try:
+        for graph, _ in found:
+            graph._set_control_flow_context(None)
+        yield
+    finally:
+        for graph, context in found:
+            graph._set_control_flow_context(context)
 
 
 def each_of(function: Callable[[], tf.Tensor], own: Stack) -> tf.Tensor:
@@ -209,22 +233,8 @@ def _squared_distances(X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
 
 
 def mean(function: gpflow.functions.MeanFunction, stack: Stack, X: tf.Tensor) -> tf.Tensor:
-    """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked.
-
-    Constant and linear functions are evaluated here: mapped over, their shapes would depend on values for XLA,
-    which would compile anew for each of them.
-    """
-    own = stack.within(function)
-    if type(function) is gpflow.functions.Constant:
-        return _rows(own[function.c]) + tf.zeros([tf.shape(X)[0], 1], X.dtype)
-    if type(function) is gpflow.functions.Linear:
-        return tf.linalg.matmul(X, own[function.A]) + _rows(own[function.b])
-    return each_of(lambda: function(X), own)
-
-
-def _rows(values: tf.Tensor) -> tf.Tensor:
-    """Return values [C] or [C, P] as [C, 1, P]."""
-    return tf.reshape(values, [tf.shape(values)[0], 1, -1])
+    """Return μ(X) for each member, [C, N, P], or [1, N, P] where no parameter of it is stacked."""
+    return each_of(lambda: function(X), stack.within(function))
 
 
 def slices(count: int, size: int) -> list[slice]:

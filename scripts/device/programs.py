@@ -1,7 +1,7 @@
-"""Lower what full-size fits and samples compile, without running it: an accelerator elsewhere does.
+"""Lower what full-size fits and samples compile, without running it: that is for a GPU elsewhere.
 
-    python -m scripts.device.programs FOLDER                   all of them
-    python -m scripts.device.programs FOLDER --only chains     those whose names begin so
+    python -m scripts.device.programs FOLDER                         all of them
+    python -m scripts.device.programs FOLDER --only chains dense     those whose names begin so
 
 Writes for each program NAME.stablehlo, NAME.npz and NAME.json: the artefact, its inputs, and which of them are
 arguments and variables. `scripts/device/run.py` runs them with JAX alone. Everything is lowered as a fit or a
@@ -35,16 +35,29 @@ from gpflow_ext.svgp.recipe import step_lengths
 from ..benchmarks import sgpmc
 from ..experiments.robustmax import runs as digits
 from ..experiments.sgpmc import pines
+from ..shared import report
 
 Array = np.ndarray[Any, Any]
 LARGE = 2**22  # entries of an array beyond which it is drawn where it is needed
 SHARED = 2**17  # entries of an array beyond which programs share a file of it
 STEPS, PER_CALL, HELD = 20_000, 50, 50  # of the digits: in all, in a call, with hyperparameters held
-DENSE, INPUTS = (5_000, 10_000, 20_000), 20
-CHAINS, ROWS, POINTS = (1, 10, 128, 1024), 1000, 64
-MAP = 512  # cells of an axis
-OUTPUTS, NODES, PLACES = 1_000_000, 2, 50
+INPUTS, NODES, PLACES = 20, 2, 50  # of dense models; of the network
 SINGLE, DOUBLE = digits.SINGLE, gpflow.config.Config(float=np.float64)
+
+
+class Sizes(NamedTuple):
+    """Of the programs."""
+
+    dense: tuple[int, ...] = (5_000, 10_000, 20_000)  # rows
+    chains: tuple[int, ...] = (1, 10, 128, 1024)
+    rows: int = 1000  # of the model that they sample
+    points: int = 64
+    cells: int = 512  # of an axis of the map
+    of_map: tuple[int, ...] = (10, 64)  # chains
+    outputs: int = 1_000_000
+
+
+FULL, QUICK = Sizes(), Sizes((40,), (2,), 30, 5, 8, (2,), 200)
 
 
 class Reached(Exception):
@@ -92,28 +105,31 @@ class Case(NamedTuple):
     about: dict[str, Any]
 
 
-def cases() -> dict[str, Case]:
-    """Return all programs by name."""
+def cases(sizes: Sizes = FULL) -> dict[str, Case]:
+    """Return all programs by name; those of the digits need MNIST, and those of the map the pine saplings."""
     found: dict[str, Case] = {}
-    for part, (number, function) in {"held": (0, "steps_held"), "first": (0, "steps"), "second": (1, "steps")}.items():
+    parts = {"held": (0, "steps_held"), "first": (0, "steps"), "second": (1, "steps")}
+    for part, (number, function) in parts.items():
         about = {"phase": number, "batch": digits.MNIST_BATCH, "points": digits.MNIST_INDUCING}
         run = functools.partial(train_digits, number, HELD if part == "held" else 0)
         found[f"digits-{part}"] = Case(run, f"AscentUpdates.{function}", SINGLE, about)
     found["digits-predict"] = Case(predict_digits, "Predictions.probabilities", SINGLE, {})
     for name, precision in (("float64", DOUBLE), ("float32", SINGLE)):
-        for N in DENSE:
+        for N in sizes.dense:
             run = functools.partial(fit_dense, N)
             found[f"dense-{N}-{name}"] = Case(run, "Climb.go_on", precision, {"rows": N, "inputs": INPUTS})
     for where in ("vb", "conditional"):
-        for C in CHAINS:
-            run = functools.partial(sample_chains, C, where)
-            about = {"chains": C, "coordinates": where, "rows": ROWS, "points": POINTS}
+        for C in sizes.chains:
+            run = functools.partial(sample_chains, C, where, sizes.rows, sizes.points)
+            about = {"chains": C, "coordinates": where, "rows": sizes.rows, "points": sizes.points}
             found[f"chains-{where}-{C}"] = Case(run, "Iterations.block", DOUBLE, about)
-    for C in (10, 64):
-        about = {"chains": C, "cells": MAP, "setting": [pines.FIXED.step_size, pines.FIXED.max_leapfrogs]}
-        found[f"map-{C}"] = Case(functools.partial(sample_map, C), "Iterations.block", DOUBLE, about)
-    about = {"outputs": OUTPUTS, "nodes": NODES, "places": PLACES}
-    found["network"] = Case(train_network, "NetworkUpdates.descend", SINGLE, about)
+    for C in sizes.of_map:
+        run = functools.partial(sample_map, C, sizes.cells)
+        about = {"chains": C, "cells": sizes.cells}
+        found[f"map-{C}"] = Case(run, "Iterations.block", DOUBLE, about)
+    run = functools.partial(train_network, sizes.outputs)
+    about = {"outputs": sizes.outputs, "nodes": NODES, "places": PLACES}
+    found["network"] = Case(run, "NetworkUpdates.descend", SINGLE, about)
     return found
 
 
@@ -167,21 +183,25 @@ def predict_digits() -> None:
     Compiled(predictions)(predictions.probabilities, tf.constant(found.test[0][:1000]))
 
 
-def fit_dense(N: int) -> None:
-    """Fit a dense classifier whose kernel is learnt."""
+def dense(N: int) -> gpx.models.VGPKMM:
+    """Return a dense classifier whose kernel is to be learnt."""
     dtype = gpflow.default_float()
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N, INPUTS))
     f = 2.0 * np.sin(X[:, :1]) + X[:, 1:2] * X[:, 2:3]
     Y = f + rng.logistic(size=f.shape) > 0.0
     kernel = gpflow.kernels.SquaredExponential(lengthscales=np.sqrt(INPUTS))
-    model = gpx.models.VGPKMM((X.astype(dtype), Y.astype(dtype)), kernel, gpx.likelihoods.BernoulliLogit())
-    gpx.fit(model, in_graph=True, starts=1, progress=False)
+    return gpx.models.VGPKMM((X.astype(dtype), Y.astype(dtype)), kernel, gpx.likelihoods.BernoulliLogit())
 
 
-def sample_chains(C: int, where: str) -> None:
-    """Sample a sparse classifier of a thousand rows."""
-    model = _sampled(where)
+def fit_dense(N: int) -> None:
+    """Fit it with L-BFGS in the graph."""
+    gpx.fit(dense(N), in_graph=True, starts=1, progress=False)
+
+
+def sample_chains(C: int, where: str, rows: int, points: int) -> None:
+    """Sample a sparse classifier."""
+    model = _classifier(rows, points)
     gpx.sample(
         model, 25, C, tuner=Setting(0.1, 10), precondition=where, approximate=False, progress=False, jit_compile=True,
         check=False,
@@ -189,33 +209,33 @@ def sample_chains(C: int, where: str) -> None:
 
 
 @functools.cache
-def _sampled(where: str) -> Any:
-    model = sgpmc.binary(ROWS, POINTS)
+def _classifier(rows: int, points: int) -> Any:
+    model = sgpmc.binary(rows, points)
     gpx.gaussian_approximation(model, free_inducing=False)
     return model
 
 
-def sample_map(C: int) -> None:
+def sample_map(C: int, cells: int) -> None:
     """Sample a log Gaussian Cox process of the pine saplings."""
     gpx.sample(
-        _pines(), 25, C, tuner=pines.FIXED, precondition="rescaled", approximate=False, progress=False,
+        _pines(cells), 25, C, tuner=pines.FIXED, precondition="rescaled", approximate=False, progress=False,
         jit_compile=True, check=False,
     )  # fmt: skip
 
 
 @functools.cache
-def _pines() -> Any:
-    model = pines.build(pines.saplings(), MAP, 15)
+def _pines(cells: int) -> Any:
+    model = pines.build(pines.saplings(), cells, min(15, cells // 2))
     gpx.gaussian_approximation(model)
     return model
 
 
-def train_network() -> None:
+def train_network(outputs: int) -> None:
     """Train a regression network with a tensor posterior by Adam."""
     dtype = gpflow.default_float()
     rng = np.random.default_rng(0)
     X = rng.uniform(-2.0, 2.0, (PLACES, 3)).astype(dtype)
-    Y = rng.standard_normal((PLACES, OUTPUTS), dtype)
+    Y = rng.standard_normal((PLACES, outputs), dtype)
     kernels = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential()
     model = gpx.models.GPRNTensor((X, Y), *kernels, NODES, posterior="tensor")
     optimizer = gpflow.keras.tf_keras.optimizers.Adam(0.01)
@@ -269,7 +289,8 @@ def places(call: Reached, program: Program) -> list[int | None]:
 
 def names(call: Reached) -> list[str]:
     """Return a name for each variable: those of the digits' model are the same in all of their programs."""
-    known = {part.ref(): f"model {k}" for k, part in enumerate(_digits().model.variables)} if _digits.cache_info().currsize else {}
+    model = _digits().model if _digits.cache_info().currsize else None
+    known = {} if model is None else {part.ref(): f"model {k}" for k, part in enumerate(model.variables)}
     known |= {getattr(call.owner, name).ref(): name for name in ("nat1", "prec") if hasattr(call.owner, name)}
     held = [part for part in call.arguments if isinstance(part, tf.Variable)]
     return [known.get(part.ref(), f"own {k}") for k, part in enumerate(held)]
@@ -283,6 +304,7 @@ def write(name: str, case: Case, folder: Path) -> dict[str, Any]:
         there = time.perf_counter()
         program = lower(call.function, call.arguments)
     about = {**case.about, "function": case.function, "dtype": np.dtype(case.precision.float).name}
+    about["commit"] = report.environment()["commit"]
     if "phase" in about:
         about["lengths"] = lengths(about["phase"]).tolist()
     about |= {"arguments": places(call, program), "names": names(call)}
@@ -302,11 +324,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.device.programs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="the beginning of the names of those wanted")
+    parser.add_argument("--only", nargs="+", default=[""], help="the beginnings of the names of those wanted")
+    parser.add_argument("--quick", action="store_true", help="of the smallest sizes")
     options = parser.parse_args(given)
     options.folder.mkdir(parents=True, exist_ok=True)
-    for name, case in cases().items():
-        if name.startswith(options.only):
+    for name, case in cases(QUICK if options.quick else FULL).items():
+        if name.startswith(tuple(options.only)):
             print(json.dumps(write(name, case, options.folder)), flush=True)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import log_ndtr
 
 Timer = Callable[[Callable[[], Any], int, float], tuple[float, int]]
+Programs = Mapping[str, Any]  # of `loaded.Loaded`
 ROWS, POINTS, INPUTS, NODES = 1000, 64, 18, 20
 CELLS, AXIS, SIDE = 512, 15, 10.0
 JITTER = 1e-6
@@ -82,14 +83,19 @@ def gradients(
     return {"chains": chains, "ms_per_gradient": 1e3 * seconds / 50, "calls": calls}
 
 
-def chains(timed: Timer) -> Iterator[dict[str, Any]]:
-    """Time the classifier."""
-    for number in (1, 10, 128, 1024):
+def numbers(programs: Programs) -> list[int]:
+    """Return how many chains the programs have."""
+    return sorted({one.about["chains"] for one in programs.values()})
+
+
+def chains(timed: Timer, programs: Programs) -> Iterator[dict[str, Any]]:
+    """Time the classifier with as many chains as the programs have."""
+    for number in numbers(programs):
         found = gradients(classifier(), POINTS + 1 + INPUTS, number, timed)
         yield {"of": "chains, by hand", "dtype": "float64", **found}
 
 
-def maps(timed: Timer) -> Iterator[dict[str, Any]]:
-    """Time the map."""
-    for number in (10, 64):
+def maps(timed: Timer, programs: Programs) -> Iterator[dict[str, Any]]:
+    """Time the map with as many chains as the programs have."""
+    for number in numbers(programs):
         yield {"of": "map, by hand", "cells": CELLS, **gradients(counts(), AXIS**2 + 3, number, timed)}

@@ -15,8 +15,8 @@ HEADER = """# Without TensorFlow
 The compiled programs of this package run without TensorFlow. This page shows two things about the programs that fits, samples and
 predictions of small models compile (48 data, 12 inducing points, three inputs). They can be lowered to StableHLO, the portable language
 of XLA. And another runtime, JAX's PJRT client on the CPU, returns the same results for them as TensorFlow's own graph. No GPU and no TPU
-was used for this page, nor for any other figure in this guide. The same files run on a GPU or a TPU if JAX has one, without TensorFlow and
-without this package:
+was used for this page; [another](gpu.md) has what was measured on a GPU. The same files run on a GPU or a TPU if JAX has one, without
+TensorFlow and without this package:
 
     python -m scripts.tools.lower FOLDER                    # with TensorFlow: programs, inputs, TensorFlow's results
     python scripts/tools/run_pjrt.py FOLDER --repeats 10    # with JAX alone, on its default device
