@@ -121,9 +121,9 @@ def each(function: Callable[..., tf.Tensor], stack: Stack, *tensors: tf.Tensor) 
 def _inline() -> Iterator[None]:
     """Within, let ``tf.vectorized_map`` write into the graph at hand where XLA is to compile that.
 
-    By itself it makes a function there, whose gradient takes axes and shapes from the results of that. XLA has
-    to know these, and therefore takes all arguments of the function for constants: it would compile anew for
-    each value of them.
+    By itself it makes a function there, whose gradient takes axes and shapes from its results. XLA has to
+    know these, and therefore takes all arguments of the function for constants: it would compile anew for
+    each of their values.
     """
     found: list[tuple[Any, Any]] = []  # graphs that are for XLA, with what says so
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -1,7 +1,7 @@
 """Write docs/results/gpu.md from what was measured on a GPU.
 
-    python -m scripts.device.page OUT      OUT/results.jsonl of `run.py` and `peers.py` becomes the record
-    python -m scripts.device.page          the page again from the record
+python -m scripts.device.page OUT      OUT/results.jsonl of `run.py` and `peers.py` becomes the record
+python -m scripts.device.page          the page again from the record
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Programs that fits and samples compile at full size, run on a GPU by JAX's PJRT 
 TensorFlow with a GPU runs. A machine with a GPU was at hand for minutes only, so that this page is short. What it lacks was not measured.
 
     python -m scripts.device.programs FOLDER         # with TensorFlow, on any machine: the programs and their inputs
-    python scripts/device/run.py FOLDER OUT          # with JAX alone, on the GPU
-    python scripts/device/peers.py OUT               # with PyTorch and GPyTorch, on the same one
+    python -m scripts.device.run FOLDER OUT          # with JAX alone, on the GPU
+    python -m scripts.device.peers OUT               # with PyTorch and GPyTorch, on the same one
     python -m scripts.device.page OUT
 
 {where}
@@ -72,10 +72,15 @@ PARTS = {"digits": "MNIST to its end", "dense": "fits of dense models", "chains"
 
 def text(lines: Lines, on_cpu: Lines) -> str:
     """Return the page."""
-    parts = [HEADER.format(where=_where(lines)), _missing(lines)]
-    for make in (_yardsticks, _digits, _dense, _chains, _maps, _network, _compiling):
-        parts += make(lines, on_cpu)
-    return "\n".join(parts)
+    parts = [
+        HEADER.format(where=_where(lines)),
+        _missing(lines),
+        *_yardsticks(lines),
+        *_digits(lines, on_cpu),
+    ]
+    for make in (_dense, _chains, _maps, _network, _compiling):
+        parts += make(lines)
+    return "\n".join(part for part in parts if part)
 
 
 def _of(lines: Lines, kind: str) -> list[dict[str, Any]]:
@@ -83,15 +88,14 @@ def _of(lines: Lines, kind: str) -> list[dict[str, Any]]:
 
 
 def _where(lines: Lines) -> str:
-    devices, peers = _of(lines, "device"), [line for line in lines if "torch" in line]
-    one = devices[-1]
-    versions = f"jax {one['jax']}" + (
-        f", torch {peers[0]['torch']}, gpytorch {peers[0]['gpytorch']}" if peers else ""
-    )
-    commits = ", ".join(sorted({line["commit"] for line in devices}))
-    driver, _, clock = one["driver"].partition(", ")
+    found, peers = [line["environment"] for line in _of(lines, "device")], _of(lines, "digits, GPyTorch")
+    one = found[-1]
+    versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+    versions += f", torch {peers[0]['torch']}, gpytorch {peers[0]['gpytorch']}" if peers else ""
+    commits = ", ".join(sorted({each["commit"] for each in found}))
     return (
-        f"Programs of commit {commits}; {devices[0]['date']}; {one['device']}, driver {driver}, at most {clock}; {versions}.\n"
+        f"Programs of commit {commits}; {found[0]['date']}; {one['device']}, driver {one['driver']}, beside {one['cores']} cores; "
+        f"Python {one['python']}, {versions}.\n"
     )
 
 
@@ -102,12 +106,10 @@ def _missing(lines: Lines) -> str:
     return f"Not measured yet: {', '.join(missing)}.\n" if missing else ""
 
 
-def _yardsticks(lines: Lines, on_cpu: Lines) -> list[str]:
+def _yardsticks(lines: Lines) -> list[str]:
     found = _of(lines, "yardstick")
-    whats = list(dict.fromkeys(line["what"] for line in found))
-    rows = [
-        [what, *(number(line["tflops"]) for line in found if line["what"] == what)] for what in whats
-    ]
+    names = list(dict.fromkeys(line["what"] for line in found))
+    rows = [[name, *(number(line["tflops"]) for line in found if line["what"] == name)] for name in names]
     return [YARDSTICKS, report.table(["", "float32", "float64"], rows)] if rows else []
 
 
@@ -124,7 +126,11 @@ def _digits(lines: Lines, on_cpu: Lines) -> list[str]:
             f"{100.0 * line['error']:.2f}",
             f"{line['nlpd']:.4f}",
             *(
-                [number(cpu[line["step"]]["seconds"]), f"{100.0 * cpu[line['step']]['error']:.2f}", f"{cpu[line['step']]['nlpd']:.4f}"]
+                [
+                    number(cpu[line["step"]]["seconds"]),
+                    f"{100.0 * cpu[line['step']]['error']:.2f}",
+                    f"{cpu[line['step']]['nlpd']:.4f}",
+                ]
                 if line["step"] in cpu
                 else ["–"] * 3
             ),
@@ -142,21 +148,12 @@ def _digits(lines: Lines, on_cpu: Lines) -> list[str]:
     return [DIGITS, report.table(columns, rows), verdict + "\n"]
 
 
-def _dense(lines: Lines, on_cpu: Lines) -> list[str]:
+def _dense(lines: Lines) -> list[str]:
     ours, theirs = _of(lines, "dense"), _of(lines, "dense, PyTorch")
     parts = []
     if ours:
         columns = ["rows", "precision", "s", "evaluations", "s per evaluation", "GiB", "compiled in s"]
-        rows = [
-            [f"{line['rows']:,}", line["dtype"]]
-            + (
-                [line["left_out"], *["–"] * 4]
-                if "left_out" in line
-                else [number(line["seconds"]), str(line["evaluations"]), number(line["seconds"] / line["evaluations"])]
-                + [number(line["memory_GiB"]), number(line["compile_s"])]
-            )
-            for line in ours
-        ]
+        rows = [[f"{line['rows']:,}", line["dtype"], *_fitted(line)] for line in ours]
         parts += ["`VGPKMM`:\n", report.table(columns, rows)]
     if theirs:
         rows = [[f"{line['rows']:,}", line["dtype"], number(line["seconds"])] for line in theirs]
@@ -164,7 +161,16 @@ def _dense(lines: Lines, on_cpu: Lines) -> list[str]:
     return [DENSE.format(inputs=20), *parts] if parts else []
 
 
-def _chains(lines: Lines, on_cpu: Lines) -> list[str]:
+def _fitted(line: dict[str, Any]) -> list[str]:
+    """Return the cells of a fit."""
+    if "left_out" in line:
+        return [line["left_out"], *["–"] * 4]
+    values = line["seconds"], line["seconds"] / line["evaluations"], line["memory_GiB"], line["compile_s"]
+    seconds, each, memory, compiling = map(number, values)
+    return [seconds, str(line["evaluations"]), each, memory, compiling]
+
+
+def _chains(lines: Lines) -> list[str]:
     hand = {line["chains"]: number(line["ms_per_gradient"]) for line in _of(lines, "chains, by hand")}
     rows = [
         [
@@ -180,7 +186,7 @@ def _chains(lines: Lines, on_cpu: Lines) -> list[str]:
     return [CHAINS, report.table(columns, rows)] if rows else []
 
 
-def _maps(lines: Lines, on_cpu: Lines) -> list[str]:
+def _maps(lines: Lines) -> list[str]:
     hand = {line["chains"]: number(line["ms_per_gradient"]) for line in _of(lines, "map, by hand")}
     rows = [
         [
@@ -196,7 +202,7 @@ def _maps(lines: Lines, on_cpu: Lines) -> list[str]:
     return [MAPS, report.table(columns, rows)] if rows else []
 
 
-def _network(lines: Lines, on_cpu: Lines) -> list[str]:
+def _network(lines: Lines) -> list[str]:
     rows = [
         [f"{line['outputs']:,}", str(line["places"]), str(line["nodes"]), number(1e3 * line["seconds"])]
         for line in _of(lines, "network")
@@ -204,7 +210,7 @@ def _network(lines: Lines, on_cpu: Lines) -> list[str]:
     return [NETWORK, report.table(["outputs", "places", "nodes", "ms"], rows)] if rows else []
 
 
-def _compiling(lines: Lines, on_cpu: Lines) -> list[str]:
+def _compiling(lines: Lines) -> list[str]:
     rows = [
         [line["part"], str(len(line["each"])), number(line["waited_s"])]
         for line in _of(lines, "compiling")

@@ -1,12 +1,13 @@
 """Time what PyTorch and GPyTorch do on the same device.
 
-    python scripts/device/peers.py OUT
+    python -m scripts.device.peers OUT
 
 Appends JSON lines to OUT/results.jsonl. Needs PyTorch and GPyTorch alone.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -50,7 +51,9 @@ class Classifier(gpytorch.models.ApproximateGP):
         batch = torch.Size([CLASSES])
         q = gpytorch.variational.NaturalVariationalDistribution(len(Z), batch_shape=batch)
         inner = gpytorch.variational.VariationalStrategy(self, Z, q, learn_inducing_locations=True)
-        super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(inner, num_tasks=CLASSES))
+        super().__init__(
+            gpytorch.variational.IndependentMultitaskVariationalStrategy(inner, num_tasks=CLASSES)
+        )
         self.mean_module = gpytorch.means.ZeroMean()
         self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=INPUTS))
         self.covar_module.base_kernel.lengthscale = 14.0
@@ -114,7 +117,7 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     out = Path(sys.argv[1]) / "results.jsonl"
     cases: list[Callable[[], dict[str, Any]]] = [digits]
-    cases += [lambda N=N, d=d: dense(N, d) for d in (torch.float64, torch.float32) for N in DENSE]
+    cases += [functools.partial(dense, N, dtype) for dtype in (torch.float64, torch.float32) for N in DENSE]
     failed = 0
     for case in cases:
         try:

@@ -4,7 +4,7 @@
     python -m scripts.device.programs FOLDER --only chains dense     those whose names begin so
 
 Writes for each program NAME.stablehlo, NAME.npz and NAME.json: the artefact, its inputs, and which of them are
-arguments and variables. `scripts/device/run.py` runs them with JAX alone. Everything is lowered as a fit or a
+arguments and variables. `scripts.device.run` runs them with JAX alone. Everything is lowered as a fit or a
 sample on a GPU compiles it: for XLA, with static shapes, and with L-BFGS in the graph.
 """
 
@@ -87,8 +87,8 @@ def reached(run: Callable[[], Any], name: str) -> Reached:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(Compiled, "_entry", entry))
         stack.enter_context(mock.patch.object(Entry, "__call__", call))
-        stack.enter_context(mock.patch.object(Compiled, "_rows", lambda *_: frozenset()))  # as XLA has them
-        stack.enter_context(mock.patch.object(linalg, "has_accelerator", lambda: True))
+        stack.enter_context(mock.patch.object(Compiled, "_rows", return_value=frozenset()))  # as XLA has them
+        stack.enter_context(mock.patch.object(linalg, "has_accelerator", return_value=True))
         try:
             run()
         except Reached as found:
@@ -108,6 +108,7 @@ class Case(NamedTuple):
 def cases(sizes: Sizes = FULL) -> dict[str, Case]:
     """Return all programs by name; those of the digits need MNIST, and those of the map the pine saplings."""
     found: dict[str, Case] = {}
+    about: dict[str, Any]
     parts = {"held": (0, "steps_held"), "first": (0, "steps"), "second": (1, "steps")}
     for part, (number, function) in parts.items():
         about = {"phase": number, "batch": digits.MNIST_BATCH, "points": digits.MNIST_INDUCING}
@@ -234,7 +235,7 @@ def train_network(outputs: int) -> None:
     """Train a regression network with a tensor posterior by Adam."""
     dtype = gpflow.default_float()
     rng = np.random.default_rng(0)
-    X = rng.uniform(-2.0, 2.0, (PLACES, 3)).astype(dtype)
+    X: Array = rng.uniform(-2.0, 2.0, (PLACES, 3)).astype(dtype)
     Y = rng.standard_normal((PLACES, outputs), dtype)
     kernels = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential()
     model = gpx.models.GPRNTensor((X, Y), *kernels, NODES, posterior="tensor")
@@ -310,8 +311,8 @@ def write(name: str, case: Case, folder: Path) -> dict[str, Any]:
     about |= {"arguments": places(call, program), "names": names(call)}
     save(program, about, folder / name)
     if name == "digits-predict":
-        X, Y = _digits().test
-        np.savez_compressed(folder / "digits-test.npz", X=X, Y=Y)
+        test = _digits().test
+        np.savez_compressed(folder / "digits-test.npz", X=test[0], Y=test[1])
     return {
         "program": name,
         "reached_s": round(there - begin, 1),

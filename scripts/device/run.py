@@ -1,7 +1,7 @@
 """Run the full-size programs of `scripts.device.programs` with JAX alone, on its default device.
 
-    python scripts/device/run.py FOLDER OUT
-    python scripts/device/run.py FOLDER OUT --only dense chains --limit 30
+    python -m scripts.device.run FOLDER OUT
+    python -m scripts.device.run FOLDER OUT --only dense chains --limit 30
 
 Appends a JSON line to OUT/results.jsonl for each thing that is measured, and writes positions of chains beside it.
 `python -m scripts.device.page OUT` makes the page. XLA tries several kernels for each product while it compiles for
@@ -11,11 +11,13 @@ a GPU, which takes most of that time: XLA_FLAGS=--xla_gpu_autotune_level=0 leave
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import os
+import platform
 import shutil
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +27,8 @@ from typing import Any
 import jax
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-import twins
-from loaded import Compiling, Loaded, timed
+from . import twins
+from .loaded import Compiling, Loaded, timed
 
 Array = np.ndarray[Any, Any]
 Programs = dict[str, Loaded]
@@ -41,7 +42,7 @@ SIZE = 8192  # of the matrices of the yardsticks
 
 
 def yardsticks() -> Lines:
-    """What the device does by itself: products and factorisations."""
+    """Time what the device does by itself: products and factorisations."""
     for dtype in ("float32", "float64"):
         A = jax.random.normal(jax.random.key(0), (SIZE, SIZE), dtype)
         L = jax.numpy.eye(SIZE, dtype=dtype) + 1e-3 * jax.numpy.tril(A)
@@ -54,7 +55,7 @@ def yardsticks() -> Lines:
             ("triangular solve", solve, L, 1.0),
         ):
             jax.block_until_ready(call(at))
-            seconds, _ = timed(lambda call=call, at=at: call(at), 5, 3.0)
+            seconds, _ = timed(functools.partial(call, at), 5, 3.0)
             yield {"of": "yardstick", "what": name, "dtype": dtype, "tflops": work * SIZE**3 / seconds / 1e12}
 
 
@@ -97,7 +98,13 @@ def digits(programs: Programs, folder: Path, limit: float) -> Lines:
                 first.take(held.variables())
             if step % CHECKED == 0 or seconds > limit:
                 scores = scored(predict, now.variables(), images, labels)
-                yield {"of": "digits", "step": step, "seconds": seconds, "ms_per_step": 1e3 * spent / PER_CALL, **scores}
+                yield {
+                    "of": "digits",
+                    "step": step,
+                    "seconds": seconds,
+                    "ms_per_step": 1e3 * spent / PER_CALL,
+                    **scores,
+                }
             if seconds > limit:
                 return
         kept = part.variables()  # those of the optimiser are a phase's own
@@ -163,7 +170,8 @@ def maps(programs: Programs, out: Path, limit: float) -> Lines:
         one.load().give(5, KEPT)
         for number in range(WARM_UP):
             moved(one, number)
-        kept, begin = [], time.perf_counter()
+        kept: list[tuple[Array, Array, Array]] = []
+        begin = time.perf_counter()
         while len(kept) < MOST and (not kept or time.perf_counter() - begin < limit):
             kept.append(moved(one, WARM_UP + len(kept)))
         seconds = time.perf_counter() - begin
@@ -183,29 +191,48 @@ def moved(one: Loaded, number: int) -> tuple[Array, Array, Array]:
     return np.asarray(position[:, :, ::5], np.float32), np.asarray(accepted), np.asarray(gradients)
 
 
+def stepped(one: Loaded) -> list[Any]:
+    """Do a step and return the variables, for which a timer waits."""
+    one()
+    return one.inputs
+
+
 def network(programs: Programs) -> Lines:
     """Time the step of Adam of a network with many outputs."""
     for one in programs.values():
         jax.block_until_ready(one.load()())
-        seconds, calls = timed(lambda one=one: (one(), one.inputs)[1], 20, 5.0)
+        seconds, calls = timed(functools.partial(stepped, one), 20, 5.0)
         keys = ("outputs", "nodes", "places", "dtype")
         yield {"of": "network", **{key: one.about[key] for key in keys}, "seconds": seconds, "calls": calls,
                **one.facts()}  # fmt: skip
         one.inputs.clear()
 
 
-def device(folder: Path) -> dict[str, Any]:
-    """Return what ran, its driver, JAX's version, and of which commit the programs are."""
-    command, shown = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"], ""
+def environment(folder: Path) -> dict[str, Any]:
+    """Return what runs, its driver, the versions, and of which commit the programs are."""
+    command, driver = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], ""
     if shutil.which(command[0]):
-        shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        driver = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     commits = {json.loads(path.read_text(encoding="utf-8"))["commit"] for path in folder.glob("*.json")}
-    return {"of": "device", "device": jax.devices()[0].device_kind, "jax": jax.__version__, "driver": shown,
-            "commit": ", ".join(sorted(commits)), "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}  # fmt: skip
+    return {
+        "device": jax.devices()[0].device_kind,
+        "driver": driver or "none",
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {"jax": jax.__version__},
+        "commit": ", ".join(sorted(commits)),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.device.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
@@ -220,13 +247,15 @@ def main(given: Sequence[str] | None = None) -> int:
         print(json.dumps(line), file=results, flush=True)
         print(json.dumps(line)[:400], flush=True)
 
-    note(device(options.folder))
+    note({"of": "device", "environment": environment(options.folder)})
     compiling = Compiling(options.folder, tuple(options.only), options.threads)
     limit, out = options.limit, options.out
     parts: dict[str, Callable[[Programs], Lines]] = {
         "yardsticks": lambda _: yardsticks(),
         "dense": lambda programs: dense(programs, limit),
-        "map": lambda programs: itertools.chain(maps(programs, out, limit / 4.0), twins.maps(timed, programs)),
+        "map": lambda programs: itertools.chain(
+            maps(programs, out, limit / 4.0), twins.maps(timed, programs)
+        ),
         "chains": lambda programs: itertools.chain(chains(programs), twins.chains(timed, programs)),
         "network": network,
         "digits": lambda programs: digits(programs, options.folder, 2.5 * limit),

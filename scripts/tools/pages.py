@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmarks import pictures, summary
+from ..device import page as device
 from ..shared import report
 from ..shared.journal import Journal, Record
 
@@ -80,6 +81,7 @@ WRITERS: dict[str, tuple[Callable[[str], str], str]] = {
     "benchmarks": (lambda _: summary.text(RESULTS), "benchmarks"),
     **{name: (experiment, name) for name in EXPERIMENTS},
     **{name: (tool, name) for name in TOOLS},
+    "gpu": (lambda _: device.text(_records("gpu"), _records("robustmax_mnist")), "gpu"),
 }
 
 
