@@ -59,7 +59,7 @@ def test_chains_count_the_gradients_of_the_draws_that_are_asked_for(lines) -> No
 
 @pytest.mark.slow
 def test_the_page_has_a_row_of_each_and_says_what_is_missing(lines) -> None:
-    text = page.text(lines, [])
+    text = page.text(lines)
     assert len(lines[0]["environment"]["commit"]) >= 10
     assert "| 40 | float64 |" in text
     assert "| 2 | vb |" in text

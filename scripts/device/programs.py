@@ -143,14 +143,15 @@ def train_digits(phase: int, hold: int) -> None:
     """Train on MNIST as the experiment does, many steps in a call."""
     found = _digits()
     share, rate, gamma = digits.PHASES[phase]
+    number = round(share * STEPS)
     gpx.fit(
         found.model,
         found.train,
         steps=2,
         minibatch_size=digits.MNIST_BATCH,
-        rate=rate,
+        optimizer=digits.optimiser(rate, number, hold),
         gamma=gamma,
-        decay_steps=round(share * STEPS),
+        decay_steps=number,
         hold=hold,
         steps_per_call=PER_CALL,
         seed=phase,

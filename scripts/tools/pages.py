@@ -81,7 +81,7 @@ WRITERS: dict[str, tuple[Callable[[str], str], str]] = {
     "benchmarks": (lambda _: summary.text(RESULTS), "benchmarks"),
     **{name: (experiment, name) for name in EXPERIMENTS},
     **{name: (tool, name) for name in TOOLS},
-    "gpu": (lambda _: device.text(_records("gpu"), _records("robustmax_mnist")), "gpu"),
+    "gpu": (lambda _: device.text(_records("gpu")), "gpu"),
 }
 
 

@@ -10,17 +10,19 @@ from typing import Any, NamedTuple
 import gpflow
 import numpy as np
 import numpy.typing as npt
+from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
+from gpflow_ext.svgp.recipe import decaying
 
 from ...shared import report
 from ...train_svgp_robustmax import Curve
 
 Array = npt.NDArray[Any]
 
-PHASES_TEXT = "Four fifths of them start from lengths 0.1 and 0.01, one fifth from half of them, each falling along a cosine"
+PHASES_TEXT = "Adam moves the unconstrained variables: in log space, its default, length scales move ten times as fast at this rate, and the test scores are worse. Four fifths of the steps start from lengths 0.1 and 0.01, one fifth from half of them, each falling along a cosine"
 TOY_SIZE, TOY_INDUCING = 750, 50
-MNIST_INDUCING, MNIST_BATCH, SHOWN_DIGITS = 500, 1000, 3
+MNIST_INDUCING, MNIST_BATCH, HOLD, SHOWN_DIGITS = 500, 1000, 30, 3
 PHASES = ((0.8, 0.01, 0.1), (0.2, 0.005, 0.05))  # share of the steps, rate of Adam, γ; each ends in a cosine
 SINGLE = gpflow.config.Config(float=np.float32, jitter=1e-4)
 PAPER = {"error": 1.96, "nlpd": 0.068}  # MNIST, per cent and nats, the variational posterior of the paper
@@ -100,6 +102,14 @@ def digits() -> Digits:
     return Digits(model, Z, train, test)
 
 
+def optimiser(rate: float, steps: int, hold: int) -> Any:
+    """Return Adam on the unconstrained variables, its rate falling along a cosine after ``hold`` steps.
+
+    In log space, the default, the length scales of all pixels move ten times as fast at this rate.
+    """
+    return tf_keras.optimizers.Adam(decaying(rate, steps, hold))
+
+
 def train_on(found: Digits, run_dir: Path, steps: int, every: int) -> list[dict[str, float]]:
     """Train, or go on with what the folder holds; return the scores on the way."""
     lines: list[dict[str, float]] = []
@@ -111,10 +121,10 @@ def train_on(found: Digits, run_dir: Path, steps: int, every: int) -> list[dict[
             found.train,
             steps=own_steps,
             minibatch_size=MNIST_BATCH,
-            rate=rate,
+            optimizer=optimiser(rate, own_steps, HOLD),
             gamma=gamma,
             decay_steps=own_steps,
-            hold=30,
+            hold=HOLD,
             monitor=curve,
             checkpoint_dir=phase / "checkpoints",
             checkpoint_every=250,
