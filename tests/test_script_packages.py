@@ -12,7 +12,8 @@ BELOW = {
     "shared": set(),
     "experiments": {"shared"},
     "benchmarks": {"experiments", "shared"},
-    "tools": {"benchmarks", "experiments", "shared"},
+    "device": {"benchmarks", "experiments", "shared"},
+    "tools": {"benchmarks", "device", "experiments", "shared"},
 }
 MODULES = sorted(path.relative_to(SCRIPTS) for path in SCRIPTS.glob("*/**/*.py"))
 
