@@ -24,6 +24,7 @@ HEADER = """# On a GPU
 
 Programs that fits and samples compile at full size, run on a GPU by JAX's PJRT client, without TensorFlow: what XLA makes of them is what a
 TensorFlow with a GPU runs. A machine with a GPU was at hand for minutes only, so that this page is short. What it lacks was not measured.
+Tests fit every model by what is the default where there is a GPU, and arrive where the defaults of a CPU do; they run on a CPU.
 
     python -m scripts.device.programs FOLDER         # with TensorFlow, on any machine: the programs and their inputs
     python -m scripts.device.run FOLDER OUT          # with JAX alone, on the GPU
