@@ -106,8 +106,9 @@ def test_the_more_numbers_move_the_sooner_a_flat_valley_ends(number: int, valley
 def test_free_inducing_points_do_not_climb_a_flat_valley_for_ever() -> None:
     found = gpflow_models.ours(gpflow_models.cases(300)["SVGP, free points"])
     assert found["evaluations"] < 400  # 1,101 to the last 0.0004 nats
-    # Where GPflow's optimiser ends, as near as the benchmark counts: rounding decides where in the valley.
-    assert found["objective"] > -100.8443 - gpflow_models.NEAR
+    # Where GPflow's optimiser ends, nearly: rounding, which differs by processor, decides where in the valley, at most
+    # 0.0012 nats below on those tried. There an end at gains of 1e-6 is 0.0019 and 0.0044 nats below.
+    assert found["objective"] > -100.8443 - 1.5 * gpflow_models.NEAR
 
 
 @pytest.mark.parametrize(
