@@ -22,9 +22,8 @@ TIMES = np.sort(np.random.default_rng(0).uniform(0.0, 5.0, (24, 1)), axis=0)
 CELLS = np.stack(np.meshgrid(*[np.arange(5.0)] * 2, indexing="ij"), axis=-1).reshape(-1, 2)
 COUNTS = np.random.default_rng(1).poisson(2.0, (len(CELLS), 1)).astype(float)
 ONE_START: dict[str, Any] = {"starts": 1}
-Built = tuple[
-    gpflow.models.BayesianModel, Any, dict[str, Any]
-]  # a model, its data where it holds none, options
+# A model, its data where it holds none, and options.
+Built = tuple[gpflow.models.BayesianModel, Any, dict[str, Any]]
 
 
 def _own(name: str) -> Callable[[], Built]:

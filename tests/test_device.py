@@ -59,11 +59,53 @@ def test_chains_count_the_gradients_of_the_draws_that_are_asked_for(lines) -> No
 
 @pytest.mark.slow
 def test_the_page_has_a_row_of_each_and_says_what_is_missing(lines) -> None:
-    text = page.text(lines)
+    where = {**lines[0]["environment"], "device": "a GPU"}
+    text = page.text([{"of": "device", "environment": where}, *lines[1:]])
     assert len(lines[0]["environment"]["commit"]) >= 10
     assert "| 40 | float64 |" in text
     assert "| 2 | vb |" in text
     assert "Not measured yet: MNIST to its end, maps of counts, networks of many outputs.\n" in text
+    with pytest.raises(ValueError, match="on a GPU"):
+        page.text(lines)
+
+
+def test_the_page_gives_what_each_line_of_a_record_says() -> None:
+    where = {"versions": {"jax": "1"}, "commit": "c", "date": "d", "driver": "v", "cores": 4, "python": "3"}
+    timed = {"seconds": 6.0, "memory_GiB": 2.0, "compile_s": 9.0}
+    chains = {"chains": 10, "coordinates": "vb", "ms_per_gradient": 5.0, **timed}
+    digits = {
+        "of": "digits",
+        "step": 20_000,
+        "seconds": 60.0,
+        "ms_per_step": 3.0,
+        "error": 0.02,
+        "nlpd": 0.07,
+    }
+    text = page.text(
+        [
+            {"of": "device", "environment": {**where, "device": "a GPU"}},
+            {"of": "dense", "rows": 40, "dtype": "float64", "evaluations": 4, **timed},
+            {"of": "dense", "rows": 80, "dtype": "float64", "left_out": "it would take 99 s"},
+            {"of": "chains", **chains},
+            {"of": "chains, by hand", "chains": 10, "ms_per_gradient": 7.0},
+            {"of": "map", "draws": 64, **chains},
+            {"of": "network", "outputs": 1000, "places": 50, "nodes": 2, "seconds": 0.004},
+            digits,
+            {"of": "device", "environment": {**where, "device": "cpu"}},
+            {**digits, "seconds": 999.0, "error": 0.03},
+        ]
+    )
+    rows = (
+        "| 40 | float64 | 6 | 4 | 1.5 | 2 | 9 |",
+        "| 80 | float64 | it would take 99 s | – | – | – | – |",
+        "| 10 | vb | 5 | 7 | 9 |",
+        "| 10 | 64 | 6 | 5 | – |",
+        "| 1,000 | 50 | 2 | 4 |",
+        "| 20,000 | 60 | 3 | 2.00 | 0.0700 | 999 | 3.00 | 0.0700 |",
+        "At this speed 20,000 steps take 1 minutes, of 2 wanted.",
+    )
+    assert [row for row in rows if row not in text] == []
+    assert "Not measured yet" not in text
 
 
 SAMPLED: dict[str, dict[str, Any]] = {

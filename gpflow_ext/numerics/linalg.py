@@ -16,8 +16,8 @@ from gpflow_ext.numerics.devices import has_accelerator
 
 LEAF = 512  # rows up to which TensorFlow's own factorisation, on one core, beats the recursion
 INVERTED_LEAF = 256  # rows up to which a matrix is inverted by two triangular solves
-BATCHED_LEAF = 64  # rows up to which a GPU factorises many matrices by one operation, which is for small ones
 INVERTED_ON_ACCELERATOR = 1024  # the same on a GPU, which is slow at many small operations
+BATCHED_LEAF = 64  # rows up to which a GPU factorises many matrices by one operation, which is for small ones
 _expected = contextvars.ContextVar("expected", default=0)  # length of axes that a graph leaves open
 
 

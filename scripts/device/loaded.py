@@ -130,8 +130,14 @@ class Compiling:
                 self._futures[path.stem] = self._pool.submit(Loaded(folder, path.stem).compile)
 
     def of(self, part: str) -> dict[str, Loaded]:
-        """Return the programs of a part once they are compiled."""
-        return {name: future.result() for name, future in self._futures.items() if name.startswith(part)}
+        """Return the programs of a part once they are compiled, and say which cannot be."""
+        found = {}
+        for name, future in self._futures.items():
+            if name.startswith(f"{part}-") and (error := future.exception()) is None:
+                found[name] = future.result()
+            elif name.startswith(f"{part}-"):
+                print(f"{name} does not compile: {error}", flush=True)
+        return found
 
 
 def timed(call: Callable[[], Any], most: int, seconds: float) -> tuple[float, int]:

@@ -1,7 +1,9 @@
 """Write docs/results/gpu.md from what was measured on a GPU.
 
-python -m scripts.device.page OUT      OUT/results.jsonl of `run.py` and `peers.py` becomes the record
-python -m scripts.device.page          the page again from the record
+    python -m scripts.device.page OUT      OUT/results.jsonl of `run.py` and `peers.py` becomes the record
+    python -m scripts.device.page          the page again from the record
+
+What the record held before is replaced.
 """
 
 from __future__ import annotations
@@ -101,6 +103,8 @@ def _of(lines: Lines, kind: str) -> list[dict[str, Any]]:
 
 def _where(lines: Lines) -> str:
     found, peers = [line["environment"] for line in _of(lines, "device")], _of(lines, "digits, GPyTorch")
+    if not found:
+        raise ValueError("nothing of this record was measured on a GPU")
     one = found[-1]
     versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
     versions += f", torch {peers[0]['torch']}, gpytorch {peers[0]['gpytorch']}" if peers else ""
@@ -237,9 +241,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    if len(sys.argv) > 1:
-        report.write_lines(RECORDS, read(Path(sys.argv[1]) / "results.jsonl"))
-    report.write(RECORDS.with_suffix(".md"), text(read(RECORDS)))
+    records = read(Path(sys.argv[1]) / "results.jsonl" if len(sys.argv) > 1 else RECORDS)
+    page = text(records)  # which refuses a record without a GPU, before anything is written
+    report.write_lines(RECORDS, records)
+    report.write(RECORDS.with_suffix(".md"), page)
     return 0
 
 

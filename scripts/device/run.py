@@ -125,18 +125,17 @@ def scored(predict: Loaded, variables: dict[str, Any], images: Any, labels: Arra
 
 def dense(programs: Programs, limit: float) -> Lines:
     """Fit dense classifiers; one that would take longer than the limit by the size before is left out."""
-    for dtype in ("float64", "float32"):
-        expected = 0.0
-        found = [one for one in programs.values() if one.about["dtype"] == dtype]
-        for one in sorted(found, key=lambda one: int(one.about["rows"])):
-            about = {"of": "dense", "rows": one.about["rows"], "dtype": dtype, **one.facts()}
-            if expected > limit:
-                yield {**about, "left_out": f"it would take {expected:.0f} s"}
-                continue
-            outcome = fitted(one.load(), limit)
-            yield {**about, **outcome}
-            expected = 8.5 * outcome["seconds"]  # of twice as many rows
-            one.inputs.clear()
+    expected = {"float32": 0.0, "float64": 0.0}
+    for one in sorted(programs.values(), key=lambda one: (int(one.about["rows"]), one.about["dtype"])):
+        dtype = one.about["dtype"]  # the largest matrices come last, for which the memory may not do
+        about = {"of": "dense", "rows": one.about["rows"], "dtype": dtype, **one.facts()}
+        if expected[dtype] > limit:
+            yield {**about, "left_out": f"it would take {expected[dtype]:.0f} s"}
+            continue
+        outcome = fitted(one.load(), limit)
+        yield {**about, **outcome}
+        expected[dtype] = 8.5 * outcome["seconds"]  # of twice as many rows
+        one.inputs.clear()
 
 
 def fitted(one: Loaded, limit: float) -> dict[str, Any]:

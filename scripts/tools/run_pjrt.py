@@ -15,7 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,9 +49,18 @@ def load(path: Path) -> Loaded:
     return Loaded(compiled, inputs, wanted, time.perf_counter() - begin)
 
 
-def run(path: Path, loaded: Loaded, repeats: int = 1) -> dict[str, Any]:
+def loaded(paths: Sequence[Path], threads: int) -> Iterator[tuple[Path, Future[Loaded]]]:
+    """Yield programs, as many compiled at a time as there are threads, and none while others run."""
+    for first in range(0, len(paths), threads):
+        some = paths[first : first + threads]
+        with ThreadPoolExecutor(threads) as pool:
+            futures = [pool.submit(load, path) for path in some]
+        yield from zip(some, futures, strict=True)
+
+
+def run(path: Path, one: Loaded, repeats: int = 1) -> dict[str, Any]:
     """Run one program and compare its results."""
-    compiled, inputs, wanted, compile_seconds = loaded
+    compiled, inputs, wanted, compile_seconds = one
     found = jax.block_until_ready(compiled(*inputs))
     seconds = math.inf
     for _ in range(repeats):
@@ -93,9 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
     failed = 0
-    with ThreadPoolExecutor(options.threads) as pool:
-        loaded = {path: pool.submit(load, path) for path in programs(options.folder)}
-    for path, future in loaded.items():
+    for path, future in loaded(list(programs(options.folder)), options.threads):
         try:
             line = run(path, future.result(), options.repeats)
         except Exception as error:  # of any kind: the others shall still run
