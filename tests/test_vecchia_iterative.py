@@ -327,6 +327,28 @@ def test_many_data_are_solved_by_iteration_where_the_method_allows_it(
     assert _model("auto").solver_error == 0.0
 
 
+def test_variances_of_predictions_are_those_of_a_factor_where_it_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By "auto", to rounding; not of too many data, or where it takes too much memory."""
+    monkeypatch.setattr("gpflow_ext.sites.vecchia.structure.DIRECT", N - 1)
+    found = []
+    for solver in ("direct", "auto"):
+        model = _model(solver)
+        model.assign_sites(Sites(tf.constant(B), tf.constant(PREC)))
+        found.append(model.predict_f(NEW)[1])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
+    assert model.estimates_variances
+    with monkeypatch.context() as patch:
+        patch.setattr("gpflow_ext.sites.vecchia.iterative_structure.FACTORED", N - 1)
+        assert _model("auto").structure.factored is None
+    with monkeypatch.context() as patch:
+        patch.setattr("gpflow_ext.sites.vecchia.iterative_structure.refuse", lambda *_: None)
+        patch.setattr("gpflow_ext.sites.vecchia.structure.LARGEST", 2**20)
+        assert _model("auto").structure.factored is None
+    assert _model("iterative").structure.factored is None
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "solver": ({"solver": "cg"}, "`solver` must be one of"),
     "probes": ({"probes": 1}, "`probes` must be at least 2; got 1"),

@@ -17,6 +17,7 @@ from . import vecchia
 Record = dict[str, Any]
 WARM = 400  # data of a model that is evaluated before, so that libraries and their threads are there
 LEARNT = 20_000  # data up to which hyperparameters are learnt too
+ITERATES = 50_000  # data up to which "auto" is direct
 WHOLE = 200_000  # data beyond which only the mode is found, and that by iteration
 ALLOWED = (0.7, 1.1)  # of the estimate
 
@@ -25,11 +26,23 @@ def run(options: argparse.Namespace) -> list[Record]:
     """Measure each size, by either solver."""
     records = []
     for size in options.sizes:
-        for solver in ("direct", "iterative") if size <= WHOLE else ("iterative",):
+        exact = None
+        for solver in _solvers(size):
             found = _alone(measured if size <= WHOLE else located, size, solver)
+            spread = found.pop("spread", None)
+            exact = spread if solver == "direct" else exact
+            if exact is not None and solver != "direct":
+                found["variance_error"] = float((((spread - exact) / exact) ** 2).mean() ** 0.5)
             records.append({"size": size, "solver": solver, **found})
             print(json.dumps(records[-1]), flush=True)
     return records
+
+
+def _solvers(size: int) -> Sequence[str]:
+    """Return what a size is measured by; "auto" is another one only where it iterates."""
+    if size > WHOLE:
+        return ("iterative",)
+    return ("direct", "iterative", "auto") if size > ITERATES else ("direct", "iterative")
 
 
 def _alone(measure: Callable[..., Record], *given: Any) -> Record:
@@ -54,7 +67,7 @@ def measured(size: int, solver: str) -> Record:
     posterior, found["posterior"] = vecchia.seconds(model.posterior)
     (mean, var), found["predict"] = vecchia.seconds(lambda: posterior.predict_f(new))
     found |= {"memory_all": _peak() - before, "nlpd": vecchia.score("counts", new, mean, var, held_out)}
-    found |= {"error": _standard_error(model)} if solver == "iterative" else {}
+    found |= {"spread": var.numpy(), **({} if solver == "direct" else {"error": _standard_error(model)})}
     return found | (_learnt(X, Y, solver) if size <= LEARNT else {})
 
 
@@ -159,16 +172,18 @@ def _agreement(records: Sequence[Record]) -> list[str]:
         rows.append((
             f"{record['size']:,}", f"{exact['objective']:.2f}", f"{record['objective']:.2f}",
             f"{record['error']:.2f}", f"{apart:.2f}", f"{exact['nlpd']:.4f}", f"{record['nlpd']:.4f}",
+            report.number(record["variance_error"]) if "variance_error" in record else "–",
             *(f"{each[name]:.5g}" if name in each else "–" for name in learnt for each in (exact, record)),
         ))  # fmt: skip
     titles = (
         "N", "log evidence, direct", "iterative", "standard error", "errors apart", "NLPD, direct", "iterative",
-        "learnt evidence, direct", "iterative", "variance, direct", "iterative", "length scale, direct", "iterative",
+        "error of variances", "learnt evidence, direct", "iterative", "variance, direct", "iterative", "length scale, direct", "iterative",
     )  # fmt: skip
     return [
         "## What both find\n",
         "The iterative solver finds the same mode. Its log determinant is an estimate by the default number of probes, "
-        "the same in all evaluations of a fit; the columns give its standard error, and how many of them it is from the direct solver's.\n",
+        "the same in all evaluations of a fit; the columns give its standard error, and how many of them it is from the direct solver's. "
+        "The error of variances is that of the predictions, relative, its root mean square; without a factor they are those of draws.\n",
         report.table(titles, rows),
     ]
 
@@ -193,4 +208,20 @@ def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:
         apart = abs(record["objective"] - exact["objective"]) / record["error"]
         target = f"N = {record['size']:,}: standard errors of the iterative log evidence from the direct one"
         found.append((target, f"{report.number(apart)}, at most 3", "yes" if apart <= 3.0 else "no"))
+    return found + _of_predictions(records)
+
+
+def _of_predictions(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """Return the targets of "auto", whose variances are those of a factor."""
+    drawn = {each["size"]: each.get("posterior") for each in records if each["solver"] == "iterative"}
+    found = []
+    for record in (each for each in records if each["solver"] == "auto"):
+        share = record["posterior"] / drawn[record["size"]]
+        for target, value, most in (
+            ("the posterior, CPU seconds over those of draws", share, 1.0),
+            ("error of the variances of predictions", record["variance_error"], 1e-3),
+        ):
+            measured = f"{report.number(value)}, at most {most:g}"
+            name = f"N = {record['size']:,}, auto: {target}"
+            found.append((name, measured, "yes" if value <= most else "no"))
     return found

@@ -12,7 +12,7 @@ from gpflow_ext.sites.vecchia.iterative import IterativeVecchia
 from gpflow_ext.sites.vecchia.iterative_structure import IterativeStructure
 from gpflow_ext.sites.vecchia.prior import Vecchia, assemble
 from gpflow_ext.sites.vecchia.rows import DTYPE, Rows
-from gpflow_ext.sites.vecchia.structure import Structure
+from gpflow_ext.sites.vecchia.structure import Structure, Tree
 
 
 def at(
@@ -24,14 +24,24 @@ def at(
         latent.mean(model, X),
         latent.variances(model.kernel, X),
     )
+    cliques = tf.convert_to_tensor(structure.cliques)
     if isinstance(structure, IterativeStructure):
-        cliques = tf.convert_to_tensor(structure.cliques)
         rows = Rows(cliques, *coefficients(kernels, X, cliques))
         error = tf.constant(structure.options.tolerance, DTYPE)
         return IterativeVecchia(mean, rows, own, structure.schedule(), structure.seeds(), error)
-    tree, Z, phi = structure.tree(), structure.Z, None
+    Z, phi = structure.Z, None
     if Z is not None:
         phi = residual.features(kernels, Z, residual.root(model.kernel, Z), X)
-    a, D = coefficients(kernels, X, tree.cliques, phi)
-    found = Vecchia(mean, a, D, assemble(tree, a, D, structure.num_entries), own, tree)
+    rows = Rows(cliques, *coefficients(kernels, X, cliques, phi))
+    found = _with_tree(structure, mean, rows, own)
     return found if phi is None else FullScale(found, phi)
+
+
+def factored(prior: IterativeVecchia, tree: Tree) -> Vecchia:
+    """Return the same prior as one that is solved by a factor."""
+    return _with_tree(tree, prior.mean, prior.rows, prior.own)
+
+
+def _with_tree(tree: Tree, mean: tf.Tensor, rows: Rows, own: tf.Tensor) -> Vecchia:
+    at = tree.tree()
+    return Vecchia(mean, rows.a, rows.D, assemble(at, rows.a, rows.D, tree.num_entries), own, at)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpflow_ext.numerics import philox
+from gpflow_ext.sites.vecchia import conditionals
 from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
 from gpflow_ext.sites.vecchia.rows import DTYPE
 
@@ -15,16 +16,23 @@ SIDE = 16  # draws that are taken side by side, at most
 
 
 class IterativePosterior(VecchiaPosterior):
-    """GPflow's cached posterior, its variances at the data those of draws from q(f).
+    """GPflow's cached posterior, its variances at the data those of a factor or of draws from q(f).
 
-    That is the mean square of S draws, with a standard error of √(2/S) of itself; the draws are always the
-    same. Means are exact to the tolerance of the solver.
+    A factor takes as long as the draws, but more memory. Without one, a variance is the mean square of S
+    draws, with a standard error of √(2/S) of itself; the draws are always the same. Means are exact to the
+    tolerance of the solver.
     """
 
     _model: Any  # whose prior is an `IterativeVecchia`
 
     def _variance(self, system: Any) -> tf.Tensor:
         """Return the variances at the data, [N, L]."""
+        tree = self._model.structure.factored
+        if tree is not None:
+            return conditionals.factored(system.prior, tree).factorise(system.prec).variance()
+        return self._of_draws(system)
+
+    def _of_draws(self, system: Any) -> tf.Tensor:
         options, latents = self._model.structure.options, self._model.num_latent_gps
         seed, number = tf.constant([options.seed, 2]), DRAWS * options.probes
         side = next(size for size in range(SIDE, 0, -1) if number % size == 0)

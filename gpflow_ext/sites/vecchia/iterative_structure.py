@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import philox
 from gpflow_ext.sites.vecchia import levels, ordering, preconditioned
-from gpflow_ext.sites.vecchia.structure import VecchiaOptions, cliques_of, kept, refuse
+from gpflow_ext.sites.vecchia.structure import FACTORED, Tree, VecchiaOptions, cliques_of, kept, refuse
 from gpflow_ext.sites.vecchia.sweeps import ScheduleAt, StepsAt
 
 Array = npt.NDArray[Any]
@@ -40,6 +40,8 @@ class IterativeStructure(tf.Module):
         About how much memory an evaluation with its gradient takes.
     num_neighbours
         The number of data that a new place is conditioned on.
+    factored
+        The tree of a factor for the variances of predictions, or ``None``, where they are those of draws.
 
     Raises
     ------
@@ -63,6 +65,7 @@ class IterativeStructure(tf.Module):
         order = ordering.order(points, options.ordering, options.seed)
         near = ordering.nearest_before(points[order], most)
         cliques, found = cliques_of(order, near), levels.schedule(near, order)
+        self.factored = _tree(points, cliques, functions) if options.solver == "auto" else None
         self.scales = kept(scales, tf.float64)
         self.cliques = kept(np.where(cliques < 0, N, cliques))
         self.slots, self.owner = kept(found.slots), kept(found.owner)
@@ -82,3 +85,13 @@ class IterativeStructure(tf.Module):
     def num_data(self) -> int:
         """The number of data."""
         return int(self.cliques.shape[0])
+
+
+def _tree(points: Array, cliques: Array, functions: int) -> Tree | None:
+    """Return the tree of a factor, unless it would take too much memory."""
+    if len(points) > FACTORED:
+        return None
+    try:
+        return Tree(points, cliques, functions)
+    except ValueError:
+        return None

@@ -20,6 +20,7 @@ CANDIDATES = 4  # nearest data for each neighbour of a residual process
 LARGEST = 16 * 2**30  # bytes that an evaluation may take
 SOLVERS = ("auto", "direct", "iterative")
 DIRECT = 50_000  # data up to which "auto" is direct
+FACTORED = 300_000  # data up to which it has the variances of predictions by a factor all the same
 # The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
 _FACTOR, _FRONTS, _FEATURES = 6, 8, 18
 _INSTEAD = (
@@ -51,10 +52,11 @@ class VecchiaOptions:
     solver
         ``"direct"``, by a sparse factor; ``"iterative"``, by conjugate gradients and stochastic Lanczos
         quadrature, in O(N) memory, for Laplace's method and Taylor's without inducing points; ``"auto"``,
-        iterative for these where there are more than 50,000 data.
+        iterative for these where there are more than 50,000 data, but for the variances of predictions, which
+        a factor gives up to 300,000 data if it takes at most 16 GiB.
     probes
-        Probes of the iterative solver's log determinant. The variances from which a model predicts are those
-        of twice as many draws.
+        Probes of the iterative solver's log determinant. Where it has no factor, the variances from which a
+        model predicts are those of twice as many draws.
     tolerance
         Relative tolerance of the iterative solver.
 
@@ -111,75 +113,40 @@ def cliques_of(order: Array, near: Array) -> Array:
     return found
 
 
-class Structure(tf.Module):
-    """Neighbours and tree of some data, as variables that are not trained, so that checkpoints keep them.
+class Tree(tf.Module):
+    """The elimination tree of cliques, as variables that are not trained, so that checkpoints keep them.
 
     Parameters
     ----------
-    X
-        Inputs [N, D].
-    scales
-        The length of a unit of each column, [D], by which distances are measured; infinite for columns that
-        no kernel reads.
-    options
-        See `VecchiaOptions`.
-    kernel
-        The kernel, by which inducing points and their neighbours are chosen, if there are to be any.
+    points
+        Places [N, D], in units of the length scales.
+    cliques
+        Each datum and its neighbours, [N, m + 1]; −1 for none.
     functions
         The number of latent functions L, each of which has a factor.
+    inducing
+        The number of inducing points.
 
     Attributes
     ----------
     num_bytes
         About how much memory an evaluation with its gradient takes, beside its graph.
-    num_neighbours
-        The number of data that a new place is conditioned on.
-    Z
-        The inducing points of a full-scale approximation [M, D], or ``None``.
 
     Raises
     ------
     ValueError
-        If an evaluation would take more than `LARGEST` bytes, or for inducing points of single precision.
+        If an evaluation would take more than `LARGEST` bytes.
     """
 
-    def __init__(
-        self,
-        X: Array,
-        scales: Array,
-        options: VecchiaOptions,
-        kernel: gpflow.kernels.Kernel | None = None,
-        functions: int = 1,
-    ) -> None:
+    def __init__(self, points: Array, cliques: Array, functions: int = 1, inducing: int = 0) -> None:
         super().__init__()
-        points = X / scales
-        N = len(points)
-        order = ordering.order(points, options.ordering, options.seed)
-        self.num_neighbours = min(options.neighbours, N)
-        most = min(options.neighbours, N - 1)
-        pairs = N * (most + 1) * (most + 2) // 2
-        taken = functools.partial(_taken, functions, pairs, N * options.inducing)
-        refuse(taken(0, 0))
-        if options.inducing and kernel is not None:
-            if X.dtype != np.float64:
-                raise ValueError(
-                    "VecchiaOptions(inducing=...) takes differences of covariances: use float64."
-                )
-            Z = inducing.conditional_variance(X, kernel, options.inducing, share=0.0)
-            candidates = ordering.nearest_before(points[order], min(CANDIDATES * most, N - 1))
-            near = residual.closest(kernel, Z, X[order], candidates, most)
-            self.Z: tf.Variable | None = kept(Z, tf.float64)
-        else:
-            near = ordering.nearest_before(points[order], most)
-            self.Z = None
-        cliques = cliques_of(order, near)
+        taken = functools.partial(_taken, functions, _pairs(*cliques.shape), len(points) * inducing)
         tree = dissection.dissect(points, cliques, lambda *sizes: refuse(taken(*sizes)))
         self.shapes, places = grouping.packed(tree.root)
         front = max(nodes * (o + b) ** 2 for nodes, o, b, _ in self.shapes)
         self.num_bytes = taken(self.num_entries, front)
         refuse(self.num_bytes)
-        self.scales = kept(scales, tf.float64)
-        self.cliques = kept(np.where(cliques < 0, N, cliques))
+        self.cliques = kept(np.where(cliques < 0, len(points), cliques))
         self.entries = kept(tree.entries)
         self.places = kept(places)
 
@@ -199,9 +166,74 @@ class Structure(tf.Module):
         return sum(nodes * o * (o + b) for nodes, o, b, _ in self.shapes)
 
 
+class Structure(Tree):
+    """Neighbours and tree of some data.
+
+    Parameters
+    ----------
+    X
+        Inputs [N, D].
+    scales
+        The length of a unit of each column, [D], by which distances are measured; infinite for columns that
+        no kernel reads.
+    options
+        See `VecchiaOptions`.
+    kernel
+        The kernel, by which inducing points and their neighbours are chosen, if there are to be any.
+    functions
+        The number of latent functions L.
+
+    Attributes
+    ----------
+    num_neighbours
+        The number of data that a new place is conditioned on.
+    Z
+        The inducing points of a full-scale approximation [M, D], or ``None``.
+
+    Raises
+    ------
+    ValueError
+        If an evaluation would take more than `LARGEST` bytes, or for inducing points of single precision.
+    """
+
+    def __init__(
+        self,
+        X: Array,
+        scales: Array,
+        options: VecchiaOptions,
+        kernel: gpflow.kernels.Kernel | None = None,
+        functions: int = 1,
+    ) -> None:
+        points, N = X / scales, len(X)
+        most = min(options.neighbours, N - 1)
+        refuse(_taken(functions, _pairs(N, most + 1), N * options.inducing, 0, 0))
+        order = ordering.order(points, options.ordering, options.seed)
+        Z: tf.Variable | None = None
+        if options.inducing and kernel is not None:
+            if X.dtype != np.float64:
+                raise ValueError(
+                    "VecchiaOptions(inducing=...) takes differences of covariances: use float64."
+                )
+            chosen = inducing.conditional_variance(X, kernel, options.inducing, share=0.0)
+            candidates = ordering.nearest_before(points[order], min(CANDIDATES * most, N - 1))
+            near = residual.closest(kernel, chosen, X[order], candidates, most)
+            Z = kept(chosen, tf.float64)
+        else:
+            near = ordering.nearest_before(points[order], most)
+        super().__init__(points, cliques_of(order, near), functions, options.inducing)
+        self.num_neighbours = min(options.neighbours, N)
+        self.Z = Z
+        self.scales = kept(scales, tf.float64)
+
+
 def kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
     """Return a variable that is not trained."""
     return tf.Variable(values, trainable=False, dtype=dtype)
+
+
+def _pairs(size: int, members: int) -> int:
+    """Return the number of pairs within as many cliques of as many members, each with itself too."""
+    return size * members * (members + 1) // 2
 
 
 def _taken(functions: int, pairs: int, features: int, entries: int, front: int) -> int:
