@@ -18,8 +18,9 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, PoissonLog
 from gpflow_ext.sites import sparse_prior
 from gpflow_ext.svgp.dual import DualUpdates
-from gpflow_ext.svgp.dual_recipe import DualOptions, FallingRate, SparseAdam, lengths
+from gpflow_ext.svgp.dual_recipe import DualOptions, SparseAdam, lengths
 from gpflow_ext.svgp.whitened import WhitenedSVGP
+from gpflow_ext.training.schedules import FallingRate
 
 Z = problems.inputs(6, seed=5)
 ROWS = 60

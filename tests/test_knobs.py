@@ -14,9 +14,9 @@ from gpflow.keras import tf_keras
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
-from gpflow_ext.svgp.recipe import decaying, step_lengths
 from gpflow_ext.training import scale, starts
 from gpflow_ext.training.scale import scale_failure
+from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.starts import further_starts
 
 DATA = problems.binary(24, variance=40.0, lengthscale=1.0)
@@ -62,6 +62,7 @@ KNOBS = [
     ("robust_max", {"gamma": None}),
     ("robust_max", {"rate": 0.1}),
     ("robust_max", {"decay_steps": 4}),
+    ("robust_max", {"schedule": "root"}),
     ("robust_max", {"hold": 3}),
     ("robust_max", {"seed": 1}),
     ("gprn", {"sweeps": 0}),
@@ -94,19 +95,43 @@ def test_another_value_gives_another_run(plain, run: str, changed: dict[str, Any
 
 
 def test_the_lengths_of_natural_gradient_steps_rise_and_then_fall_by_a_cosine() -> None:
-    lengths = np.array([step_lengths(0.4, 100)(step) for step in range(121)])
+    lengths = np.array([Schedule("cosine", 100).lengths(0.4)(step) for step in range(121)])
     assert (np.diff(lengths[:9]) > 0.0).all()
     assert (np.diff(lengths[10:100]) < 0.0).all()
     np.testing.assert_allclose(lengths[50], 0.4 * (0.05 + 0.95 * 0.5), rtol=1e-12)
     np.testing.assert_allclose(lengths[100:], 0.4 * 0.05, rtol=1e-12)
-    np.testing.assert_allclose([step_lengths(0.4, None)(step) for step in (9, 500)], 0.4, rtol=1e-12)
+    np.testing.assert_allclose([Schedule().lengths(0.4)(step) for step in (9, 500)], 0.4, rtol=1e-12)
+
+
+def test_lengths_fall_by_a_root_whatever_the_number_of_steps() -> None:
+    """At step 150 to a half; to no less than 0.01, unless they begin below."""
+    schedule = Schedule("root", 50)
+    lengths, rate = schedule.lengths(0.4), schedule.rate(0.1)
+    np.testing.assert_allclose([lengths(step) for step in (0, 150, 10**6)], [0.04, 0.2, 0.01], rtol=1e-12)
+    np.testing.assert_allclose(schedule.lengths(0.001)(10**6), 0.001, rtol=1e-12)
+    np.testing.assert_allclose([float(rate(step)) for step in (0, 150)], [0.1, 0.05], rtol=1e-6)
 
 
 def test_the_default_rate_decays_after_the_hold() -> None:
-    rate = decaying(0.01, 100, 20)
+    rate = Schedule("cosine", 100).rate(0.01, 20)
     values = [float(rate(step)) for step in (0, 40, 80, 500)]
     np.testing.assert_allclose(values, 0.01 * np.array([1.0, 0.05 + 0.95 * 0.5, 0.05, 0.05]), rtol=1e-5)
-    assert decaying(0.01, None, 20) == 0.01
+    assert Schedule().rate(0.01, 20) == 0.01
+
+
+def test_the_schedule_is_a_root_on_minibatches_and_a_cosine_where_its_steps_are_given() -> None:
+    assert ScheduleOptions().falling(True) == Schedule("root", 50)
+    assert ScheduleOptions().falling(False) == Schedule("constant", 50)
+    assert ScheduleOptions(schedule="constant").falling(True).name == "constant"
+    for options in (ScheduleOptions(decay_steps=7), ScheduleOptions("cosine", 7)):
+        assert options.falling(True) == Schedule("cosine", 7)
+    for options, text in (
+        ({"schedule": "linear"}, "`schedule` must be one of"),
+        ({"schedule": "cosine"}, "goes with schedule"),
+        ({"schedule": "root", "decay_steps": 7}, "goes with schedule"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            ScheduleOptions(**options)
 
 
 def test_further_starts_differ_from_the_models_own_and_from_each_other() -> None:

@@ -17,10 +17,11 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from scripts.benchmarks import robustmax as benchmark
-from scripts.experiments.robustmax import runs
+from scripts.experiments.robustmax import runs, schedules
 from scripts.train_svgp_robustmax import Curve
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
+WHERE = {"date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": "", "versions": {}}
 
 
 def test_a_curve_drops_lost_steps_and_goes_on_with_its_clock(monkeypatch, tmp_path) -> None:
@@ -54,14 +55,32 @@ def test_the_benchmarks_reference_is_exact_and_shows_what_nodes_cost() -> None:
 
 @pytest.mark.slow
 def test_the_toy_problem_is_learnt_recorded_and_drawn(tmp_path) -> None:
-    where = {"date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": "", "versions": {}}
-    runs.toy(tmp_path, where, steps=25)
+    runs.toy(tmp_path, WHERE, steps=25)
     record = json.loads((tmp_path / "robustmax_toy.jsonl").read_text())
     assert record["error"] < 0.2
     assert (tmp_path / "robustmax_toy.png").stat().st_size > 10_000
     text = runs.text(tmp_path)
     assert f"{100 * record['error']:.1f} %" in text
     assert "MNIST" not in text
+
+
+@pytest.mark.slow
+def test_schedules_are_compared_from_the_same_start(tmp_path, monkeypatch) -> None:
+    """On small digits: three schedules and their marks on the page, all of which learn."""
+    digits = gpx.datasets.load("digits", seed=0)
+    monkeypatch.setattr(gpx.datasets, "load", lambda *_, **__: (digits.train, digits.test))
+    monkeypatch.setattr(schedules, "MARKS", (1,))
+    schedules.compare(tmp_path, WHERE, steps=60)
+    _, *lines = map(json.loads, (tmp_path / "robustmax_schedules.jsonl").read_text().splitlines())
+    assert [line["schedule"] for line in lines] == ["constant", "cosine", "root"]
+    text = runs.text(tmp_path)
+    for line in lines:
+        first, last = line["marks"]
+        assert (first["step"], last["step"]) == (1, 60)
+        assert last["bound"] > first["bound"] + 100.0
+        assert last["error"] < 0.1
+        assert f"{last['nlpd']:.4f}" in text
+    assert len({line["marks"][-1]["nlpd"] for line in lines}) == 3
 
 
 def _variables(run: Path) -> dict[str, np.ndarray]:

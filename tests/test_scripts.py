@@ -121,7 +121,7 @@ def test_help_teaches(script: str, tmp_path) -> None:
                 "--test-every",
                 "2",
                 "--schedule",
-                "constant",
+                "root",
                 "--tensorboard",
                 "board",
             ),

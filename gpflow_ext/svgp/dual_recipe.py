@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from gpflow.keras import tf_keras
 from gpflow.models import SVGP
 
 from gpflow_ext.data import checks
@@ -23,10 +21,10 @@ from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import LogSpaceAdam, built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.schedules import ROOT, Schedule
 from gpflow_ext.training.trials import StartOptions, tried
 
 _RATE = 0.1  # of Adam in log space
-_LEAST = 0.01  # to which γ falls on minibatches: q is then an average over the last hundred
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class DualOptions(StartOptions):
     gamma: float | None = None
     rate: float = _RATE
     inducing_share: float = 0.1
-    decay_steps: int | None = 50
+    decay_steps: int | None = ROOT
     optimizer: Any = None
     hold: int = 0
     follow: bool = True
@@ -149,29 +147,6 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
     )
 
 
-class FallingRate(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that falls as 1/√(1 + t/T).
-
-    Parameters
-    ----------
-    rate
-        The learning rate of step 0.
-    decay_steps
-        T.
-    """
-
-    def __init__(self, rate: float, decay_steps: int) -> None:
-        self._rate, self._decay_steps = rate, decay_steps
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the rate of a step, []."""
-        return self._rate * tf.math.rsqrt(1.0 + tf.cast(step, tf.float32) / self._decay_steps)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments."""
-        return {"rate": self._rate, "decay_steps": self._decay_steps}
-
-
 class SparseAdam(LogSpaceAdam):
     """Adam in log space whose steps of inducing points are a share of the others.
 
@@ -212,7 +187,7 @@ def _optimizer(model: SVGP, hypers: Sequence[tf.Variable], options: DualOptions)
         return None
     if options.optimizer is not None:
         return built(options.optimizer, hypers)
-    rate = options.rate if options.decay_steps is None else FallingRate(options.rate, options.decay_steps)
+    rate = _schedule(options).rate(options.rate)
     points = model.inducing_variable.trainable_variables
     adam = SparseAdam(rate, **coordinates(model), points=points, share=options.inducing_share)
     return built(adam, hypers)
@@ -222,11 +197,11 @@ def lengths(options: DualOptions, minibatches: bool) -> Any:
     """Return γ as a function of the step."""
     if not minibatches:
         return lambda step: 1.0 if options.gamma is None else options.gamma
-    first = 0.1 if options.gamma is None else options.gamma
-    if options.decay_steps is None:
-        return lambda step: first
-    decay_steps, least = options.decay_steps, min(first, _LEAST)
-    return lambda step: max(least, first / math.sqrt(1.0 + step / decay_steps))
+    return _schedule(options).lengths(0.1 if options.gamma is None else options.gamma, warm_up=1)
+
+
+def _schedule(options: DualOptions) -> Schedule:
+    return Schedule() if options.decay_steps is None else Schedule("root", options.decay_steps)
 
 
 def _check(model: SVGP, arrays: tuple[Any, Any] | None, minibatches: bool) -> None:

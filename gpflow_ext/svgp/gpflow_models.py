@@ -10,7 +10,7 @@ from gpflow.models import SVGP, BayesianModel
 
 from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
-from gpflow_ext.svgp.recipe import decaying, per_call, reader, several, step_lengths
+from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.gradient import check_per_call
@@ -18,6 +18,7 @@ from gpflow_ext.training.gradient_descent import GradientOptions, gradient_desce
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.schedules import ScheduleOptions
 from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
@@ -26,16 +27,13 @@ _GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
 
 
 @dataclass(frozen=True)
-class GPflowOptions:
-    """Options of the recipe "gpflow".
+class GPflowOptions(ScheduleOptions):
+    """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions`.
 
     Attributes
     ----------
     minibatch_size
         Rows in a minibatch of arrays; all data by default.
-    decay_steps
-        Steps on minibatches over which the lengths of natural gradients and Adam's rate fall to a twentieth,
-        by a cosine; ``None`` keeps them constant.
     optimizer
         A tf_keras optimiser of all trainable variables, as in the recipe "adam".
     starts
@@ -51,7 +49,6 @@ class GPflowOptions:
     """
 
     minibatch_size: int | None = None
-    decay_steps: int | None = 1000
     optimizer: Any = None
     starts: int | None = None
     start: str | None = None
@@ -60,14 +57,13 @@ class GPflowOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        super().__post_init__()
         if self.in_graph and (self.minibatch_size is not None or self.optimizer is not None):
             raise ValueError(
                 "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size` and `optimizer`."
             )
         check_per_call(self.steps_per_call, self.minibatch_size)
         check_starts(self.starts)
-        if self.decay_steps is not None and self.decay_steps < 1:
-            raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
 
 
 @recipe("gpflow", GPflowOptions)
@@ -131,10 +127,11 @@ def _built(model: Any, variables: Any, rate: Any) -> Any:
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
-    rate = decaying(_RATE, options.decay_steps, 0)
+    schedule = options.falling(True)
+    rate = schedule.rate(_RATE)
     if not isinstance(model, SVGP) or refusal(model) is not None:
         plan = _adam(model, run, options, _built(model, model.trainable_variables, rate), 1)
-        return dataclasses.replace(plan, settings={**plan.settings, "decay_steps": options.decay_steps})
+        return dataclasses.replace(plan, settings={**plan.settings, **schedule._asdict()})
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
     optimizer = _built(model, hypers, rate) if hypers else None
@@ -143,7 +140,7 @@ def _on_minibatches(
         hypers,
         optimizer,
         reader(model, arrays, batches),
-        gamma=step_lengths(_GAMMA, options.decay_steps),
+        gamma=schedule.lengths(_GAMMA),
         jit_compile=run.jit_compile,
         several=several(batches, options.steps_per_call, None),
     )
@@ -157,7 +154,7 @@ def _on_minibatches(
         settings={
             "recipe": "gpflow",
             "minibatch_size": options.minibatch_size,
-            "decay_steps": options.decay_steps,
+            **schedule._asdict(),
             **per_call(options.steps_per_call),
             "seed": None if options.minibatch_size is None else run.seed,
         },

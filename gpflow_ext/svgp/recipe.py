@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from gpflow.keras import tf_keras
 from gpflow.models import SVGP
 
 from gpflow_ext.compiled import Compiled
@@ -30,17 +29,16 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.schedules import ScheduleOptions
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
 _RATE = 0.01  # of Adam
-_WARM_UP = 10  # steps over which γ rises to its value
-_LAST_SHARE = 0.05  # of γ and of the learning rate, where a cosine ends
 
 
 @dataclass(frozen=True)
-class RobustMaxOptions:
-    """Options of the recipe "robust_max".
+class RobustMaxOptions(ScheduleOptions):
+    """Options of the recipe "robust_max", with those of `training.schedules.ScheduleOptions`.
 
     On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
     a ``strategy`` and all options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
@@ -57,9 +55,6 @@ class RobustMaxOptions:
         A tf_keras optimiser of the hyperparameters and inducing points; by default Adam at ``rate``.
     rate
         Learning rate of the default optimiser, 0.01 by default.
-    decay_steps
-        Steps over which γ and the default optimiser's rate fall to a twentieth, by a cosine; ``None`` keeps
-        them constant.
     hold
         Number of first steps in which the kernel, ε and the inducing points stay fixed, as in the paper, and
         only q moves.
@@ -89,7 +84,6 @@ class RobustMaxOptions:
     gamma: float | None = 0.1
     optimizer: Any = None
     rate: float | None = None
-    decay_steps: int | None = None
     hold: int = 0
     validation: Any = None
     validate_every: int = 200
@@ -101,6 +95,7 @@ class RobustMaxOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        super().__post_init__()
         check_starts(self.starts)
         if self.in_graph and self.by_first_order:
             raise ValueError(
@@ -116,8 +111,6 @@ class RobustMaxOptions:
                 "`hold` must not be negative, `validate_every` and `patience` at least 1; got "
                 f"{self.hold}, {self.validate_every} and {self.patience}."
             )
-        if self.decay_steps is not None and self.decay_steps < 1:
-            raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
 
     @property
     def by_first_order(self) -> bool:
@@ -163,17 +156,13 @@ def _first_order(
     iterator: Any,
     started: dict[str, Any],
 ) -> Plan:
-    size, gamma, decay_steps, hold = (
-        options.minibatch_size,
-        options.gamma,
-        options.decay_steps,
-        options.hold,
-    )
+    size, gamma, hold = options.minibatch_size, options.gamma, options.hold
+    schedule = options.falling(iterator is not None)
     named = {parameter.unconstrained_variable.ref() for parameter in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)
-    settings = {"gamma": gamma, "decay_steps": decay_steps, "hold": hold, "minibatch_size": size, **started}
-    rate = decaying(_RATE if options.rate is None else options.rate, decay_steps, hold)
+    settings = {"gamma": gamma, "hold": hold, "minibatch_size": size, **schedule._asdict(), **started}
+    rate = schedule.rate(_RATE if options.rate is None else options.rate, hold)
     optimizer = built(options.optimizer, moved, rate, model=model)
     shards = None if run.strategy is None else batch_shards(run.strategy, arrays, size, run.jit_compile)
     engine = MinibatchAscent(
@@ -181,7 +170,7 @@ def _first_order(
         hypers,
         optimizer,
         reader(model, arrays, iterator),
-        gamma=None if gamma is None else step_lengths(gamma, decay_steps),
+        gamma=None if gamma is None else schedule.lengths(gamma),
         hold=hold,
         concave=iterator is not None,
         shards=shards,
@@ -270,26 +259,6 @@ def reader(
         return X, Y
 
     return read
-
-
-def _cosine(step: int, decay_steps: int | None) -> float:
-    """Return the share of a length that is left at a step."""
-    if decay_steps is None:
-        return 1.0
-    turn = math.pi * min(1.0, step / decay_steps)
-    return _LAST_SHARE + (1.0 - _LAST_SHARE) * 0.5 * (1.0 + math.cos(turn))
-
-
-def step_lengths(gamma: float, decay_steps: int | None) -> Callable[[int], float]:
-    """Return γ as a function of the step: it rises over `_WARM_UP` steps and falls by a cosine."""
-    return lambda step: gamma * min(1.0, (step + 1) / _WARM_UP) * _cosine(step, decay_steps)
-
-
-def decaying(rate: float, decay_steps: int | None, hold: int) -> Any:
-    """Return the rate, or its schedule by the optimiser's own count of steps, which begins after ``hold``."""
-    if decay_steps is None:
-        return rate
-    return tf_keras.optimizers.schedules.CosineDecay(rate, max(1, decay_steps - hold), alpha=_LAST_SHARE)
 
 
 def several(

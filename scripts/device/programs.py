@@ -30,7 +30,7 @@ from gpflow_ext.compiled.functions import Compiled, Entry
 from gpflow_ext.numerics import linalg
 from gpflow_ext.persistence.stablehlo import Program, lower
 from gpflow_ext.sampling.tuning import Setting
-from gpflow_ext.svgp.recipe import step_lengths
+from gpflow_ext.training.schedules import Schedule
 
 from ..benchmarks import sgpmc
 from ..experiments.robustmax import runs as digits
@@ -163,7 +163,7 @@ def lengths(phase: int) -> Array:
     """Return γ of each step of a phase, [steps]."""
     share, _, gamma = digits.PHASES[phase]
     number = round(share * STEPS)
-    length = step_lengths(gamma, number)
+    length = Schedule("cosine", number).lengths(gamma)
     return np.array([length(step) for step in range(number)], np.float32)
 
 

@@ -14,17 +14,18 @@ EPILOG = """\
 examples
   python -m scripts.experiments.robustmax --experiment toy                          seconds
   GPFLOW_EXT_DATA=data python -m scripts.experiments.robustmax --experiment mnist   an hour or two
-  GPFLOW_EXT_DATA=data python -m scripts.experiments.robustmax --quick              both, reduced, into runs/
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.robustmax --quick              all, reduced, into runs/
 
 experiments
-  toy    750 points of three classes in the plane, 50 inducing points: the probabilities and the inducing points
-  mnist  60,000 images, 500 inducing points, float32: test error and NLPD against seconds; inducing digits before,
-         after and difference
+  toy        750 points of three classes in the plane, 50 inducing points: the probabilities and the inducing points
+  mnist      60,000 images, 500 inducing points, float32: test error and NLPD against seconds; inducing digits before,
+             after and difference
+  schedules  MNIST by step lengths that are constant, or fall along a cosine or by a root; ten minutes
 
 MNIST trains from the newest checkpoint of --run-dir, so it can be stopped at any time. Results go to robustmax.md,
 robustmax_<experiment>.jsonl and figures beside them.
 """
-EXPERIMENTS = ("toy", "mnist")
+EXPERIMENTS = ("toy", "mnist", "schedules")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -59,6 +60,7 @@ def main() -> None:
     options = arguments().parse_args()
     report.set_threads(options.threads)
     from . import runs as experiments
+    from . import schedules
 
     folder = options.out or Path("runs/reproduce_robustmax" if options.quick else "docs/results")
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +72,8 @@ def main() -> None:
         steps = options.steps or (20 if options.quick else 20000)
         run_dir = options.run_dir.with_name("mnist_quick") if options.quick else options.run_dir
         experiments.mnist(folder, where, run_dir, steps, every=10 if options.quick else 250)
+    if "schedules" in options.experiment:
+        schedules.compare(folder, where, 20 if options.quick else schedules.STEPS)
     text = experiments.text(folder)
     report.write(folder / "robustmax.md", text)
     print(text)

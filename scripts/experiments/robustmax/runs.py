@@ -13,10 +13,11 @@ import numpy.typing as npt
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.svgp.recipe import decaying
+from gpflow_ext.training.schedules import Schedule
 
 from ...shared import report
 from ...train_svgp_robustmax import Curve
+from . import schedules
 
 Array = npt.NDArray[Any]
 
@@ -107,7 +108,7 @@ def optimiser(rate: float, steps: int, hold: int) -> Any:
 
     In log space, the default, the length scales of all pixels move ten times as fast at this rate.
     """
-    return tf_keras.optimizers.Adam(decaying(rate, steps, hold))
+    return tf_keras.optimizers.Adam(Schedule("cosine", steps).rate(rate, hold))
 
 
 def train_on(found: Digits, run_dir: Path, steps: int, every: int) -> list[dict[str, float]]:
@@ -197,7 +198,7 @@ def text(folder: Path) -> str:
         "# SVGP-robustmax: the multi-class experiments of Hensman et al. (2015)\n",
         "Variational inference; written by `python -m scripts.experiments.robustmax`.\n",
     ]
-    for name, section in (("toy", _toy_text), ("mnist", _mnist_text)):
+    for name, section in (("toy", _toy_text), ("mnist", _mnist_text), ("schedules", schedules.text)):
         path = folder / f"robustmax_{name}.jsonl"
         if path.exists():
             parts.append(
