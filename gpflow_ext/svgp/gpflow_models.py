@@ -18,17 +18,20 @@ from gpflow_ext.training.gradient_descent import GradientOptions, gradient_desce
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.schedules import ScheduleOptions
+from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
 _GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
+_STEPS = 1000  # on minibatches, over which both fall
 
 
 @dataclass(frozen=True)
 class GPflowOptions(ScheduleOptions):
     """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions`.
+
+    On minibatches lengths and rates fall along a cosine over 1,000 steps by default.
 
     Attributes
     ----------
@@ -127,7 +130,7 @@ def _built(model: Any, variables: Any, rate: Any) -> Any:
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
-    schedule = options.falling(True)
+    schedule = options.falling(Schedule("cosine", _STEPS))
     rate = schedule.rate(_RATE)
     if not isinstance(model, SVGP) or refusal(model) is not None:
         plan = _adam(model, run, options, _built(model, model.trainable_variables, rate), 1)
@@ -147,7 +150,7 @@ def _on_minibatches(
     return Plan(
         engine,
         engine.state,
-        steps=-(-1000 // options.steps_per_call),
+        steps=-(-_STEPS // options.steps_per_call),
         tolerance=None,
         trackables={"engine": engine, "batches": batches}
         | ({} if optimizer is None else {"optimizer": optimizer}),

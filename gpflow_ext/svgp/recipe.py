@@ -29,7 +29,7 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
-from gpflow_ext.training.schedules import ScheduleOptions
+from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
@@ -42,6 +42,8 @@ class RobustMaxOptions(ScheduleOptions):
 
     On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
     a ``strategy`` and all options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
+
+    Lengths and rates fall by a root on minibatches by default.
 
     Attributes
     ----------
@@ -157,7 +159,7 @@ def _first_order(
     started: dict[str, Any],
 ) -> Plan:
     size, gamma, hold = options.minibatch_size, options.gamma, options.hold
-    schedule = options.falling(iterator is not None)
+    schedule = options.falling(Schedule("constant" if iterator is None else "root"))
     named = {parameter.unconstrained_variable.ref() for parameter in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if variable.ref() not in named]
     moved = hypers if gamma is not None else list(model.trainable_variables)

@@ -20,40 +20,6 @@ _WARM_UP = 10  # steps over which γ rises to its value
 _LAST_SHARE = 0.05  # of a length, where a cosine ends
 
 
-@dataclass(frozen=True)
-class ScheduleOptions:
-    """Options of how the natural-gradient lengths γ of q and the rate of the default optimiser fall.
-
-    Attributes
-    ----------
-    schedule
-        ``"root"``: at step t their first values are divided by √(1 + t/50), whatever the number of steps,
-        and γ falls to no less than 0.01; ``"cosine"``: they fall to a twentieth over ``decay_steps``;
-        ``"constant"``. By default a cosine where ``decay_steps`` is given, else a root on minibatches.
-    decay_steps
-        Steps of a cosine.
-    """
-
-    schedule: str | None = None
-    decay_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        if self.schedule not in (None, *NAMES):
-            raise ValueError(f"`schedule` must be one of {NAMES}, or None; got {self.schedule!r}.")
-        if self.decay_steps is not None and self.decay_steps < 1:
-            raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
-        if (self.schedule == "cosine") != (self.decay_steps is not None) and self.schedule is not None:
-            raise ValueError('`decay_steps` goes with schedule="cosine": give both, or `decay_steps` alone.')
-
-    def falling(self, minibatches: bool) -> Schedule:
-        """Return the schedule on minibatches, or on all data."""
-        if self.decay_steps is not None:
-            return Schedule("cosine", self.decay_steps)
-        chosen = self.schedule or ("root" if minibatches else "constant")
-        return Schedule(chosen, ROOT)
-
-
 class Schedule(NamedTuple):
     """A schedule, and the steps of a cosine, or after which a root has fallen to 0.7."""
 
@@ -81,6 +47,39 @@ class Schedule(NamedTuple):
         if self.name == "root":
             return FallingRate(rate, self.steps)
         return tf_keras.optimizers.schedules.CosineDecay(rate, max(1, self.steps - hold), alpha=_LAST_SHARE)
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """Options of how the natural-gradient lengths γ of q and the rate of the default optimiser fall.
+
+    Attributes
+    ----------
+    schedule
+        ``"root"``: at step t their first values are divided by √(1 + t/50), whatever the number of steps,
+        and γ falls to no less than 0.01; ``"cosine"``: they fall to a twentieth over ``decay_steps``;
+        ``"constant"``. By default that of the recipe, or a cosine where ``decay_steps`` is given.
+    decay_steps
+        Steps of a cosine.
+    """
+
+    schedule: str | None = None
+    decay_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.schedule not in (None, *NAMES):
+            raise ValueError(f"`schedule` must be one of {NAMES}, or None; got {self.schedule!r}.")
+        if self.decay_steps is not None and self.decay_steps < 1:
+            raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
+        if self.schedule is not None and (self.schedule == "cosine") != (self.decay_steps is not None):
+            raise ValueError('`decay_steps` goes with schedule="cosine": give both, or `decay_steps` alone.')
+
+    def falling(self, otherwise: Schedule) -> Schedule:
+        """Return the schedule that was asked for, if any."""
+        if self.decay_steps is not None:
+            return Schedule("cosine", self.decay_steps)
+        return otherwise if self.schedule is None else Schedule(self.schedule)
 
 
 class FallingRate(tf_keras.optimizers.schedules.LearningRateSchedule):
