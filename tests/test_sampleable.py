@@ -235,3 +235,17 @@ def test_step_sizes_are_searched_where_the_coordinates_need_them(scaled: bool, b
         0.1,
         0.2,
     )
+
+
+def test_a_parameter_of_two_kernels_is_sampled_once():
+    first, second = gpflow.kernels.SquaredExponential(), gpflow.kernels.Matern32()
+    second.lengthscales = first.lengthscales
+    first.lengthscales.prior = tfd.Gamma(np.float64(2.0), np.float64(1.0))
+    for variance in (first.variance, second.variance):
+        gpflow.set_trainable(variance, False)
+    model = gpflow.models.GPR((X, Y[:, None]), first + second, noise_variance=NOISE)
+    gpflow.set_trainable(model.likelihood, False)
+    target = gpx.coordinates.Target(model, PlainSampleable(model).log_likelihood())
+    assert [each.name for each in target.coordinates] == ["kernel.kernels[0].lengthscales"]
+    expected = model.log_posterior_density() + tf.math.log(first.lengthscales)  # the Jacobian of the logarithm
+    np.testing.assert_allclose(target(target.start()[None])[0], expected, rtol=1e-10)

@@ -126,11 +126,11 @@ class Target:
 
 def coordinates(model: tf.Module) -> list[Coordinate]:
     """Return the trainable parameters of a model in the order of their paths, whitened V first."""
-    trainable = {
-        name.lstrip("."): parameter
-        for name, parameter in gpflow.utilities.parameter_dict(model).items()
-        if parameter.trainable
-    }
+    trainable: dict[str, gpflow.Parameter] = {}
+    for name, parameter in gpflow.utilities.parameter_dict(model).items():
+        tied = any(parameter is other for other in trainable.values())  # to one under an earlier name
+        if parameter.trainable and not tied:
+            trainable[name.lstrip(".")] = parameter
     if not trainable:
         raise ValueError("There is nothing to sample: no parameter of the model is trainable.")
     bare = [name for name, parameter in trainable.items() if parameter.prior is None]
