@@ -170,7 +170,7 @@ def _weak_prior(transform: Any) -> str:
 def log_scale(transform: Any) -> Any:
     """Return the transform with exp instead of a softplus, its lower bound kept; any other as it is."""
     if isinstance(transform, tfb.Softplus):
-        return tfb.Exp()
+        return tfb.Exp() if transform.low is None else tfb.Chain([tfb.Shift(transform.low), tfb.Exp()])
     if isinstance(transform, tfb.Chain) and any(
         isinstance(part, tfb.Softplus) for part in transform.bijectors
     ):
