@@ -212,7 +212,7 @@ class _Walk:
 
         One of the user's own may have other attributes, which may change, and need not name its arguments.
         """
-        arguments = value.parameters if value._parameters is not None else {}
+        arguments = value.parameters or {}
         given = {name: argument for name, argument in arguments.items() if name != "name"}
         foreign = type(value).__module__.startswith("tensorflow_probability.")
         own = () if foreign else self._members(value, path, _OF_PROBABILITY)
