@@ -133,6 +133,12 @@ def coordinates(model: tf.Module) -> list[Coordinate]:
             trainable[name.lstrip(".")] = parameter
     if not trainable:
         raise ValueError("There is nothing to sample: no parameter of the model is trainable.")
+    plain = [name for name, part in trainable.items() if not isinstance(part, gpflow.Parameter)]
+    if plain:
+        raise ValueError(
+            f"Variables that are no parameters cannot be sampled, as they have no prior: {', '.join(plain)}. "
+            "Make each one a gpflow.Parameter with a prior, or a tf.Variable with trainable=False."
+        )
     bare = [name for name, parameter in trainable.items() if parameter.prior is None]
     if bare:
         lines = [
