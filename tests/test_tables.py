@@ -377,6 +377,26 @@ def test_data_frames(tmp_path):
     )
 
 
+def test_rows_that_pandas_has_read_are_those_of_the_file(write):
+    """Its types write levels in another way: TRUE, 01 and 2.0 are True, 1 and 2."""
+    lines = "".join(f"{'TRUE' if i % 2 else 'FALSE'},0{i % 3},{i % 4}.0,{i}\n" for i in range(9))
+    path = write("flag,code,grade,y\n" + lines)
+    X, _, split = whole(path, one_hot=["code"], categories={"grade": ["0.0", "1.0", "2.0", "3.0"]})
+    np.testing.assert_array_equal(split.inputs(pd.read_csv(path)), X)
+    large = pd.DataFrame({"id": [10**17 + i % 3 * 1000 for i in range(9)], "y": range(9)})
+    X, _, split = whole(large, one_hot=["id"])
+    np.testing.assert_array_equal(split.inputs(large), X)
+    np.testing.assert_array_equal(split.inputs({"id": 10**17 + 500}), [[0.0, 0.0, 0.0]])
+
+
+def test_columns_of_a_frame_are_named_by_their_text():
+    frame = pd.DataFrame({0: [1.0, 2.0, 3.0], 1: ["u", "v", "u"], 2: [0.5, 1.5, 3.0]})
+    X, _, split = whole(frame, target="2")
+    np.testing.assert_array_equal(split.inputs(frame), X)
+    with pytest.raises(TableError, match="several columns are named 1"):
+        split.inputs(pd.concat([frame, frame[[1]]], axis=1))
+
+
 @pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress)])
 def test_compressed_files(tmp_path, ending, pack):
     path = tmp_path / f"data.csv{ending}"
