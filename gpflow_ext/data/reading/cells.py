@@ -16,6 +16,7 @@ MISSING = r"(?i)(?:\?|na|n/a|nan|null)?"  # of a stripped cell; a pattern of Pyt
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
 _MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
+_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
@@ -93,6 +94,12 @@ def readings(cells: Sequence[str]) -> tuple[str, ...]:
     fit = (mark for mark in (".", ",", ",.") if all(is_number(cell, mark) for cell in present))
     found = tuple(fit) if present else ()
     return (".",) if "." in found else found
+
+
+def may_be_thousands(cells: Sequence[str]) -> bool:
+    """Tell whether there are points in cells that are numbers, each of which may stand between thousands."""
+    pointed = [cell.strip(SPACE) for cell in cells if "." in cell]
+    return bool(pointed) and all(map(_POINTS.fullmatch, pointed))
 
 
 def text_of(value: Any) -> str:
