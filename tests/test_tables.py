@@ -416,6 +416,15 @@ def test_rows_that_pandas_has_read_are_those_of_the_file(write):
     np.testing.assert_array_equal(split.inputs({"id": 10**17 + 500}), [[0.0, 0.0, 0.0]])
 
 
+@pytest.mark.parametrize("level", ["NaT", "<NA>"])
+def test_text_that_looks_like_a_gap_of_pandas_is_a_level(write, level):
+    """Of a file, and so of its new rows, which are cells of text too."""
+    path = write("c,y\n" + "".join(f"{(level, 'b', 'c')[i % 3]},{i}\n" for i in range(9)))
+    X, _, split = whole(path)
+    np.testing.assert_array_equal(split.inputs([{"c": cell} for cell in (level, "b", "c")]), X[:3])
+    assert np.isnan(split.inputs([{"c": pd.NaT}, {"c": pd.NA}, {"c": np.nan}])).all()
+
+
 def test_columns_of_a_frame_are_named_by_their_text():
     frame = pd.DataFrame({0: [1.0, 2.0, 3.0], 1: ["u", "v", "u"], 2: [0.5, 1.5, 3.0]})
     X, _, split = whole(frame, target="2")

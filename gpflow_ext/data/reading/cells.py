@@ -104,6 +104,8 @@ def may_be_thousands(cells: Sequence[str]) -> bool:
 
 def text_of(value: Any) -> str:
     """Return what a value of a data frame or of JSON is as a cell: whole numbers without a fraction."""
+    if isinstance(value, str):
+        return str(value)
     if value is None or str(value) in ("<NA>", "NaT") or value != value:
         return ""
     if isinstance(value, float | np.floating):
