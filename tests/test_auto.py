@@ -609,6 +609,22 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto(gpx.datasets.load("breast_cancer"), "ill")
 
 
+def test_inputs_may_be_called_as_targets_without_a_name_are() -> None:
+    places = pandas.DataFrame({"x": X[:, 0], "y": X[:, 1]})
+    split = auto._read((places, LINE), None, None, {})
+    assert (split.feature_names, split.target) == (("x", "y"), "target_y")
+    np.testing.assert_array_equal(split.train[1][:, 0], LINE[split.rows[0]])
+    split = auto._read((places.rename(columns={"x": "y1"}), np.column_stack([LINE, -LINE])), None, None, {})
+    assert split.feature_names == ("y1", "y")
+
+
+@pytest.mark.parametrize(("name", "target"), [("y", None), (2, "2")])
+def test_labels_are_found_by_the_name_that_the_reader_gives_the_target(name: Any, target: str | None) -> None:
+    frame = pandas.DataFrame({0: X[:, 0], 1: X[:, 1], name: LINE > 100.0})
+    split = auto._read(frame, target, None, {})
+    assert auto._classes(frame, split).tolist() == [False, True]
+
+
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
     """By the SavedModel, and by the server for many rows and for one."""
     days = RNG.uniform(0.5, 20.0, 50)

@@ -148,6 +148,35 @@ def test_another_model_is_refused_with_both_values_and_untouched(saved, what):
     assert current in line
 
 
+class Times(tfp.bijectors.Bijector):
+    """A user's bijector, which does not tell its arguments."""
+
+    def __init__(self, factor):
+        super().__init__(forward_min_event_ndims=0)
+        self.factor = factor
+
+    def _forward(self, x):
+        return self.factor * tf.exp(x)
+
+    def _inverse(self, y):
+        return tf.math.log(y / self.factor)
+
+    def _forward_log_det_jacobian(self, x):
+        return x + tf.math.log(tf.constant(self.factor, x.dtype))
+
+
+def test_a_bijector_that_does_not_tell_its_arguments_is_told_from_another(tmp_path):
+    def model(factor):
+        kernel = gpflow.kernels.Matern52()
+        kernel.variance = gpflow.Parameter(1.0, transform=Times(factor))
+        return sparse(kernel)
+
+    Checkpoints(tmp_path, model(2.0), data=(X, Y)).save(1)
+    assert Checkpoints(tmp_path, model(2.0), data=(X, Y)).restore_latest() == 1
+    refused(tmp_path, model(3.0))
+    assert "does not tell its arguments" in (tmp_path / "model.json").read_text()
+
+
 def test_other_data_are_refused(saved):
     other = X.copy()
     other[7, 1] = np.nextafter(other[7, 1], 9.0)

@@ -31,6 +31,42 @@ def ended(objective: np.ndarray, status: Status = Status.MAX_STEPS) -> str | Non
     return last.slope(FitResult(objective, np.arange(float(len(objective))), 0, status))
 
 
+class Mapped(gpflow.kernels.SquaredExponential):
+    """A user's kernel of linear features, whose weights are a plain variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = tf.Variable(np.eye(2))
+
+    def K(self, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+        return super().K(X @ self.weights, None if X2 is None else X2 @ self.weights)
+
+
+class Tempered(BernoulliLogit):
+    """A user's likelihood with a plain variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.power = tf.Variable(np.float64(1.0))
+
+    def _variational_expectations(self, X, Fmu, Fvar, Y):
+        return self.power * super()._variational_expectations(X, Fmu, Fvar, Y) - self.power**2
+
+
+@pytest.mark.parametrize("starts", [1, 5])
+def test_plain_variables_of_a_users_classes_are_trained(starts: int) -> None:
+    model = VGPKMM(problems.binary(30), Mapped(), Tempered())
+    before = float(model.elbo())
+    result = gpx.fit(model, steps=3, starts=starts, progress=False)
+    assert result.objective[-1] > before
+    assert not np.array_equal(model.kernel.weights, np.eye(2))
+
+
+def test_plain_variables_are_not_sampled() -> None:
+    with pytest.raises(ValueError, match=r"no prior: kernel\.weights"):
+        gpx.sample(gpflow.models.GPMC(problems.binary(30), Mapped(), BernoulliLogit()), 2)
+
+
 def test_a_rise_is_told_from_noise() -> None:
     rising, noise = np.linspace(-200.0, -100.0, 200), np.random.default_rng(0).normal(size=200)
     said = ended(rising)

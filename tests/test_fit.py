@@ -282,6 +282,22 @@ def test_any_gpflow_model_trains_by_gradient() -> None:
     assert result.objective[-1] > result.objective[0]
 
 
+@pytest.mark.parametrize("bayesian", [False, True])
+def test_models_of_outputs_alone_are_fitted(bayesian: bool) -> None:
+    Y = np.random.default_rng(0).standard_normal((12, 3))
+    model: gpflow.models.BayesianModel
+    if bayesian:
+        kernel, start = gpflow.kernels.SquaredExponential(), Y[:, :1]
+        model = gpflow.models.BayesianGPLVM(Y, start, np.ones_like(start), kernel, 4)
+    else:
+        model = gpflow.models.GPLVM(Y, latent_dim=1)
+    before = float(model.training_loss())
+    result = gpx.fit(model, steps=2)
+    after = float(model.training_loss())
+    assert -result.objective[-1] == pytest.approx(after)
+    assert after < before
+
+
 def test_a_result_is_shown_in_notebooks() -> None:
     tried = (Tried("length < 1", -3.0),)
     result = gpx.FitResult(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpflow_ext as gpx
+from gpflow_ext.cli import predict as script
 from scripts import predict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,6 +181,34 @@ def test_a_cell_that_is_no_number_is_told_by_its_line(table_model, tmp_path):
     (tmp_path / "a.csv").write_text("name;weight;y\n")
     with pytest.raises(ValueError, match="lacks 2 of the model's 3 columns: made, colour"):
         predict.predict(served, tmp_path / "a.csv", tmp_path / "b.csv", [], 5)
+
+
+def test_cells_are_divided_as_those_of_the_table_were(table_model, tmp_path):
+    """Quotes behind spaces, separators in names, empty lines on top."""
+    served, path, _ = table_model
+    rows = [line.split(";") for line in path.read_text().splitlines()]
+    rows[0][0] = "name, of, the, part"
+    quoted = "\n\n" + "\n".join("; ".join(f'"{cell}"' for cell in row) for row in rows)
+    (tmp_path / "a.csv").write_text(quoted)
+    for data, out in ((path, "b.csv"), (tmp_path / "a.csv", "c.csv")):
+        assert predict.predict(served, data, tmp_path / out, ["y"], 7) == (30, 0)
+    assert (tmp_path / "c.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cell", "separator", "exposure"),
+    [
+        ("1,234", ",", None), ("1,234", ";", 1.234), ("1,5", ",", 1.5), ("1,234,567", ",", 1234567.0),
+        ("1,234.5", "\t", 1234.5), ("2.5", ";", 2.5), ("0,000", ";", None), ("x", ",", None),
+    ],
+)  # fmt: skip
+def test_commas_of_exposures_are_not_guessed(cell, separator, exposure):
+    marks = script.marks_of(None, separator)
+    if exposure is None:
+        with pytest.raises(ValueError, match=r"may stand before|not a positive number"):
+            script._exposure(cell, marks, "line 2")
+    else:
+        assert script._exposure(cell, marks, "line 2") == exposure
 
 
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])

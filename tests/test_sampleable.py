@@ -235,3 +235,31 @@ def test_step_sizes_are_searched_where_the_coordinates_need_them(scaled: bool, b
         0.1,
         0.2,
     )
+
+
+def test_a_parameter_of_two_kernels_is_sampled_once():
+    first, second = gpflow.kernels.SquaredExponential(), gpflow.kernels.Matern32()
+    second.lengthscales = first.lengthscales
+    first.lengthscales.prior = tfd.Gamma(np.float64(2.0), np.float64(1.0))
+    for variance in (first.variance, second.variance):
+        gpflow.set_trainable(variance, False)
+    model = gpflow.models.GPR((X, Y[:, None]), first + second, noise_variance=NOISE)
+    gpflow.set_trainable(model.likelihood, False)
+    target = gpx.coordinates.Target(model, PlainSampleable(model).log_likelihood())
+    assert [each.name for each in target.coordinates] == ["kernel.kernels[0].lengthscales"]
+    jacobian = tf.math.log(first.lengthscales)  # of the logarithm
+    expected = model.log_posterior_density() + jacobian
+    np.testing.assert_allclose(target(target.start()[None])[0], expected, rtol=1e-10)
+
+
+def test_a_lower_bound_of_a_softplus_holds_for_draws() -> None:
+    bounded = gpflow.Parameter(1.0, transform=tfp.bijectors.Softplus(low=np.float64(0.9)))
+    bounded.prior = tfd.Gamma(np.float64(2.0), np.float64(4.0))
+    model = gpflow.models.GPR((X, Y[:, None]), gpflow.kernels.SquaredExponential(), noise_variance=NOISE)
+    model.kernel.lengthscales = bounded
+    for held in (model.kernel.variance, model.likelihood):
+        gpflow.set_trainable(held, False)
+    target = gpx.coordinates.Target(model, PlainSampleable(model).log_likelihood())
+    expected = model.log_posterior_density() + tf.math.log(bounded - 0.9)  # the Jacobian
+    np.testing.assert_allclose(target(target.start()[None])[0], expected, rtol=1e-10)
+    assert np.all(target.values(tf.constant([[-5.0], [5.0]], tf.float64))[bounded] > 0.9)

@@ -178,6 +178,20 @@ def test_exposures_multiply_rates() -> None:
         _fitted(GPCountRegressor).score_samples(X, counts, exposure=exposure)
 
 
+@pytest.mark.parametrize("wrong", [-1.0, 0.0, np.nan, np.inf])
+def test_exposures_are_positive(wrong: float) -> None:
+    """At a negative one the expected count would be negative."""
+    exposure = np.r_[wrong, np.ones(len(X) - 1)]
+    model = _fitted(GPCountRegressor)
+    calls = (
+        lambda: model.predict(X, exposure=exposure),
+        lambda: model.fit(X, np.ones(len(X)), exposure=exposure),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="exposure must hold positive numbers; found"):
+            call()
+
+
 @pytest.mark.parametrize("scatter", ["poisson", "negative_binomial"])
 def test_deviations_at_an_exposure_are_those_of_its_counts(scatter: Any) -> None:
     """By quadrature over the latent function: the noise of each count, and the spread of its mean."""

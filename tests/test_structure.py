@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,6 +84,79 @@ def _attributed(value: object) -> gpflow.kernels.Kernel:
     return kernel
 
 
+class Slotted(SE):
+    """A user's kernel with an attribute in a slot."""
+
+    __slots__ = ("factor",)
+
+
+def _slotted(factor: float) -> gpflow.kernels.Kernel:
+    kernel = Slotted()
+    kernel.factor = factor
+    return kernel
+
+
+class Unit(float):
+    """A number with an attribute."""
+
+
+class Members(list):
+    """A list with an attribute."""
+
+
+class Table(dict):
+    """A dictionary with an attribute."""
+
+
+class Rows(np.ndarray):
+    """An array with an attribute."""
+
+
+class Scale(gpflow.Parameter):
+    """A parameter with an attribute."""
+
+
+def _noted(value: object, note: float) -> gpflow.kernels.Kernel:
+    """Return a kernel with an attribute that has an attribute."""
+    value.note = note
+    return _attributed(value)
+
+
+class Times(tfp.bijectors.Bijector):
+    """A user's bijector, which does not name its arguments."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(forward_min_event_ndims=0, is_constant_jacobian=True)
+        self.factor = factor
+
+    def _forward(self, x: tf.Tensor) -> tf.Tensor:
+        return self.factor * x
+
+    def _inverse(self, y: tf.Tensor) -> tf.Tensor:
+        return y / self.factor
+
+    def _forward_log_det_jacobian(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(tf.constant(self.factor, x.dtype))
+
+
+def _times(factor: float) -> gpflow.kernels.Kernel:
+    kernel = SE()
+    kernel.variance = gpflow.Parameter(1.0, transform=Times(factor))
+    return kernel
+
+
+class Tempered(tfp.distributions.Gamma):
+    """A user's prior with an attribute that changes."""
+
+    note = 1.0
+
+
+def _tempered() -> gpflow.kernels.Kernel:
+    kernel = SE()
+    kernel.variance.prior = Tempered(np.float64(1.0), np.float64(1.0))
+    return kernel
+
+
 def _with_default(value: object) -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda x, value=value: x * value
 
@@ -124,6 +198,30 @@ DIFFERENT: dict[str, Callable[[], GPLaplace]] = {
     "number": lambda: _model(_attributed(tf.constant(1.0))),
     "integers": lambda: _model(_attributed(tf.constant([1, 2]))),
     "other integers": lambda: _model(_attributed(tf.constant([1, 3]))),
+    "list": lambda: _model(_attributed([0, 1])),
+    "tuple": lambda: _model(_attributed((0, 1))),
+    "mask": lambda: _model(_attributed(np.ma.masked_array([1.0, 2.0], [0, 1]))),
+    "another mask": lambda: _model(_attributed(np.ma.masked_array([1.0, 2.0], [1, 0]))),
+    "slot": lambda: _model(_slotted(1.0)),
+    "another slot": lambda: _model(_slotted(2.0)),
+    "number with a note": lambda: _model(_noted(Unit(1.0), 1.0)),
+    "number with another note": lambda: _model(_noted(Unit(1.0), 2.0)),
+    "list with a note": lambda: _model(_noted(Members([1.0]), 1.0)),
+    "list with another note": lambda: _model(_noted(Members([1.0]), 2.0)),
+    "dictionary with a note": lambda: _model(_noted(Table(a=1.0), 1.0)),
+    "dictionary with another note": lambda: _model(_noted(Table(a=1.0), 2.0)),
+    "default": lambda: _model(_attributed(collections.defaultdict(int))),
+    "another default": lambda: _model(_attributed(collections.defaultdict(float))),
+    "array with a note": lambda: _model(_noted(np.ones(2).view(Rows), 1.0)),
+    "array with another note": lambda: _model(_noted(np.ones(2).view(Rows), 2.0)),
+    "parameter with a note": lambda: _model(_noted(Scale(1.0), 1.0)),
+    "parameter with another note": lambda: _model(_noted(Scale(1.0), 2.0)),
+    "record": lambda: _model(_attributed(np.array([(1, 2.00000001)], "i4, f8")[0])),
+    "another record": lambda: _model(_attributed(np.array([(1, 2.00000002)], "i4, f8")[0])),
+    "user's bijector": lambda: _model(_times(1.0)),
+    "another user's bijector": lambda: _model(_times(2.0)),
+    "method of a dictionary": lambda: _model(_attributed({"a": 1.0}.get)),
+    "method of another dictionary": lambda: _model(_attributed({"a": 2.0}.get)),
     "not a number": lambda: _model(_attributed(float("nan"))),
 }
 
@@ -175,6 +273,16 @@ def test_a_changed_structure_is_another_key() -> None:
     model.kernel = model.kernel + gpflow.kernels.White()
     keys.append(examine(model).key)
     assert len(set(keys)) == len(keys)
+
+
+def test_attributes_that_change_in_place_change_the_key() -> None:
+    table, mask = {"a": 1.0}, np.ma.masked_array([1.0, 2.0], [False, True])
+    slotted, tempered = _slotted(1.0), _tempered()
+    kernels = [_attributed(table.get), _attributed(mask), slotted, tempered]
+    before = [examine(kernel).key for kernel in kernels]
+    table["a"], mask[0], slotted.factor, tempered.variance.prior.note = 2.0, np.ma.masked, 2.0, 2.0
+    after = [examine(kernel).key for kernel in kernels]
+    assert all(old != new for old, new in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,10 @@ def test_all_problems_come_at_once_and_each_remedy_mends_its_own(write):
         (["1,234", "2,000", "3"], {"decimal": ","}, [1.234, 2.0, 3.0]),
         (["1,234", "2,000", "3"], {"decimal": "."}, [1234.0, 2000.0, 3.0]),
         (["1e-3", " +2 ", ".5"], {}, [1e-3, 2.0, 0.5]),
+        (["1.234", "999", "12.345"], {}, [1.234, 999.0, 12.345]),
+        (["1.234", "999", "12.345"], {"decimal": "."}, [1.234, 999.0, 12.345]),
+        (["1.234", "999", "12.345"], {"decimal": ","}, [1234.0, 999.0, 12345.0]),
+        (["1.234", "0.999", "12.345"], {"decimal": ","}, [1.234, 0.999, 12.345]),
     ],
 )
 def test_marks_before_decimals(write, written, options, values):
@@ -178,7 +182,30 @@ def test_marks_before_decimals(write, written, options, values):
     X, _, split = whole(write("a,y\n" + rows), **options)
     np.testing.assert_array_equal(X[:, 0], values)
     noted = any(note.startswith("column a was read as numbers with") for note in split.notes)
-    assert noted == ("," in "".join(written))
+    assert noted == ("," in "".join(written) or max(values) > 1e4)
+
+
+def test_a_point_among_decimal_commas_is_refused_unless_it_is_told(write):
+    rows = [("1.234", "1,5"), ("999", "2,5"), ("12.345", "3,5")]
+    for name, header, line in (
+        ("inputs.csv", "a;b;y", "{a};{b};{n}"),
+        ("targets.csv", "b;n;y", "{b};{n};{a}"),
+    ):
+        table = write(
+            header + "\n" + "\n".join(line.format(a=a, b=b, n=n) for n, (a, b) in enumerate(rows)), name
+        )
+        [problem] = problems(table).problems
+        assert "the point of '1.234' may stand before decimals or between thousands" in problem.what
+        for decimal, values in ((",", [1234.0, 999.0, 12345.0]), (".", [1.234, 999.0, 12.345])):
+            X, Y, _ = whole(table, decimal=decimal)
+            np.testing.assert_array_equal((X if name == "inputs.csv" else Y)[:, 0], values)
+            np.testing.assert_array_equal(X[:, 1 if name == "inputs.csv" else 0], [1.5, 2.5, 3.5])
+    alone = "\n".join(f"{a};{n}" for n, (a, _) in enumerate(rows))
+    assert "the point of" in problems(write("a;y\n" + alone, "alone.csv")).problems[0].what
+    beside = "\n".join(f"{a};{n}.5;{n}" for n, (a, _) in enumerate(rows))
+    np.testing.assert_array_equal(
+        whole(write("a;b;y\n" + beside, "points.csv"))[0][:, 0], [1.234, 999.0, 12.345]
+    )
 
 
 def test_a_comma_that_could_be_either_is_refused_unless_the_table_shows_it(write):
@@ -375,6 +402,35 @@ def test_data_frames(tmp_path):
         "ordinal",
         ("l", "m", "h"),
     )
+
+
+def test_rows_that_pandas_has_read_are_those_of_the_file(write):
+    """Its types write levels in another way: TRUE, 01 and 2.0 are True, 1 and 2."""
+    lines = "".join(f"{'TRUE' if i % 2 else 'FALSE'},0{i % 3},{i % 4}.0,{i}\n" for i in range(9))
+    path = write("flag,code,grade,y\n" + lines)
+    X, _, split = whole(path, one_hot=["code"], categories={"grade": ["0.0", "1.0", "2.0", "3.0"]})
+    np.testing.assert_array_equal(split.inputs(pd.read_csv(path)), X)
+    large = pd.DataFrame({"id": [10**17 + i % 3 * 1000 for i in range(9)], "y": range(9)})
+    X, _, split = whole(large, one_hot=["id"])
+    np.testing.assert_array_equal(split.inputs(large), X)
+    np.testing.assert_array_equal(split.inputs({"id": 10**17 + 500}), [[0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("level", ["NaT", "<NA>"])
+def test_text_that_looks_like_a_gap_of_pandas_is_a_level(write, level):
+    """Of a file, and so of its new rows, which are cells of text too."""
+    path = write("c,y\n" + "".join(f"{(level, 'b', 'c')[i % 3]},{i}\n" for i in range(9)))
+    X, _, split = whole(path)
+    np.testing.assert_array_equal(split.inputs([{"c": cell} for cell in (level, "b", "c")]), X[:3])
+    assert np.isnan(split.inputs([{"c": pd.NaT}, {"c": pd.NA}, {"c": np.nan}])).all()
+
+
+def test_columns_of_a_frame_are_named_by_their_text():
+    frame = pd.DataFrame({0: [1.0, 2.0, 3.0], 1: ["u", "v", "u"], 2: [0.5, 1.5, 3.0]})
+    X, _, split = whole(frame, target="2")
+    np.testing.assert_array_equal(split.inputs(frame), X)
+    with pytest.raises(TableError, match="several columns are named 1"):
+        split.inputs(pd.concat([frame, frame[[1]]], axis=1))
 
 
 @pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress)])

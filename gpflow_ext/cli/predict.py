@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.run import import_tensorflow
 from gpflow_ext.cli.streams import Progress, reading, writing
-from gpflow_ext.data.reading.cells import is_missing, to_number
+from gpflow_ext.data.reading.cells import is_missing, is_number, to_number
+from gpflow_ext.data.reading.text import separator_of
 
 TEXT = "Predict every row of a CSV file with an exported model, batch by batch."
 EPILOG = """\
@@ -47,11 +48,17 @@ class Batch(NamedTuple):
     exposures: list[str]
 
 
-def delimiter(line: str, path: Path) -> str:
-    """Return the separator of a header line."""
-    if not line.strip():
+def table_lines(text: TextIO, path: Path) -> tuple[Any, list[str], str]:
+    """Return a reader of the rows of a file, its header and its separator, as tables to train on are read."""
+    filled = itertools.dropwhile(lambda line: not line.strip(), text)
+    first = next(filled, None)
+    if first is None:
         raise ValueError(f"{path} has no header line with the names of its columns.")
-    return max(",;\t|", key=line.count)
+    separator = separator_of(itertools.chain([first], filled))
+    text.seek(0)
+    lines = csv.reader(text, delimiter=separator, skipinitialspace=True)
+    header = next(row for row in lines if row not in ([], [""]))
+    return lines, [name.strip() for name in header], separator
 
 
 def find_columns(
@@ -93,7 +100,7 @@ def batches(lines: Any, columns: Columns, size: int, path: Path) -> Iterator[Bat
     """Yield ``size`` rows at a time."""
     batch = Batch([], [], [], [])
     for cells in lines:
-        if not cells:
+        if not cells or (cells == [""] and columns.width > 1):
             continue
         if len(cells) != columns.width:
             raise ValueError(
@@ -128,7 +135,17 @@ def answers(served: Any, batch: Batch, names: Sequence[str], path: Path) -> dict
         ) from None
 
 
-def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path: Path) -> dict[str, Any]:
+def marks_of(treatment: Any, separator: str) -> tuple[str, ...]:
+    """Return how exposures may be read, by `to_number`: other columns or semicolons decide about commas."""
+    marks = {column.decimal for column in ([] if treatment is None else treatment.columns)} - {"."}
+    if len(marks) == 1:
+        return tuple(marks)
+    return (".", ",") if separator == ";" else (".", ",", ",.")
+
+
+def exposed(
+    found: dict[str, Any], batch: Batch, marks: Sequence[str], name: str, path: Path
+) -> dict[str, Any]:
     """Return predictions of counts at their exposures.
 
     A missing exposure gives no prediction.
@@ -137,10 +154,8 @@ def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path
 
     from gpflow_ext.numerics.exposures import at_exposures
 
-    marks = {column.decimal for column in ([] if treatment is None else treatment.columns)} - {"."}
-    decimals = tuple(marks) if len(marks) == 1 else (".", ",")
     read = zip(batch.exposures, batch.lines, strict=True)
-    e = np.array([_exposure(cell, decimals, f"{path}, line {line}, column {name!r}") for cell, line in read])
+    e = np.array([_exposure(cell, marks, f"{path}, line {line}, column {name!r}") for cell, line in read])
     mean, variance = found["mean"], found["variance"]
     expected, spread = at_exposures(mean, variance, e[:, None].astype(mean.dtype))
     return {
@@ -150,16 +165,18 @@ def exposed(found: dict[str, Any], batch: Batch, treatment: Any, name: str, path
     }
 
 
-def _exposure(cell: str, decimals: Sequence[str], place: str) -> float:
+def _exposure(cell: str, marks: Sequence[str], place: str) -> float:
     """Return an exposure as a number, NaN where it is missing."""
     if is_missing(cell):
         return float("nan")
-    for decimal in decimals:
-        with contextlib.suppress(ValueError):
-            value = to_number(cell, decimal)
-            if value > 0.0:
-                return value
-    raise ValueError(f"{place}: {cell!r} is not a positive number.")
+    found = {to_number(cell, mark) for mark in marks if is_number(cell, mark)}
+    if "." in marks and is_number(cell):
+        found = {to_number(cell)}
+    if len(found) > 1:
+        raise ValueError(f"{place}: the comma of {cell!r} may stand before decimals or between thousands.")
+    if not found or not min(found) > 0.0:
+        raise ValueError(f"{place}: {cell!r} is not a positive number.")
+    return found.pop()
 
 
 def _numbers(row: Sequence[str], line: int, names: Sequence[str], path: Path) -> list[float]:
@@ -207,10 +224,7 @@ def predict(
     """Predict all rows of a file; return how many there are, and how many of them have missing inputs."""
     rows = bad = 0
     with reading(data) as (text, raw), Progress(data) as progress, writing(out) as result:
-        separator = delimiter(text.readline(), data)
-        text.seek(0)
-        lines = csv.reader(text, delimiter=separator)
-        header = [name.strip() for name in next(lines)]
+        lines, header, separator = table_lines(text, data)
         columns = find_columns(header, served, keep, data, exposure)
         writer = csv.writer(result, lineterminator="\n")
         writer.writerow([*keep, *output_names(served)])
@@ -218,7 +232,7 @@ def predict(
         for batch in batches(lines, columns, size, data):
             found = answers(served, batch, names, data)
             if exposure is not None:
-                found = exposed(found, batch, served.treatment, exposure, data)
+                found = exposed(found, batch, marks_of(served.treatment, separator), exposure, data)
             writer.writerows([*k, *p] for k, p in zip(batch.kept, output_rows(found), strict=True))
             rows += len(batch.lines)
             bad += int((~found["is_finite"]).sum())
@@ -266,7 +280,7 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
     if not options.out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {options.out.parent} for --out.")
     with reading(options.data) as (text, _):
-        delimiter(text.readline(), options.data)
+        table_lines(text, options.data)
     import_tensorflow()
     import gpflow_ext as gpx
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import hashlib
@@ -23,7 +24,14 @@ COUNTED = (
 )  # they weight data by ``num_data``, or not
 _BOOKKEEPING = {"_name", "_name_scope", "_scope_name", "_setattr_tracking", "_obj_reference_counts_dict"}
 _OF_OPTIMISER = {"_coalesced_children", "_distribution_strategy", "_index_dict", "_mesh", "name"}
-_PLAIN = (bool, int, float, complex, str, bytes, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
+_OF_PROBABILITY = _BOOKKEEPING | {
+    "_constructor_name_scope",
+    "_initial_parameter_control_dependencies",
+    "_parameters",
+    "_parameters_sanitized",
+}  # of a bijector or a distribution
+_BUILT_IN = (bool, int, float, complex, str, bytes)  # bool before int, of which it is a subclass
+_PLAIN = (*_BUILT_IN, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
 
 
 class Apart:
@@ -92,21 +100,49 @@ class _Walk:
         """Return the key of a value."""
         if isinstance(value, Apart):
             return None
-        if value is None or isinstance(value, _PLAIN):
-            return type(value).__name__, repr(value)  # 1, 1.0 and True are equal, NaN is not equal to itself
-        if isinstance(value, (type, types.BuiltinFunctionType, types.ModuleType, enum.Enum)):
+        if isinstance(value, (type, types.ModuleType, enum.Enum)):
             return value
+        if value is None or isinstance(value, _PLAIN):
+            return self._plain(value, path)
+        if isinstance(value, types.BuiltinFunctionType):
+            return self._builtin(value, path)
         if id(value) in self._met:
             return "again", self._met[id(value)][0]
-        if isinstance(value, (tuple, list)):
-            parts = (self.part(member, f"{path}[{place}]") for place, member in enumerate(value))
-            return type(value) if hasattr(value, "_fields") else "sequence", *parts
-        if isinstance(value, dict):
-            return "dict", *((self.part(k, path), self.part(v, f"{path}[{k!r}]")) for k, v in value.items())
+        if isinstance(value, (tuple, list, dict)):
+            return self._container(value, path)
         if isinstance(value, (slice, functools.partial)):
             return type(value), *(self.part(member, path) for member in value.__reduce__()[1:])
         self._meet(value)
         return self._object(value, path)
+
+    def _plain(self, value: Any, path: str) -> Hashable:
+        """Return the key of a value that does not change, and the attributes of a subclass."""
+        if isinstance(value, np.generic):
+            return self._constant(value, path)
+        if type(value) in _BUILT_IN or not isinstance(value, _BUILT_IN):
+            return type(value).__name__, repr(value)  # 1, 1.0 and True are equal, NaN is not equal to itself
+        kind = next(kind for kind in _BUILT_IN if isinstance(value, kind))
+        return type(value), kind.__repr__(value), *self._members(value, path)
+
+    def _builtin(self, value: Any, path: str) -> Hashable:
+        """Return the key of a function in C: with that of the object of which it is a method."""
+        owner = value.__self__
+        if owner is None or isinstance(owner, (types.ModuleType, type)):
+            return value
+        return "method", value.__name__, self.part(owner, path)
+
+    def _container(self, value: Any, path: str) -> Hashable:
+        """Return the key of a sequence or a dictionary: its class, its members and its own attributes."""
+        held: list[Any]
+        if isinstance(value, dict):
+            held = [(self.part(k, path), self.part(v, f"{path}[{k!r}]")) for k, v in value.items()]
+        else:
+            held = [self.part(member, f"{path}[{place}]") for place, member in enumerate(value)]
+        if type(value).__module__.startswith("tensorflow."):  # what Keras makes of a list or a dictionary
+            return "tracked", *held
+        if isinstance(value, collections.defaultdict):
+            held.append(self.part(value.default_factory, path))
+        return (type(value), *held, *self._members(value, path))
 
     def _refuse(self, reason: str) -> Hashable:
         self.refused.append(reason)
@@ -146,7 +182,8 @@ class _Walk:
         names = ("transform", "prior", "prior_on")
         parts = (self.part(getattr(value, name), f"{path}.{name}") for name in names)
         variable = self.part(value.unconstrained_variable, path)
-        return "parameter", tuple(value.shape), variable, *parts
+        own = () if type(value) is gpflow.Parameter else self._members(value, path)
+        return type(value), tuple(value.shape), variable, *parts, *own
 
     def _constant(self, value: Any, path: str) -> Hashable:
         if isinstance(value, tf.Tensor):
@@ -159,17 +196,27 @@ class _Walk:
         array = np.asarray(value)
         if isinstance(value, np.memmap):
             return self._refuse(f"{path}: an array in a file")
-        if array.dtype == object:
+        if array.dtype.hasobject:
             return self._refuse(f"{path}: an array of objects")
         content = array.tobytes()
         if len(content) > DIGEST_FROM:
             content = hashlib.blake2b(content).digest()
-        return type(value).__name__, array.dtype.str, array.shape, content
+        key: tuple[Any, ...] = (type(value), array.dtype, array.shape, content)
+        if not isinstance(value, np.ndarray) or type(value) is np.ndarray:
+            return key
+        self.constants.append(value)  # a copy may lose the attributes of a subclass
+        return *key, *self._members(value, path)  # such as a mask
 
     def _of_parameters(self, value: Any, path: str) -> Hashable:
-        """Return the key of a bijector or a distribution, which its class and arguments decide."""
-        given = {name: argument for name, argument in value.parameters.items() if name != "name"}
-        return type(value), self.part(given, path)
+        """Return the key of a bijector or a distribution, which its class and arguments decide.
+
+        One of the user's own may have other attributes, which may change, and need not name its arguments.
+        """
+        arguments = value.parameters or {}
+        given = {name: argument for name, argument in arguments.items() if name != "name"}
+        foreign = type(value).__module__.startswith("tensorflow_probability.")
+        own = () if foreign else self._members(value, path, _OF_PROBABILITY)
+        return type(value), self.part(given, path), *own
 
     def _distribution(self, value: Any, path: str) -> Hashable:
         """Return the key of a distribution; without variables it is shared, as not all can be copied."""
@@ -196,8 +243,12 @@ class _Walk:
         if foreign or not hasattr(value, "__dict__"):
             return self._refuse(f"{path}: {type(value)}")
         skipped = _BOOKKEEPING | (_OF_OPTIMISER if hasattr(value, "apply_gradients") else set())
-        parts = []
-        for name, held in sorted(vars(value).items()):
+        return type(value), *self._members(value, path, skipped)
+
+    def _members(self, value: Any, path: str, skipped: set[str] = _BOOKKEEPING) -> list[Hashable]:
+        """Return the attributes of an object and their keys, in the order of their names."""
+        parts: list[Hashable] = []
+        for name, held in sorted({**getattr(value, "__dict__", {}), **_in_slots(value)}.items()):
             if isinstance(held, tf.distribute.Strategy) and name in skipped:
                 self.constants.append(held)
             if name in skipped or name.startswith("_self_"):
@@ -207,7 +258,7 @@ class _Walk:
                 continue
             at = f"{path}.{name}"
             parts.append((name, self._data(value, held, at) if name == "data" else self.part(held, at)))
-        return type(value), *parts
+        return parts
 
     def _data(self, owner: Any, value: Any, path: str) -> Hashable:
         """Return the key of the data of a model: dtypes and shapes without the number of rows."""
@@ -225,6 +276,13 @@ class _Walk:
         self._meet(value)
         self.data.append(value)
         return value.dtype.name, tuple(value.shape[1:])
+
+
+def _in_slots(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that its classes keep in slots, not in its dictionary."""
+    own = (vars(kind) for kind in type(value).__mro__ if vars(kind).get("__slots__"))
+    slots = (each for kind in own for each in kind.values() if isinstance(each, types.MemberDescriptorType))
+    return {slot.__name__: slot.__get__(value) for slot in slots if hasattr(value, slot.__name__)}
 
 
 def _is_plain(value: Any) -> bool:

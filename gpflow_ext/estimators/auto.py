@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import names_of, values_of
+from gpflow_ext.data.reading.cells import text_of
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
@@ -240,9 +241,8 @@ def auto(
     estimator = comparison.found[next(iter(weights))]
     estimator.model_ = trained.model
     why = reasons.sentences(estimator, split, comparison, ranked, weights, trained)
-    named = split.labels if split.task in _CLASSES else None
-    classes = None if named is None else values_of(named, _column(table, target))
-    return Auto(estimator, split, reasons.table(ranked, comparison.scores, weights), why, classes)
+    shown = reasons.table(ranked, comparison.scores, weights)
+    return Auto(estimator, split, shown, why, _classes(table, split))
 
 
 def _read(table: Any, target: str | None, task: str | None, options: dict[str, Any]) -> datasets.Split:
@@ -257,11 +257,14 @@ def _read(table: Any, target: str | None, task: str | None, options: dict[str, A
     return datasets.load(table, target=target, task=task, test_fraction=0.0, **options)
 
 
-def _column(table: Any, target: str | None) -> Any:
-    """Return the targets as they were given, ``None`` where a file or a set was read."""
-    if isinstance(table, tuple):
-        return table[1]
-    return table[target] if hasattr(table, "columns") else None
+def _classes(table: Any, split: datasets.Split) -> npt.NDArray[Any] | None:
+    """Return the values of the labels as the table has them; ``None`` where nothing is classified."""
+    if split.task not in _CLASSES or split.labels is None:
+        return None
+    given = table[1] if isinstance(table, tuple) else None
+    if hasattr(table, "columns"):
+        given = table.iloc[:, [text_of(name) for name in table.columns].index(split.target)]
+    return values_of(split.labels, given)
 
 
 def _frame(X: Any, y: Any) -> tuple[Any, Any]:
@@ -277,6 +280,8 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
         raise ValueError(f"X and y must have as many rows; they have {len(frame)} and {len(targets)}")
     columns = targets.reshape(len(targets), -1).T
     names = ["y"] if len(columns) == 1 else [f"y{n}" for n in range(len(columns))]
+    while not frame.columns.intersection(names).empty:  # inputs may be called so
+        names = [f"target_{name}" for name in names]
     for name, column in zip(names, columns, strict=True):
         frame[name] = column
     return frame, names[0] if len(names) == 1 else names

@@ -49,17 +49,20 @@ def weights(sample_weight: Any, X: Array) -> Array | None:
     return _check_sample_weight(sample_weight, X, dtype=X.dtype.type, ensure_non_negative=True)
 
 
-def column(values: Any, name: str, X: Array) -> Array:
-    """Return numbers [N], one for each row of X.
+def exposures(values: Any, X: Array) -> Array:
+    """Return positive numbers [N], one for each row of X.
 
     Raises
     ------
     ValueError
-        For another shape.
+        For another shape, and other numbers.
     """
     found = column_or_1d(np.asarray(values), dtype=X.dtype)
     if len(found) != len(X):
-        raise ValueError(f"{name} must have {len(X)} numbers, one for each row of X; it has {len(found)}.")
+        raise ValueError(f"exposure must have {len(X)} numbers, one for each row of X; it has {len(found)}.")
+    wrong = found[~((found > 0.0) & np.isfinite(found))]
+    if wrong.size:
+        raise ValueError(f"exposure must hold positive numbers; found {', '.join(map(str, wrong[:5]))}.")
     return found
 
 

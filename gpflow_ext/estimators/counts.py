@@ -86,7 +86,8 @@ class GPCountRegressor(RealEstimator):
         Raises
         ------
         ValueError
-            For data that are not such arrays, counts below 0, or parameters out of range.
+            For data that are not such arrays, counts below 0, exposures that are not above 0, or parameters
+            out of range.
         """
         if self.scatter not in get_args(Scatter):
             raise ValueError(f"scatter must be one of {', '.join(get_args(Scatter))}; got {self.scatter!r}")
@@ -94,7 +95,7 @@ class GPCountRegressor(RealEstimator):
         weight = checked.weights(sample_weight, inputs)
         Y = np.asarray(counts, inputs.dtype).reshape(-1, 1)
         if exposure is not None:
-            Y = np.column_stack([Y, checked.column(exposure, "exposure", inputs)])
+            Y = np.column_stack([Y, checked.exposures(exposure, inputs)])
         return self._train(inputs, Y, weight)
 
     def _likelihood(self, Y: Array, weight: Array | None) -> CountLikelihood:
@@ -119,7 +120,7 @@ class GPCountRegressor(RealEstimator):
         if exposure is None:
             return self._predict(X, return_std)
         check_is_fitted(self)
-        exposures = checked.column(exposure, "exposure", checked.inputs(self, X))
+        exposures = checked.exposures(exposure, checked.inputs(self, X))
         mean, deviation = self._predict(X, True)
         expected, variance = at_exposures(mean, np.square(deviation), exposures)
         return (expected, np.sqrt(variance)) if return_std else expected
@@ -134,7 +135,7 @@ class GPCountRegressor(RealEstimator):
                 raise ValueError("exposure was not given to fit: fit with the exposures of the training data")
             return self._score_samples(X, y)
         rows = checked.inputs(self, X)
-        exposures = np.ones(len(rows)) if exposure is None else checked.column(exposure, "exposure", rows)
+        exposures = np.ones(len(rows)) if exposure is None else checked.exposures(exposure, rows)
         counts = self.predict(X, exposure=exposures) if y is None else y
         return self._score_samples(X, np.column_stack([np.asarray(counts), exposures]))
 

@@ -196,7 +196,9 @@ def _parameter(parameter: gpflow.Parameter | tf.Variable) -> dict[str, Any]:
 def _text(value: Any) -> str:
     """Write a bijector or a distribution with the constants that it was built from."""
     if isinstance(value, tfp.bijectors.Bijector | tfp.distributions.Distribution):
-        given = {k: v for k, v in value.parameters.items() if k not in _INCIDENTAL and v is not None}
+        told = value.parameters  # None where a user's own bijector does not tell its arguments
+        held = {k: v for k, v in vars(value).items() if not k.startswith("_")} if told is None else told
+        given = {k: v for k, v in held.items() if k not in _INCIDENTAL and v is not None}
         inside = ", ".join(f"{k}={_text(v)}" for k, v in sorted(given.items()))
         return f"{type(value).__name__}({inside})" if inside else type(value).__name__
     if isinstance(value, list | tuple):

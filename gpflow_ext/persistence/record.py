@@ -156,6 +156,11 @@ class _Writer:
         if isinstance(value, tf.Tensor | np.ndarray | np.generic):
             return self._array(value, path)
         if isinstance(value, CONSTRUCTED):
+            if value.parameters is None:
+                raise Unwritable(
+                    f"{path} is a {type(value).__qualname__}, which does not tell its arguments: its "
+                    "constructor must give `parameters=dict(...)` to that of its base"
+                )
             given = self._state(_given(value), path)
             return {"kind": "built", "class": self._class(value, path), "arguments": given}
         return {"kind": "module", **self._module(value, path)}

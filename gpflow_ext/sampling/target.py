@@ -126,13 +126,19 @@ class Target:
 
 def coordinates(model: tf.Module) -> list[Coordinate]:
     """Return the trainable parameters of a model in the order of their paths, whitened V first."""
-    trainable = {
-        name.lstrip("."): parameter
-        for name, parameter in gpflow.utilities.parameter_dict(model).items()
-        if parameter.trainable
-    }
+    trainable: dict[str, gpflow.Parameter] = {}
+    for name, parameter in gpflow.utilities.parameter_dict(model).items():
+        tied = any(parameter is other for other in trainable.values())  # to one under an earlier name
+        if parameter.trainable and not tied:
+            trainable[name.lstrip(".")] = parameter
     if not trainable:
         raise ValueError("There is nothing to sample: no parameter of the model is trainable.")
+    plain = [name for name, part in trainable.items() if not isinstance(part, gpflow.Parameter)]
+    if plain:
+        raise ValueError(
+            f"Variables that are no parameters cannot be sampled, as they have no prior: {', '.join(plain)}. "
+            "Make each one a gpflow.Parameter with a prior, or a tf.Variable with trainable=False."
+        )
     bare = [name for name, parameter in trainable.items() if parameter.prior is None]
     if bare:
         lines = [
@@ -170,7 +176,7 @@ def _weak_prior(transform: Any) -> str:
 def log_scale(transform: Any) -> Any:
     """Return the transform with exp instead of a softplus, its lower bound kept; any other as it is."""
     if isinstance(transform, tfb.Softplus):
-        return tfb.Exp()
+        return tfb.Exp() if transform.low is None else tfb.Chain([tfb.Shift(transform.low), tfb.Exp()])
     if isinstance(transform, tfb.Chain) and any(
         isinstance(part, tfb.Softplus) for part in transform.bijectors
     ):

@@ -15,7 +15,7 @@ from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import GradientOptions, gradient_descent, training_data
-from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
+from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, known_inputs, lbfgs_plan
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
@@ -95,7 +95,8 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
             return build(*training_data(model, run.data, options.minibatch_size, run.seed))
 
         return tried(again, model, run, options.starts, build(arrays, batches))
-    num_data = len((arrays or getattr(model, "data", None) or ((),))[0])
+    X = known_inputs(model, arrays)
+    num_data = 0 if X is None else len(X)
     if arrays is not None and _is_whitened(model, num_data):
         return whole_data_plan(
             WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts, options.in_graph

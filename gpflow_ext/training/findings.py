@@ -88,7 +88,8 @@ def _of_likelihood(model: Any) -> Iterator[str]:
     """Yield what is said of noise at its lower bound and of a pinned share of wrong labels."""
     named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
     for name, parameter in named.items():
-        if not (parameter.trainable and 0 not in parameter.shape):  # thresholds of two levels have no widths
+        plain = not isinstance(parameter, gpflow.Parameter)  # a variable, which has no bound
+        if plain or not parameter.trainable or 0 in parameter.shape:  # two levels: thresholds without widths
             continue
         least = _lower_bound(parameter.transform)
         value = float(np.min(parameter.numpy()))

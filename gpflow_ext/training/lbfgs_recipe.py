@@ -211,6 +211,13 @@ def constants(arrays: tuple[Any, Any] | None) -> tuple[Any, ...]:
     return () if arrays is None else (tuple(tf.constant(part) for part in arrays),)
 
 
+def known_inputs(model: BayesianModel, arrays: tuple[Any, Any] | None) -> Any:
+    """Return X of the arrays or of the model, ``None`` where there is none or it is itself to be found."""
+    held = getattr(model, "data", None) if arrays is None else arrays
+    X = held[0] if isinstance(held, (tuple, list)) and held else None
+    return None if isinstance(X, Parameter) else X
+
+
 def is_an_estimate(model: BayesianModel, data: Sequence[Any], run: Run) -> bool:
     """Tell whether a loss is another at each call, as that of a Monte Carlo likelihood is.
 
@@ -241,7 +248,7 @@ def lbfgs_plan(
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
     data = constants(arrays)
-    X, *_ = arrays or getattr(model, "data", None) or (None,)
+    X = known_inputs(model, arrays)
     number = number_of_starts(model, starts, X)
     further = further_starts(model, number - 1, run.seed, X)
     solver = LBFGSSteps(

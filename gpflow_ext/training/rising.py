@@ -74,7 +74,7 @@ class LastSteps:
             name.lstrip("."): np.array(parameter)
             for name, parameter in named
             if parameter.trainable
-            and parameter.transform is not None
+            and getattr(parameter, "transform", None) is not None  # plain variables have none
             and parameter.shape.num_elements() <= _LARGEST
         }
 

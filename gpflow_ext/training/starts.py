@@ -112,7 +112,9 @@ def _random(model: BayesianModel, rng: np.random.Generator, number: int) -> Star
     parameters = {id(p.unconstrained_variable): p for p in model.trainable_parameters}
 
     def moved(variable: tf.Variable) -> tf.Tensor:
-        parameter = parameters[id(variable)]
+        parameter = parameters.get(id(variable))
+        if parameter is None:  # a plain variable of a user's kernel, such as the weights of a network
+            return variable.read_value()
         value = parameter.numpy()
         if parameter.transform is None or (value <= 0.0).any():
             return variable.read_value()

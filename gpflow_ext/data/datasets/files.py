@@ -19,7 +19,17 @@ from gpflow_ext.data.reading import cells
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import from_frame, is_frame, read_parquet
-from gpflow_ext.data.reading.inference import DECIMAL, MARKS, Asked, Found, decimal_of, infer, numbers
+from gpflow_ext.data.reading.inference import (
+    DECIMAL,
+    MARKS,
+    Asked,
+    Found,
+    decimal_of,
+    doubtful_point,
+    infer,
+    mark_of_plain,
+    numbers,
+)
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
 from gpflow_ext.data.reading.table import Table, text
 from gpflow_ext.data.reading.text import read_text
@@ -158,9 +168,12 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         return column[:, None], [], []
     words = text(column)
     values, others = cells.numbers(words)  # the rows that hold something else
-    if order is None and not others:
+    plain = mark_of_plain(words, table, request.decimal) if order is None and not others else ""
+    if plain == ".":
         return values[:, None], [], []
-    readings = () if order else cells.readings(words)
+    if plain is None:
+        return values[:, None], [doubtful_point(name, words, table)], []
+    readings = (plain,) if plain else () if order else cells.readings(words)
     if len(readings) == 2:
         mark = {".": ",."}.get(request.decimal or "", request.decimal) or decimal_of(table)
         readings = readings if mark is None else (mark,)

@@ -16,6 +16,7 @@ MISSING = r"(?i)(?:\?|na|n/a|nan|null)?"  # of a stripped cell; a pattern of Pyt
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
 _MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
+_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
@@ -95,8 +96,16 @@ def readings(cells: Sequence[str]) -> tuple[str, ...]:
     return (".",) if "." in found else found
 
 
+def may_be_thousands(cells: Sequence[str]) -> bool:
+    """Tell whether there are points in cells that are numbers, each of which may stand between thousands."""
+    pointed = [cell.strip(SPACE) for cell in cells if "." in cell]
+    return bool(pointed) and all(map(_POINTS.fullmatch, pointed))
+
+
 def text_of(value: Any) -> str:
     """Return what a value of a data frame or of JSON is as a cell: whole numbers without a fraction."""
+    if isinstance(value, str):
+        return str(value)
     if value is None or str(value) in ("<NA>", "NaT") or value != value:
         return ""
     if isinstance(value, float | np.floating):

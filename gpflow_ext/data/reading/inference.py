@@ -79,6 +79,36 @@ def decimal_of(table: Table) -> str | None:
     return "," if table.comma_likely else None
 
 
+def mark_of_plain(column: Sequence[str], table: Table, asked: str | None) -> str | None:
+    """Return by which mark plain numbers are read: "," where their points stand between thousands.
+
+    ``None`` where that is open, because commas stand before decimals elsewhere in the table.
+    """
+    if asked == "." or not cells.may_be_thousands(column):
+        return "."
+    return "," if asked == "," else (None if _commas_before_decimals(table) else ".")
+
+
+def _commas_before_decimals(table: Table) -> bool:
+    columns = [column for column in map(table.column, table.names) if not isinstance(column, np.ndarray)]
+    found = [cells.readings(column) for column in columns]
+    if (",",) in found or (",.",) in found:
+        return (",",) in found
+    plain = (column for column, readings in zip(columns, found, strict=True) if readings == (".",))
+    points = any("." in "".join(column) and not cells.may_be_thousands(column) for column in plain)
+    return table.comma_likely and not points
+
+
+def doubtful_point(name: str, column: Sequence[str], table: Table) -> Problem:
+    """Return the problem of numbers whose points may stand before decimals or between thousands."""
+    row = next(row for row, cell in enumerate(column) if "." in cell)
+    what = (
+        f"{table.place(row)}, column {name!r}: the point of {column[row]!r} may stand before decimals or "
+        "between thousands"
+    )
+    return Problem(what, name, (row,), DECIMAL)
+
+
 class _One:
     """One column under inspection."""
 
@@ -102,9 +132,15 @@ class _One:
         if name in self._table.levels:
             return self._ordinal(column, self._table.levels[name])
         found, others = cells.numbers(column)
-        if not others:
+        if others:
+            return self._words(column, others)
+        mark = mark_of_plain(column, self._table, self._asked.decimal)
+        if mark == ",":
+            return self._marked(column, (mark,))
+        if mark == ".":
             return self._plain(found)
-        return self._words(column, others)
+        self.problems.append(doubtful_point(name, column, self._table))
+        return None
 
     def _words(self, column: Sequence[str], others: Sequence[int]) -> tuple[Column, Floats] | None:
         """Take a column that holds anything but plain numbers."""

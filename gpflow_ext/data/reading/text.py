@@ -13,7 +13,7 @@ import io
 import itertools
 import lzma
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gpflow_ext.data.reading.cells import is_missing, is_number
@@ -66,7 +66,7 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
         raise TableError(str(path), [Problem(what, advice="save it as UTF-8")]) from error
     if not text.strip():
         raise TableError(str(path), [Problem("it is empty", advice="write a header line and data rows")])
-    separator = _separator(text)
+    separator = separator_of(io.StringIO(text.lstrip("\r\n"), newline=""))
     rows, lines = _rows(text, separator, path)
     names = [cell.strip() for cell in rows[0]]
     problems = _header_problems(names) or check_names(names)
@@ -81,8 +81,9 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     return Table(path.name, tuple(names), columns, digest, tuple(lines[1:]), comma_likely=separator == ";")
 
 
-def _separator(text: str) -> str:
-    sample = list(itertools.islice(io.StringIO(text.lstrip("\r\n"), newline=""), _LOOKED_AT + 1))
+def separator_of(lines: Iterable[str]) -> str:
+    """Return the separator of a table by its first lines; see `read_text`."""
+    sample = list(itertools.islice(lines, _LOOKED_AT + 1))
 
     def rank(mark: str) -> tuple[bool, bool, int]:
         try:

@@ -184,12 +184,23 @@ def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
             raise ValueError("rows must be a data frame, a mapping of columns, or a list of mappings")
         lacking = [name for name in names if any(name not in row for row in rows)]
         return {name: [row[name] for row in rows] for name in _there(names, lacking, rows[0] if rows else ())}
-    there = list(rows.columns) if is_frame else list(rows)
-    lacking = [name for name in names if name not in there]
-    found = {name: rows[name] for name in _there(names, lacking, there)}
-    if not is_frame and any(isinstance(cell, str) or not hasattr(cell, "__len__") for cell in found.values()):
+    if is_frame:
+        return _of_frame(rows, names)
+    lacking = [name for name in names if name not in rows]
+    found = {name: rows[name] for name in _there(names, lacking, rows)}
+    if any(isinstance(cell, str) or not hasattr(cell, "__len__") for cell in found.values()):
         return {name: [cell] for name, cell in found.items()}  # one row
     return found
+
+
+def _of_frame(frame: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+    """Return columns by the names that a table has, which are text; those of a frame may be numbers."""
+    there = [cells.text_of(name) for name in frame.columns]
+    lacking = [name for name in names if name not in there]
+    doubled = [name for name in names if there.count(name) > 1]
+    if doubled:
+        raise TableError("rows", [Problem(f"several columns are named {listed(doubled)}")])
+    return {name: frame.iloc[:, there.index(name)] for name in _there(names, lacking, there)}
 
 
 def _there(names: Sequence[str], lacking: Sequence[str], there: Any) -> Sequence[str]:
@@ -204,7 +215,20 @@ def _there(names: Sequence[str], lacking: Sequence[str], there: Any) -> Sequence
 def _text(value: Any, column: Column) -> str:
     if (column.kind == "date" and hasattr(value, "year")) or isinstance(value, np.datetime64):
         return "" if value != value else dates.written(value, column.date_order or "ymd")
-    return cells.text_of(value)
+    found = cells.text_of(value)
+    if not found or isinstance(value, str) or found in column.levels:
+        return found
+    same = [level for level in column.levels if _is_level(value, level)]
+    return same[0] if len(same) == 1 else found
+
+
+def _is_level(value: Any, level: str) -> bool:
+    """Tell whether a value is that of a level as a file has it, such as TRUE, 01 or 2.0."""
+    if isinstance(value, bool | np.bool_):
+        return level.lower() == str(value).lower()
+    if isinstance(value, int | float | np.number) and cells.is_number(level):
+        return cells.to_number(level) == float(value)
+    return False
 
 
 def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]:
