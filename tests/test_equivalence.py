@@ -60,6 +60,20 @@ def test_gaussian_likelihood_gives_gpr() -> None:
         )  # the White kernel adds 1e-6 to the variance
 
 
+def test_hardly_noisy_data_are_predicted_as_by_gpr() -> None:
+    """Variances of a millionth of the prior's, to a thousandth: K*ᵀQK* with an inverse Q would leave no digit."""
+    X = problems.inputs(50)
+    Y = X[:, :1] + 0.5 * X[:, 1:2]
+    kernel = gpflow.kernels.SquaredExponential(variance=200.0, lengthscales=70.0)
+    model = _optimum(VGPKMM((X, Y), kernel, gpflow.likelihoods.Gaussian(1e-5)))
+    reference = GPR((X, Y), kernel, noise_variance=1e-5 + gpflow.default_jitter())
+    (mean, var), (wanted, spread) = (each.predict_f(XNEW) for each in (model, reference))
+    np.testing.assert_allclose(mean, wanted, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(var, spread, rtol=1e-3)
+    (_, cov), (_, wanted) = (each.predict_f(XNEW, full_cov=True) for each in (model, reference))
+    np.testing.assert_allclose(cov, wanted, rtol=0, atol=1e-3 * np.max(spread))
+
+
 def test_gaussian_likelihood_with_inducing_points_gives_sgpr() -> None:
     data, Z = problems.continuous(), problems.inputs(8, seed=5)
     model = _optimum(VGPKMM(data, problems.kernel(), gpflow.likelihoods.Gaussian(0.2), inducing_variable=Z))

@@ -92,8 +92,33 @@ def test_reduction_at_the_training_inputs_returns_the_marginals(rng: np.random.G
     given = Sites(tf.constant(rng.standard_normal((N, 1))), tf.constant(rng.uniform(0.1, 2.0, (N, 1))))
     q = sites.condition(prior, given)
     np.testing.assert_allclose(K @ q.alpha.numpy(), q.mean, rtol=0, atol=1e-9)
-    Q = prior.factorise(given.prec).reduction().numpy()[0]
+    factor = prior.factorise(given.prec)
+    Q, root = factor.reduction().numpy()[0], factor.reduction_root().numpy()[0]
     np.testing.assert_allclose(np.diag(K - K @ Q @ K)[:, None], q.var, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(root.T @ root, Q, rtol=0, atol=1e-12)
+    assert (np.triu(root, 1) == 0.0).all()
+
+
+@pytest.mark.parametrize("strong", [1e3, 1e6])
+def test_weights_keep_their_digits_where_sites_are_precise(strong: float, rng: np.random.Generator) -> None:
+    """In single precision against double, with sites of all strengths; b less ΛΣα would leave none of them."""
+    X = np.sort(rng.uniform(0.0, 10.0, 100))
+    K = np.exp(-0.5 * (X[:, None] - X) ** 2)
+    prec = np.where(np.arange(100) % 5, strong, rng.uniform(0.0, 2.0, 100))[:, None]
+    prec[:2] = 0.0
+    b = prec * np.sin(X)[:, None] + rng.standard_normal((100, 1))
+    wanted = K @ np.linalg.solve(np.eye(100) + prec * K, b)
+    single = Dense(tf.zeros([100, 1]), tf.constant(K[None], tf.float32))
+    found = single.factorise(tf.constant(prec, tf.float32)).solve(tf.constant(b, tf.float32))
+    np.testing.assert_allclose(found.shift, wanted, rtol=0, atol=5e-3)
+    np.testing.assert_allclose(K @ found.alpha.numpy(), wanted, rtol=0, atol=5e-3)
+
+
+def test_triangular_inverses_by_halves(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setattr(linalg, "INVERTED_LEAF", 3)
+    factor = np.tril(rng.standard_normal((2, N, N))) + 4.0 * np.eye(N)
+    found = linalg.triangular_inverse(tf.constant(factor))
+    np.testing.assert_allclose(found, np.linalg.inv(factor), rtol=0, atol=1e-13)
 
 
 def test_an_indefinite_precision_is_reported_not_raised(rng: np.random.Generator) -> None:

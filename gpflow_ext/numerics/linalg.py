@@ -93,6 +93,25 @@ def _inverse(factor: tf.Tensor, size: int) -> tf.Tensor:
     return tf.concat([upper, tf.concat([-RE, R], axis=-1)], axis=-2)
 
 
+def triangular_inverse(factor: tf.Tensor) -> tf.Tensor:
+    """Return F⁻¹ of lower triangular F [..., M, M], by halves. O(M³/3).
+
+    With F = [[A, 0], [B, C]] it is [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]].
+    """
+    return _triangular_inverse(factor, expected(factor.shape[-1]))
+
+
+def _triangular_inverse(factor: tf.Tensor, size: int) -> tf.Tensor:
+    if size <= (INVERTED_ON_ACCELERATOR if has_accelerator() else INVERTED_LEAF):
+        return triangular_solve(factor, tf.linalg.diag(tf.ones_like(tf.linalg.diag_part(factor))))
+    half = _length(factor) // 2
+    first = _triangular_inverse(factor[..., :half, :half], size // 2)
+    last = _triangular_inverse(factor[..., half:, half:], size - size // 2)
+    across = tf.matmul(last, tf.matmul(factor[..., half:, :half], first))
+    upper = tf.concat([first, tf.zeros_like(tf.linalg.matrix_transpose(across))], axis=-1)
+    return tf.concat([upper, tf.concat([-across, last], axis=-1)], axis=-2)
+
+
 def finite(parts: tuple[tf.Tensor, ...], owner: Any) -> tuple[tf.Tensor, ...]:
     """Return the computed parts of the posterior of ``owner`` if they are finite; not checked in graphs.
 

@@ -126,7 +126,7 @@ class Target:
 
 def coordinates(model: tf.Module) -> list[Coordinate]:
     """Return the trainable parameters of a model in the order of their paths, whitened V first."""
-    trainable: dict[str, gpflow.Parameter] = {}
+    trainable: dict[str, Any] = {}
     for name, parameter in gpflow.utilities.parameter_dict(model).items():
         tied = any(parameter is other for other in trainable.values())  # to one under an earlier name
         if parameter.trainable and not tied:

@@ -97,9 +97,16 @@ class DenseFactor(NamedTuple):
         return tf.transpose(tf.linalg.diag_part(self.cov) - reduction)
 
     def solve(self, b: tf.Tensor) -> Pair:
-        """Return α = (I + ΛΣ)⁻¹ b = b − Λ^½ B⁻¹ Λ^½ Σ b and Σα for b [N, L]. O(N²)."""
+        """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L]. O(N²).
+
+        For b = Λc + d it is d + Λ^½B⁻¹Λ^½(c − Σd), with d at the weak sites, ΛΣₙₙ < 1, and Λc at the others,
+        where b − Λ^½B⁻¹Λ^½Σb would cancel: in single precision nothing of α would be left.
+        """
         root = tf.transpose(self.root)
-        alpha = b - root * products.cholesky_solve(self.chol, root * products.matvec(self.cov, b))
+        weak = root**2 * tf.transpose(tf.linalg.diag_part(self.cov)) < 1.0
+        zero, one = tf.zeros_like(b), tf.ones_like(root)
+        d, c_half = tf.where(weak, b, zero), tf.where(weak, zero, b / tf.where(weak, one, root))
+        alpha = d + root * products.cholesky_solve(self.chol, c_half - root * products.matvec(self.cov, d))
         return Pair(alpha, products.matvec(self.cov, alpha))
 
     def half_log_det(self) -> tf.Tensor:
@@ -114,6 +121,14 @@ class DenseFactor(NamedTuple):
     def reduction(self) -> tf.Tensor:
         """Return Q = Λ^½B⁻¹Λ^½, [L, N, N]: the variance at new inputs is k** − K*ᵀQK*. O(N³)."""
         return self.root[:, :, None] * linalg.inverse(self.chol) * self.root[:, None, :]
+
+    def reduction_root(self) -> tf.Tensor:
+        """Return W = B^-½Λ^½ with WᵀW = Q of `reduction`, lower triangular [L, N, N]. O(N³/3).
+
+        The variance k** − ‖WK*‖² has an error of the square root of the condition number, where K*ᵀQK* has
+        that of the number itself.
+        """
+        return linalg.triangular_inverse(self.chol) * self.root[:, None, :]
 
     def inverted(self) -> InvertedFactor:
         """Return the same factor with B⁻¹, for those who want variances and `reduction` alike."""

@@ -18,7 +18,7 @@ from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
 
 
 class MixedDensePosterior(DenseSitePosterior):
-    """See `DenseSitePosterior`; α is [N, P] and Qinv [1, NP, NP]."""
+    """See `DenseSitePosterior`; α is [N, P] and W [1, NP, NP]."""
 
     def _jitter(self) -> float | None:
         return 0.0  # the outputs have it
@@ -27,10 +27,10 @@ class MixedDensePosterior(DenseSitePosterior):
         outputs = tf.einsum("pl,lns->pns", latent.mixing(self.kernel), prior)
         return outputs + np.sqrt(gpflow.default_jitter()) * numbers.normal(tf.shape(outputs))
 
-    def _apply(self, Qinv: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+    def _apply(self, root: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         P, N, S = batched.sizes(seen)
-        flat = tf.reshape(tf.transpose(seen, [1, 0, 2]), [-1, S])  # output by output within each datum
-        return tf.transpose(tf.reshape(tf.matmul(Qinv[0], flat), [N, P, S]), [1, 0, 2])
+        flat = tf.reshape(tf.transpose(seen, [1, 0, 2]), [1, -1, S])  # output by output within each datum
+        return tf.transpose(tf.reshape(super()._apply(root, flat), [N, P, S]), [1, 0, 2])
 
     def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
         return tf.einsum("pl,pns->lns", latent.mixing(self.kernel), alpha)
@@ -39,11 +39,12 @@ class MixedDensePosterior(DenseSitePosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv, X, _ = cache
+        alpha, root, X, _ = cache
         rows, W = Rows(Xnew), tf.convert_to_tensor(latent.mixing(self.kernel))
         cross = coupled.mixed_blocks(W, latent.cross(self.kernel, X, rows.flat))[0]  # [NP, RP]
         flags = full_cov, full_output_cov
-        seen = coupled.products(cross, Qinv[0] @ cross, rows, W.shape[0], *flags)
+        left, right = self._explained(root[0], cross)
+        seen = coupled.products(left, right, rows, W.shape[0], *flags)
         mean = tf.reshape(tf.matmul(cross, tf.reshape(alpha, [-1, 1]), transpose_a=True), [-1, W.shape[0]])
         return rows.apart(mean), _prior(self.kernel, Xnew, *flags) - seen
 

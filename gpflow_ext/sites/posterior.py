@@ -75,37 +75,41 @@ class SitePosterior(TakesNumbers, AbstractPosterior):
 
 
 class DenseSitePosterior(SamplesFunctions, SitePosterior):
-    """GPflow's cached posterior, its cache (α, Qinv, X, Λ) computed from the sites without factorising K.
+    """GPflow's cached posterior, its cache (α, W, X, Λ) computed from the sites without factorising K.
 
     For any prior of the values at the data whose covariance is that of the model's kernel. The mean is
-    μ* + K_*f α and the covariance K_** − K_*f Qinv K_f*, f at the training inputs. ``update_cache`` reads the
-    model again, so the object follows a model that is trained further or has got other data.
+    μ* + K_*f α and the covariance K_** − (W K_f*)ᵀ W K_f*, f at the training inputs. ``update_cache`` reads
+    the model again, so the object follows a model that is trained further or has got other data.
+
+    Of a prior whose factors have no ``reduction_root`` it holds Qinv = (I + ΛK)⁻¹Λ in place of W, which may
+    be indefinite.
     """
 
     _model: SiteConditioned[Prior]
+    _has_root: bool
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
-        own = getattr(factor, "reduction", None)
-        Qinv = _reduction(factor, current.prec) if own is None else own()
-        return alpha, Qinv, X, current.prec
+        own = getattr(factor, "reduction_root", None)
+        self._has_root = own is not None
+        return alpha, _reduction(factor, current.prec) if own is None else own(), X, current.prec
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
 
         α̃ = (I + ΛK)⁻¹(ν − Λf̃ − Λ^½ξ) = α − Qinv(f̃ + Λ^-½ξ) for the prior draw f̃ at the data, where a site
-        of precision zero has no column in Qinv.
+        of precision zero has no column in Qinv = WᵀW.
         """
-        alpha, Qinv, X, prec = self.cache or self._parts()
+        alpha, root, X, prec = self.cache or self._parts()
         prec = tf.transpose(prec)[..., None]  # [L, N, 1]
         scale = tf.math.divide_no_nan(tf.ones_like(prec), tf.sqrt(prec))
 
         def condition(prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
             seen = self._values(prior, numbers)
             seen += scale * numbers.normal(tf.shape(seen))
-            return self._weights(tf.transpose(alpha)[..., None] - self._apply(Qinv, seen))
+            return self._weights(tf.transpose(alpha)[..., None] - self._apply(root, seen))
 
         return Given(
             domain=domain(type(self._model).__name__, latent.kernels(self.kernel), (X,)),
@@ -124,9 +128,15 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
         """Return what sites see of latent functions [L, N, S]."""
         return prior
 
-    def _apply(self, Qinv: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+    def _apply(self, root: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         """Return Qinv times columns [L, N, S]."""
-        return tf.matmul(Qinv, seen)
+        _, explained = self._explained(root, seen)
+        return tf.matmul(root, explained, transpose_a=True) if self._has_root else explained
+
+    def _explained(self, root: tf.Tensor, cross: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return columns A and B [L, N, R] of which AᵀB is KᵀQinvK, for K [1 or L, N, R]."""
+        columns = tf.matmul(root, cross)
+        return (columns if self._has_root else cross), columns
 
     def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return α of the latent functions for that of what sites see."""
@@ -145,16 +155,16 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        alpha, Qinv, X, _ = cache  # [N, L], [L, N, N], [N, D]
+        alpha, root, X, _ = cache  # [N, L], [L, N, N], [N, D]
         rows = Rows(Xnew)
         cross = latent.cross(self.kernel, X, rows.flat)  # [1 or L, N, R]
-        explained = Qinv @ cross  # [L, N, R]
+        left, right = self._explained(root, cross)  # [1 or L, N, R], [L, N, R]
         if full_cov:
-            seen = tf.matmul(rows.columns(cross), rows.columns(explained), transpose_a=True)
+            seen = tf.matmul(rows.columns(left), rows.columns(right), transpose_a=True)
             cov = batched.behind_batch(latent.gram(self.kernel, Xnew) - seen)
         else:
             variances = latent.variances(self.kernel, rows.flat)
-            cov = rows.apart(variances - tf.transpose(tf.reduce_sum(cross * explained, axis=-2)))
+            cov = rows.apart(variances - tf.transpose(tf.reduce_sum(left * right, axis=-2)))
         mean = rows.apart(products.matvec(cross, alpha, transpose=True))
         return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
 

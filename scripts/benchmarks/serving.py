@@ -93,15 +93,15 @@ def caller(module: Any, row: tf.Tensor) -> Callable[[], Any]:
 
 def arithmetic(model: Any, X: Any, row: Any) -> Callable[[], Any]:
     """Return the prediction of one row by NumPy, with all that can be known before."""
-    alpha, Qinv = (part.numpy() for part in model.posterior().cache)
-    alpha, Qinv = alpha[:, 0], Qinv[0]
+    alpha, root, *_ = (part.numpy() for part in model.posterior().cache)
+    alpha, root = alpha[:, 0], root[0]
     centres = X / LENGTHSCALE
     squares, variance = 0.5 * (centres**2).sum(1), float(model.kernel.variance.numpy())
 
     def predict() -> Any:
         x = row[0] / LENGTHSCALE
         cross = variance * np.exp(centres @ x - squares - 0.5 * (x @ x))
-        mean, spread = cross @ alpha, variance - cross @ (Qinv @ cross)
+        mean, spread = cross @ alpha, variance - ((root @ cross) ** 2).sum()
         return scipy.special.ndtr(mean / np.sqrt(1.0 + spread))
 
     return predict
