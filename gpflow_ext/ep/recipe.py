@@ -22,8 +22,9 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
-from gpflow_ext.training.optimizers import built, coordinates
+from gpflow_ext.training.optimizers import RATE, built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.schedules import Schedule
 from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, check_moves, in_graph, site_plan
 from gpflow_ext.training.solver import Solver
 from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
@@ -42,8 +43,8 @@ class EPOptions:
     ----------
     optimizer
         ``"lbfgs"``; ``"sign_agreement"`` for the rule of the paper's batch code, see `ep.sign_agreement`; or
-        a tf_keras optimiser such as ``Adadelta(1.0)``. By default L-BFGS, and with minibatches Adam at the
-        rate 0.01 in log space.
+        a tf_keras optimiser such as ``Adadelta(1.0)``. By default L-BFGS, and with minibatches Adam in log
+        space, whose rate falls as 0.01/√(1 + t/50) at step t.
     minibatch_size
         Rows in a minibatch; all data by default. For `SparseEP`.
     damping
@@ -222,7 +223,8 @@ def _inner(model: SiteModel, optimizer: Any) -> Any:
     """Return what takes one step in each sweep."""
     if optimizer == "sign_agreement":
         optimizer = SignAgreement(**coordinates(model))
-    return built(optimizer, model.trainable_variables, otherwise=_OR, model=model)
+    rate = Schedule("root").rate(RATE)  # of minibatches, the only ones that are by Adam unasked
+    return built(optimizer, model.trainable_variables, rate, otherwise=_OR, model=model)
 
 
 def _stationarity(model: SiteModel) -> float:
