@@ -16,6 +16,7 @@ import gpflow_ext as gpx
 from gpflow_ext.data import rows
 from gpflow_ext.ep.engine import MomentMatcher
 from gpflow_ext.ep.minibatch_updates import Visit
+from gpflow_ext.ep.recipe import ep
 from gpflow_ext.ep.stochastic import StochasticMatcher
 from gpflow_ext.likelihoods import BernoulliProbit
 from gpflow_ext.models import SparseEP
@@ -406,3 +407,10 @@ def test_wrong_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             probit(data=data)
+
+
+def test_the_default_rate_falls() -> None:
+    """After 150 minibatches to a half, whatever the number of steps."""
+    plan = ep(probit(learn=True), minibatch_size=10, starts=1)
+    rate = plan.trackables["optimizer"]._learning_rate
+    np.testing.assert_allclose([rate(0), rate(150)], [0.01, 0.005], rtol=1e-6)
