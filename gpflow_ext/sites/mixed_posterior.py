@@ -13,7 +13,7 @@ from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.sites import coupled, latent, sparse_prior
-from gpflow_ext.sites.posterior import DenseSitePosterior
+from gpflow_ext.sites.posterior import DenseSitePosterior, explained
 from gpflow_ext.sites.triangular_posterior import SparseSitePosterior
 
 
@@ -43,8 +43,8 @@ class MixedDensePosterior(DenseSitePosterior):
         rows, W = Rows(Xnew), tf.convert_to_tensor(latent.mixing(self.kernel))
         cross = coupled.mixed_blocks(W, latent.cross(self.kernel, X, rows.flat))[0]  # [NP, RP]
         flags = full_cov, full_output_cov
-        left, right = self._explained(root[0], cross)
-        seen = coupled.products(left, right, rows, W.shape[0], *flags)
+        left, right = explained(root, cross[None])
+        seen = coupled.products(left[0], right[0], rows, W.shape[0], *flags)
         mean = tf.reshape(tf.matmul(cross, tf.reshape(alpha, [-1, 1]), transpose_a=True), [-1, W.shape[0]])
         return rows.apart(mean), _prior(self.kernel, Xnew, *flags) - seen
 

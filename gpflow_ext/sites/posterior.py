@@ -82,19 +82,18 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
     the model again, so the object follows a model that is trained further or has got other data.
 
     Of a prior whose factors have no ``reduction_root`` it holds Qinv = (I + ΛK)⁻¹Λ in place of W, which may
-    be indefinite.
+    be indefinite, with an axis more.
     """
 
     _model: SiteConditioned[Prior]
-    _has_root: bool
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
         own = getattr(factor, "reduction_root", None)
-        self._has_root = own is not None
-        return alpha, _reduction(factor, current.prec) if own is None else own(), X, current.prec
+        root = _reduction(factor, current.prec)[None] if own is None else own()
+        return alpha, root, X, current.prec
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
@@ -130,26 +129,18 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
 
     def _apply(self, root: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         """Return Qinv times columns [L, N, S]."""
-        _, explained = self._explained(root, seen)
-        return tf.matmul(root, explained, transpose_a=True) if self._has_root else explained
-
-    def _explained(self, root: tf.Tensor, cross: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return columns A and B [L, N, R] of which AᵀB is KᵀQinvK, for K [1 or L, N, R]."""
-        columns = tf.matmul(root, cross)
-        return (columns if self._has_root else cross), columns
+        _, columns = explained(root, seen)
+        return tf.matmul(root, columns, transpose_a=True) if _is_root(root) else columns
 
     def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return α of the latent functions for that of what sites see."""
         return alpha
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        axes = (
-            (True, False),
-            (False, True, True),
-            (True, False),
-            (True, False),
-        )  # which are as many as the data
-        return tuple(map(PrecomputedValue, linalg.finite(self._parts(), self._model), axes))
+        parts = linalg.finite(self._parts(), self._model)
+        square = (*(False,) * (parts[1].shape.rank - 2), True, True)
+        axes = (True, False), square, (True, False), (True, False)  # which are as many as the data
+        return tuple(map(PrecomputedValue, parts, axes))
 
     @inherit_check_shapes
     def _conditional_with_precompute(
@@ -158,7 +149,7 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
         alpha, root, X, _ = cache  # [N, L], [L, N, N], [N, D]
         rows = Rows(Xnew)
         cross = latent.cross(self.kernel, X, rows.flat)  # [1 or L, N, R]
-        left, right = self._explained(root, cross)  # [1 or L, N, R], [L, N, R]
+        left, right = explained(root, cross)  # [1 or L, N, R], [L, N, R]
         if full_cov:
             seen = tf.matmul(rows.columns(left), rows.columns(right), transpose_a=True)
             cov = batched.behind_batch(latent.gram(self.kernel, Xnew) - seen)
@@ -167,6 +158,18 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
             cov = rows.apart(variances - tf.transpose(tf.reduce_sum(left * right, axis=-2)))
         mean = rows.apart(products.matvec(cross, alpha, transpose=True))
         return mean, batched.independent_outputs(cov, full_cov, full_output_cov)
+
+
+def explained(root: tf.Tensor, cross: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return columns A and B [1 or L, N, R] of which AᵀB is KᵀQinvK, for W or Qinv, and K [1 or L, N, R]."""
+    if _is_root(root):
+        columns = tf.matmul(root, cross)
+        return columns, columns
+    return cross, tf.matmul(root[0], cross)
+
+
+def _is_root(root: tf.Tensor) -> bool:
+    return bool(root.shape.rank == 3)
 
 
 def _reduction(factor: Factor, prec: tf.Tensor) -> tf.Tensor:
