@@ -135,6 +135,17 @@ def test_the_objective_is_nan_where_the_sites_cannot_be_found() -> None:
     assert np.isfinite(model.nat1).all()
 
 
+def test_sites_without_a_fixed_point_give_the_objective_where_they_are() -> None:
+    """As the docstring says: a line search goes on from a number, and `settle_sites` tells the violation."""
+    X, Y = problems.continuous(30)
+    Y[::7] += 3.0
+    model = VGPKMM((X, Y), problems.kernel(), gpflow.likelihoods.StudentT(0.1, 3.0))
+    value = tf.function(model.maximum_log_likelihood_objective, autograph=False)()
+    np.testing.assert_allclose(value, model.elbo(), rtol=1e-8)
+    violation = tf.function(lambda: model.settle_sites()[0].violation, autograph=False)()
+    assert float(violation) > sites.site_method("kmm").stationarity()
+
+
 def test_a_model_of_a_dataset_refuses_gpflows_optimisers() -> None:
     rows = tf.data.Dataset.from_tensor_slices(DATA)
     model = SparseEP(rows, problems.kernel(), BernoulliProbit(), inducing_variable=Z)

@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.sites import Pair, Prior, Sites, coupling, with_inverse
 
 LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
+
+_ROUNDING = 64.0  # units in the last place of 1 + |g|
 
 
 class Expansion(NamedTuple):
@@ -37,7 +40,15 @@ def expand(log_density: LogDensity, point: tf.Tensor) -> Expansion:
             inner.watch(point)
             value = tf.reduce_sum(log_density(point))
         grad = inner.gradient(value, point, unconnected_gradients="zero")
-    return Expansion(value, grad, -outer.gradient(grad, point, unconnected_gradients="zero"))
+    curvature = -outer.gradient(grad, point, unconnected_gradients="zero")
+    return Expansion(value, grad, _without_rounding(curvature, grad))
+
+
+def _without_rounding(curvature: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+    """Return W with zeros where it is below zero by no more than rounding: dense factors take its root."""
+    least = -_ROUNDING * float(np.finfo(grad.dtype.as_numpy_dtype).eps) * (1.0 + tf.abs(grad))
+    excess = tf.where((curvature < 0.0) & (curvature > least), -curvature, tf.zeros_like(curvature))
+    return curvature + tf.stop_gradient(excess)
 
 
 def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:

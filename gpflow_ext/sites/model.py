@@ -233,8 +233,10 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Return the objective of the model's site method, the sites brought to their fixed point first.
 
-        As a function of the hyperparameters it is the optimised objective, with its exact gradient; NaN if
-        the sites do not reach the fixed point.
+        As a function of the hyperparameters it is the optimised objective, with its exact gradient. Sites
+        that have not reached the fixed point after the updates of `settle_sites`, as where the likelihood is
+        not log-concave, give the objective there, a finite one that a line search can go on from, and an
+        approximate gradient: `settle_sites` returns the violation. NaN if the sites are not finite.
         """
         prior = self.prior()
         state, finite = self._settle(prior)
