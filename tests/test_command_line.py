@@ -28,8 +28,10 @@ from gpflow_ext.cli import (
     kernels,
     kinds,
     likelihoods,
+    report,
     run,
     runs,
+    streams,
     tables,
     train,
     training,
@@ -425,6 +427,22 @@ def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
         noise = sgpmc_freeform._likelihood(SimpleNamespace(task="regression", train=(X, Y)))
         assert noise.variance.prior.dtype == noise.variance.dtype
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [("t.csv", "t.csv"), ("T.Parquet", "new.csv"), ("t.npz", "new.csv"), ("wine", "new.csv")],
+)
+def test_the_next_command_predicts_a_file_of_text(data, shown, capsys) -> None:
+    report.after_export(Path("ill"), data)
+    assert f"--data {shown} --out" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1\x15\x04\x15\x80")
+    with pytest.raises(ValueError, match="is not text in UTF-8"):  # noqa: SIM117
+        with streams.reading(tmp_path / "t.parquet") as (text, _):
+            text.read()
 
 
 def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path) -> None:
