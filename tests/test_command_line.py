@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import gpflow
 import numpy as np
 import problems
 import pytest
@@ -27,12 +28,15 @@ from gpflow_ext.cli import (
     kernels,
     kinds,
     likelihoods,
+    report,
     run,
     runs,
+    streams,
     tables,
     train,
     training,
 )
+from gpflow_ext.cli.models import sgpmc_freeform
 from gpflow_ext.training import rising
 from scripts.shared.serving import served
 
@@ -406,8 +410,70 @@ def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
     options.noise = 0.0
     assert type(kernels.noisy_kernel(options, 2)) is type(smooth)
     options.noise = -1.0
-    with pytest.raises(ValueError, match="--noise must not be negative; got -1"):
+    with pytest.raises(ValueError, match="--noise must be a finite number of at least 0; got -1"):
         kernels.noisy_kernel(options, 2)
+
+
+def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
+    options = train.options_of("sgpmc-free-form", ["--data", "t.csv", "--inducing", "5", "--variance", "2"])
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    Y = 50.0 + 1e-4 * X[:, :1]
+    model = sgpmc_freeform.build(options, SimpleNamespace(task="regression", train=(X, Y)))
+    assert model.mean_function.c.numpy() == pytest.approx(Y.mean())
+    for parameter, start in ((model.kernel.variance, 2.0), (model.likelihood.variance, 0.1)):
+        assert parameter.numpy() == pytest.approx(start * Y.var())
+        assert np.exp(parameter.prior.loc) == pytest.approx(start * Y.var())
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        noise = sgpmc_freeform._likelihood(SimpleNamespace(task="regression", train=(X, Y)))
+        assert noise.variance.prior.dtype == noise.variance.dtype
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [("t.csv", "t.csv"), ("T.Parquet", "new.csv"), ("t.npz", "new.csv"), ("wine", "new.csv")],
+)
+def test_the_next_command_predicts_a_file_of_text(data, shown, capsys) -> None:
+    report.after_export(Path("ill"), data)
+    assert f"--data {shown} --out" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1\x15\x04\x15\x80")
+    with pytest.raises(ValueError, match="is not text in UTF-8"):  # noqa: SIM117
+        with streams.reading(tmp_path / "t.parquet") as (text, _):
+            text.read()
+
+
+def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path) -> None:
+    options = SimpleNamespace(run_dir=tmp_path, task="binary", raw=False)
+    with runs.recorded(options, "vgp-kmm", "one"):
+        pass
+    options.raw = True
+    with pytest.raises(ValueError, match="another"), runs.recorded(options, "vgp-kmm", "two"):
+        raise ValueError("what was saved belongs to another model or run")
+    assert not runs.saved(tmp_path).raw
+    runs.check(tmp_path, SimpleNamespace(sha256="one"))
+    with pytest.raises(ValueError, match="has changed since the training"):
+        runs.check(tmp_path, SimpleNamespace(sha256="two", name="t.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("vgp-kmm", "--lengthscale"),
+        ("vgp-kmm", "--variance"),
+        ("sparse-ep", "--rate"),
+        ("svgp-robustmax", "--rate"),
+        ("gprn-tensor", "--node-lengthscale"),
+        ("gprn-tensor", "--least-noise"),
+    ],
+)
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_scales_and_rates_are_positive_numbers(name, flag, value, capsys) -> None:
+    with pytest.raises(SystemExit):
+        train.options_of(name, ["--data", "t.csv", flag, value])
+    assert f"{value!r} is not a positive number" in capsys.readouterr().err
 
 
 def test_counts_start_at_their_mean_rate() -> None:

@@ -15,7 +15,7 @@ example
   gpflow-ext export runs/bc saved_models/bc
 
 The model is rebuilt from what lies beside the run's checkpoints. The data of its flags, in run.json, must still be
-where the run found them: the exported model holds their scaling, and its card the scores of the test rows.
+where the run found them, unchanged: the exported model holds their scaling, and its card the scores of the test rows.
 """
 
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
     options = parser(prog).parse_args(arguments)
     saved = runs.saved(options.run_dir)
     split = tables.load(saved, saved.task)
+    runs.check(options.run_dir, split)
     kernels.configure(saved)
     import gpflow_ext as gpx
 

@@ -253,12 +253,16 @@ def add_kernel(new: argparse.ArgumentParser) -> None:
     )
     kernel.add_argument(
         "--lengthscale",
-        type=float,
+        type=above_zero,
         metavar="L",
         help="starting length scale (default: the square root of the number of inputs)",
     )
     kernel.add_argument(
-        "--variance", type=float, default=1.0, metavar="V", help="starting variance (default: %(default)s)"
+        "--variance",
+        type=above_zero,
+        default=1.0,
+        metavar="V",
+        help="starting variance (default: %(default)s)",
     )
     kernel.add_argument("--ard", action="store_true", help="one length scale per input")
     kernel.add_argument(

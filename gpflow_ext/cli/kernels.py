@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from gpflow_ext.cli.run import import_tensorflow
@@ -70,8 +71,8 @@ def with_noise(options: argparse.Namespace, smooth: Any) -> Any:
     """Return a kernel plus white noise, if the flags ask for some."""
     import gpflow
 
-    if options.noise < 0.0:
-        raise ValueError(f"--noise must not be negative; got {options.noise}.")
+    if not 0.0 <= options.noise < math.inf:
+        raise ValueError(f"--noise must be a finite number of at least 0; got {options.noise}.")
     return smooth + gpflow.kernels.White(options.noise) if options.noise > 0.0 else smooth
 
 

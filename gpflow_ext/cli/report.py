@@ -76,7 +76,9 @@ def next_commands(*commands: Sequence[object]) -> None:
 
 def after_export(folder: Path, data: str, exposure: str | None = None) -> None:
     """Print what may be done with a model that was exported from these data, and the column of exposures."""
-    rows = data if Path(data).suffix else "new.csv"
+    rows = (
+        "new.csv" if Path(data).suffix.lower() in ("", ".npz", ".parquet", ".pq") else data
+    )  # it takes text alone
     exposed = () if exposure is None else ("--exposure", exposure)
     next_commands(
         ("gpflow-ext", "predict", "--model", folder, "--data", rows, *exposed, "--out", "predictions.csv"),

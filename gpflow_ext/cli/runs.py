@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,44 @@ _LATER: dict[str, Any] = {
 }  # flags that older runs have not; fmt: skip
 
 
-def save(options: argparse.Namespace, model: str) -> None:
-    """Write the flags beside the checkpoints, so that the data of the run can be loaded again."""
+def save(options: argparse.Namespace, model: str, sha256: str | None = None) -> None:
+    """Write the flags, and the hash of the data, beside the checkpoints, so that these data can be loaded again."""
     options.run_dir.mkdir(parents=True, exist_ok=True)
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
-    target = options.run_dir / RUN_FILE
+    content = {"model": model, "sha256": sha256, "arguments": plain}
+    _write(options.run_dir / RUN_FILE, json.dumps(content, indent=2) + "\n")
+
+
+@contextmanager
+def recorded(options: argparse.Namespace, model: str, sha256: str) -> Iterator[None]:
+    """Save the flags of a run, if it has a folder; where it is refused, those of the run that is there come back."""
+    if options.run_dir is None:
+        yield
+        return
+    file = options.run_dir / RUN_FILE
+    before = file.read_text(encoding="utf-8") if file.is_file() else None
+    save(options, model, sha256)
+    try:
+        yield
+    except Exception:
+        if before is not None:
+            _write(file, before)
+        raise
+
+
+def check(run_dir: Path, split: Any) -> None:
+    """Raise ``ValueError`` for data that have changed since the run: their scaling would be another."""
+    known = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8")).get("sha256")  # older runs have none
+    if known not in (None, split.sha256):
+        raise ValueError(
+            f"{split.name} has changed since the training in {run_dir}, whose scaling is that of the old rows: "
+            "put these back, or train anew in an empty folder."
+        )
+
+
+def _write(target: Path, text: str) -> None:
     partial = target.with_suffix(".tmp")
-    partial.write_text(json.dumps({"model": model, "arguments": plain}, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     partial.replace(target)
 
 

@@ -46,7 +46,11 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
         unpacked = _PACKED.get(path.suffix)
         content: Any = raw if unpacked is None else stack.enter_context(unpacked(raw))
         # Spreadsheets write a mark of the encoding first.
-        yield stack.enter_context(io.TextIOWrapper(content, encoding="utf-8-sig", newline="")), raw
+        text = stack.enter_context(io.TextIOWrapper(content, encoding="utf-8-sig", newline=""))
+        try:
+            yield text, raw
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not text in UTF-8 ({error}): save it as CSV.") from error
 
 
 @contextlib.contextmanager

@@ -71,9 +71,8 @@ def train(module: Any, name: str, options: argparse.Namespace, split: Any) -> No
     import gpflow_ext as gpx
 
     model = module.build(options, split)
-    if options.run_dir is not None:
-        runs.save(options, name)
-    result = fit(module, options, model, split, options.steps)
+    with runs.recorded(options, name, split.sha256):
+        result = fit(module, options, model, split, options.steps)
     if hasattr(module, "show"):
         module.show(options, result)
     else:

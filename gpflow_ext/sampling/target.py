@@ -152,7 +152,7 @@ def coordinates(model: tf.Module) -> list[Coordinate]:
             "real = gpflow.utilities.to_default_float\n" + "\n".join(lines)
         )
     for name, parameter in trainable.items():
-        found = getattr(parameter.prior, "dtype", parameter.dtype)
+        found: Any = getattr(parameter.prior, "dtype", parameter.dtype)
         if found != parameter.dtype:
             raise ValueError(
                 f"The prior of {name} is {found.name}, but the parameter {parameter.dtype.name}: make the "

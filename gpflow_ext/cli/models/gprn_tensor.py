@@ -38,7 +38,7 @@ def add_flags(new: argparse.ArgumentParser) -> None:
     )
     model.add_argument(
         "--node-lengthscale",
-        type=float,
+        type=flags.above_zero,
         metavar="L",
         help="starting length scale of the nodes (default: three times that of the weights)",
     )
@@ -57,7 +57,7 @@ def add_flags(new: argparse.ArgumentParser) -> None:
     )
     model.add_argument(
         "--least-noise",
-        type=float,
+        type=flags.above_zero,
         default=1e-6,
         metavar="V",
         help="lower bound of the noise variance; lower it for simulators (default: %(default)s)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from gpflow_ext.cli import flags, kernels, likelihoods, tables
@@ -103,7 +104,7 @@ def check(options: argparse.Namespace, split: Any) -> None:
         if method == "exact":
             raise ValueError("--inducing is for the other methods; exact has no inducing points.")
         kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
-    if split.task == "regression" and not options.noise > 0.0:
+    if split.task == "regression" and not 0.0 < options.noise < math.inf:
         raise ValueError(f"--noise must be positive; got {options.noise}.")
 
 

@@ -81,8 +81,11 @@ def build(options: argparse.Namespace, split: Any) -> Any:
 
     import gpflow_ext as gpx
 
-    X, _ = split.train
+    X, Y = split.train
     kernel = kernels.kernel(options, X.shape[1])
+    mean = likelihoods.mean_of_counts(split)
+    if split.task == "regression":
+        mean = likelihoods.in_units_of_targets(kernel, Y, options.variance)
     for parameter in (kernel.variance, kernel.lengthscales):
         start = tf.convert_to_tensor(parameter)
         parameter.prior = tfp.distributions.LogNormal(tf.math.log(start), tf.ones_like(start))
@@ -90,7 +93,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
         split.train,
         kernel,
         _likelihood(split),
-        likelihoods.mean_of_counts(split),
+        mean,
         num_latent_gps=len(split.labels) if split.task == "multiclass" else None,
         inducing_variable=kernels.centres(options.inducing, X, options.seed),
     )
@@ -101,13 +104,15 @@ def build(options: argparse.Namespace, split: Any) -> Any:
 
 def _likelihood(split: Any) -> Any:
     import gpflow
-    import numpy as np
+    import tensorflow as tf
     import tensorflow_probability as tfp
 
     if split.task != "regression":
         return likelihoods.probit(split, epsilon=1e-3)
-    noise: Any = gpflow.likelihoods.Gaussian(0.1)
-    noise.variance.prior = tfp.distributions.LogNormal(np.log(0.1), np.float64(1.0))
+    start = gpflow.utilities.to_default_float(0.1 * split.train[1].var())
+    noise: Any = gpflow.likelihoods.Gaussian()
+    noise.variance = gpflow.Parameter(start, transform=gpflow.utilities.positive(base="exp"))
+    noise.variance.prior = tfp.distributions.LogNormal(tf.math.log(start), tf.ones_like(start))
     return noise
 
 

@@ -62,7 +62,7 @@ def add_flags(new: argparse.ArgumentParser) -> None:
     )
     model.add_argument(
         "--rate",
-        type=float,
+        type=flags.above_zero,
         metavar="R",
         help="learning rate (default: 0.01 for adam, 1 for adadelta)",
     )

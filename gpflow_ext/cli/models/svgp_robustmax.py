@@ -79,7 +79,10 @@ def _add_training(training: Any) -> None:
         "--gamma", type=float, default=0.1, help="length of natural-gradient steps (default: %(default)s)"
     )
     training.add_argument(
-        "--rate", type=float, metavar="R", help="learning rate (default: 0.01 for adam, 0.1 for adadelta)"
+        "--rate",
+        type=flags.above_zero,
+        metavar="R",
+        help="learning rate (default: 0.01 for adam, 0.1 for adadelta)",
     )
     training.add_argument(
         "--schedule",
