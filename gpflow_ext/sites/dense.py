@@ -46,8 +46,10 @@ class Dense(NamedTuple):
         """Factorise B = I + Λ^½ΣΛ^½ for prec ≥ 0, [N, L]. O(N³/3)."""
         root = tf.transpose(tf.sqrt(prec))  # [L, N]
         B = root[:, :, None] * self.cov * root[:, None, :]
-        chol, finite = linalg.cholesky(tf.linalg.set_diag(B, tf.linalg.diag_part(B) + 1.0))
-        return DenseFactor(self.cov, root, chol, finite)
+        seen = tf.linalg.diag_part(B)  # ΛΣₙₙ
+        chol, finite = linalg.cholesky(tf.linalg.set_diag(B, seen + 1.0))
+        unscaled = tf.math.divide_no_nan(tf.cast(seen >= 1.0, root.dtype), root)
+        return DenseFactor(self.cov, root, unscaled, chol, finite)
 
     def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
         """Return log ∫ p(f) ∏ₙ tₙ(fₙ) df, differentiable in the prior (not in the sites). O(N³).
@@ -88,6 +90,7 @@ class DenseFactor(NamedTuple):
 
     cov: tf.Tensor  # [1 or L, N, N]
     root: tf.Tensor  # Λ^½, [L, N]
+    unscaled: tf.Tensor  # Λ^-½ where ΛΣₙₙ is at least one, else zero, [L, N]
     chol: tf.Tensor  # [L, N, N]
     finite: tf.Tensor  # []
 
@@ -99,14 +102,12 @@ class DenseFactor(NamedTuple):
     def solve(self, b: tf.Tensor) -> Pair:
         """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L]. O(N²).
 
-        For b = Λc + d it is d + Λ^½B⁻¹Λ^½(c − Σd), with d at the weak sites, ΛΣₙₙ < 1, and Λc at the others,
-        where b − Λ^½B⁻¹Λ^½Σb would cancel: in single precision nothing of α would be left.
+        For b = Λ^½c + d it is d + Λ^½B⁻¹(c − Λ^½Σd), with d = 0 up to rounding where sites are precise. There
+        b − Λ^½B⁻¹Λ^½Σb would cancel: in single precision nothing of α would be left.
         """
-        root = tf.transpose(self.root)
-        weak = root**2 * tf.transpose(tf.linalg.diag_part(self.cov)) < 1.0
-        zero, one = tf.zeros_like(b), tf.ones_like(root)
-        d, c_half = tf.where(weak, b, zero), tf.where(weak, zero, b / tf.where(weak, one, root))
-        alpha = d + root * products.cholesky_solve(self.chol, c_half - root * products.matvec(self.cov, d))
+        root, c = tf.transpose(self.root), tf.transpose(self.unscaled) * b
+        d = b - root * c
+        alpha = d + root * products.cholesky_solve(self.chol, c - root * products.matvec(self.cov, d))
         return Pair(alpha, products.matvec(self.cov, alpha))
 
     def half_log_det(self) -> tf.Tensor:
