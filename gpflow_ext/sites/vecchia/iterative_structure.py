@@ -66,6 +66,10 @@ class IterativeStructure(tf.Module):
         near = ordering.nearest_before(points[order], most)
         cliques, found = cliques_of(order, near), levels.schedule(near, order)
         self.factored = _tree(points, cliques, functions) if options.solver == "auto" else None
+        if self.factored is not None:
+            self.num_bytes += sum(
+                part.dtype.size * part.shape.num_elements() for part in self.factored.variables
+            )
         self.scales = kept(scales, tf.float64)
         self.cliques = kept(np.where(cliques < 0, N, cliques))
         self.slots, self.owner = kept(found.slots), kept(found.owner)
