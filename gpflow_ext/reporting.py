@@ -76,7 +76,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         "<h2>Scores</h2>",
         _scores(model, (X, Y)),
         "<h2>Calibration</h2>",
-        _calibration(model, X[:_ROWS], Y[:_ROWS]),
+        _calibration(model, X[:_ROWS], metrics.without_weights(model, Y)[0][:_ROWS]),
         "<h2>What was learnt</h2>",
         _parameters(model),
         "<h2>Partial dependence</h2>",
