@@ -212,7 +212,7 @@ def _dependence(model: Any, split: Split) -> str:
         at = grid * split.scaler.scale[column] + split.scaler.mean[column]
         ax.fill_between(at, *np.quantile(lines, (0.1, 0.9), axis=1), color="0.85")
         ax.plot(at, lines.mean(axis=1), color="k")
-        ax.set_xlabel(split.feature_names[column])
+        ax.set_xlabel(split.feature_names[column], parse_math=False)  # $ is a currency
     what = "probability of the last class" if split.labels else "mean of the target"
     text = (
         f"The {what} as one input moves, averaged over {len(rows)} training rows, and the band that holds "
