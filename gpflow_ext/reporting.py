@@ -76,7 +76,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         "<h2>Scores</h2>",
         _scores(model, (X, Y)),
         "<h2>Calibration</h2>",
-        _calibration(model, X[:_ROWS], Y[:_ROWS]),
+        _calibration(model, X[:_ROWS], metrics.without_weights(model, Y)[0][:_ROWS]),
         "<h2>What was learnt</h2>",
         _parameters(model),
         "<h2>Partial dependence</h2>",
@@ -212,7 +212,7 @@ def _dependence(model: Any, split: Split) -> str:
         at = grid * split.scaler.scale[column] + split.scaler.mean[column]
         ax.fill_between(at, *np.quantile(lines, (0.1, 0.9), axis=1), color="0.85")
         ax.plot(at, lines.mean(axis=1), color="k")
-        ax.set_xlabel(split.feature_names[column])
+        ax.set_xlabel(split.feature_names[column], parse_math=False)  # $ is a currency
     what = "probability of the last class" if split.labels else "mean of the target"
     text = (
         f"The {what} as one input moves, averaged over {len(rows)} training rows, and the band that holds "

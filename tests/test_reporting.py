@@ -19,7 +19,7 @@ import gpflow_ext as gpx
 from gpflow_ext import reporting
 
 RNG = np.random.default_rng(0)
-TABLE = pandas.DataFrame(RNG.normal(size=(60, 3)), columns=["age", "height", "<odd>"])
+TABLE = pandas.DataFrame(RNG.normal(size=(60, 3)), columns=["age", "height", "<odd> $_$"])
 
 
 @pytest.mark.parametrize("task", ["regression", "binary"])

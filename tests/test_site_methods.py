@@ -15,7 +15,7 @@ from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext import sites
-from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax, Weighted
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, SGPMCFreeForm, SiteModel, SparseEP
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.training.site_iteration import SiteOptimum
@@ -194,6 +194,8 @@ def test_full_expectation_propagation_on_a_dense_model_is_sparse_ep_with_all_inp
         (lambda: ROADS["kmm"](), "jaakkola", "bound"),
         (lambda: _classes(MultinomialLogit(3)), "laplace", "couple"),
         (lambda: _classes(RobustMax(3)), "ep", "SparseEP"),
+        (lambda: _classes(RobustMax(3, 1e-3)), "kmm", "SVGPRobustMax, or SparseEP"),
+        (lambda: _classes(Weighted(RobustMax(3, 1e-3)), 1.0), "kmm", "SVGPRobustMax, or SparseEP"),
         (lambda: _factors(), "kmm", "factors"),
         (lambda: _factors(), "laplace", "factors"),
     ],
@@ -205,9 +207,10 @@ def test_what_theory_does_not_allow_is_refused(
         gpx.fit(build(), recipe=recipe)
 
 
-def _classes(likelihood: Any) -> SiteModel:
+def _classes(likelihood: Any, *weight: float) -> SiteModel:
     X, Y = DATA
-    return SiteModel((X, Y + (X[:, :1] > 0.5)), problems.kernel(), likelihood)
+    Y = np.column_stack([Y + (X[:, :1] > 0.5), *(np.full(len(X), w) for w in weight)])
+    return SiteModel((X, Y), problems.kernel(), likelihood)
 
 
 def _factors() -> SiteModel:

@@ -148,6 +148,27 @@ def test_what_xla_cannot_compile_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
+def test_what_is_no_stablehlo_is_refused_by_name(tmp_path: Path) -> None:
+    """GPflow's `Bernoulli` has the error function, for which XLA has an operation of its own."""
+    X, Y = problems.binary(12)
+    model = gpflow.models.VGP((X, Y), gpflow.kernels.Matern32(), gpflow.likelihoods.Bernoulli())
+    with pytest.raises(ValueError, match=r"this model has no StableHLO: .*mhlo\.erf"):
+        gpx.export(model, tmp_path / "m", profile="stablehlo")
+
+
+def test_classes_that_rounding_decides_may_differ(tmp_path: Path) -> None:
+    """Far from the data both classes are as probable but for the last digit."""
+    X, Y = problems.binary(12)
+    model = gpx.models.VGPKMM(
+        (X[:, :1], Y),
+        gpflow.kernels.Matern32(lengthscales=0.1),
+        gpx.likelihoods.BernoulliLogit(),
+        prior="markov",
+    )
+    model.settle_sites()
+    gpx.export(model, tmp_path / "m", profile="stablehlo")
+
+
 def test_a_runtime_that_differs_is_refused(exported: Path) -> None:
     signatures = gpx.load_exported(exported)._signatures
     with np.load(exported / "weights.npz") as arrays:

@@ -79,6 +79,34 @@ def test_a_weighted_row_is_its_copies_in_a_model(build: type) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [*BASES, "binary of gpflow"])
+def test_scores_count_a_row_as_its_copies(kind: str) -> None:
+    base, Y = BASES.get(kind, (gpflow.likelihoods.Bernoulli(), np.minimum(LEVELS, 1.0)))
+    copies = np.array([1, 3, 0, 1, 2])
+    rows = np.repeat(np.arange(5), copies)
+    weighted = np.column_stack([Y, copies])
+    model = VGPKMM((X, weighted), problems.kernel(), Weighted(base, Y.shape[1]))
+    found, expected = (gpx.metrics.evaluate(model, data) for data in ((X, weighted), (X[rows], Y[rows])))
+    assert found.keys() == expected.keys()
+    assert ("error" in found) == (kind not in ("counts", "numbers"))
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-12, err_msg=name)
+    for name, (low, high) in gpx.metrics.intervals(model, (X, weighted), resamples=50).items():
+        assert name == "nmae" or low <= found[name] <= high, name
+    with pytest.raises(ValueError, match="finite, from 0"):
+        gpx.metrics.evaluate(model, (X, np.column_stack([Y, -copies])))
+
+
+def test_folds_keep_their_weights() -> None:
+    inputs = np.linspace(-1.0, 1.0, 16)[:, None]
+    found = gpx.cross_validate(
+        lambda data: VGPKMM(data, problems.kernel(), Weighted(gpflow.likelihoods.Gaussian(0.1))),
+        (inputs, np.column_stack([np.sin(5.0 * inputs), 1.0 + np.arange(16) % 3])),
+        folds=2,
+    )
+    assert np.isfinite(found.scores["nlpd"]).all()
+
+
 @pytest.mark.parametrize(
     ("Y", "message"),
     [

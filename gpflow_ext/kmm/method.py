@@ -10,6 +10,7 @@ from gpflow_ext.kmm import algorithm1, ascent
 from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.kmm.held import Held
+from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
@@ -31,6 +32,7 @@ class KMM(SiteMethod):
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""
+        _check_curvature(model)
         return ascent.start(prior, model.expectation, sites)
 
     def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
@@ -62,6 +64,7 @@ class KMM(SiteMethod):
     ) -> tuple[Any, tf.Tensor]:
         if not getattr(prior, "hands_on", False):
             return super()._solve(model, prior, sites, steps, tolerance, least)
+        _check_curvature(model)
         prior, sites = tf.nest.map_structure(tf.stop_gradient, (prior, sites))
 
         def step(held: Held) -> Held:
@@ -69,6 +72,19 @@ class KMM(SiteMethod):
 
         first = held_ascent.start(prior, model.expectation, sites)
         return self._iterate(step, first, steps, tolerance, least)
+
+
+def _check_curvature(model: SitedModel) -> None:
+    """Refuse the expectations of robust-max, which have no second derivatives for more than two classes.
+
+    When the method begins, since the constructor does not know which method will train the model.
+    """
+    likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
+    if isinstance(likelihood, RobustMax) and likelihood.num_classes > 2:
+        raise NotImplementedError(
+            f"{type(model).__name__} needs a log-concave likelihood whose expectations have second "
+            "derivatives, which RobustMax is not: use gpflow_ext.models.SVGPRobustMax, or SparseEP."
+        )
 
 
 class Sweeping(NamedTuple):
@@ -119,6 +135,7 @@ class Algorithm1(KMM):
                 'method="algorithm1" sweeps over the dense covariance of each latent function; with inducing '
                 'variables, or a kernel that mixes functions, use "parallel".'
             )
+        _check_curvature(model)
         point = ascent.start(prior, model.expectation, sites)
         return Sweeping(point, algorithm1.covariance(prior, point.prec))
 

@@ -11,6 +11,8 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
+from gpflow_ext.prediction.classes import class_probabilities
+
 
 class Weighted(Likelihood):
     """Likelihood p(y | f)ʷ of data with weights w, the last column of Y.
@@ -55,6 +57,13 @@ class Weighted(Likelihood):
 
         The models' constructors call it.
         """
+        self.check_weights(Y)
+        own = getattr(self.likelihood, "check_targets", None)
+        if own is not None:
+            own(np.asarray(Y, dtype=float)[..., :-1])
+
+    def check_weights(self, Y: npt.ArrayLike) -> None:
+        """Raise ``ValueError`` unless Y is [N, P + 1] with weights from 0, not all 0."""
         values = np.asarray(Y, dtype=float)
         if values.shape[-1] != self.num_targets + 1:
             raise ValueError(
@@ -67,14 +76,10 @@ class Weighted(Likelihood):
                 "weights, the last column of Y, must be finite, from 0, and not all 0; found "
                 + (f"{wrong.flat[0]:g}" if wrong.size else "0 only")
             )
-        own = getattr(self.likelihood, "check_targets", None)
-        if own is not None:
-            own(values[..., :-1])
 
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor | None:
         """Return the class probabilities of the likelihood, ``None`` if it has none."""
-        own = getattr(self.likelihood, "class_probabilities", None)
-        return None if own is None else own(X, Fmu, Fvar)
+        return class_probabilities(self.likelihood, X, Fmu, Fvar)
 
     def weights(self, Y: TensorType) -> tf.Tensor | float:
         """Return the weights [...] in Y, one where Y does not give them."""

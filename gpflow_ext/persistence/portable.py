@@ -154,7 +154,7 @@ def compare(model: bytes, function: Any, inputs: Mapping[str, Array]) -> float:
         names = [output.name for output in session.get_outputs()]
         found = dict(zip(names, session.run(names, dict(inputs)), strict=True))
     expected = {key: value.numpy() for key, value in function(**_tensors(inputs)).items()}
-    decided = _decided(expected.get("probabilities"))
+    sure = decided(expected.get("probabilities"))
     worst = 0.0
     for key, ours in expected.items():
         if ours.dtype.kind == "f":
@@ -162,7 +162,7 @@ def compare(model: bytes, function: Any, inputs: Mapping[str, Array]) -> float:
             continue
         theirs = found[key].astype("U") if found[key].dtype.kind == "O" else found[key]
         ours = np.char.decode(ours.astype("S"), "utf-8") if ours.dtype.kind == "O" else ours
-        if not np.array_equal(ours[decided], theirs[decided]):
+        if not np.array_equal(ours[sure], theirs[sure]):
             raise ValueError(f"this model cannot be portable: ONNX Runtime returns another {key!r}")
     return worst
 
@@ -171,7 +171,7 @@ def _tensors(inputs: Mapping[str, Array]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in inputs.items()}
 
 
-def _decided(probabilities: Array | None) -> Any:
+def decided(probabilities: Array | None) -> Any:
     """Return for which rows rounding cannot change the most probable class."""
     if probabilities is None:
         return slice(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gpflow
 import numpy as np
@@ -10,6 +10,7 @@ import scipy.stats
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
+from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
 
 Floats = NDArray[np.float64]
@@ -25,7 +26,7 @@ class Predictor(Protocol):
         """Return mean and variance [N, L] of the latent functions at the inputs [N, D]."""
 
 
-def error_rate(probabilities: ArrayLike, y: ArrayLike) -> float:
+def error_rate(probabilities: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> float:
     """Return the share of rows whose most probable class is not the label; ties go to the lower class.
 
     Parameters
@@ -34,6 +35,8 @@ def error_rate(probabilities: ArrayLike, y: ArrayLike) -> float:
         Class probabilities, shape [N, K].
     y
         Classes 0 .. K-1, shape [N] or [N, 1].
+    weights
+        As how many copies each row counts, [N]; once by default.
 
     Raises
     ------
@@ -41,11 +44,13 @@ def error_rate(probabilities: ArrayLike, y: ArrayLike) -> float:
         If there are no rows, shapes differ, a probability is not one, or a label is out of range.
     """
     p, labels = _classified(probabilities, y)
-    return float(np.mean(p.argmax(axis=1) != labels))
+    return float(np.average(p.argmax(axis=1) != labels, weights=weights))
 
 
-def negative_log_predictive_density(log_density: ArrayLike) -> float:
+def negative_log_predictive_density(log_density: ArrayLike, weights: Floats | None = None) -> float:
     """Return ``-mean_n log p(y_n | x_n)`` in nats, from the log densities of N points, shape [N].
+
+    ``weights`` are those of ``error_rate``.
 
     Raises
     ------
@@ -59,7 +64,7 @@ def negative_log_predictive_density(log_density: ArrayLike) -> float:
         raise ValueError(
             f"log_density is NaN at row {int(np.argmax(np.isnan(values)))}; check the predictions."
         )
-    return float(-values.mean())
+    return float(-np.average(values, weights=weights))
 
 
 def nlpd_from_probabilities(probabilities: ArrayLike, y: ArrayLike) -> float:
@@ -72,7 +77,9 @@ def nlpd_from_probabilities(probabilities: ArrayLike, y: ArrayLike) -> float:
         return negative_log_predictive_density(np.log(np.maximum(p[np.arange(labels.size), labels], 0.0)))
 
 
-def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int = 10) -> float:
+def expected_calibration_error(
+    probabilities: ArrayLike, y: ArrayLike, bins: int = 10, weights: Floats | None = None
+) -> float:
     """Return the mean gap between the confidence and the accuracy of the predicted class.
 
     ``sum_b (N_b / N) |accuracy_b - confidence_b|`` over equal-width bins of the largest probability of each
@@ -80,7 +87,7 @@ def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int
 
     Parameters
     ----------
-    probabilities, y
+    probabilities, y, weights
         As in ``error_rate``.
     bins
         Number of bins of [0, 1].
@@ -94,30 +101,33 @@ def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int
         raise ValueError(f"bins={bins!r} must be at least 1.")
     p, labels = _classified(probabilities, y)
     confidence = p.max(axis=1)
-    gap = (p.argmax(axis=1) == labels) - confidence
+    counted = np.ones(len(labels)) if weights is None else weights
+    gap = counted * ((p.argmax(axis=1) == labels) - confidence)
     member = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    return float(np.abs(np.bincount(member, weights=gap, minlength=bins)).sum() / labels.size)
+    return float(np.abs(np.bincount(member, weights=gap, minlength=bins)).sum() / counted.sum())
 
 
-def rmse(prediction: ArrayLike, y: ArrayLike) -> float:
+def rmse(prediction: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> float:
     """Return the root mean squared error over all entries of two arrays of one shape, [N] or [N, P].
+
+    ``weights`` are those of ``error_rate``.
 
     Raises
     ------
     ValueError
         If the arrays are empty, differ in shape, or hold values that are not finite.
     """
-    return float(np.sqrt(np.mean(np.square(_residual(prediction, y)))))
+    return float(np.sqrt(np.mean(_counted(np.square(_residual(prediction, y)), weights))))
 
 
-def nmae(prediction: ArrayLike, y: ArrayLike) -> float:
+def nmae(prediction: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> float:
     """Return the normalised mean absolute error, ``sum |prediction - y| / sum |y|``, over all entries.
 
     Some authors divide by the standard deviation of the targets instead; the two are not comparable.
     Parameters and errors are those of ``rmse``; targets that are all 0 are an error too.
     """
-    total = np.abs(np.asarray(y, np.float64)).sum()
-    residual = _residual(prediction, y)
+    residual = _counted(_residual(prediction, y), weights)
+    total = np.abs(_counted(np.asarray(y, np.float64), weights)).sum()
     if total == 0.0:
         raise ValueError("y is 0 everywhere: the normalised error is undefined; use rmse.")
     return float(np.abs(residual).sum() / total)
@@ -130,7 +140,8 @@ def evaluate(
 
     "nlpd" is the mean of ``-log p(y_n | x_n)``, by ``likelihood.predict_log_density``. Classifiers also have
     "error" and "ece", all other models "rmse" and "nmae" of the predictive mean. Counts with exposures, Y
-    [N, 2], are compared with the predicted rate times the exposure.
+    [N, 2], are compared with the predicted rate times the exposure. With the weights of a ``Weighted``
+    likelihood in the last column of Y, a row counts as its weight of copies.
 
     Parameters
     ----------
@@ -144,7 +155,7 @@ def evaluate(
     Raises
     ------
     ValueError
-        If there are no rows, the shapes are wrong, or a class label is out of range.
+        If there are no rows, the shapes or weights are wrong, or a class label is out of range.
     """
     return evaluated_rows(model, data, batch_size=batch_size)[0]
 
@@ -152,9 +163,9 @@ def evaluate(
 def evaluated_rows(
     model: Predictor, data: tuple[ArrayLike, ArrayLike], *, batch_size: int = 1000
 ) -> tuple[dict[str, float], Floats]:
-    """Return what ``evaluate`` does, and the log predictive density of each row, [N]."""
+    """Return what ``evaluate`` does, and the log predictive density of each row as it is, [N]."""
     tested = _tested(model, data, batch_size)
-    return _scores(*tested), tested[0]
+    return tested.counted().scores(), tested.densities
 
 
 def intervals(
@@ -169,8 +180,8 @@ def intervals(
     """Return confidence intervals of the metrics of ``evaluate``, since test rows are few.
 
     The interval of "error" is the exact one of a binomial proportion (Clopper & Pearson 1934), the others are
-    percentiles of the bootstrap over test rows. There is none for "ece", which resampling biases upwards.
-    They do not cover the variation between training sets.
+    percentiles of the bootstrap over test rows, as is that of "error" where rows have weights. There is none
+    for "ece", which resampling biases upwards. They do not cover the variation between training sets.
 
     Parameters
     ----------
@@ -192,28 +203,58 @@ def intervals(
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} must lie between 0 and 1.")
-    densities, prediction, Y, is_classifier = _tested(model, data, batch_size)
-    drawn = np.random.default_rng(seed).integers(len(Y), size=(resamples, len(Y)))
-    rates = [_scores(densities[rows], prediction[rows], Y[rows], is_classifier) for rows in drawn]
+    tested = _tested(model, data, batch_size).counted()
+    number = len(tested.Y)
+    drawn = np.random.default_rng(seed).integers(number, size=(resamples, number))
+    rates = [tested.rows(rows).scores() for rows in drawn]
     tails = (0.5 - 0.5 * level, 0.5 + 0.5 * level)
     found = {}
     for name in rates[0].keys() - {"ece"}:
         low, high = np.quantile([rate.get(name, np.nan) for rate in rates], tails)
         found[name] = float(low), float(high)
-    if is_classifier:
-        wrong = round(error_rate(prediction, Y) * len(Y))
-        exact = scipy.stats.binomtest(wrong, len(Y)).proportion_ci(level)
+    if tested.is_classifier and tested.weights is None:
+        wrong = round(error_rate(tested.prediction, tested.Y) * number)
+        exact = scipy.stats.binomtest(wrong, number).proportion_ci(level)
         found["error"] = float(exact.low), float(exact.high)
     return found
 
 
-def _tested(
-    model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
-) -> tuple[Floats, NDArray[Any], NDArray[Any], bool]:
-    """Return log densities [N], probabilities [N, K] or else means [N, P], targets, and which of both."""
+class _Tested(NamedTuple):
+    """Log densities [N], probabilities [N, K] or else means [N, P], which of both, targets, weights [N]."""
+
+    densities: Floats
+    prediction: NDArray[Any]
+    is_classifier: bool
+    Y: NDArray[Any]
+    weights: Floats | None
+
+    def rows(self, which: NDArray[Any]) -> _Tested:
+        densities, prediction, is_classifier, Y, weights = self
+        some = None if weights is None else weights[which]
+        return _Tested(densities[which], prediction[which], is_classifier, Y[which], some)
+
+    def counted(self) -> _Tested:
+        """Return the rows of weights above 0."""
+        return self if self.weights is None else self.rows(self.weights > 0.0)
+
+    def scores(self) -> dict[str, float]:
+        _, prediction, is_classifier, Y, weights = self
+        metrics = {"nlpd": negative_log_predictive_density(self.densities, weights)}
+        if is_classifier:
+            metrics["error"] = error_rate(prediction, Y, weights)
+            metrics["ece"] = expected_calibration_error(prediction, Y, weights=weights)
+            return metrics
+        metrics["rmse"] = rmse(prediction, Y, weights)
+        if np.any(Y):  # the normalised error is undefined for targets that are all 0
+            metrics["nmae"] = nmae(prediction, Y, weights)
+        return metrics
+
+
+def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> _Tested:
     X, Y = _checked_data(*data)
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
+    Y, weights = without_weights(model, Y)
     predict = Predicted(model)
     found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
     scored = [_numbers(part, Y[n * batch_size :][:batch_size]) for n, part in enumerate(found)]
@@ -221,22 +262,16 @@ def _tested(
     prediction = np.concatenate(predictions)
     if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
         prediction, Y = prediction * Y[:, 1:], Y[:, :1]
-    return np.concatenate(densities), prediction, Y, of_classes[0]
+    return _Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
 
 
-def _scores(
-    densities: Floats, prediction: NDArray[Any], Y: NDArray[Any], is_classifier: bool
-) -> dict[str, float]:
-    """Return the metrics of what was predicted for N rows."""
-    metrics = {"nlpd": negative_log_predictive_density(densities)}
-    if is_classifier:
-        metrics["error"] = error_rate(prediction, Y)
-        metrics["ece"] = expected_calibration_error(prediction, Y)
-        return metrics
-    metrics["rmse"] = rmse(prediction, Y)
-    if np.any(Y):  # the normalised error is undefined for targets that are all 0
-        metrics["nmae"] = nmae(prediction, Y)
-    return metrics
+def without_weights(model: Predictor, Y: NDArray[Any]) -> tuple[NDArray[Any], Floats | None]:
+    """Return targets [N, P] and the weights [N] that a `Weighted` likelihood has in a column after them."""
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Weighted) or Y.shape[1] == likelihood.num_targets:
+        return Y, None
+    likelihood.check_weights(Y)
+    return Y[:, :-1], Y[:, -1].astype(np.float64)
 
 
 def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
@@ -294,3 +329,10 @@ def _residual(prediction: ArrayLike, y: ArrayLike) -> Floats:
         if not np.isfinite(values).all():
             raise ValueError(f"{name} holds values that are not finite; remove these rows first.")
     return guess - truth
+
+
+def _counted(values: Floats, weights: Floats | None) -> Floats:
+    """Return values [N, ...] times their weights [N], which are scaled to a mean of one."""
+    if weights is None:
+        return values
+    return values * (weights / weights.mean()).reshape(-1, *(1,) * (values.ndim - 1))
