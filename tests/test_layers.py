@@ -35,11 +35,9 @@ TOWER: list[dict[str, str]] = [
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
-        "likelihoods": "label_noise counts overdispersed weighted standardised largest softmax binary categorical ordinal robust_max ."
+        "likelihoods": "label_noise counts overdispersed classes weighted standardised largest softmax binary categorical ordinal robust_max ."
     },
-    {
-        "prediction": "classes densities functions composed average rescaled batches metrics predictor plotting"
-    },
+    {"prediction": "densities functions composed average rescaled batches metrics predictor plotting"},
     {
         "persistence": "durable manifest verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card portable predict_jax stablehlo serving exported export ."

@@ -11,7 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
-from gpflow_ext.prediction.classes import class_probabilities
+from gpflow_ext.likelihoods.classes import class_probabilities
 
 
 class Weighted(Likelihood):

@@ -17,7 +17,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
 from gpflow_ext.features.kernel import input_widths
-from gpflow_ext.prediction.classes import class_probabilities
+from gpflow_ext.likelihoods.classes import class_probabilities
 
 from . import raw_rows, stablehlo
 from .card import model_card

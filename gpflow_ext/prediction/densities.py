@@ -10,9 +10,9 @@ import gpflow
 import tensorflow as tf
 from gpflow.base import MeanAndVariance
 
+from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
-from gpflow_ext.prediction.classes import class_probabilities
 
 NODES = 128  # numbers that the quadrature of a likelihood may hold for each latent function of a row
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.prediction.batches import Predicted
-from gpflow_ext.prediction.classes import class_probabilities
 
 Array = npt.NDArray[Any]
 
