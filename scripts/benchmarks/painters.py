@@ -225,7 +225,8 @@ def vecchia(records: Sequence[Record]) -> Any:
 
 def vecchia_large(records: Sequence[Record]) -> Any:
     """Draw the CPU seconds and the memory of each part, by the number of places and the solver."""
-    figure, axes = _axes(9.0, 0.6 * len(records) + 2.4, 2)
+    height = 0.6 * len(records) + 2.4
+    figure, axes = _axes(9.0, height, 2)
     rows = [f"{each['size']:,}, {each['solver']}" for each in records]
     shown = (
         (("build", "first", "evidence", "mode", "posterior", "predict"), "CPU seconds"),
@@ -240,7 +241,7 @@ def vecchia_large(records: Sequence[Record]) -> Any:
             ax.barh(at, [each.get(part, 0.0) for each in records], 0.8 / len(parts), label=label)
         ax.set(xlabel=unit)
         ax.set_yticks(np.arange(len(records)) + 0.3, rows)
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=3, frameon=False, fontsize=8)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.8 / height), ncols=3, frameon=False, fontsize=8)
     return figure
 
 
