@@ -48,7 +48,7 @@ class Dense(NamedTuple):
         B = root[:, :, None] * self.cov * root[:, None, :]
         seen = tf.linalg.diag_part(B)  # ΛΣₙₙ
         chol, finite = linalg.cholesky(tf.linalg.set_diag(B, seen + 1.0))
-        unscaled = tf.math.divide_no_nan(tf.cast(seen >= 1.0, root.dtype), root)
+        unscaled = tf.cast(seen >= 1.0, root.dtype) * tf.math.reciprocal_no_nan(root)
         return DenseFactor(self.cov, root, unscaled, chol, finite)
 
     def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
