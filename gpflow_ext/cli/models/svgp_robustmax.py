@@ -216,7 +216,7 @@ def _adadelta(rate: float, schedule: str, decay_steps: int | None) -> Any:
     """Return the optimiser of the authors' GPflow script, with its constants."""
     from gpflow.keras import tf_keras
 
-    from gpflow_ext.training.schedules import Schedule
+    from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 
-    falling = Schedule(schedule) if decay_steps is None else Schedule(schedule, decay_steps)
+    falling = ScheduleOptions(schedule, decay_steps).falling(Schedule())
     return tf_keras.optimizers.Adadelta(falling.rate(rate), rho=0.9, epsilon=1e-4)
