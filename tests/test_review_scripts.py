@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from marks import others_slow
 
+from gpflow_ext.training import recipe
 from scripts import train_review
 from scripts.experiments.review import __main__ as review
 from scripts.experiments.review import methods as compared
@@ -141,6 +142,13 @@ def test_generated_data_are_one_function_with_noise() -> None:
     # Points within a twentieth of the length scale differ by the noise and little more.
     near = np.argwhere(np.triu(np.linalg.norm(X[:, None] - X, axis=-1) < 0.05, 1))
     assert np.sqrt(np.mean((Y[near[:, 0]] - Y[near[:, 1]]) ** 2)) < 0.2
+
+
+@pytest.mark.parametrize("method", ["vi-JJ", "vi-Taylor"])
+def test_a_method_needs_nothing_that_was_imported_before(method: str, monkeypatch) -> None:
+    """`gpx.fit` registers the recipes when it is first used; in a process of its own nothing has."""
+    monkeypatch.setattr(recipe, "_REGISTERED", {})
+    assert compared.classification(method, problems.binary(20), problems.binary(20), problems.inputs(4), 0.1)
 
 
 @pytest.mark.slow

@@ -15,11 +15,12 @@ import tensorflow as tf
 from gpflow.models import SGPR, SVGP
 
 import gpflow_ext as gpx
+from gpflow_ext.laplace.recipe import jaakkola, taylor
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import moved, vi_means
 from gpflow_ext.training import lbfgs
-from gpflow_ext.training.recipe import Plan, recipe_of
+from gpflow_ext.training.recipe import Plan
 
 from .streamed import StreamedSGPR
 
@@ -199,13 +200,12 @@ def classification(method: str, train: Data, test: Data, Z: Array, limit: float)
         score = functools.partial(accuracy, sparse, test)
         plan = svi_classification(sparse, train, minibatch_size=max(10, len(X) // 100))
         return timed_recipe(sparse, plan, score, limit, False)
-    model: Any = {
-        "vi-JJ": functools.partial(gpx.models.GPJaakkola, likelihood=BernoulliLogit("jaakkola")),
-        "vi-Taylor": functools.partial(gpx.models.GPTaylor, likelihood=BernoulliLogit(None)),
-    }[method](train, kernel, inducing_variable=Z)
+    kind, bound, recipe = {
+        "vi-JJ": (gpx.models.GPJaakkola, "jaakkola", jaakkola),
+        "vi-Taylor": (gpx.models.GPTaylor, None, taylor),
+    }[method]
+    model: Any = kind(train, kernel, BernoulliLogit(bound), inducing_variable=Z)
     gpflow.set_trainable(model.inducing_variable, False)
     # Short steps, for a curve of several points.
-    chosen = recipe_of(model)
-    assert chosen is not None
-    plan = chosen(model, hyper_updates=4, stationarity=1e-4)
+    plan = recipe(model, hyper_updates=4, stationarity=1e-4)
     return timed_recipe(model, plan, functools.partial(accuracy, model, test), limit, True)
