@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.benchmarks import pictures
+from scripts.shared import report
 from scripts.tools import pages
 
 RESULTS = pages.RESULTS
@@ -33,6 +35,28 @@ def test_a_page_shows_a_picture_that_is_there(name: str) -> None:
     pictures = [target for target in shown if target.endswith(".png")]
     assert pictures
     assert all((RESULTS / picture).is_file() for picture in pictures)
+
+
+@pytest.mark.parametrize(
+    "name", ["gprn", "dual"]
+)  # whose picture its writer places, and one that places its own
+def test_a_page_of_another_name_shows_the_picture_beside_it(name: str, tmp_path: Path) -> None:
+    page = tmp_path / "one_thread.md"
+    records = (RESULTS / f"benchmark_{name}.jsonl").read_text(encoding="utf-8")
+    page.with_suffix(".jsonl").write_text(records, encoding="utf-8")
+    text = pictures.illustrated(pages.written(f"benchmark_{name}"), name, page)
+    pictures.write(page, name)
+    assert "](one_thread.png)" in text
+    assert f"benchmark_{name}.png" not in text
+    assert page.with_suffix(".png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "shown"),
+    [(0.0301, 2, "0.03"), (999.4, 3, "999"), (999.6, 3, "1,000"), (99.7, 2, "100"), (1746.7, 3, "1,747")],
+)
+def test_numbers_are_not_written_with_a_power_of_ten(value: float, digits: int, shown: str) -> None:
+    assert report.number(value, digits) == shown
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

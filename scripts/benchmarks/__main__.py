@@ -183,11 +183,11 @@ def main() -> None:
         begin = time.perf_counter()
         module = importlib.import_module(f".{model}", __package__)
         records = module.run(options)
-        text = pictures.illustrated(module.document(where, records), model)
+        text = pictures.illustrated(module.document(where, records), model, options.out)
         report.write(options.out, text)
         report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
         summary.write(options.out.parent)
-        pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
+        pictures.write(options.out, model)
         print(text)
         print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 

@@ -154,7 +154,7 @@ def _table(records: Records) -> str:
         [
             f"{record['outputs']:,}",
             record["method"],
-            f"{record['pass']:.3g}" if "pass" in record else "",
+            report.number(record["pass"]) if "pass" in record else "",
             report.number(record["first_call"]),
             report.number(report.median(record["seconds"])),
             report.number(report.median(record["seconds"]) / ours[record["outputs"]], 2),

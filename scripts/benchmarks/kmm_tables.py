@@ -50,13 +50,13 @@ def costs_table(records: Sequence[dict[str, Any]]) -> str:
         rate = 2.0 * record["size"] ** 3 / seconds["product"] / 1e9
         row = [
             str(record["size"]),
-            f"{1e3 * seconds['Cholesky']:.3g}",
-            f"{1e3 * seconds['product']:.3g}",
+            report.number(1e3 * seconds["Cholesky"]),
+            report.number(1e3 * seconds["product"]),
             f"{rate:.0f}",
         ]
         for name in ("parallel step", "Algorithm 1 sweep"):
             row += [
-                f"{1e3 * seconds[name]:.3g}",
+                report.number(1e3 * seconds[name]),
                 f"{seconds[name] / seconds['Cholesky']:.1f}",
                 f"{seconds[name] / seconds['product']:.1f}",
                 _share(record, name, seconds[name], rate),

@@ -1,7 +1,7 @@
 """Draw the pictures of single pages of benchmarks from their records alone.
 
     python -m scripts.benchmarks.pictures              into docs/results
-    python -m scripts.benchmarks.pictures --out runs   elsewhere
+    python -m scripts.benchmarks.pictures --out runs   elsewhere, from the records there
 
 A benchmark draws its own picture when it writes its page.
 """
@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from .. import _cli
 from . import defaults_page, painters
 
 Record = dict[str, Any]
 RESULTS = Path(__file__).resolve().parents[2] / "docs/results"
 
 
-def write(folder: Path, name: str) -> None:
-    """Draw ``benchmark_<name>.png`` from the records of the same name, if it has a picture."""
-    path = folder / f"benchmark_{name}.jsonl"
+def write(page: Path, name: str) -> None:
+    """Draw the picture of a page of a benchmark beside it, from the records beside it, if it has a picture."""
+    path = page.with_suffix(".jsonl")
     if name not in PAINTERS or not path.is_file():
         return
     import matplotlib
@@ -138,12 +139,13 @@ CAPTIONS = {  # of the pictures that a page does not place itself
 }
 
 
-def illustrated(text: str, name: str) -> str:
-    """Return the text of a page with its picture below the title."""
-    if name not in CAPTIONS:
-        return text
-    title, _, rest = text.partition("\n")
-    return f"{title}\n\n![{CAPTIONS[name]}](benchmark_{name}.png)\n\n{rest.lstrip()}"
+def illustrated(text: str, name: str, page: Path | None = None) -> str:
+    """Return the text of a page with its picture below the title: that of the page's own file, if it has another name."""
+    usual = f"benchmark_{name}.png"
+    if name in CAPTIONS:
+        title, _, rest = text.partition("\n")
+        text = f"{title}\n\n![{CAPTIONS[name]}]({usual})\n\n{rest.lstrip()}"
+    return text if page is None else text.replace(f"({usual})", f"({page.stem}.png)")
 
 
 def main() -> None:
@@ -156,8 +158,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: docs/results")
     folder = parser.parse_args().out
     for name in PAINTERS:
-        write(folder, name)
+        write(folder / f"benchmark_{name}.md", name)
 
 
 if __name__ == "__main__":
-    main()
+    _cli.run(main)

@@ -51,8 +51,8 @@ def measure_and_write(
     journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         run(options, journal)
-    report.write(options.out, pictures.illustrated(text(journal.records), name))
-    pictures.write(options.out.parent, options.out.stem.removeprefix("benchmark_"))
+    report.write(options.out, pictures.illustrated(text(journal.records), name, options.out))
+    pictures.write(options.out, name)
     print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 
 

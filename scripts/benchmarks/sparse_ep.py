@@ -251,7 +251,7 @@ def _stochastic_table(records: Sequence[dict[str, Any]]) -> str:
     for record in records:
         seconds = report.median(record["seconds"])
         share = f"{record['flops'] / seconds / record['rate']:.0%}" if record["flops"] else ""
-        times = [f"{1e3 * seconds:.3g}", f"{seconds / ours[record['rows']]:.2f}", share]
+        times = [report.number(1e3 * seconds), f"{seconds / ours[record['rows']]:.2f}", share]
         rows.append([f"{record['rows']:,}", record["method"], report.number(record["first_call"]), *times])
     return report.table(("N", "method", "first call, s", "ms", "times ours", "share"), rows)
 
@@ -283,7 +283,7 @@ def _costs_table(record: dict[str, Any]) -> str:
     seconds = {name: report.median(values) for name, values in record["seconds"].items()}
     parts = sum(seconds[name] for name in ("product", "Cholesky", "solve"))
     rows = [
-        [name, f"{1e3 * value:.3g}", f"{value / parts:.2f}"]
+        [name, report.number(1e3 * value), f"{value / parts:.2f}"]
         for name, value in {**seconds, "product + Cholesky + solve": parts}.items()
     ]
     return report.table(("what", "ms", "/ product + Cholesky + solve"), rows)

@@ -58,7 +58,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def number(value: float, digits: int = 3) -> str:
     """Return a number of seconds or a ratio with as many digits as it deserves."""
-    return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+    return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:,.0f}"
 
 
 def median(values: Sequence[float | None]) -> float:
