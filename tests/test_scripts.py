@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -29,6 +30,15 @@ PROGRAMS = sorted(  # the modules of the packages that are run
     for path in SCRIPTS.glob("*/**/*.py")
     if "ArgumentParser(" in path.read_text(encoding="utf-8")
 )
+
+
+WORKERS = {  # that programs start, which give them their arguments; `peers` needs GPyTorch to be imported
+    "scripts.benchmarks.fits_classes",
+    "scripts.benchmarks.fits_worker",
+    "scripts.benchmarks.peer_bayesnewton",
+    "scripts.device.peers",
+    "scripts.experiments.sparse_ep.workers",
+}
 
 
 def _process(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -103,6 +113,44 @@ def test_help_teaches(script: str, tmp_path) -> None:
     shown = _process(tmp_path, script, "--help").stdout
     assert shown.startswith(f"usage: {script}" if script in COMMANDS else f"usage: python -m {script} ")
     assert len(shown.splitlines()) > 8
+
+
+def test_every_program_has_a_help() -> None:
+    started = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        for path in SCRIPTS.glob("*/**/*.py")
+        if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
+    }
+    assert started == {*PROGRAMS} | WORKERS
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "message"),
+    [
+        (
+            "scripts.tools.check",
+            ["--list", "--since", "nowhere"],
+            "error: git diff --name-only nowhere failed: ",
+        ),
+        ("scripts.tools.make_bound_tables", ["--num-pieces", "2"], "error: num_pieces must be at least 3"),
+        ("scripts.tools.cases_in_turn", ["nowhere.xml"], "error: .*nowhere.xml"),
+        ("scripts.tools.gpflow_tests", ["--source", "nowhere", "--out", "."], "error: .*nowhere/tests"),
+        ("scripts.tools.pages", ["nowhere"], "no page is named nowhere; there are benchmark_auto, "),
+        ("scripts.device.programs", [".", "--only", "nowhere"], "no name begins with nowhere; there are "),
+        ("scripts.device.page", ["nowhere"], "error: .*nowhere/results.jsonl"),
+    ],
+)
+def test_a_wrong_call_of_a_program_ends_with_one_clear_message(
+    program: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPFLOW_EXT_TRACEBACK", raising=False)
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    monkeypatch.delitem(sys.modules, program, raising=False)  # else runpy warns of it
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(program, run_name="__main__")
+    assert ended.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ What the record held before is replaced.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _cli
 from ..shared import report
 from ..shared.report import number
 
@@ -240,13 +241,22 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def main() -> int:
-    records = read(Path(sys.argv[1]) / "results.jsonl" if len(sys.argv) > 1 else RECORDS)
+def main() -> None:
+    """Write the record and its page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.device.page",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "out", type=Path, nargs="?", metavar="OUT", help="where `run.py` wrote (default: the record)"
+    )
+    folder = parser.parse_args().out
+    records = read(RECORDS if folder is None else folder / "results.jsonl")
     page = text(records)  # which refuses a record without a GPU, before anything is written
     report.write_lines(RECORDS, records)
     report.write(RECORDS.with_suffix(".md"), page)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    _cli.run(main)

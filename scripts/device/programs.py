@@ -15,6 +15,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from gpflow_ext.persistence.stablehlo import Program, lower
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.schedules import Schedule
 
+from .. import _cli
 from ..benchmarks import sgpmc
 from ..experiments.robustmax import runs as digits
 from ..experiments.sgpmc import pines
@@ -329,12 +331,15 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[""], help="the beginnings of the names of those wanted")
     parser.add_argument("--quick", action="store_true", help="of the smallest sizes")
     options = parser.parse_args(given)
+    found = cases(QUICK if options.quick else FULL)
+    if unknown := [each for each in options.only if not any(name.startswith(each) for name in found)]:
+        parser.error(f"no name begins with {', '.join(unknown)}; there are {', '.join(found)}")
     options.folder.mkdir(parents=True, exist_ok=True)
-    for name, case in cases(QUICK if options.quick else FULL).items():
+    for name, case in found.items():
         if name.startswith(tuple(options.only)):
             print(json.dumps(write(name, case, options.folder)), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    _cli.run(lambda: sys.exit(main()))

@@ -238,6 +238,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of one fit (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=8, help="that compile (default: %(default)s)")
     options = parser.parse_args(given)
+    if not any(options.folder.glob("*.stablehlo")):
+        parser.error(f"{options.folder} holds no program of `scripts.device.programs`")
     jax.config.update("jax_enable_x64", True)
     options.out.mkdir(parents=True, exist_ok=True)
     results = (options.out / "results.jsonl").open("a", encoding="utf-8")

@@ -17,6 +17,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from .. import _cli
+
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/in_turn.txt"
 SHORT = 0.5  # seconds of a case that is not worth it
@@ -99,4 +101,4 @@ def _file(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    _cli.run(main)

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from .. import _cli
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpflow_ext", "scripts")
 SECONDS_OF = ROOT / ".pytest_cache/v/gpflow_ext/seconds"
@@ -100,7 +102,9 @@ def seconds() -> dict[str, float]:
 
 
 def _git(*arguments: str) -> list[str]:
-    shown = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    shown = subprocess.run(["git", *arguments], cwd=ROOT, check=False, capture_output=True, text=True)
+    if shown.returncode:
+        raise ValueError(f"git {' '.join(arguments)} failed: {shown.stderr.strip().partition(chr(10))[0]}")
     return shown.stdout.split("\n")[:-1]
 
 
@@ -122,4 +126,4 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _cli
 from ..shared import report
 from ..shared.journal import Journal, Record
 
@@ -174,4 +175,4 @@ def _cell(record: Record, model: str, reasons: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))

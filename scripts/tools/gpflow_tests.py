@@ -28,6 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .. import _cli
 from ..shared import report
 from ..shared.journal import Journal, Record
 from . import record_pictures
@@ -256,4 +257,4 @@ def _said(test: Mapping[str, Any], reason: str | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))

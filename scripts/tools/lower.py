@@ -36,6 +36,7 @@ import gpflow_ext as gpx
 from gpflow_ext.compiled.functions import Compiled, Entry
 from gpflow_ext.persistence.stablehlo import Program, lower
 
+from .. import _cli
 from ..shared import report
 from ..shared.journal import Journal
 from .lowered_models import PREDICTIONS, RUNS, new_rows
@@ -288,6 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if (options.folder is None) == (not options.record):
         parser.error("give a folder, or --record")
+    if options.folder is not None and len(options.dtype or ()) > 1:
+        parser.error("a folder holds the programs of one --dtype")
     names = options.only or list(RUNS)
     if options.record:
         record(names, options.dtype or ["float64", "float32"], RECORDS, options.again)
@@ -302,4 +305,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    _cli.run(lambda: sys.exit(main()))

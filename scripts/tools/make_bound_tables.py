@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from .. import _cli
+
 FAR = 60.0  # beyond this the function is a straight line in double precision
 DEFAULT_PIECES = (3, 4, 5, 10, 20)
 TARGET = Path(__file__).resolve().parents[2] / "gpflow_ext" / "numerics" / "bound_tables.py"
@@ -197,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _cli.run(main)

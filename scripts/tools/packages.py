@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import _cli
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.10", "3.11", "3.12")
 TABLE = "age,ill\n" + "".join(f"{20 + i},{'yes' if i % 60 > 25 else 'no'}\n" for i in range(60))
@@ -89,4 +91,4 @@ def _run(*command: str | Path, cwd: Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import _cli
 from ..benchmarks import pictures, summary
 from ..device import page as device
 from ..shared import report
@@ -103,8 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", choices=[[], *WRITERS], metavar="NAME", help="default: all pages")
-    for name in parser.parse_args(arguments).names or WRITERS:
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(WRITERS)}")
+    names = parser.parse_args(arguments).names or WRITERS
+    if unknown := sorted({*names} - {*WRITERS}):
+        parser.error(f"no page is named {', '.join(unknown)}; there are {', '.join(WRITERS)}")
+    for name in names:
         new: Any = written(name)
         if new.strip() != path(name).read_text(encoding="utf-8").strip():
             report.write(path(name), new)
@@ -112,4 +116,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _cli.run(main)

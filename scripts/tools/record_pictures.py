@@ -1,10 +1,14 @@
 """Draw what the pages of the tools say, from the records beside them alone.
 
-python -m scripts.tools.record_pictures            into docs/results
+    python -m scripts.tools.record_pictures              into docs/results
+    python -m scripts.tools.record_pictures --out runs   elsewhere, from the records there
+
+A tool draws its own picture when it writes its page.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _cli
 from ..shared.journal import Journal, Record
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs/results"
@@ -107,9 +112,16 @@ def write(folder: Path, name: str) -> None:
 
 def main() -> None:
     """Draw all of them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.tools.record_pictures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: docs/results")
+    folder = parser.parse_args().out
     for name in PAINTERS:
-        write(RESULTS, name)
+        write(folder, name)
 
 
 if __name__ == "__main__":
-    main()
+    _cli.run(main)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _cli
 from ..shared import report
 from ..shared.journal import Journal, Record
 from . import record_pictures
@@ -147,4 +148,4 @@ def _dates(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))

@@ -100,9 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3, help="timed calls of each (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="that compile (default: %(default)s)")
     options = parser.parse_args(arguments)
+    found = list(programs(options.folder))
+    if not found:
+        parser.error(f"{options.folder} holds no program, a file NAME.stablehlo")
     jax.config.update("jax_enable_x64", True)
     failed = 0
-    for path, future in loaded(list(programs(options.folder)), options.threads):
+    for path, future in loaded(found, options.threads):
         try:
             line = run(path, future.result(), options.repeats)
         except Exception as error:  # of any kind: the others shall still run

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import _cli
 from ..shared import report
 from ..shared.journal import Journal, Record
 
@@ -110,4 +111,4 @@ def outcomes(xml: str) -> dict[str, tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))

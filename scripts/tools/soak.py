@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _cli
 from ..shared import report
 from ..shared.serving import served
 from . import record_pictures
@@ -265,4 +266,4 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _cli.run(lambda: sys.exit(main()))
