@@ -18,7 +18,7 @@ from gpflow_ext.sampling.target import Target
 from scripts.benchmarks import __main__ as benchmark
 from scripts.experiments.sgpmc import __main__ as sgpmc
 from scripts.experiments.sgpmc import exact, image, pines, runs, toy
-from scripts.shared import segments
+from scripts.shared import report, segments
 from scripts.shared.journal import Journal
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -182,6 +182,17 @@ def test_regions_of_images_are_distinct_and_standardised_on_the_training_rows() 
     np.testing.assert_allclose(X.mean(axis=0), 0.0, atol=1e-12)
     np.testing.assert_allclose(X.std(axis=0), 1.0, rtol=1e-12)
     assert not {*map(tuple, X)} & {*map(tuple, X_test)}
+
+
+def test_a_run_is_listed_with_the_precision_of_its_experiments() -> None:
+    where = report.environment()
+    records = [{**where}, {"experiment": "toy"}, {"experiment": "mnist"}, {**where}, {"experiment": "mnist"}]
+    lines = sgpmc.dated(records)
+    assert [(line.partition(":")[0], line.rpartition("; ")[2]) for line in lines] == [
+        ("- toy", "float64, no XLA."),
+        ("- mnist", "float32, no XLA."),
+        ("- mnist", "float32, no XLA."),
+    ]
 
 
 @needs_data

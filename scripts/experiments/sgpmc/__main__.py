@@ -30,6 +30,7 @@ A run that is stopped goes on where it was. Results go to sgpmc.md, sgpmc.jsonl 
 """
 EXPERIMENTS = ("coal", "exact", "pines", "image", "toy", "samplers", "mnist")
 QUICK = EXPERIMENTS[:-1]
+SINGLE = ("mnist",)  # those in float32
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -128,7 +129,10 @@ def dated(records: Sequence[Mapping[str, Any]]) -> list[str]:
         elif runs:
             runs[-1][1].append(record["experiment"])
     return [
-        f"- {', '.join(dict.fromkeys(names))}: {report.describe(where)}" for where, names in runs if names
+        f"- {', '.join(chosen)}: {report.describe(where, precision)}"
+        for where, names in runs
+        for precision in ("float64", "float32")
+        if (chosen := [name for name in dict.fromkeys(names) if (name in SINGLE) == (precision == "float32")])
     ]
 
 
