@@ -96,6 +96,33 @@ def test_another_set_is_read_from_its_files_and_told_apart(
         main.options([*asked, "--others"])
 
 
+def test_the_reduced_form_takes_the_first_images_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, Y = np.zeros([3000, 784], np.float32), np.zeros([3000, 1], np.float32)
+    seen: list[tuple[runs.Images, runs.Setting]] = []
+
+    def measure(images: runs.Images, setting: runs.Setting, seed: int, out: Path | None) -> page.Record:
+        assert out is not None
+        assert out.is_dir()  # for the figure of the inducing images
+        seen.append((images, setting))
+        return {"error": 0.1, "nlpd": 0.3, "calibration": 0.01, "seconds": 9.0}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "load", lambda *of: runs.Images((X, Y), (X, Y)))
+    monkeypatch.setattr(page, "_measure", measure)
+    monkeypatch.setattr(page, "draw_scores", lambda path, records: None)
+    page.run(main.options(["--quick"]))
+    [(images, setting)] = seen
+    assert [len(part) for pair in images for part in pair] == [2000, 2000, 1000, 1000]
+    assert (setting.order, setting.inducing) == (1, 100)
+    text = (tmp_path / "runs/reproduce_images/images.md").read_text(encoding="utf-8")
+    assert "the reduced form: of the training images the first 2,000" in text
+    assert "reduced form" not in page.page([])
+    with pytest.raises(SystemExit):
+        main.options(["--quick", "--others"])
+
+
 def test_unfinished_runs_of_convolutional_kernels_are_told_apart() -> None:
     key = {"on": "test", "seed": 0, **convolutional.Setting("weighted", steps=100)._asdict()}
     progress = [{"part": "convolutional progress", **key, "done": 0, "seconds": 10.0}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -122,6 +123,15 @@ def test_every_program_has_a_help() -> None:
         if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
     }
     assert started == {*PROGRAMS} | WORKERS
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SCRIPTS.glob("experiments/*/__main__.py")), ids=lambda p: p.parent.name
+)
+def test_every_experiment_has_a_reduced_form(path: Path) -> None:
+    """`make reproduce-quick` asks each of them for it."""
+    program = importlib.import_module(f"scripts.experiments.{path.parent.name}.__main__")
+    assert program.arguments().parse_args(["--quick"]).quick
 
 
 @pytest.mark.parametrize(

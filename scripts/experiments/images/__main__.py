@@ -13,8 +13,8 @@ EPILOG = """\
 examples
   GPFLOW_EXT_DATA=data python -m scripts.experiments.images --threads 1                         the test images, all settings
   GPFLOW_EXT_DATA=data python -m scripts.experiments.images --validate --threads 1 --order 1 2  choices, on training images
-
   GPFLOW_EXT_DATA=data python -m scripts.experiments.images --convolutional weighted --threads 1 convolutional kernel
+  GPFLOW_EXT_DATA=data python -m scripts.experiments.images --quick                             a reduced form, into runs/
 
 settings
   quick   order 1, 1,000 inducing features, q from one pass of regression on the labels and no steps
@@ -41,7 +41,12 @@ def arguments() -> argparse.ArgumentParser:
         "--setting",
         nargs="+",
         choices=("quick", "medium", "large", "shifted", "wide"),
-        default=("quick", "medium", "large"),
+        help="default: quick medium large; quick alone with --quick",
+    )
+    new.add_argument(
+        "--quick",
+        action="store_true",
+        help="the first 2,000 training and 1,000 test images, 100 inducing features",
     )
     new.add_argument(
         "--data",
@@ -99,7 +104,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
     new.add_argument(
-        "--out", type=Path, default=Path("docs/results"), metavar="DIR", help="default: %(default)s"
+        "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_images with --quick"
     )
     return new
 
@@ -110,6 +115,11 @@ def options(given: Sequence[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(given)
     if found.data != "mnist" and (found.others or found.convolutional):
         parser.error("--others and --convolutional are on MNIST: leave --data out")
+    if found.quick and (found.others or found.convolutional):
+        parser.error("--quick is of the settings: leave --others and --convolutional out")
+    found.setting = found.setting or (("quick",) if found.quick else ("quick", "medium", "large"))
+    found.inducing = found.inducing or ([100] if found.quick else None)
+    found.out = found.out or Path("runs/reproduce_images" if found.quick else "docs/results")
     return found
 
 

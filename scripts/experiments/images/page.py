@@ -17,12 +17,17 @@ from ...shared.journal import Journal, Record
 from . import convolutional, others, runs
 
 NAME, SHOWN, TURNED = "images", 40, 1000
+REDUCED = (
+    f"This is the reduced form: of the training images the first {runs.FEW:,}, of the test images the first "
+    f"{runs.FEW_TESTED:,}.\n"
+)
 _VARIED = ("order", "scales", "dims", "inducing", "lengthscale", "steps", "gamma", "copies")
 _BEFORE = {"copies": 1, "scales": 2}  # of records that do not name them
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure what is asked for and not recorded yet, and write the page."""
+    options.out.mkdir(parents=True, exist_ok=True)  # where the first figure goes
     journal = Journal(options.out / f"{NAME}.jsonl")
     with gpflow.config.as_context(runs.SINGLE):
         if options.convolutional:
@@ -31,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
             _others(journal, options)
         else:
             _on_images(journal, options)
-    text = page(journal.records)
+    text = page(journal.records, options.quick)
     report.write(options.out / f"{NAME}.md", text)
     draw_scores(options.out / f"{NAME}_scores.png", journal.records)
     print(text)
@@ -72,6 +77,8 @@ def _once(
 
 def _on_images(journal: Journal, options: argparse.Namespace) -> None:
     images, part = runs.load(options.validate, options.data), "validation" if options.validate else "test"
+    if options.quick:
+        images = runs.first(images)
     digits = options.data == "mnist"
     for setting, seed in itertools.product(_settings(options), options.seeds):
         key = {"part": part if digits else f"{options.data} {part}", "seed": seed, **setting._asdict()}
@@ -154,8 +161,8 @@ def _what(line: Record) -> str:
     return shown + (f", {line['steps']:,} steps" if line["steps"] else "")
 
 
-def page(records: list[Record]) -> str:
-    """Return the report of all records."""
+def page(records: list[Record], quick: bool = False) -> str:
+    """Return the report of all records, of the reduced form if ``quick``."""
     lines = [record for record in records if "error" in record]
     parts = [
         "# Images: Gaussian processes on scattering features\n",
@@ -170,6 +177,7 @@ def page(records: list[Record]) -> str:
         "`order` is the order of the scattering, `scales` the number of its scales, `dims` that of principal axes kept. M is the number of "
         "inducing features, `steps` those after the start from labels, and γ the length of their natural gradients. "
         "`copies` is how often a training image is used: as it is, and shifted by a pixel up, down, left and right.\n",
+        *([REDUCED] if quick else []),
         f"![Error and NLPD on the test images against CPU seconds]({NAME}_scores.png)\n",
     ]
     for part, title in (

@@ -17,6 +17,7 @@ SIDE, CLASSES, VALIDATION = 28, 10, 10_000
 VARIANCE, NOISE = 10.0, 1e-3  # of the kernel, and its White part
 SINGLE = gpflow.config.Config(float=np.float32, jitter=1e-4)
 BINS = 15  # of the calibration error
+FEW, FEW_TESTED = 2000, 1000  # images of the reduced form
 ANGLES = (0, 15, 30, 45, 60, 90)  # degrees
 SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))  # pixels down, right
 
@@ -59,6 +60,12 @@ def load(validation: bool, name: str = "mnist") -> Images:
     if not validation:
         return Images((X, Y), (np.asarray(test[0], np.float32), np.asarray(test[1], np.float32)))
     return Images((X[:-VALIDATION], Y[:-VALIDATION]), (X[-VALIDATION:], Y[-VALIDATION:]))
+
+
+def first(images: Images) -> Images:
+    """Return the first images of a set, for the reduced form."""
+    (X, Y), (X_test, Y_test) = images
+    return Images((X[:FEW], Y[:FEW]), (X_test[:FEW_TESTED], Y_test[:FEW_TESTED]))
 
 
 def shifted(X: Array, copies: int) -> Array:
