@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.models import GPRNTensor
+from scripts.experiments.gprn import __main__ as program
 from scripts.experiments.gprn import comparisons, methods, scaling, verdicts
 from scripts.experiments.gprn.mixture import Mixture
 from scripts.experiments.gprn.others import OtherOutputs
@@ -185,6 +187,32 @@ def test_steps_of_the_papers_methods_are_timed_beside_each_other(tmp_path) -> No
     page = "".join(scaling.document(journal))
     assert "| 1,000 | 0.100 | 0.250 | 1.000 |" in page
     assert re.search(r"\| slope of the logarithms \| 1\.00 \| -?0\.00 \| 2\.00 \|", page)
+
+
+def test_a_page_of_other_runs_has_their_sizes_and_no_reading_of_the_recorded_ones(
+    monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(scaling, "_paper_steps", lambda X, D, K: dict.fromkeys(scaling._STEPS, 1e-3 * D))
+    journal = Journal(tmp_path / "gprn.jsonl")
+    scaling.measure(journal, (), (), (10, 100), rows=6, nodes=2)
+    scores = {"nrmse": 1.0, "nmae": 1.0, "nlpd": 1.0, "bound": 1.0, "seconds": 1.0}
+    journal.add({"of": "generated", "method": methods.TENSOR, "nodes": 2, "seed": 0, **scores})
+    page = comparisons.text(journal, recorded=False)
+    assert "N = 6, K = 2" in page
+    assert "K = 5" not in page
+    assert "on every draw" not in page
+    assert "on every draw" in comparisons.text(journal)
+
+
+def test_generated_data_need_no_folder(monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("GPFLOW_EXT_DATA", raising=False)
+    monkeypatch.setattr(program, "measure", lambda *of: None)
+    monkeypatch.setattr(sys, "argv", ["gprn", "--quick", "--out", str(tmp_path)])
+    program.main()
+    assert (tmp_path / "gprn.md").is_file()
+    monkeypatch.setattr(sys, "argv", ["gprn", "--experiment", "heat", "--out", str(tmp_path)])
+    with pytest.raises(ValueError, match="Set GPFLOW_EXT_DATA"):
+        program.main()
 
 
 def test_the_page_is_what_the_records_say() -> None:

@@ -175,8 +175,8 @@ def _measured(
     return {key: value if np.isfinite(value) else None for key, value in found.items()}
 
 
-def text(journal: Journal) -> str:
-    """Return what the journal holds, as Markdown."""
+def text(journal: Journal, recorded: bool = True) -> str:
+    """Return what the journal holds, as Markdown; with what `READING` says, if it holds the ``recorded`` runs."""
     lines = ["# GPRNTensor: regression networks for many outputs\n"]
     lines.append("Written by `python -m scripts.experiments.gprn`, in one run or several:\n")
     lines += [
@@ -195,11 +195,11 @@ def text(journal: Journal) -> str:
         "over the splits.\n"
     )
     for name, (make, _) in TASKS.items():
-        lines += _table(journal, name, (make.__doc__ or "").strip())
+        lines += _table(journal, name, (make.__doc__ or "").strip(), recorded)
     return "\n".join(lines + scaling.document(journal))
 
 
-def _table(journal: Journal, name: str, title: str) -> list[str]:
+def _table(journal: Journal, name: str, title: str, recorded: bool) -> list[str]:
     records = [record for record in journal.find(of=name) if "method" in record]
     rows, forms = [], dict(_FORMS)
     if any("mae" in record for record in records):
@@ -218,7 +218,7 @@ def _table(journal: Journal, name: str, title: str) -> list[str]:
     if not rows:
         return []
     columns = ["method", *(_NAMES[key] for key in forms), "seeds"]
-    reading = [f"{READING[name]}\n"] if name in READING else []
+    reading = [f"{READING[name]}\n"] if recorded and name in READING else []
     drawn = name in PICTURED and journal.find(of=name, method=methods.COLLAPSED, nodes=2, seed=0)
     picture = (
         [f"![Predicted by a network with two nodes, {PICTURED[name]}](gprn_{name}.png)\n"] if drawn else []

@@ -27,6 +27,7 @@ from .mixture import Mixture
 Array = npt.NDArray[Any]
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 TENSOR_SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+ROWS, NODES = 100, 5
 PAPER_SIZES = (1_000, 3_000, 10_000, 30_000)  # the mixture holds all weights twice
 _STEPS = {
     "tensor": "tensor posterior, a step of Adam",
@@ -46,16 +47,18 @@ def measure(
     """Measure seconds and memory against the number of outputs: both posteriors, then the methods of the paper."""
     X = np.random.default_rng(0).uniform(-2.0, 2.0, (rows, 3))
     with tempfile.TemporaryDirectory() as folder:
-        for size in sizes:
-            journal.once({"of": "scaling", "outputs": size}, functools.partial(_step, folder, X, size, nodes))
-        for size in tensor_sizes:
-            journal.once(
-                {"of": "scaling, tensor", "outputs": size}, functools.partial(_tensor_step, X, size, nodes)
-            )
-        for size in paper_sizes:
-            journal.once(
-                {"of": "scaling, paper", "outputs": size}, functools.partial(_paper_steps, X, size, nodes)
-            )
+        for of, outputs, step in (
+            ("scaling", sizes, functools.partial(_step, folder)),
+            ("scaling, tensor", tensor_sizes, _tensor_step),
+            ("scaling, paper", paper_sizes, _paper_steps),
+        ):
+            for size in outputs:
+                journal.once({"of": of, "outputs": size}, functools.partial(_sized, step, X, size, nodes))
+
+
+def _sized(step: Callable[..., Record], X: Array, D: int, nodes: int) -> Record:
+    """Return what a measurement finds, with its numbers of rows and of nodes."""
+    return {"rows": len(X), "nodes": nodes, **step(X, D, nodes)}
 
 
 def _step(folder: str, X: Array, D: int, nodes: int) -> dict[str, float]:
@@ -150,7 +153,7 @@ def _passes(records: Sequence[Record]) -> list[str]:
     columns = ["outputs", "pass", "sweep", "bound and gradient", "prediction at 10 inputs", "peak GiB"]
     return [
         "## Seconds against the number of outputs\n",
-        "N = 100, K = 5, targets in a memory-mapped float32 file; sweep and gradient: the least of twenty.\n",
+        f"{_sizes(records)}, targets in a memory-mapped float32 file; sweep and gradient: the least of twenty.\n",
         report.table(columns, rows),
         f"A sweep and a gradient with the most outputs take {ratio:.2f} times what they take with the fewest.\n",
     ]
@@ -170,11 +173,17 @@ def _papers(records: Sequence[Record]) -> list[str]:
     rows = [[f"{r['outputs']:,}", *(f"{r[key]:.3f}" for key in _STEPS)] for r in records]
     slopes = ["slope of the logarithms", *(f"{_slope(records, key):.2f}" for key in _STEPS)]
     return [
-        "The variational methods that the paper compares, on the same sizes in one run, N = 100, K = 5. Their steps are not "
+        "The variational methods that the paper compares, on the same sizes in one run, "
+        f"{_sizes(records)}. Their steps are not "
         "equally far: a sweep updates every factor in closed form, a step of Adam moves a little. By the paper's counts "
         "the fully factorised one costs O(NK²D), the mixture of Q components O(QN²KD), the tensor posterior O(NDK).\n",
         report.table(["outputs", *_STEPS.values()], [*rows, slopes]),
     ]
+
+
+def _sizes(records: Sequence[Record]) -> str:
+    """Return the numbers of rows and of nodes, those of the full form where a record names none."""
+    return f"N = {records[0].get('rows', ROWS)}, K = {records[0].get('nodes', NODES)}"
 
 
 def _slope(records: Sequence[Record], key: str) -> float:

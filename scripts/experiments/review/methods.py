@@ -200,11 +200,11 @@ def classification(method: str, train: Data, test: Data, Z: Array, limit: float)
         score = functools.partial(accuracy, sparse, test)
         plan = svi_classification(sparse, train, minibatch_size=max(10, len(X) // 100))
         return timed_recipe(sparse, plan, score, limit, False)
-    kind, bound, recipe = {
-        "vi-JJ": (gpx.models.GPJaakkola, "jaakkola", jaakkola),
-        "vi-Taylor": (gpx.models.GPTaylor, None, taylor),
+    kind, likelihood, recipe = {
+        "vi-JJ": (gpx.models.GPJaakkola, BernoulliLogit("jaakkola"), jaakkola),
+        "vi-Taylor": (gpx.models.GPTaylor, BernoulliLogit(None), taylor),
     }[method]
-    model: Any = kind(train, kernel, BernoulliLogit(bound), inducing_variable=Z)
+    model: Any = kind(train, kernel, likelihood, inducing_variable=Z)
     gpflow.set_trainable(model.inducing_variable, False)
     # Short steps, for a curve of several points.
     plan = recipe(model, hyper_updates=4, stationarity=1e-4)
