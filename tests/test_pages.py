@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import pictures
+from scripts.benchmarks import pictures, state_space
 from scripts.shared import report
 from scripts.tools import pages
 
@@ -49,6 +49,14 @@ def test_a_page_of_another_name_shows_the_picture_beside_it(name: str, tmp_path:
     assert "](one_thread.png)" in text
     assert f"benchmark_{name}.png" not in text
     assert page.with_suffix(".png").is_file()
+
+
+def test_a_page_without_targets_has_no_section_of_them() -> None:
+    """The small sizes of `--quick` have none in some benchmarks."""
+    where, *records = pages._records("benchmark_state_space")
+    small = [{**record, "size": 300} for record in records if record["size"] == 1000]
+    assert "Target" not in state_space.document(where["environment"], small)
+    assert "## Targets" in state_space.document(where["environment"], records)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "",
         report.table(columns, rows),
     ]
-    return "\n".join([*parts, "## Target\n", report.table(("target", "measured", "met"), verdicts(records))])
+    return "\n".join([*parts, report.targets(verdicts(records))])
 
 
 def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:

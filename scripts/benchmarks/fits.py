@@ -123,8 +123,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
             "traced for the first model, `again` those for later ones.\n",
             _kinds(kinds),
         ]
-    parts += ["## Targets\n", report.table(("target", "measured", "met"), verdicts(records))]
-    return "\n".join(parts)
+    return "\n".join([*parts, report.targets(verdicts(records))])
 
 
 def _table(records: Iterable[Record]) -> str:

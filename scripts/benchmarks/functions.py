@@ -102,8 +102,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
     ]  # fmt: skip
     text = TEXT.format(functions=FUNCTIONS, inducing=INDUCING, width=WIDTH)
     parts = ["# Functions of a posterior\n", text, report.describe(where, "float32 and float64"), ""]
-    parts += [report.table(columns, rows), "## Targets\n"]
-    return "\n".join([*parts, report.table(("target", "measured", "met"), verdicts(records))])
+    return "\n".join([*parts, report.table(columns, rows), report.targets(verdicts(records))])
 
 
 def verdicts(records: Sequence[Record]) -> list[tuple[str, str, str]]:

@@ -161,8 +161,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         report.describe(where),
         "",
         report.table(columns, rows),
-        "## Targets\n",
-        report.table(("target", "measured", "met"), verdicts(records)),
+        report.targets(verdicts(records)),
     ])  # fmt: skip
 
 

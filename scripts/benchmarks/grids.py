@@ -227,8 +227,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "Absolute error of the objective; largest errors of means in standard deviations; relative errors of variances, in all cells "
         "and at 500 places off the grid, where they are approximate with any number of probes.\n",
         report.table(heads, beside),
-        "## Targets\n",
-        report.table(("target", "measured", "met"), verdicts(timed_rows)),
+        report.targets(verdicts(timed_rows)),
     ])  # fmt: skip
 
 

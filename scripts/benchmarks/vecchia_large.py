@@ -154,8 +154,7 @@ def document(where: Mapping[str, Any], records: Sequence[Record]) -> str:
         "",
         report.table(("N", "solver", *titles, *memory), rows),
         *_agreement(records),
-        "## Targets\n",
-        report.table(("target", "measured", "met"), verdicts(records)),
+        report.targets(verdicts(records)),
     ])  # fmt: skip
 
 

@@ -56,6 +56,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def targets(verdicts: Sequence[tuple[str, str, str]]) -> str:
+    """Return the section of targets: each with what was measured and whether it is met; nothing where there are none."""
+    heading = "## Targets" if len(verdicts) > 1 else "## Target"
+    return f"{heading}\n\n{table(('target', 'measured', 'met'), verdicts)}" if verdicts else ""
+
+
 def number(value: float, digits: int = 3) -> str:
     """Return a number of seconds or a ratio with as many digits as it deserves."""
     return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:,.0f}"
