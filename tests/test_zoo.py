@@ -222,7 +222,7 @@ def test_a_model_is_loaded_by_name_and_hash():
 
 
 def test_what_is_listed_can_be_loaded_and_other_folders_are_passed_over(tmp_path):
-    folder = tmp_path / "ein Zoo für alle"
+    folder = tmp_path / "Zoo für jeden"
     for name in ("mein Wein ü", "wine+2.0"):
         shutil.copytree(ZOO / "wine_sparse_ep", folder / name)
     shutil.copytree(folder / "wine+2.0" / "1", folder / "wine+2.0" / "1.bak")
@@ -323,8 +323,8 @@ def spoil_manifest(folder, hashes):
 
 def test_an_address_may_have_spaces_and_letters_of_any_language(web):
     address, folder, _ = web
-    shutil.copytree(folder, folder.parents[1] / "für alle" / "mein Wein" / "1")
-    for place in ("für alle", "f%C3%BCr%20alle/"):
+    shutil.copytree(folder, folder.parents[1] / "für jeden" / "mein Wein" / "1")
+    for place in ("für jeden", "f%C3%BCr%20jeden/"):
         assert gpx.zoo.load("mein Wein", f"{address}/{place}").labels
 
 
@@ -334,7 +334,9 @@ def test_an_address_without_a_port_is_refused(port):
         gpx.zoo.load("wine", f"https://localhost:{port}/zoo")
 
 
-@pytest.mark.parametrize("answer", ["hello\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"])
+@pytest.mark.parametrize(
+    "answer", ["hello\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"]
+)
 def test_what_is_no_answer_of_a_server_is_a_failed_download(answer, tmp_path, monkeypatch):
     monkeypatch.setenv("GPFLOW_EXT_CACHE", str(tmp_path))
 

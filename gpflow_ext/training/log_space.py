@@ -44,8 +44,8 @@ class LogSpace:
     Attributes
     ----------
     units
-        By how much each coordinate moves its number, [P]; what goes on in these coordinates in another process
-        must have the same.
+        By how much each coordinate moves its number, [P]. A run that goes on in another process needs the
+        same.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LogSpace:
         steps = np.concatenate([np.zeros(0), *map(np.ravel, each)])
         if units is not None:
             steps = steps * np.repeat(units, sizes)
-        # Beside the state of a run in its checkpoint: the spread of inducing inputs that have moved is another.
+        # In the checkpoint of a run: where inducing inputs have moved, their spread is another.
         self.units = tf.Variable(steps, trainable=False)
 
     def vector(self) -> Vector:
