@@ -416,6 +416,17 @@ def test_the_command_that_is_printed_holds_for_any_name():
     assert "&" not in curl(model, "http://host").replace("%26", "")
 
 
+@pytest.mark.parametrize(
+    "flag", ["--port 65536", "--port -1", "--port http", "--threads 0", "--most-seconds inf", "--most-rows 0"]
+)
+def test_numbers_that_no_server_can_have_are_refused_in_words(flag, capsys):
+    from gpflow_ext.server import command
+
+    with pytest.raises(SystemExit) as refused:
+        command.main([str(ROOT / "saved_models" / NAME), *flag.split()], "serve")
+    assert re.search("whole number from|positive and finite", f"{refused.value}{capsys.readouterr().err}")
+
+
 def test_a_running_request_is_answered_before_the_end():
     with serving() as (process, url), concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(httpx.post, url + PATH, json={"instances": rows(10_000).tolist()}, timeout=60)
