@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpflow_ext.fitting import fit
@@ -18,7 +20,13 @@ class NodesFit(NamedTuple):
     bounds: dict[int, float]
 
 
-def fit_nodes(build: Callable[[int], GPRNTensor], *, most: int = 4, **options: Any) -> NodesFit:
+def fit_nodes(
+    build: Callable[[int], GPRNTensor],
+    *,
+    most: int = 4,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> NodesFit:
     """Fit networks of 1, 2, … nodes until one more does not raise the bound, and return the best.
 
     A further node costs the bound the KL divergences of itself and its weights, and must explain more than
@@ -31,8 +39,11 @@ def fit_nodes(build: Callable[[int], GPRNTensor], *, most: int = 4, **options: A
         Returns an untrained network for a number of nodes K, on the same data and with the same posterior.
     most
         The largest K.
+    checkpoint_dir
+        Folder with one folder of checkpoints for each network, ``nodes_1`` and so on. The same call resumes
+        with the network at which it was interrupted.
     options
-        Options of `fit`.
+        Further options of `fit`.
 
     Raises
     ------
@@ -47,7 +58,8 @@ def fit_nodes(build: Callable[[int], GPRNTensor], *, most: int = 4, **options: A
         model = build(number)
         if model.num_latent != number:
             raise ValueError(f"`build({number})` must return {number} nodes; got {model.num_latent}.")
-        result = fit(model, **options)
+        folder = None if checkpoint_dir is None else Path(checkpoint_dir) / f"nodes_{number}"
+        result = fit(model, checkpoint_dir=folder, **options)
         bounds[number] = float(model.elbo())
         if best is not None and not bounds[number] > max(list(bounds.values())[:-1]):
             break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "GPFLOW_EXT_ZOO"
 _CHECKOUT = Path(__file__).resolve().parents[1] / "saved_models"
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[1-9]\d*)?")
+_NAME = re.compile(r"[^\W_][^/\\:\x00-\x1f]*(/[1-9][0-9]*)?")
+_VERSION = re.compile(r"[1-9][0-9]*")
 _HUB = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?/?")
 _SECONDS = 60.0  # without a byte, after which a download fails
 
@@ -161,15 +163,31 @@ def _checked_address(text: str) -> str:
     own = parts.hostname in ("localhost", "127.0.0.1", "::1")
     if parts.scheme != "https" and not (parts.scheme == "http" and own):
         raise ValueError(f"an address must begin with https:// or hf://; got {text!r}.")
-    return text.rstrip("/")
+    if _port(parts) == 0:
+        raise ValueError(f"the port of an address must be a number from 1 to 65535; got {text!r}.")
+    return urllib.parse.urlunsplit(parts._replace(path=_quoted(parts.path))).rstrip("/")
+
+
+def _port(parts: urllib.parse.SplitResult) -> int | None:
+    """Return the port of an address, 0 for what is none."""
+    try:
+        return parts.port
+    except ValueError:
+        return 0
+
+
+def _quoted(path: str) -> str:
+    """Return a path with what an address cannot hold in its place, such as spaces, as %20; escapes stay."""
+    return urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~")
 
 
 def _newest(root: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the folder of each model and that of its newest version."""
     for entry in sorted(path for path in root.iterdir() if path.is_dir()):
-        found = sorted((int(p.parent.name), p.parent) for p in entry.glob("[1-9]*/manifest.json"))
-        if found:
-            yield entry, found[-1][1]
+        manifests = (p.parent for p in entry.glob("[1-9]*/manifest.json"))
+        versions = [version for version in manifests if _VERSION.fullmatch(version.name)]
+        if versions:
+            yield entry, max(versions, key=lambda version: int(version.name))
 
 
 def _find(name: str, place: Path | str) -> Path:
@@ -247,20 +265,30 @@ def _fetch(name: str, address: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as folder:
         partial = Path(folder) / "whole"
-        content = _get(f"{address}/{name}/{MANIFEST}", LARGEST[MANIFEST], partial / MANIFEST)
+        below = f"{address}/{urllib.parse.quote(name)}"
+        content = _get(f"{below}/{MANIFEST}", LARGEST[MANIFEST], partial / MANIFEST)
         try:
             hashes = json.loads((partial / MANIFEST).read_bytes())["sha256"]
-            strange = sorted(set(hashes) - (set(LARGEST) - {MANIFEST}))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{address}/{name}/{MANIFEST} is not that of an exported model.") from error
+            strange = sorted(hashes.keys() - (set(LARGEST) - {MANIFEST}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{below}/{MANIFEST} is not that of an exported model.") from error
         if strange:
             raise ValueError(f"the manifest of {name} lists {strange[0]!r}, which no export writes.")
         for file, expected in hashes.items():
-            content = _get(f"{address}/{name}/{file}", LARGEST[file], partial / file)
+            content = _get(f"{below}/{file}", LARGEST[file], partial / file)
             if content != expected:
                 raise ValueError(f"{file} of {name} is not what its manifest says: SHA-256 {content}.")
-        partial.replace(target)
+        _keep(partial, target)
     return target
+
+
+def _keep(partial: Path, target: Path) -> None:
+    """Move a version to its place in the cache, unless another process has meanwhile fetched it too."""
+    try:
+        partial.replace(target)
+    except OSError:
+        if not target.is_dir():
+            raise
 
 
 def _get(url: str, most: int, path: Path) -> str:
@@ -276,6 +304,6 @@ def _get(url: str, most: int, path: Path) -> str:
                     raise ValueError(f"{url} has more than {most} bytes.")
                 digest.update(block)
                 file.write(block)
-    except (urllib.error.URLError, OSError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise ConnectionError(f"{url} could not be fetched: {error}.") from error
     return digest.hexdigest()

@@ -193,6 +193,23 @@ def test_training_goes_on_as_it_would_have(name, tmp_path) -> None:
     assert_same(straight, gpx.load_checkpoint(tmp_path))
 
 
+@pytest.mark.parametrize("in_graph", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_training_goes_on_in_the_units_that_it_began_in(in_graph, tmp_path) -> None:
+    """Inducing points that training has moved apart or together give L-BFGS other units, unless these are kept."""
+    options = {"tolerance": 0.0, "starts": 1, "hyper_updates": 2, "in_graph": in_graph}
+
+    def build():
+        return BUILD["VGPKMM-inducing"](DATA, K.Matern52(), Z)
+
+    straight = build()
+    gpx.fit(straight, steps=4, **options)
+    gpx.fit(build(), steps=2, **options, checkpoint_dir=tmp_path)
+    loaded = gpx.load_checkpoint(tmp_path)
+    loaded.inducing_variable.Z.assign(100.0 * Z)  # as if training had; the checkpoint puts them back
+    gpx.fit(loaded, steps=4, **options, checkpoint_dir=tmp_path)
+    assert_same(straight, loaded)
+
+
 def test_a_run_with_early_stopping_gives_its_best_state(tmp_path) -> None:
     model = BUILD["SVGPRobustMax"](DATA, K.Matern52(), Z)
     held_out = problems.binary(20, seed=9)

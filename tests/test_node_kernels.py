@@ -167,12 +167,25 @@ def test_the_number_of_nodes_is_that_of_the_highest_bound(monkeypatch: pytest.Mo
     found = gpx.fit_nodes(build, most=4, steps=7)
     assert found.bounds == {1: 1.0, 2: 3.0, 3: 2.0}
     assert found.model.num_latent == 2
-    assert found.result == (2, {"steps": 7})
+    assert found.result == (2, {"steps": 7, "checkpoint_dir": None})
     assert gpx.fit_nodes(build, most=1).bounds == {1: 1.0}
     with pytest.raises(ValueError, match="most"):
         gpx.fit_nodes(build, most=0)
     with pytest.raises(ValueError, match="build"):
         gpx.fit_nodes(lambda number: build(2))
+
+
+def test_each_number_of_nodes_has_its_own_checkpoints(tmp_path) -> None:
+    def build(number: int) -> GPRNTensor:
+        return GPRNTensor((X, targets()), problems.kernel(), problems.kernel(), number)
+
+    def fit() -> node_choice.NodesFit:
+        return gpx.fit_nodes(build, most=2, steps=1, starts=1, hyper_updates=2, checkpoint_dir=tmp_path)
+
+    first, second = fit(), fit()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nodes_1", "nodes_2"]
+    assert second.bounds == first.bounds
+    assert second.result.first_step == second.result.steps == first.result.steps
 
 
 @pytest.mark.parametrize("posterior", ["collapsed", "tensor"])

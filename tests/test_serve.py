@@ -7,11 +7,13 @@ import concurrent.futures
 import contextlib
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -403,6 +405,26 @@ def test_the_page_loads_nothing_from_elsewhere(url):
     assert f"/v1/models/{NAME}:predict" in page.text
     assert "od280/od315_of_diluted_wines" in page.text
     assert not re.search(r"src=|href=|@import|url\(", page.text)
+
+
+def test_the_command_that_is_printed_holds_for_any_name():
+    from gpflow_ext.server.page import curl
+
+    model = types.SimpleNamespace(name="Wein & Käse (1)", row=[0.5], raw_row=None)
+    [*_, address] = shlex.split(curl(model, "http://host"))
+    assert address == "http://host/v1/models/Wein%20%26%20K%C3%A4se%20%281%29:predict"
+    assert "&" not in curl(model, "http://host").replace("%26", "")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--port 65536", "--port -1", "--port http", "--threads 0", "--most-seconds inf", "--most-rows 0"]
+)
+def test_numbers_that_no_server_can_have_are_refused_in_words(flag, capsys):
+    from gpflow_ext.server import command
+
+    with pytest.raises(SystemExit) as refused:
+        command.main([str(ROOT / "saved_models" / NAME), *flag.split()], "serve")
+    assert re.search("whole number from|positive and finite", f"{refused.value}{capsys.readouterr().err}")
 
 
 def test_a_running_request_is_answered_before_the_end():

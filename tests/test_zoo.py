@@ -216,9 +216,22 @@ def test_a_model_is_loaded_by_name_and_hash():
     ):
         with pytest.raises(ValueError, match=message):
             gpx.zoo.load(name, ZOO)
-    for name in ("../saved_models", "a/b", "", ".hidden"):
+    for name in ("../saved_models", "a/b", "", ".hidden", "a/..", "wine_sparse_ep/01", "c:wine"):
         with pytest.raises(ValueError, match="name must be"):
             gpx.zoo.load(name, ZOO)
+
+
+def test_what_is_listed_can_be_loaded_and_other_folders_are_passed_over(tmp_path):
+    folder = tmp_path / "Zoo für jeden"
+    for name in ("mein Wein ü", "wine+2.0"):
+        shutil.copytree(ZOO / "wine_sparse_ep", folder / name)
+    shutil.copytree(folder / "wine+2.0" / "1", folder / "wine+2.0" / "1.bak")
+    (folder / "notes").mkdir()
+    found = gpx.zoo.list(folder)
+    assert [one.name for one in found] == ["mein Wein ü", "wine+2.0"]
+    for one in found:
+        assert gpx.zoo.load(one.name, folder).path == one.path
+        assert gpx.zoo.load(f"{one.name}/1", folder).path == one.path
 
 
 def test_where_there_is_no_zoo_the_ways_to_one_are_told(monkeypatch, tmp_path):
@@ -291,6 +304,7 @@ def test_a_model_of_the_web_is_fetched_once_and_checked(web, tmp_path, monkeypat
             "lists '../../../evil', which no export",
         ),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "not that of an exported model"),
+        (lambda folder: spoil_manifest(folder, []), "not that of an exported model"),
         (lambda folder: (folder / "manifest.json").write_bytes(b" " * (5 << 20)), "has more than"),
     ],
 )
@@ -305,6 +319,53 @@ def test_what_the_web_gives_instead_is_not_kept(web, tmp_path, spoil, message):
 def spoil_manifest(folder, hashes):
     about = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**about, "sha256": hashes}))
+
+
+def test_an_address_may_have_spaces_and_letters_of_any_language(web):
+    address, folder, _ = web
+    shutil.copytree(folder, folder.parents[1] / "für jeden" / "mein Wein" / "1")
+    for place in ("für jeden", "f%C3%BCr%20jeden/"):
+        assert gpx.zoo.load("mein Wein", f"{address}/{place}").labels
+
+
+@pytest.mark.parametrize("port", ["abc", "99999", "0"])
+def test_an_address_without_a_port_is_refused(port):
+    with pytest.raises(ValueError, match="a number from 1 to 65535"):
+        gpx.zoo.load("wine", f"https://localhost:{port}/zoo")
+
+
+@pytest.mark.parametrize(
+    "answer", ["hello\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"]
+)
+def test_what_is_no_answer_of_a_server_is_a_failed_download(answer, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPFLOW_EXT_CACHE", str(tmp_path))
+
+    class Broken(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.wfile.write(answer.encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(ConnectionError, match=r"manifest\.json could not be fetched"):
+            gpx.zoo.load("wine", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+def test_what_another_process_has_fetched_meanwhile_is_used(web, monkeypatch):
+    address, _, _ = web
+    get = gpx.zoo._get
+
+    def late(url, most, path):
+        if url.endswith("manifest.json"):
+            monkeypatch.setattr("gpflow_ext.zoo._get", get)
+            gpx.zoo.load("wine_sparse_ep", address)  # as another process would
+        return get(url, most, path)
+
+    monkeypatch.setattr("gpflow_ext.zoo._get", late)
+    assert gpx.zoo.load("wine_sparse_ep", address).labels
 
 
 def test_a_repository_of_the_hub_is_a_zoo(monkeypatch):

@@ -43,10 +43,13 @@ def parser(
     new.epilog = EPILOG.replace("{prog}", new.prog)
     new.add_argument("model", type=Path, help="an exported model, or one version of it")
     new.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    new.add_argument("--port", type=int, default=8080, help="port (default: %(default)s)")
+    new.add_argument("--port", type=_between(0, 65_535), default=8080, help="port (default: %(default)s)")
     new.add_argument("--key", type=Path, metavar="FILE", help="public Ed25519 key by which it must be signed")
     new.add_argument(
-        "--threads", type=int, metavar="N", help="calls of the model at once (default: the number of cores)"
+        "--threads",
+        type=_between(1, 10_000),
+        metavar="N",
+        help="calls of the model at once (default: the number of cores)",
     )
     limits = new.add_argument_group("limits")
     for field in fields(Limits):
@@ -58,6 +61,17 @@ def parser(
             help=f"{_HELP[field.name]}, at most (default: %(default)s)",
         )
     return new
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    """Return what reads a whole number from least to most."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 def main(

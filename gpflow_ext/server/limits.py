@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 ERRORS = 10  # that a refusal lists, at most
@@ -36,8 +37,8 @@ class Limits:
     def __post_init__(self) -> None:
         """Check the ranges."""
         for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name} must be positive; got {getattr(self, field.name)}")
+            if not 0 < getattr(self, field.name) < math.inf:
+                raise ValueError(f"{field.name} must be positive and finite; got {getattr(self, field.name)}")
 
 
 class RefusedError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import shlex
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,8 @@ def curl(model: ServedModel, address: str) -> str:
     body: dict[str, Any] = {"instances": [model.row if model.raw_row is None else model.raw_row]}
     if model.raw_row is not None:
         body["signature_name"] = RAW
-    return f"curl -d {shlex.quote(json.dumps(body))} {address}/v1/models/{model.name}:predict"
+    name = urllib.parse.quote(model.name)
+    return f"curl -d {shlex.quote(json.dumps(body))} {shlex.quote(f'{address}/v1/models/{name}:predict')}"
 
 
 def page(model: ServedModel, limits: Limits) -> str:
@@ -46,7 +48,7 @@ def page(model: ServedModel, limits: Limits) -> str:
         f"{limits.connections} connections"
     )
     parts = (
-        ("Calls", _ENDPOINTS.format(name=model.name, version=model.version)),
+        ("Calls", _ENDPOINTS.format(name=urllib.parse.quote(model.name), version=model.version)),
         ("Signatures", signatures),
         ("Inputs, in this order", ", ".join(model.feature_names or [f"input {i}" for i in range(width)])),
         ("Example", curl(model, "http://HOST")),

@@ -172,7 +172,7 @@ class Run(tf.Module):
         super().__init__()
         self._arrived = arrived
         self._coordinates, self.evaluate, self._tolerance = coordinates, evaluate, tolerance
-        self._bounds = None if bounds is None else coordinates.at(np.transpose(bounds)).T
+        self._raw_bounds, self.units = bounds, coordinates.units
         width = 2 * len(coordinates.is_log) + 1  # x, the objective and its gradient
         none = tf.zeros([0, width], tf.float64)
         self.record = tf.Variable(none, trainable=False, shape=[None, width])
@@ -181,6 +181,11 @@ class Run(tf.Module):
         self.latest: Vector | None = None  # where this object has evaluated last
         self.at_latest = False  # whether the last part has left the variables there
         self.best = tf.Variable(np.nan, dtype=tf.float64, trainable=False)  # the objective where it left them
+
+    @property
+    def _bounds(self) -> Vector | None:
+        """The bounds of the coordinates, [P, 2]."""
+        return None if self._raw_bounds is None else self._coordinates.at(np.transpose(self._raw_bounds)).T
 
     def restart(self) -> None:
         """Begin a new run where the variables are."""

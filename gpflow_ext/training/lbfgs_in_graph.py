@@ -145,6 +145,7 @@ class GraphRun(tf.Module):
     ) -> None:
         super().__init__()
         self._climb, self._data = climb, tuple(data)
+        self.units = climb.coordinates.units
         self.state = [climb.start, *climb.state, *climb.kept]
         self._compiled = Compiled(climb, resolve_jit(jit_compile), rows, batches=True)
         self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])

@@ -40,6 +40,12 @@ class LogSpace:
     units
         By how much each variable moves in a unit step: the logarithms of a positive one, and inducing inputs
         in terms of their spread. One by default.
+
+    Attributes
+    ----------
+    units
+        By how much each coordinate moves its number, [P]. A run that goes on in another process needs the
+        same.
     """
 
     def __init__(
@@ -59,7 +65,8 @@ class LogSpace:
         steps = np.concatenate([np.zeros(0), *map(np.ravel, each)])
         if units is not None:
             steps = steps * np.repeat(units, sizes)
-        self._units = tf.constant(steps)  # as an argument of graphs: those of other inputs share them
+        # In the checkpoint of a run: where inducing inputs have moved, their spread is another.
+        self.units = tf.Variable(steps, trainable=False)
 
     def vector(self) -> Vector:
         """Return the current values, [P]."""
@@ -69,7 +76,7 @@ class LogSpace:
     def at(self, raw: Vector) -> Vector:
         """Return the coordinates where the variables have the values raw [..., P], infinite ones included."""
         logs = np.where(raw < -TAIL, raw, np.log(np.logaddexp(0.0, np.maximum(raw, -TAIL))))
-        return np.where(self.is_log, logs, raw) / self._units.numpy()
+        return np.where(self.is_log, logs, raw) / self.units.numpy()
 
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
@@ -101,13 +108,13 @@ class LogSpace:
 
     def _raw(self, x: Any, module: Any) -> Any:
         """Return the values of the variables at x [P], by the functions of NumPy or those of TensorFlow."""
-        moved = x * module.asarray(self._units)
+        moved = x * module.asarray(self.units.read_value())
         y = module.exp(module.maximum(moved, -TAIL))
         return module.where(self.is_log & (moved >= -TAIL), y + module.log(-module.expm1(-y)), moved)
 
     def _slope(self, x: Any, module: Any) -> Any:
         """Return the derivatives of those values, [P]."""
-        units = module.asarray(self._units)
+        units = module.asarray(self.units.read_value())
         y = module.exp(module.maximum(x * units, -TAIL))
         return units * module.where(self.is_log & (x * units >= -TAIL), y / -module.expm1(-y), 1.0)
 
