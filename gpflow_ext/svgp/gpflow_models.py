@@ -14,22 +14,21 @@ from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.gradient import check_per_call
-from gpflow_ext.training.gradient_descent import GradientOptions, gradient_descent, training_data
+from gpflow_ext.training.gradient_descent import STEPS, GradientOptions, gradient_descent, training_data
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, known_inputs, lbfgs_plan
-from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.optimizers import RATE, built
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
-_GAMMA, _RATE = 0.1, 0.01  # of natural gradients and of Adam, on minibatches
-_STEPS = 1000  # on minibatches, over which both fall
+_GAMMA = 0.1  # of natural gradients, on minibatches
 
 
 @dataclass(frozen=True)
 class GPflowOptions(ScheduleOptions):
-    """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions`.
+    """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions` for first-order steps.
 
     On minibatches lengths and rates fall along a cosine over 1,000 steps by default.
 
@@ -97,16 +96,19 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
         return tried(again, model, run, options.starts, build(arrays, batches))
     X = known_inputs(model, arrays)
     num_data = 0 if X is None else len(X)
-    if arrays is not None and _is_whitened(model, num_data):
-        return whole_data_plan(
-            WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts, options.in_graph
-        )
-    if has_sites(model, num_data):
-        return twin_plan(model, arrays, run, options.starts, options.in_graph)
-    if is_an_estimate(model, constants(arrays), run):
+    whitened = arrays is not None and _is_whitened(model, num_data)
+    sites = not whitened and has_sites(model, num_data)
+    if not (whitened or sites) and is_an_estimate(model, constants(arrays), run):
         if options.in_graph:
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
+    options.refuse("L-BFGS has no step lengths; they are for minibatches")
+    if whitened:
+        return whole_data_plan(
+            WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts, options.in_graph
+        )
+    if sites:
+        return twin_plan(model, arrays, run, options.starts, options.in_graph)
     return lbfgs_plan(model, arrays, run, starts=options.starts, in_graph=options.in_graph)
 
 
@@ -119,26 +121,21 @@ def _is_whitened(model: BayesianModel, num_data: int) -> bool:
 
 
 def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any, starts: int | None) -> Plan:
-    given = {name: getattr(options, name) for name in ("minibatch_size", "steps_per_call")}
+    names = "minibatch_size", "steps_per_call", "schedule", "decay_steps"
+    given = {name: getattr(options, name) for name in names}
     chosen = GradientOptions(optimizer=optimizer, starts=starts, **given)
     return gradient_descent.plan(model, run, chosen)
-
-
-def _built(model: Any, variables: Any, rate: Any) -> Any:
-    return built(None, variables, rate, model=model)
 
 
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
-    schedule = options.falling(Schedule("cosine", _STEPS))
-    rate = schedule.rate(_RATE)
     if not isinstance(model, SVGP) or refusal(model) is not None:
-        plan = _adam(model, run, options, _built(model, model.trainable_variables, rate), 1)
-        return dataclasses.replace(plan, settings={**plan.settings, **schedule._asdict()})
+        return _adam(model, run, options, None, 1)
+    schedule = options.falling(Schedule("cosine", STEPS))
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
-    optimizer = _built(model, hypers, rate) if hypers else None
+    optimizer = built(None, hypers, schedule.rate(RATE), model=model) if hypers else None
     engine = MinibatchAscent(
         WhitenedSVGP(model),
         hypers,
@@ -151,7 +148,7 @@ def _on_minibatches(
     return Plan(
         engine,
         engine.state,
-        steps=-(-_STEPS // options.steps_per_call),
+        steps=-(-STEPS // options.steps_per_call),
         tolerance=None,
         trackables={"engine": engine, "batches": batches}
         | ({} if optimizer is None else {"optimizer": optimizer}),

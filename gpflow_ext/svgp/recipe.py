@@ -106,6 +106,8 @@ class RobustMaxOptions(ScheduleOptions):
             )
         watched = {} if self.validation is None else {"validate_every": self.validate_every}
         check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold, **watched)
+        if self.optimizer is not None and self.rate is not None:
+            raise ValueError("`rate` is that of the default optimiser: give it or `optimizer`, not both.")
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1], or None; got {self.gamma}.")
         if self.hold < 0 or self.validate_every < 1 or not (self.patience is None or self.patience >= 1):

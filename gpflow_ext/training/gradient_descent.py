@@ -11,19 +11,26 @@ from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 
 from gpflow_ext.data import checks
 from gpflow_ext.training import gradient
-from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.optimizers import RATE, built
 from gpflow_ext.training.recipe import Plan, Run, recipe
+from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.trials import StartOptions, tried
 
 
+STEPS = 1000  # by default, and those over which the rate falls on minibatches
+
+
 @dataclass(frozen=True)
-class GradientOptions(StartOptions):
-    """Options of the recipe "gradient_descent", with those of `StartOptions`.
+class GradientOptions(ScheduleOptions, StartOptions):
+    """Options of the recipe "gradient_descent", with those of `ScheduleOptions` and `StartOptions`.
+
+    On minibatches the rate of the default optimiser falls along a cosine over 1,000 steps by default.
 
     Attributes
     ----------
     optimizer
-        A tf_keras optimiser; Adam with learning rate 0.01 by default.
+        A tf_keras optimiser, whose learning rate may be a schedule of its own; by default Adam with learning
+        rate 0.01.
     minibatch_size
         Rows in a minibatch of arrays; all data by default.
     steps_per_call
@@ -38,8 +45,11 @@ class GradientOptions(StartOptions):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        super().__post_init__()
+        ScheduleOptions.__post_init__(self)
+        StartOptions.__post_init__(self)
         gradient.check_per_call(self.steps_per_call, self.minibatch_size)
+        if self.optimizer is not None:
+            self.refuse("is of the default optimiser: give `optimizer` a schedule as its learning rate")
 
 
 @recipe("gradient_descent", GradientOptions)
@@ -52,8 +62,9 @@ def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -
 
 def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
     variables, size = model.trainable_variables, options.minibatch_size
-    optimizer = built(options.optimizer, variables, model=model)
     arrays, batches = training_data(model, run.data, size, run.seed)
+    schedule = options.falling(Schedule() if batches is None else Schedule("cosine", STEPS))
+    optimizer = built(options.optimizer, variables, schedule.rate(RATE), model=model)
     source = batches
     if batches is None and arrays is not None:
         source = itertools.repeat(tuple(tf.constant(part) for part in arrays))
@@ -63,7 +74,7 @@ def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
     return Plan(
         solver,
         [*model.variables, *solver.state],
-        steps=-(-1000 // options.steps_per_call),
+        steps=-(-STEPS // options.steps_per_call),
         tolerance=None,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches}),
         settings={

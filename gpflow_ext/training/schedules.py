@@ -75,6 +75,12 @@ class ScheduleOptions:
         if self.schedule is not None and (self.schedule == "cosine") != (self.decay_steps is not None):
             raise ValueError('`decay_steps` goes with schedule="cosine": give both, or `decay_steps` alone.')
 
+    def refuse(self, why: str) -> None:
+        """Raise ``ValueError`` where a schedule is given that would not be used."""
+        given = [f"`{name}`" for name in ("schedule", "decay_steps") if getattr(self, name) is not None]
+        if given:
+            raise ValueError(f"{' and '.join(given)} cannot be used here: {why}.")
+
     def falling(self, otherwise: Schedule) -> Schedule:
         """Return the schedule that was asked for, if any."""
         if self.decay_steps is not None:
