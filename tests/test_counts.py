@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 import gpflow_ext as gpx
-from gpflow_ext.likelihoods import PoissonLog
+from gpflow_ext.likelihoods import NegativeBinomialLog, PoissonLog
 from gpflow_ext.likelihoods.counts import log_expected_poisson
 from gpflow_ext.models import VGPKMM
 
@@ -159,6 +159,18 @@ def test_moments_are_those_at_exposure_one() -> None:
         p = np.exp(log_expected_poisson(y, np.full_like(y, m[row, 0]), np.full_like(y, v[row, 0])))
         assert mean[row, 0].numpy() == pytest.approx(p @ y, rel=1e-7)
         assert var[row, 0].numpy() == pytest.approx(p @ y**2 - (p @ y) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", [PoissonLog(), NegativeBinomialLog(0.5)])
+def test_moments_are_numbers_where_their_factors_are_not(likelihood) -> None:
+    """μ² underflows or overflows, and its expectation does the opposite or is one."""
+    m, v = np.array([[-800.0], [-750.0], [400.0], [1000.0]]), np.array([[800.0], [720.0], [0.0], [0.0]])
+    mean, var = likelihood.predict_mean_and_var(m, m, v)
+    excess = 0.0 if isinstance(likelihood, PoissonLog) else 0.5
+    np.testing.assert_allclose(var[:2, 0], (1.0 + excess) * np.exp([0.0, -60.0]), rtol=1e-12)
+    assert not np.isnan(var).any()
+    assert np.isfinite(mean[2, 0])
+    assert np.isinf(var[3, 0])
 
 
 def test_a_rejected_trial_is_minus_infinity_and_not_nan() -> None:

@@ -403,6 +403,15 @@ def test_unsuitable_models_are_refused_by_name() -> None:
         gpx.fit(model, recipe="ep", damping=0.5)
 
 
+def test_a_likelihood_without_finite_derivatives_is_refused_by_name() -> None:
+    """Its sites are not finite, of which TensorFlow's solver says that no matrix is invertible."""
+    levels = np.digitize(np.sin(X), [-0.5, 0.5]).astype(float)
+    likelihood = gpflow.likelihoods.Ordinal(np.array([-0.5, 0.5]))
+    model = gpx.models.GPLaplace((X, levels), Matern32(), likelihood, prior="markov")
+    with pytest.raises(ValueError, match=r"not finite at the rows .* use gpflow_ext\.likelihoods\.Cumul"):
+        gpx.fit(model)
+
+
 def test_new_inputs_of_several_columns_are_refused(fitted: tuple[Any, Path]) -> None:
     with pytest.raises(ValueError, match="Inputs have 2 columns, where those of the model have 1"):
         fitted[0].predict_f(np.ones((3, 2)))

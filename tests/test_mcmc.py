@@ -382,6 +382,15 @@ def test_one_chain_is_compared_with_itself() -> None:
     assert found.rhat["drifting"] > 1.5
 
 
+@pytest.mark.parametrize("names", [("moving", "stuck"), ("stuck", "moving")])
+def test_a_coordinate_that_never_moves_fails_the_gates_wherever_it_stands(names: tuple[str, str]) -> None:
+    values = {"moving": np.random.default_rng(0).standard_normal((4, 1000)), "stuck": np.ones((4, 1000))}
+    stats = {name: np.ones((4, 1000)) for name in ("energy", "divergent", "accepted", "gradients")}
+    found = diagnostics.diagnose({name: values[name] for name in names}, stats, 1.0)
+    assert np.isnan(found.worst_rhat)
+    assert any("R-hat of stuck" in sentence for sentence in found.failures())
+
+
 def test_energies_of_a_random_walk_have_little_information() -> None:
     walk = np.cumsum(np.random.default_rng(0).standard_normal((2, 1000)), axis=1)
     assert (diagnostics.bfmi(walk) < 0.1).all()

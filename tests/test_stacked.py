@@ -14,6 +14,52 @@ from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
 
 C, N, N2, D = 3, 5, 4, 2
+
+
+class Amplified(kernels.SquaredExponential):
+    """A kernel of a user whose amplitude moves with the inputs."""
+
+    def K(self, X, X2=None):
+        left, right = (1.0 + tf.square(part[..., :1]) for part in (X, X if X2 is None else X2))
+        return left * super().K(X, X2) * tf.linalg.matrix_transpose(right)
+
+    def K_diag(self, X):
+        return super().K_diag(X) * tf.square(1.0 + tf.square(X[..., 0]))
+
+
+class Warped(kernels.Matern52):
+    """One whose inputs are scaled in another way."""
+
+    def scale(self, X):
+        return X if X is None else tf.tanh(X) / self.lengthscales
+
+
+class Mixed(kernels.IsotropicStationary):
+    """One with a vector of weights, and another kernel whose parameters are stacked too."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = gpflow.Parameter([0.3, 0.7], transform=gpflow.utilities.positive())
+        self.other = kernels.RationalQuadratic()
+
+    def K_r2(self, r2):
+        total = self.weights[0] * tf.exp(-0.5 * r2) + self.weights[1] * self.other.K_r2(r2)
+        return self.variance * total
+
+    def K_diag(self, X):
+        return super().K_diag(X) * (self.weights[0] + self.weights[1] * self.other.variance)
+
+
+class Doubled(kernels.Constant):
+    """One that changes a kernel of one number."""
+
+    def K(self, X, X2=None):
+        return 2.0 * super().K(X, X2)
+
+    def K_diag(self, X):
+        return 2.0 * super().K_diag(X)
+
+
 rng = np.random.default_rng(0)
 X, X2 = rng.standard_normal((N, D)), rng.standard_normal((N2, D))
 BATCH = np.random.default_rng(1).standard_normal((2, 3, N, D))
@@ -28,6 +74,10 @@ KERNELS = {
     "nested": lambda: (
         (kernels.Linear() + kernels.SquaredExponential(active_dims=[0])) * kernels.Constant(2.0)
     ),
+    "a user's, of another diagonal": Amplified,
+    "a user's, of other distances": Warped,
+    "a user's, with a vector and a kernel": Mixed,
+    "a user's constant": Doubled,
 }
 
 

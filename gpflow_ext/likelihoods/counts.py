@@ -120,12 +120,32 @@ class PoissonLog(CountLikelihood):
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
         Fmu, Fvar = broadcast(Fmu, Fvar)
-        mean = tf.exp(Fmu + 0.5 * Fvar)
-        return mean, mean + tf.square(mean) * tf.math.expm1(Fvar)
+        return overdispersed_moments(Fmu, Fvar, 0.0)
 
     @inherit_check_shapes
     def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:
         return tf.exp(as_tensor(F))
+
+
+def overdispersed_moments(Fmu: tf.Tensor, Fvar: tf.Tensor, dispersion: Any) -> MeanAndVariance:
+    """Return mean and variance of counts of mean μ = eᶠ and variance μ + α μ², for f ~ N(Fmu, Fvar).
+
+    With E[μ²] = t², t = exp(Fmu + Fvar), the variance is E[μ] + t² (1 + α - e^-Fvar): no factor overflows
+    where another vanishes, unless the variance is infinite.
+
+    Parameters
+    ----------
+    Fmu, Fvar
+        Moments of the log mean, of one shape [...].
+    dispersion
+        α, a number or a scalar; 0 is Poisson's.
+
+    Returns
+    -------
+    Two tensors [...].
+    """
+    mean, root = tf.exp(Fmu + 0.5 * Fvar), tf.minimum(tf.exp(Fmu + Fvar), Fmu.dtype.max)
+    return mean, mean + root * (root * (dispersion - tf.math.expm1(-Fvar)))
 
 
 def _reject(values: npt.NDArray[Any], good: npt.NDArray[Any], wanted: str, hint: str = "") -> None:

@@ -10,7 +10,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.utilities import positive
 
-from gpflow_ext.likelihoods.counts import CountLikelihood
+from gpflow_ext.likelihoods.counts import CountLikelihood, overdispersed_moments
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.logistic import expected_llp
 from gpflow_ext.numerics.special import as_tensor, broadcast
@@ -99,9 +99,7 @@ class NegativeBinomialLog(CountLikelihood):
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
         Fmu, Fvar = broadcast(Fmu, Fvar)
-        mean = tf.exp(Fmu + 0.5 * Fvar)
-        alpha = tf.cast(self.dispersion, Fmu.dtype)
-        return mean, mean + tf.square(mean) * (tf.math.expm1(Fvar) + alpha * tf.exp(Fvar))
+        return overdispersed_moments(Fmu, Fvar, tf.cast(self.dispersion, Fmu.dtype))
 
     @inherit_check_shapes
     def _conditional_variance(self, X: TensorType, F: TensorType) -> tf.Tensor:

@@ -154,6 +154,17 @@ def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
     return tf.linalg.set_diag(gram, own + jitter + tf.convert_to_tensor(nugget, gram.dtype)[..., None])
 
 
+def solve(matrix: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
+    """Return A⁻¹B for A [..., M, M] and B [..., M, N], and NaN where A is not finite.
+
+    ``tf.linalg.solve`` raises there on CPU.
+    """
+    finite = tf.reduce_all(tf.math.is_finite(matrix), axis=[-2, -1], keepdims=True)
+    eye = tf.eye(_length(matrix), dtype=matrix.dtype)
+    unknown = tf.constant(np.nan, matrix.dtype)
+    return tf.where(finite, tf.linalg.solve(tf.where(finite, matrix, eye), rhs), unknown)
+
+
 def triangular_solve(factor: tf.Tensor, rhs: tf.Tensor, adjoint: bool = False) -> tf.Tensor:
     """Return F⁻¹B, or F⁻ᵀB, for lower triangular F [..., M, M] and B [..., M, N], in two parts of columns.
 

@@ -19,6 +19,7 @@ from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, 
 
 from gpflow_ext.numerics import batched, centred
 
+_INHERITED = "__call__", "K", "K_diag", "scale", "scaled_squared_euclid_dist", "slice"
 ELEMENTS = 2**25  # of matrices held at a time where many rows are predicted, 256 MiB
 
 
@@ -169,7 +170,7 @@ def gram(kernel: Kernel, stack: Stack, X: tf.Tensor, X2: tf.Tensor | None = None
     if type(kernel) is Constant:
         columns = tf.shape(X if X2 is None else X2)[-2]
         return _beside(stack[kernel.variance], X) * tf.ones([tf.shape(X)[-2], columns], X.dtype)
-    if isinstance(kernel, IsotropicStationary) and type(kernel).K is IsotropicStationary.K:
+    if _of_distances(kernel, own):
         return _isotropic(kernel, own, *kernel.slice(X, X2))
     return each(lambda: kernel(X, X2), own)
 
@@ -182,9 +183,24 @@ def variances(kernel: Kernel, stack: Stack, X: tf.Tensor) -> tf.Tensor:
     if type(kernel) in (Sum, Product):
         combine = operator.add if type(kernel) is Sum else operator.mul
         return functools.reduce(combine, [variances(part, stack, X) for part in kernel.kernels])
-    if isinstance(kernel, IsotropicStationary | White | Constant):
+    if type(kernel) in (White, Constant) or _of_distances(kernel, own):
         return stack[kernel.variance][:, None] * tf.ones([tf.shape(X)[0]], X.dtype)
     return each(lambda: kernel(X, full_cov=False), own)
+
+
+def _of_distances(kernel: Kernel, own: Stack) -> bool:
+    """Tell whether `_isotropic` evaluates a kernel, which has a function of scaled distances of its own.
+
+    All else must be GPflow's: a kernel of a user may also scale its inputs in another way, replace its
+    diagonal, or hold vectors or other kernels.
+    """
+    if not isinstance(kernel, IsotropicStationary):
+        return False
+    if any(getattr(type(kernel), name) is not getattr(IsotropicStationary, name) for name in _INHERITED):
+        return False
+    held = [part for part in vars(kernel).values() if isinstance(part, gpflow.Parameter)]
+    broadcast = all(part is kernel.lengthscales or part.shape.rank == 0 for part in held)
+    return broadcast and all(any(parameter is part for part in held) for parameter, _ in own.values)
 
 
 def _isotropic(kernel: IsotropicStationary, own: Stack, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:

@@ -5,7 +5,7 @@ They need ArviZ (`pip install "gpflow-ext[mcmc]"`); see Vehtari et al. (2021) an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,12 +55,12 @@ class Diagnosis:
     @property
     def worst_rhat(self) -> float:
         """The largest R-hat."""
-        return max(self.rhat.values())
+        return self.rhat[_worst(self.rhat, max)]
 
     @property
     def min_ess(self) -> float:
         """The smallest bulk ESS."""
-        return min(self.bulk_ess.values())
+        return self.bulk_ess[_worst(self.bulk_ess, min)]
 
     @property
     def ess_per_second(self) -> float:
@@ -79,12 +79,12 @@ class Diagnosis:
             raise ValueError(f"Unknown gates: {', '.join(sorted(unknown))}; there are {', '.join(GATES)}.")
         limits = {**GATES, **gates}
         found = []
-        name, value = max(self.rhat.items(), key=lambda item: item[1])
+        name, value = _worst(self.rhat, max), self.worst_rhat
         if not value <= limits["rhat"]:
             found.append(f"R-hat of {name} is {value:.3f} (at most {limits['rhat']:g}): run longer chains.")
         for label, sizes in (("bulk", self.bulk_ess), ("tail", self.tail_ess)):
-            name, value = min(sizes.items(), key=lambda item: item[1])
-            limit = limits[f"{label}_ess"]
+            name = _worst(sizes, min)
+            value, limit = sizes[name], limits[f"{label}_ess"]
             if not value >= limit:
                 found.append(f"The {label} ESS of {name} is {value:.0f} (at least {limit:g}): draw more.")
         if not self.bfmi.min() >= limits["bfmi"]:
@@ -100,12 +100,19 @@ class Diagnosis:
         return found
 
     def __str__(self) -> str:
+        tail_ess = self.tail_ess[_worst(self.tail_ess, min)]
         return (
             f"R-hat <= {self.worst_rhat:.3f}, bulk ESS >= {self.min_ess:.0f}, tail ESS >= "
-            f"{min(self.tail_ess.values()):.0f}, E-BFMI >= {self.bfmi.min():.2f}, {self.divergences} "
+            f"{tail_ess:.0f}, E-BFMI >= {self.bfmi.min():.2f}, {self.divergences} "
             f"divergences, acceptance {self.acceptance:.2f}; {self.ess_per_1000_gradients:.3g} effective "
             f"draws in 1000 gradients, {self.ess_per_second:.3g} in a second"
         )
+
+
+def _worst(values: Mapping[str, float], extreme: Callable[..., str]) -> str:
+    """Return the name of the largest or the smallest value, or of the first that is not a number."""
+    unknown = (name for name, value in values.items() if np.isnan(value))
+    return next(unknown, None) or extreme(values, key=lambda name: values[name])
 
 
 def diagnose(coordinates: Mapping[str, Array], stats: Mapping[str, Array], seconds: float) -> Diagnosis:

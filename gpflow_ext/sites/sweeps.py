@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.numerics.once import once
 from gpflow_ext.sites import chunked
@@ -62,7 +63,7 @@ def covariances(F: tf.Tensor, Q: tf.Tensor, h: tf.Tensor, lam: tf.Tensor) -> tup
     def over_chunk(P: tf.Tensor, row: list[tf.Tensor]) -> tf.Tensor:
         A, end, J = row
         PJ = matmul(P, J) + tf.eye(d, dtype=P.dtype)[:, :, None]
-        inner = tf.linalg.solve(*(tf.transpose(part, [2, 0, 1]) for part in (PJ, P)))  # [L, d, d]
+        inner = linalg.solve(*(tf.transpose(part, [2, 0, 1]) for part in (PJ, P)))  # [L, d, d]
         return symmetric(matmul(matmul(A, tf.transpose(inner, [1, 2, 0])), transpose(A)) + end)
 
     def filtered(carry: Any, row: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor]]:
