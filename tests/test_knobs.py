@@ -15,12 +15,14 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
 from gpflow_ext.training import scale, starts
+from gpflow_ext.training.gradient_descent import gradient_descent
 from gpflow_ext.training.scale import scale_failure
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.starts import further_starts
 
 DATA = problems.binary(24, variance=40.0, lengthscale=1.0)
 Z = problems.inputs(5, seed=5)
+SGD = tf_keras.optimizers.SGD(0.01)
 
 
 def _kmm() -> VGPKMM:
@@ -35,6 +37,15 @@ def _robust_max() -> SVGPRobustMax:
     return SVGPRobustMax(problems.kernel(), 2, Z, num_data=24)
 
 
+def _svgp() -> gpflow.models.SVGP:
+    return gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=24)
+
+
+def _tensor() -> GPRNTensor:
+    X, Y = problems.continuous(12)
+    return GPRNTensor((X, Y), problems.kernel(), problems.kernel(), 2, posterior="tensor")
+
+
 def _gprn() -> GPRNTensor:
     X, Y = problems.continuous(12)
     return GPRNTensor((X, Y * np.linspace(0.5, 1.5, 6)), problems.kernel(), problems.kernel(), 2)
@@ -45,6 +56,7 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "ep": (_ep, None, {}),
     "ep lbfgs": (_ep, None, {"optimizer": "lbfgs", "hyper_updates": 3}),
     "robust_max": (_robust_max, DATA, {"minibatch_size": 8}),
+    "gradient_descent": (_svgp, DATA, {"recipe": "adam", "minibatch_size": 8}),
     "gprn": (_gprn, None, {"hyper_updates": 3, "factor_start": False}),
     "gprn, its own start": (
         _gprn,
@@ -65,6 +77,8 @@ KNOBS = [
     ("robust_max", {"schedule": "constant"}),
     ("robust_max", {"hold": 3}),
     ("robust_max", {"seed": 1}),
+    ("gradient_descent", {"decay_steps": 4}),
+    ("gradient_descent", {"seed": 1}),
     ("gprn", {"sweeps": 0}),
     pytest.param("gprn", {"joint": False}, marks=pytest.mark.slow),
     pytest.param("gprn, its own start", {"factor_start": True}, marks=pytest.mark.slow),
@@ -92,6 +106,46 @@ def test_another_value_gives_another_run(plain, run: str, changed: dict[str, Any
         plain[run] = _trace(run)
     found = _trace(run, **changed)
     assert len(found) != len(plain[run]) or np.abs(found - plain[run]).max() > 1e-6 * np.abs(found).max()
+
+
+UNUSED = {
+    "a schedule of another optimiser": (
+        _svgp,
+        DATA,
+        {"optimizer": SGD, "schedule": "root"},
+        "`schedule` would",
+    ),
+    "the same by its recipe": (
+        _svgp,
+        DATA,
+        {"recipe": "adam", "optimizer": SGD, "decay_steps": 9},
+        "`decay_steps`",
+    ),
+    "a schedule of L-BFGS": (_svgp, DATA, {"schedule": "root"}, "L-BFGS finds its step lengths"),
+    "a rate of another optimiser": (_robust_max, DATA, {"optimizer": SGD, "rate": 0.1}, "`rate` would"),
+    "patience without rows": (_robust_max, DATA, {"patience": 3, "validate_every": 9}, "give `validation`"),
+    "sweeps of minibatches": (_ep, None, {"minibatch_size": 8, "site_updates": 9}, "`site_updates` would"),
+    "L-BFGS beside Adam": (_ep, None, {"optimizer": SGD, "hyper_updates": 9}, "`hyper_updates` would"),
+    "sweeps of a tensor": (_tensor, None, {"sweeps": 3}, "`sweeps` would not be used: they are of the coll"),
+    "starts of a tensor by Adam": (_tensor, None, {"optimizer": SGD, "joint": False}, "`joint` would"),
+}
+
+
+@pytest.mark.parametrize(("build", "data", "options", "text"), UNUSED.values(), ids=UNUSED)
+def test_options_that_nothing_would_follow_are_refused(
+    build: Any, data: Any, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        gpx.fit(build(), data, **options)
+
+
+def test_adam_falls_on_minibatches_alone() -> None:
+    """Its rate is a twentieth after a thousand of them; on all data it stays."""
+    for size, last in ((8, 0.0005), (None, 0.01)):
+        plan = gradient_descent(_svgp(), DATA, minibatch_size=size)
+        rate = plan.trackables["optimizer"]._learning_rate
+        rates = [float(rate(step) if callable(rate) else rate) for step in (0, 1000)]
+        np.testing.assert_allclose(rates, [0.01, last], rtol=1e-5)
 
 
 def test_the_lengths_of_natural_gradient_steps_rise_and_then_fall_by_a_cosine() -> None:

@@ -23,6 +23,7 @@ from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.optimizers import RATE, built, coordinates
+from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule
 from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, check_moves, in_graph, site_plan
@@ -91,6 +92,8 @@ class EPOptions:
                 "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size`, and `optimizer` or "
                 'give "lbfgs".'
             )
+        if not self.outer:
+            refuse_unused(self, ["site_updates", "hyper_updates"], "they are of L-BFGS, on all data")
         if self.damping is not None and not 0.0 < self.damping <= 1.0:
             raise ValueError(f"`damping` must be in (0, 1]; got {self.damping}.")
         check_starts(self.starts)

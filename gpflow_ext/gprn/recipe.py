@@ -20,6 +20,7 @@ from gpflow_ext.gprn.updates import Updates
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, where
 from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Steps
 from gpflow_ext.training.starts import check_starts
@@ -119,6 +120,7 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
             )
         settings |= {name: getattr(options, name) for name in ("sweeps", *_STARTS)} | random
         return _collapsed(model, options, settings, run.jit_compile)
+    refuse_unused(options, ["sweeps"], "they are of the collapsed posterior")
     D = model.num_latent_gps
     if size is not None and not 1 <= size <= D:
         raise ValueError(f"`minibatch_size` must be from 1 to {D}, the number of outputs; got {size}.")
@@ -126,6 +128,8 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
     if options.optimizer is None and size is None and _is_small(model):
         settings |= {name: getattr(options, name) for name in _STARTS} | random
         return _profiled(model, settings, run, options.in_graph)
+
+    refuse_unused(options, _STARTS[:-1], "they are of the collapsed posterior and of the profiled bound")
 
     def build() -> Plan:
         return _tensor(model, options, settings, run.jit_compile)

@@ -13,10 +13,12 @@ from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
+from gpflow_ext.training import schedules
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import STEPS, GradientOptions, gradient_descent, training_data
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, known_inputs, lbfgs_plan
 from gpflow_ext.training.optimizers import RATE, built
+from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
@@ -102,7 +104,7 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
         if options.in_graph:
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
-    options.refuse("L-BFGS has no step lengths; they are for minibatches")
+    refuse_unused(options, schedules.OPTIONS, "L-BFGS finds its step lengths; these are for minibatches")
     if whitened:
         return whole_data_plan(
             WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts, options.in_graph

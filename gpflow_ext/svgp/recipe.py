@@ -28,6 +28,7 @@ from gpflow_ext.training.gradient import Minibatches, check_per_call, next_minib
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
+from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.starts import check_starts
@@ -106,8 +107,10 @@ class RobustMaxOptions(ScheduleOptions):
             )
         watched = {} if self.validation is None else {"validate_every": self.validate_every}
         check_per_call(self.steps_per_call, self.minibatch_size, hold=self.hold, **watched)
-        if self.optimizer is not None and self.rate is not None:
-            raise ValueError("`rate` is that of the default optimiser: give it or `optimizer`, not both.")
+        if self.optimizer is not None:
+            refuse_unused(self, ["rate"], "it is that of the default optimiser, and `optimizer` is another")
+        if self.validation is None:
+            refuse_unused(self, ["validate_every", "patience"], "give `validation`")
         if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
             raise ValueError(f"`gamma` must be in (0, 1], or None; got {self.gamma}.")
         if self.hold < 0 or self.validate_every < 1 or not (self.patience is None or self.patience >= 1):

@@ -10,8 +10,9 @@ import tensorflow as tf
 from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 
 from gpflow_ext.data import checks
-from gpflow_ext.training import gradient
+from gpflow_ext.training import gradient, schedules
 from gpflow_ext.training.optimizers import RATE, built
+from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.trials import StartOptions, tried
@@ -49,7 +50,7 @@ class GradientOptions(ScheduleOptions, StartOptions):
         StartOptions.__post_init__(self)
         gradient.check_per_call(self.steps_per_call, self.minibatch_size)
         if self.optimizer is not None:
-            self.refuse("is of the default optimiser: give `optimizer` a schedule as its learning rate")
+            refuse_unused(self, schedules.OPTIONS, "give `optimizer` a schedule as its learning rate")
 
 
 @recipe("gradient_descent", GradientOptions)

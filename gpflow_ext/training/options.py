@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 T = TypeVar("T")
@@ -45,6 +45,24 @@ def options_from(kind: type[T], given: Mapping[str, Any], what: str) -> T:
                 f"Option {name!r} of {what} must be {_described(annotations[name])}; got {value!r}."
             )
     return kind(**given)
+
+
+def refuse_unused(options: Any, names: Sequence[str], why: str) -> None:
+    """Raise ``ValueError`` for options that were given although nothing would follow them.
+
+    Parameters
+    ----------
+    options
+        A dataclass with defaults; what differs from its default was given.
+    names
+        Of those that would not be used.
+    why
+        The end of the message.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    given = [f"`{name}`" for name in names if getattr(options, name) != defaults[name]]
+    if given:
+        raise ValueError(f"{' and '.join(given)} would not be used: {why}.")
 
 
 def _is_needed(field: dataclasses.Field[Any]) -> bool:

@@ -15,6 +15,7 @@ from gpflow.keras import tf_keras
 
 NAMES = ("root", "cosine", "constant")
 ROOT = 50  # steps after which a root has fallen to 0.7
+OPTIONS = ("schedule", "decay_steps")  # of `ScheduleOptions`
 LEAST = 0.01  # to which γ falls by a root: q is then an average over the last hundred minibatches
 _WARM_UP = 10  # steps over which γ rises to its value
 _LAST_SHARE = 0.05  # of a length, where a cosine ends
@@ -74,12 +75,6 @@ class ScheduleOptions:
             raise ValueError(f"`decay_steps` must be at least 1, or None; got {self.decay_steps}.")
         if self.schedule is not None and (self.schedule == "cosine") != (self.decay_steps is not None):
             raise ValueError('`decay_steps` goes with schedule="cosine": give both, or `decay_steps` alone.')
-
-    def refuse(self, why: str) -> None:
-        """Raise ``ValueError`` where a schedule is given that would not be used."""
-        given = [f"`{name}`" for name in ("schedule", "decay_steps") if getattr(self, name) is not None]
-        if given:
-            raise ValueError(f"{' and '.join(given)} cannot be used here: {why}.")
 
     def falling(self, otherwise: Schedule) -> Schedule:
         """Return the schedule that was asked for, if any."""
