@@ -14,6 +14,7 @@ from gpflow.keras import tf_keras
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import VGPKMM, GPRNTensor, SparseEP, SVGPRobustMax
+from gpflow_ext.svgp.gpflow_models import gpflow_model
 from gpflow_ext.training import scale, starts
 from gpflow_ext.training.gradient_descent import gradient_descent
 from gpflow_ext.training.scale import scale_failure
@@ -139,13 +140,22 @@ def test_options_that_nothing_would_follow_are_refused(
         gpx.fit(build(), data, **options)
 
 
-def test_adam_falls_on_minibatches_alone() -> None:
-    """Its rate is a twentieth after a thousand of them; on all data it stays."""
-    for size, last in ((8, 0.0005), (None, 0.01)):
-        plan = gradient_descent(_svgp(), DATA, minibatch_size=size)
-        rate = plan.trackables["optimizer"]._learning_rate
-        rates = [float(rate(step) if callable(rate) else rate) for step in (0, 1000)]
-        np.testing.assert_allclose(rates, [0.01, last], rtol=1e-5)
+@pytest.mark.parametrize(
+    ("recipe", "options", "last"),
+    [
+        (gradient_descent, {}, 0.01),
+        (gradient_descent, {"decay_steps": 500}, 0.0005),
+        (gpflow_model, {}, 0.0005),
+        (gpflow_model, {"schedule": "constant"}, 0.01),
+    ],
+)
+def test_the_rate_of_adam_on_minibatches(recipe: Any, options: dict[str, Any], last: float) -> None:
+    """After a thousand: as it was by its own recipe, and fallen for a model of GPflow's that goes by it."""
+    model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), q_diag=True, num_data=24)
+    plan = recipe(model, DATA, minibatch_size=8, **options)
+    rate = plan.trackables["optimizer"]._learning_rate
+    rates = [float(rate(step) if callable(rate) else rate) for step in (0, 1000)]
+    np.testing.assert_allclose(rates, [0.01, last], rtol=1e-5)
 
 
 def test_the_lengths_of_natural_gradient_steps_rise_and_then_fall_by_a_cosine() -> None:

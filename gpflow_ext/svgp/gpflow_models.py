@@ -26,11 +26,12 @@ from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
 _GAMMA = 0.1  # of natural gradients, on minibatches
+_FALL = 1000  # minibatches over which lengths and rates fall
 
 
 @dataclass(frozen=True)
 class GPflowOptions(ScheduleOptions):
-    """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions` for first-order steps.
+    """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions`.
 
     On minibatches lengths and rates fall along a cosine over 1,000 steps by default.
 
@@ -132,9 +133,11 @@ def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
+    schedule = options.falling(Schedule("cosine", _FALL))
     if not isinstance(model, SVGP) or refusal(model) is not None:
-        return _adam(model, run, options, None, 1)
-    schedule = options.falling(Schedule("cosine", STEPS))
+        steps = schedule.steps if schedule.name == "cosine" else None
+        chosen = dataclasses.replace(options, schedule=schedule.name, decay_steps=steps)
+        return _adam(model, run, chosen, None, 1)
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
     optimizer = built(None, hypers, schedule.rate(RATE), model=model) if hypers else None

@@ -17,15 +17,14 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.trials import StartOptions, tried
 
-
-STEPS = 1000  # by default, and those over which the rate falls on minibatches
+STEPS = 1000  # by default
 
 
 @dataclass(frozen=True)
 class GradientOptions(ScheduleOptions, StartOptions):
     """Options of the recipe "gradient_descent", with those of `ScheduleOptions` and `StartOptions`.
 
-    On minibatches the rate of the default optimiser falls along a cosine over 1,000 steps by default.
+    The rate of the default optimiser is constant by default: where it moves q too, that is far off for long.
 
     Attributes
     ----------
@@ -64,8 +63,8 @@ def gradient_descent(model: BayesianModel, run: Run, options: GradientOptions) -
 def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
     variables, size = model.trainable_variables, options.minibatch_size
     arrays, batches = training_data(model, run.data, size, run.seed)
-    schedule = options.falling(Schedule() if batches is None else Schedule("cosine", STEPS))
-    optimizer = built(options.optimizer, variables, schedule.rate(RATE), model=model)
+    rate = options.falling(Schedule()).rate(RATE)
+    optimizer = built(options.optimizer, variables, rate, model=model)
     source = batches
     if batches is None and arrays is not None:
         source = itertools.repeat(tuple(tf.constant(part) for part in arrays))
