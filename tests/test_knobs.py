@@ -122,6 +122,7 @@ UNUSED = {
         {"recipe": "adam", "optimizer": SGD, "decay_steps": 9},
         "`decay_steps`",
     ),
+    "a start of another optimiser": (_svgp, DATA, {"optimizer": SGD, "start": "labels"}, "start_from_labels"),
     "a schedule of L-BFGS": (_svgp, DATA, {"schedule": "root"}, "L-BFGS finds its step lengths"),
     "a rate of another optimiser": (_robust_max, DATA, {"optimizer": SGD, "rate": 0.1}, "`rate` would"),
     "patience without rows": (_robust_max, DATA, {"patience": 3, "validate_every": 9}, "give `validation`"),

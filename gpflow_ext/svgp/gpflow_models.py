@@ -67,6 +67,8 @@ class GPflowOptions(ScheduleOptions):
             raise ValueError(
                 "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size` and `optimizer`."
             )
+        if self.optimizer is not None:
+            refuse_unused(self, ["start"], "beside `optimizer` call gpflow_ext.start_from_labels before `fit`")
         check_per_call(self.steps_per_call, self.minibatch_size)
         check_starts(self.starts)
 
@@ -99,16 +101,16 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
         return tried(again, model, run, options.starts, build(arrays, batches))
     X = known_inputs(model, arrays)
     num_data = 0 if X is None else len(X)
-    whitened = arrays is not None and _is_whitened(model, num_data)
-    sites = not whitened and has_sites(model, num_data)
-    if not (whitened or sites) and is_an_estimate(model, constants(arrays), run):
+    whole = arrays if _is_whitened(model, num_data) else None
+    sites = whole is None and has_sites(model, num_data)
+    if whole is None and not sites and is_an_estimate(model, constants(arrays), run):
         if options.in_graph:
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
     refuse_unused(options, schedules.OPTIONS, "L-BFGS finds its step lengths; these are for minibatches")
-    if whitened:
+    if whole is not None:
         return whole_data_plan(
-            WhitenedSVGP(model), model, arrays, run, "gpflow", options.starts, options.in_graph
+            WhitenedSVGP(model), model, whole, run, "gpflow", options.starts, options.in_graph
         )
     if sites:
         return twin_plan(model, arrays, run, options.starts, options.in_graph)
