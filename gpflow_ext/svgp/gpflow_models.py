@@ -68,7 +68,9 @@ class GPflowOptions(ScheduleOptions):
                 "`in_graph` is for the iterations of L-BFGS: leave out `minibatch_size` and `optimizer`."
             )
         if self.optimizer is not None:
-            refuse_unused(self, ["start"], "beside `optimizer` call gpflow_ext.start_from_labels before `fit`")
+            refuse_unused(
+                self, ["start"], "beside `optimizer` call gpflow_ext.start_from_labels before `fit`"
+            )
         check_per_call(self.steps_per_call, self.minibatch_size)
         check_starts(self.starts)
 
