@@ -48,11 +48,15 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument(
         "--models", nargs="+", metavar="NAME", help="auto, estimator, linear, ... (default: all)"
     )
-    new.add_argument("--splits", type=int, default=1, metavar="K", help="of each table (default: 1)")
     new.add_argument(
-        "--rows", type=int, default=300, metavar="N", help="training rows at most (default: 300)"
+        "--splits", type=_cli.positive, default=1, metavar="K", help="of each table (default: 1)"
     )
-    new.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds of auto (default: 60)")
+    new.add_argument(
+        "--rows", type=_cli.positive, default=300, metavar="N", help="training rows at most (default: 300)"
+    )
+    new.add_argument(
+        "--budget", type=_cli.above_zero, default=60.0, metavar="S", help="seconds of auto (default: 60)"
+    )
     add_options(new, "auto")
     return new
 

@@ -61,7 +61,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument("--only", choices=PARTS, help="one part (default: all)")
     new.add_argument("--quick", action="store_true", help="fewer sets and settings, shorter caps")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out",
         type=Path,
