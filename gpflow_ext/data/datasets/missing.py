@@ -115,8 +115,9 @@ def _refused(
     columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
     columns += _lacking(raw)
     column = names[int(np.argmax(in_X[first]))] if in_X[first].any() else _lacking(raw, first)[0]
+    number = in_X.sum() + _absent(raw).sum()
     what = (
-        f"{in_X.sum() + _absent(raw).sum()} values are missing in {affected.size} rows (columns: {listed(columns)}), "
+        f"{number} values are missing in {affected.size} rows (columns: {listed(columns)}), "
         f"the first in {raw.place(first)}, column {column!r}"
         f"{' (to keep them is for several targets)' if missing == 'keep' else ''}"
     )
