@@ -173,7 +173,7 @@ def test_all_problems_of_a_table_are_told_at_once_with_their_flags(tmp_path: Pat
         (["serv"], "(choose from 'train', 'compare', 'predict', 'export', 'serve', 'zoo', 'cite') (did you mean serve?)"),
         (["serve"], "error: the following arguments are required: model"),
         (["train"], "error: the following arguments are required: --data"),
-        (["train", "--data", "t.csv", "--missing", "dropp"], "'mean') (did you mean drop?)"),
+        (["train", "--data", "t.csv", "--missing", "dropp"], "'keep') (did you mean drop?)"),
         (["train", "--target", "amount", "--data", "t.csv", "more"], "error: nothing takes more"),
         (["train", "--data", "t.csv"], "error: t.csv: --target is needed: there is no column 'y'; choose one of"),
         (["train", "--data", "t.csv", "--target", "amountt"], "'amountt' is not a column; the columns are x, amount, town (did you mean amount?)."),
