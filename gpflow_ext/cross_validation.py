@@ -43,7 +43,7 @@ class CrossValidation:
     results
         The results of the fits; ``None`` where a fold failed.
     rows
-        The rows that each fold was tested on.
+        The rows of each fold.
     """
 
     scores: dict[str, Floats]
@@ -107,7 +107,8 @@ def cross_validate(
     build
         Returns a new model for training data (X [N', D], Y [N', P]).
     data
-        X [N, D] and Y [N, P].
+        X [N, D] and Y [N, P]. Several columns of Y may hold NaN where a target is missing, if the model takes
+        them; a fold is evaluated on its rows that lack none.
     folds
         Number of folds, from 2 to N; they are of nearly equal size.
     seed
@@ -143,14 +144,14 @@ def cross_validate(
     >>> build = lambda data: gpx.models.GPLaplace(data, Matern32(), gpx.likelihoods.BernoulliLogit())
     >>> print(gpx.cross_validate(build, (X, Y)))
     """
-    X, Y = checks.check_data(data)
+    X, Y = checks.check_data(data, gaps=True)
     _check(len(X), folds, WORKERS if workers is None else workers, fit_options)
     tested = dealt(Y, folds, seed, stratified)
     options = {**fit_options, "seed": seed, "progress": False}
 
     def run(rows: npt.NDArray[np.int64]) -> _Fold:
-        others = np.delete(np.arange(len(X)), rows)
-        return _run(build, (X[others], Y[others]), (X[rows], Y[rows]), metrics, options)
+        others, whole = np.delete(np.arange(len(X)), rows), rows[np.isfinite(Y[rows]).all(axis=1)]
+        return _run(build, (X[others], Y[others]), (X[whole], Y[whole]), metrics, options)
 
     done = _in_threads(run, tested, workers or WORKERS, progress)
     _report_failures(done)

@@ -14,6 +14,7 @@ import gpflow
 import numpy as np
 import pandas
 import pytest
+import scipy.sparse
 
 pytest.importorskip("sklearn")
 
@@ -603,6 +604,8 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto((X, LINE), budget=0.0)
     with pytest.raises(ValueError, match="as many rows; they have 50 and 3"):
         gpx.auto((X, LINE[:3]))
+    with pytest.raises(ValueError, match=r"X must be a data frame or an array.*give X.toarray"):
+        gpx.auto((scipy.sparse.csr_matrix(X), LINE))
     with pytest.raises(ValueError, match="leave it out where y is given"):
         gpx.auto((X, LINE), "weight")
     with pytest.raises(ValueError, match="a Split has been read already"):

@@ -14,7 +14,7 @@ from scripts.benchmarks import __main__ as benchmark
 from scripts.benchmarks import kmm as measured
 from scripts.benchmarks import peers
 from scripts.experiments.kmm import __main__ as kmm
-from scripts.experiments.kmm import convergence, methods, sets
+from scripts.experiments.kmm import convergence, methods, sets, tables
 from scripts.shared import report
 from scripts.shared.flops import counting
 
@@ -131,3 +131,18 @@ def test_the_benchmark_measures_and_writes(monkeypatch, tmp_path) -> None:
     text = out.read_text()
     assert all(name in text for name in kept)
     assert "## One iteration" in text
+
+
+def test_the_page_says_where_the_best_of_two_bounds_ended_below_one_of_them() -> None:
+    def rows(best: float) -> list[dict]:
+        bounds = {"log": -60.0, "Bouchard, piecewise": -53.0, "best": best}
+        return [
+            {"data": "wine", "method": f"multinomial logit, {name}", "bound": bound}
+            for name, bound in bounds.items()
+        ]
+
+    assert "On wine `best` ended 2.000 below `Bouchard, piecewise`." in tables.introduction(
+        "classes", rows(-55.0)
+    )
+    assert "On wine" not in tables.introduction("classes", rows(-52.0))
+    assert tables.introduction("counts", []) == tables.COUNTS

@@ -132,6 +132,12 @@ def test_auto_is_judged_by_the_standard_error_over_splits_and_in_the_mean_over_t
     sentence, _, *behind = auto.against_linear(records)
     assert "on 1 of 2 tables:" in sentence
     assert behind == ["- a: behind linear by 0.2000 ± 0.1000"]
+    once = [{**each, "table": "once"} for each in records if (each["table"], each["split"]) == ("a", 0)]
+    sentence, *rest = auto.against_linear([*records, *once])
+    assert (
+        f"on 1 of {len({each['table'] for each in records})} tables:" in sentence
+    )  # without an error of its own
+    assert rest[-1] == "Measured on one split, without a standard error: once."
     assert auto.in_the_mean(records, ["linear", "calibrated SVC"])[2:] == [
         "- linear: 0.125 ± 0.075 (2 tables)"
     ]

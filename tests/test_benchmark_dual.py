@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,29 @@ def _records(**methods: list[float]) -> list[dict[str, Any]]:
         for name in dual.BUDGETS
         for method, ends in methods.items()
     ]
+
+
+def test_a_run_is_as_short_as_its_cap_and_says_where_it_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    budgets: list[float] = []
+
+    def trace(
+        build: Any, fit: Any, train: Any, test: Any, Z: Any, budget: float, seed: int
+    ) -> dict[str, Any]:
+        budgets.append(budget)
+        return {"seconds": [0.1, 0.2], "nll": [0.4, 0.3 - 0.2 * (budget > 0.5)]}
+
+    monkeypatch.setattr(dual, "trace", trace)
+    monkeypatch.setattr(dual, "drawn", lambda *_: (problems.binary(8), problems.binary(8), None))
+    for quick, cap, expected in ((False, 90.0, {2.5, 10.0}), (False, 0.3, {0.3}), (True, 3.0, {0.25, 1.0})):
+        budgets.clear()
+        dual.run(argparse.Namespace(quick=quick, cap=cap, repeats=1))
+        assert {*budgets} == expected
+    printed = capsys.readouterr().out
+    assert "None" not in printed
+    assert "mnist_odd_even, dual, seed 0: test NLL 0.300 after 0.20 CPU s; 0.15 never" in printed
+    assert "airline_2008, dual, seed 0: test NLL 0.100 after 0.20 CPU s; 0.15 after 0.20 CPU s" in printed
 
 
 def test_the_page_compares_seconds_and_marks() -> None:

@@ -28,6 +28,19 @@ def test_each_form_is_timed_and_compared_with_float64() -> None:
     assert precision.verdict(records) in precision.document(WHERE, records)
 
 
+def test_the_verdict_follows_the_seconds() -> None:
+    """It was "gain little there" whatever the numbers."""
+    assert precision.judged([1.03, 0.97])[0] == "gain little"
+    assert precision.judged([1.9, 1.3]) == ("gain", "where", "cost")
+    assert precision.judged([0.5, 0.8])[0] == "lose"
+    assert precision.judged([0.5, 1.8])[0] == "gain or lose by the method"
+    lines = (ROOT / "docs/results/benchmark_precision.jsonl").read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines[1:]]
+    faster = [{**each, "seconds": [0.01]} if each["form"] == "mixed" else each for each in records]
+    assert "with factorisations in float64 gain there," in precision.verdict(faster)
+    assert "since the whole" not in precision.verdict(faster)
+
+
 def test_the_guide_quotes_the_record() -> None:
     lines = (ROOT / "docs/results/benchmark_precision.jsonl").read_text("utf-8").splitlines()
     said = precision.verdict([json.loads(line) for line in lines[1:]])

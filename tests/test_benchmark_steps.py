@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from scripts.benchmarks import __main__ as benchmark
 from scripts.benchmarks import gprn, robustmax, sparse_ep, summary, timing
+from scripts.benchmarks import sgpmc_page as sgpmc
 from scripts.shared import report
 
 
@@ -112,6 +113,32 @@ def test_steps_are_tabulated_beside_ours_of_the_same_kind() -> None:
     )
     text = sparse_ep._stochastic_table([ours, theirs])
     assert "| 40 | GPflow SVGP | 3 | 300 | 1.50 | 33% |" in text
+
+
+def _chains(method: str, ess: float, rhat: float) -> dict:
+    run = {"table": "ess", "problem": "coal", "method": method, "ess": ess, "rhat": rhat, "seconds": 2.0}
+    return {**run, "before": 1.0, "gradients": 1000.0, "acceptance": 0.8}
+
+
+def test_a_ratio_to_chains_that_did_not_mix_is_bracketed_and_not_counted() -> None:
+    """An ESS of 2 at an R-hat of 1.6 measures nothing, nor does that of a chain with few effective draws."""
+    ours, nuts = _chains(sgpmc.OURS[1], 800.0, 1.01), _chains("NumPyro's NUTS, 1 chain", 400.0, 1.02)
+    for theirs in (_chains("GPflow, 1 chain", 2.0, 1.6), _chains("GPflow, 1 chain", 80.0, 1.02)):
+        ratio = report.number(800.0 / theirs["ess"])
+        gradient = {**ours, "table": "gradient", "method": sgpmc.OURS[0], "seconds": [1.0], "flops": None}
+        records = [{**gradient, "first_call": 1.0}, ours, theirs, nuts]
+        rows = list(summary.COLLECTORS["sgpmc"](records))
+        assert [row.mixed for row in rows] == [False, True]
+        assert f"| ({ratio}) |" in summary._table(rows[:1])
+        assert "| 2 |" in summary._table(rows[1:])
+        assert [row.method for row in summary.counted({"sgpmc": rows})["sgpmc"]] == ["NumPyro's NUTS"]
+        assert summary.counted({"sgpmc": rows[:1]}) == {}
+        lines = sgpmc.draws_table([ours, theirs, nuts]).splitlines()
+        assert lines[2].endswith(f"| 400 | ({ratio}) |")
+        assert lines[4].endswith(f"| 200 | ({report.number(400.0 / theirs['ess'])}) |")
+        said = sgpmc.mixing([ours, theirs, nuts])
+        assert "these did not: coal, GPflow, 1 chain." in said
+        assert "Of these\n3 runs 1 is within" in said
 
 
 def _predictions(records: list[dict]) -> list[dict]:

@@ -13,7 +13,7 @@ import sysconfig
 import venv
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import gpflow
 import numpy as np
@@ -173,7 +173,7 @@ def test_all_problems_of_a_table_are_told_at_once_with_their_flags(tmp_path: Pat
         (["serv"], "(choose from 'train', 'compare', 'predict', 'export', 'serve', 'zoo', 'cite') (did you mean serve?)"),
         (["serve"], "error: the following arguments are required: model"),
         (["train"], "error: the following arguments are required: --data"),
-        (["train", "--data", "t.csv", "--missing", "dropp"], "'mean') (did you mean drop?)"),
+        (["train", "--data", "t.csv", "--missing", "dropp"], "'keep') (did you mean drop?)"),
         (["train", "--target", "amount", "--data", "t.csv", "more"], "error: nothing takes more"),
         (["train", "--data", "t.csv"], "error: t.csv: --target is needed: there is no column 'y'; choose one of"),
         (["train", "--data", "t.csv", "--target", "amountt"], "'amountt' is not a column; the columns are x, amount, town (did you mean amount?)."),
@@ -603,9 +603,22 @@ def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
     x = np.linspace(0.0, 6.0, 40)
     noise = np.random.default_rng(0).normal(size=(40, 2))
     Y = np.c_[1000.0 + 200.0 * np.sin(x), 5.0 * np.cos(x)] + noise * [20.0, 0.5]
+    Y[::9, 1] = np.nan
     np.savetxt(tmp_path / "t.csv", np.c_[x, Y], delimiter=",", header="x,u,v", comments="")
-    shown = command(tmp_path, "compare", "--data", "t.csv", "--target", "u", "v", "--folds", "2")
+    shown = command(
+        tmp_path, "compare", "--data", "t.csv", "--target", "u", "v", "--folds", "2", "--missing", "keep"
+    )
     assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
+
+
+@pytest.mark.parametrize("program", [train, compare])
+def test_what_is_said_of_missing_targets_can_be_typed(program: ModuleType, tmp_path: Path) -> None:
+    """Before a model is chosen, as with its own flags."""
+    (tmp_path / "t.csv").write_text("x,u,v\n1,2,3\n2,,4\n3,4,5\n4,5,6\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="missing='keep'"):
+        gpx.datasets.load(tmp_path / "t.csv", target=["u", "v"])
+    table = ["--data", str(tmp_path / "t.csv"), "--target", "u", "v", "--missing", "keep"]
+    assert program.parser().parse_known_args(table)[0].missing == "keep"
 
 
 def test_compare_takes_what_suits_the_table(folder: Path, monkeypatch) -> None:

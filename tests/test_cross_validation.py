@@ -107,6 +107,27 @@ def test_models_that_do_not_hold_their_data_get_them() -> None:
     assert "2 not converged" in str(found)
 
 
+def test_missing_ones_of_several_targets_are_trained_on_and_not_scored() -> None:
+    X, Y = REAL[0], np.repeat(REAL[1], 2, axis=1)
+    Y[::5, 1] = np.nan
+    trained: list[int] = []
+
+    def build(data: Any) -> GPR:
+        trained.append(int(np.isnan(data[1]).sum()))
+        return regression((data[0], data[1][:, :1]))
+
+    def counts(_: Any, test: Any) -> dict[str, float]:
+        return {"rows": len(test[0]), "missing": np.isnan(test[1]).sum()}
+
+    found = gpx.cross_validate(build, (X, Y), folds=2, steps=0, metrics=counts)
+    gaps = [int(np.isnan(Y[rows]).sum()) for rows in found.rows]
+    assert sorted(trained) == sorted(gaps)
+    np.testing.assert_array_equal(found.scores["rows"], [10 - gap for gap in gaps])
+    assert not found.scores["missing"].any()
+    with pytest.raises(ValueError, match="Y must be finite; row 0"):
+        gpx.cross_validate(build, (X, Y[:, 1:]), folds=2)
+
+
 def test_a_failed_fold_is_nan_and_told() -> None:
     first = gpx.cross_validate(regression, REAL, folds=4, steps=0).rows[1][0]
 

@@ -232,6 +232,7 @@ def test_several_targets_keep_their_gaps(write, tmp_path) -> None:
     assert len(load(path, target=["p", "q"], missing="drop", test_fraction=0.0).train[0]) == 9
     for options, message in (
         ({"target": ["p", "q"]}, "missing='keep'"),
+        ({"target": ["p", "q"]}, r"\(columns: q\), the first in line 5, column 'q'"),
         ({"target": ["p", "z"]}, "'z' is not a column"),
         ({"target": "q", "missing": "keep"}, "several targets"),
         ({"target": ["p", "q"], "drop": ["q"]}, "cannot be in drop"),

@@ -135,3 +135,8 @@ def test_a_network_fills_in_targets_and_is_served_in_their_units(tmp_path: Path)
         GPMultiOutputRegressor(kind="network").fit(X, seen, np.ones(30))
     with pytest.raises(ValueError, match="no value in column 0"):
         GPMultiOutputRegressor(kind="network").fit(X, np.full((30, 2), np.nan))
+
+
+def test_a_kernel_that_is_not_of_gpflow_is_named() -> None:
+    with pytest.raises(TypeError, match=r"a kernel of GPflow, such as .*; got 'rbf'"):
+        GPRegressor(kernel="rbf").fit(np.arange(6.0)[:, None], np.arange(6.0))

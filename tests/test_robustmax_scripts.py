@@ -42,6 +42,14 @@ def test_a_curve_drops_lost_steps_and_goes_on_with_its_clock(monkeypatch, tmp_pa
     assert after[1]["seconds"] <= after[2]["seconds"] <= after[3]["seconds"] < 0.2
 
 
+def test_a_long_training_prints_its_scores_as_it_takes_them(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(gpx.metrics, "evaluate", lambda *_: {"nlpd": 1.0, "error": 0.25})
+    curve = runs.Printed(tmp_path / "phase1" / "curve.jsonl", None, None, every=2)
+    for step in range(1, 4):
+        curve(step)
+    assert capsys.readouterr().out == "mnist, phase1, step 2: error 0.2500, NLPD 1.0000\n"
+
+
 def test_the_benchmarks_reference_is_exact_and_shows_what_nodes_cost() -> None:
     mean = np.array([[0.3, -0.2], [40.0, 0.0]])
     var = np.array([[0.5, 0.1], [1.0, 1.0]])

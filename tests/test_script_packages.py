@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,36 @@ def test_every_package_is_ordered_and_has_its_imports() -> None:
     assert {path.parent for path in MODULES} == {
         path.parent for path in MODULES if path.name == "__init__.py"
     }
-    assert _imported(Path("benchmarks/sgpmc.py")) == {"experiments", "shared"}
+    assert _imported(Path("benchmarks/sgpmc_page.py")) == {"experiments", "shared"}
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("benchmarks.__main__", ["kmm", "--repeats", "0"]),
+        ("benchmarks.__main__", ["kmm", "--cap", "0"]),
+        ("benchmarks.__main__", ["kmm", "--sizes", "0"]),
+        ("benchmarks.__main__", ["kmm", "--threads", "0"]),
+        ("benchmarks.auto", ["--threads", "0"]),
+        ("benchmarks.defaults", ["--splits", "0"]),
+        ("experiments.gprn.__main__", ["--seeds", "0"]),
+        ("experiments.robustmax.__main__", ["--steps", "0"]),
+        ("experiments.sgpmc.__main__", ["--draws", "0"]),
+        ("experiments.sparse_ep.__main__", ["--budget", "0"]),
+        ("experiments.sparse_ep.__main__", ["--workers", "0"]),
+        ("tools.check", ["--seconds", "0"]),
+        ("tools.soak", ["--fits", "0"]),
+    ],
+    ids=lambda part: part if isinstance(part, str) else " ".join(part),
+)
+def test_zero_is_refused_and_not_taken_for_the_default(
+    program: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module(f"scripts.{program}")
+    parser = getattr(module, "arguments", None) or module.parser
+    with pytest.raises(SystemExit):
+        parser().parse_args(arguments)
+    assert f"argument {arguments[-2]}: '0' is not a" in capsys.readouterr().err
 
 
 def test_no_file_is_long() -> None:

@@ -253,7 +253,14 @@ def test_train_several_targets(folder: Path, own: tuple[str, ...]) -> None:
     assert next(scores) == next(scores)
     rows = np.array([[0.3, -1.2], [1.5, 0.1]])
     np.testing.assert_array_equal(trained.predict(rows)["mean"], exported.predict(rows)["mean"])
-    assert trained.predict_outputs(rows, [1])["mean"].shape == (2, 1)
+    raw = gpx.datasets.load(folder / "numbers.csv", target=["pulse", "pressure"], missing="keep", seed=0)
+    middle, scale = np.nanmean(raw.train[1], axis=0), np.nanstd(raw.train[1], axis=0)
+    standard = gpx.load_checkpoint(folder / run / "checkpoints").predict_y(raw.scaler.transform(rows))
+    found, some = trained.predict(rows), trained.predict_outputs(rows, [1])  # in the units of the table
+    np.testing.assert_allclose(found["mean"], middle + scale * standard[0], rtol=1e-9)
+    np.testing.assert_allclose(found["variance"], scale**2 * standard[1], rtol=1e-7)
+    for name in ("mean", "variance"):
+        np.testing.assert_allclose(some[name], found[name][:, 1:], rtol=1e-9)
 
 
 def test_a_classifier_takes_a_few_whole_numbers_for_classes(tmp_path: Path, monkeypatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from scripts.benchmarks import sparse_ep
-from scripts.experiments.sparse_ep import methods, tracer, uci
+from scripts.experiments.sparse_ep import methods, tracer, traces, uci
 from scripts.shared import report
 from scripts.shared.journal import Journal
 
@@ -144,3 +144,8 @@ def test_sites_one_at_a_time_and_in_parallel_reach_one_evidence() -> None:
     costs = sparse_ep.costs(data, 10, 1)
     text = sparse_ep.document(report.environment(), [found, costs])
     assert f"{found['objective']:.6f}" in text
+
+
+def test_the_title_of_a_figure_has_the_size_that_was_measured() -> None:
+    """Reduced forms have fewer images."""
+    assert traces._title("mnist", [{"rows": 1000}]) == "MNIST odd against even, 1,000 images"

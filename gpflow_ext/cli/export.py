@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
 
     model = gpx.load_checkpoint(options.run_dir / "checkpoints", data=split.train)
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
-    folder = gpx.export(model, options.target, data=split, metrics=metrics, notes=split.notes)
+    folder = gpx.export(
+        tables.in_units(model, saved), options.target, data=split, metrics=metrics, notes=split.notes
+    )
     gpx.verify(folder)
     print(f"exported to {folder}")
     report.after_export(options.target, saved.data, saved.exposure)

@@ -160,7 +160,7 @@ def add_data(
         )
     else:
         _add_task(data)
-    _add_columns(data, several)
+    _add_columns(data)
     _add_rows(data)
 
 
@@ -185,7 +185,7 @@ def _add_task(data: Any) -> None:
     )
 
 
-def _add_columns(data: Any, several: bool) -> None:
+def _add_columns(data: Any) -> None:
     data.add_argument("--drop", nargs="+", default=[], metavar="COL", help="columns to leave out")
     data.add_argument(
         "--one-hot", nargs="+", default=[], metavar="COL", help="numbers that are codes: 0 and 1 for each"
@@ -211,11 +211,9 @@ def _add_columns(data: Any, several: bool) -> None:
     )
     data.add_argument(
         "--missing",
-        choices=["error", "drop", "mean", *(["keep"] if several else [])],
+        choices=["error", "drop", "mean", "keep"],
         default="error",
-        help="what to do with missing values"
-        + ("; keep those of the targets" if several else "")
-        + " (default: %(default)s)",
+        help="what to do with missing values; keep is for those of several targets (default: %(default)s)",
     )
     scaling = data.add_mutually_exclusive_group()
     scaling.add_argument("--raw", action="store_true", help="do not standardise the inputs")

@@ -103,6 +103,23 @@ def _without_missing_tests(split: Any) -> Any:
     return dataclasses.replace(split, test=(X[whole], Y[whole]), notes=(*split.notes, note))
 
 
+def in_units(model: Any, options: argparse.Namespace) -> Any:
+    """Return a model of targets that were standardised as one of them in the units of the table."""
+    if not getattr(options, "scale_targets", False):
+        return model
+    from gpflow_ext.prediction.rescaled import RescaledTargets
+
+    return RescaledTargets(model, *_units(_read(options, options.task).train[1]))
+
+
+def _units(Y: Any) -> tuple[Any, Any]:
+    """Return the mean and the deviation of each target, one where it does not vary, [P]."""
+    import numpy as np
+
+    middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
+    return middle, np.where(scale > 0.0, scale, 1.0)
+
+
 def _scale_targets(split: Any) -> Any:
     """Return the data with targets of mean 0 and deviation 1 in the training rows."""
     import numpy as np
@@ -110,8 +127,7 @@ def _scale_targets(split: Any) -> Any:
     (X, Y), (X_test, Y_test) = split.train, split.test
     if np.isnan(Y).all(axis=0).any():
         raise ValueError("A target has no value in the training rows: leave it out of --target.")
-    middle, scale = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
-    scale = np.where(scale > 0.0, scale, 1.0)
+    middle, scale = _units(Y)
     Y, Y_test = (((part - middle) / scale).astype(part.dtype) for part in (Y, Y_test))
     shown = "; ".join(f"{a:.4g} and {b:.4g}" for a, b in zip(middle[:20], scale[:20], strict=True))
     note = f"targets were standardised: mean and deviation {shown}{' …' if len(middle) > 20 else ''}"

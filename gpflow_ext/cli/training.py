@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gpflow_ext.cli import flags, kernels, report, runs
+from gpflow_ext.cli import flags, kernels, report, runs, tables
 from gpflow_ext.cli.run import run
 
 
@@ -80,8 +80,9 @@ def train(module: Any, name: str, options: argparse.Namespace, split: Any) -> No
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
     report.scores(metrics)
     if options.export is not None:
+        own = tables.in_units(model, options)
         print(
-            f"exported to {gpx.export(model, options.export, data=split, metrics=metrics, notes=split.notes)}"
+            f"exported to {gpx.export(own, options.export, data=split, metrics=metrics, notes=split.notes)}"
         )
     after(options)
 

@@ -12,8 +12,10 @@ Array = npt.NDArray[Any]
 _ROOM = 1e-4  # for sums over as many rows as there may be
 
 
-def check_data(data: tuple[Any, Any]) -> tuple[Array, Array]:
+def check_data(data: tuple[Any, Any], *, gaps: bool = False) -> tuple[Array, Array]:
     """Return inputs [N, D] and targets [N, P] in GPflow's default float type, or say what is wrong.
+
+    With ``gaps``, several columns of targets may hold NaN where one is missing.
 
     Raises
     ------
@@ -23,7 +25,7 @@ def check_data(data: tuple[Any, Any]) -> tuple[Array, Array]:
     """
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise ValueError("`data` must be a pair (X, Y) of inputs [N, D] and targets [N, P].")
-    X, Y = _matrix(data[0], "X"), _matrix(data[1], "Y")
+    X, Y = _matrix(data[0], "X"), _matrix(data[1], "Y", gaps)
     if len(X) != len(Y):
         raise ValueError(f"X and Y must have the same number of rows; X has {len(X)} and Y has {len(Y)}.")
     return X, Y
@@ -89,7 +91,7 @@ def _some_values(Y: Array) -> str:
     return ", ".join(f"{value:g}" for value in values[:5]) + (", …" if len(values) > 5 else "")
 
 
-def _matrix(values: Any, name: str) -> Array:
+def _matrix(values: Any, name: str, gaps: bool = False) -> Array:
     raw = np.asarray(values)
     if raw.dtype.kind not in "biuf":
         raise ValueError(
@@ -102,7 +104,8 @@ def _matrix(values: Any, name: str) -> Array:
     if raw.shape[0] == 0 or raw.shape[1] == 0:
         raise ValueError(f"{name} is empty: its shape is {raw.shape}.")
     matrix: Array = raw.astype(gpflow.default_float())
-    _check_finite(matrix, name)
+    missing = np.isnan(matrix) if gaps and matrix.shape[1] > 1 else False
+    _check_finite(np.where(missing, 0.0, matrix), name)
     return matrix
 
 

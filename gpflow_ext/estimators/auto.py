@@ -272,7 +272,11 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
     import pandas
 
     named = hasattr(X, "columns")
-    frame = X.copy() if named else pandas.DataFrame(np.asarray(X))
+    values = X if named else np.asarray(X)
+    if values.ndim not in (1, 2):
+        fix = "give X.toarray()" if hasattr(X, "toarray") else f"its shape is {values.shape}"
+        raise ValueError(f"X must be a data frame or an array [N, D] of numbers: {fix}")
+    frame = X.copy() if named else pandas.DataFrame(values)
     if not named:
         frame.columns = [f"x{n}" for n in range(frame.shape[1])]
     targets = np.asarray(y)

@@ -153,6 +153,10 @@ class GPEstimator(BaseEstimator):
         return None
 
     def _kernel(self, num_inputs: int, num_latent_gps: int) -> Kernel:
+        if not isinstance(self.kernel, Kernel | None):
+            raise TypeError(
+                f"kernel must be a kernel of GPflow, such as gpflow.kernels.Matern52(); got {self.kernel!r}"
+            )
         if self.kernel is not None:
             return gpflow.utilities.deepcopy(self.kernel)
         return kernels.matern(num_inputs)

@@ -18,7 +18,7 @@ from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.product import paths_of
 from gpflow_ext.numerics.exposures import at_exposures
-from gpflow_ext.prediction.composed import ComposedModel
+from gpflow_ext.prediction.composed import ComposedModel, PerOutput
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 from gpflow_ext.prediction.functions import given_of
 
@@ -36,7 +36,6 @@ _WHOLE = (
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-PerOutput = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Served(NamedTuple):
@@ -269,9 +268,10 @@ def _predictor(
     rounding unit (2e-10 is typical): they cache nothing here, and folding finds the factors.
     """
     if isinstance(model, ComposedModel):
-        each = [_predictor(part, profile)[0] for part in model.parts()]
+        parts = [_predictor(part, profile) for part in model.parts()]
         _to_variables(model, {})
-        return (lambda X: model.combined([predict(X) for predict in each])), None, None
+        some = model.some_outputs([part[1] for part in parts])
+        return (lambda X: model.combined([predict(X) for predict, *_ in parts])), some, None
     if not hasattr(model, "posterior"):
         _to_variables(model, {})
         return (lambda X: GaussianPredictions(model.likelihood, X, *model.predict_f(X))), None, None

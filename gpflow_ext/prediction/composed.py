@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
@@ -12,6 +12,8 @@ from gpflow.base import InputData, MeanAndVariance, RegressionData
 from gpflow.models import GPModel
 
 from gpflow_ext.prediction import densities
+
+PerOutput: TypeAlias = Callable[[tf.Tensor, tf.Tensor], MeanAndVariance]
 
 
 class ComposedModel(GPModel):
@@ -24,6 +26,10 @@ class ComposedModel(GPModel):
     @abstractmethod
     def combined(self, each: Sequence[densities.Predictions]) -> densities.Predictions:
         """Return what is predicted where the parts predict ``each``, at the same inputs."""
+
+    def some_outputs(self, each: Sequence[PerOutput | None]) -> PerOutput | None:
+        """Return ``X, outputs [B] -> mean, variance`` of some outputs from those of the parts, if it can."""
+        return None
 
     def predictions(self, X: tf.Tensor) -> densities.Predictions:
         """Return what is predicted at X [N, D]."""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from gpflow.base import Parameter
+from gpflow.base import MeanAndVariance, Parameter
 from gpflow.models import GPModel
 
 from gpflow_ext.prediction import densities
-from gpflow_ext.prediction.composed import ComposedModel
+from gpflow_ext.prediction.composed import ComposedModel, PerOutput
 
 
 class RescaledTargets(ComposedModel):
@@ -40,6 +40,21 @@ class RescaledTargets(ComposedModel):
         """See `ComposedModel`."""
         (of_z,) = each
         return densities.RescaledPredictions(of_z, *map(tf.convert_to_tensor, (self.shift, self.scale)))
+
+    def some_outputs(self, each: Sequence[PerOutput | None]) -> PerOutput | None:
+        """See `ComposedModel`."""
+        (of_z,) = each
+        if of_z is None:
+            return None
+
+        def of_y(X: tf.Tensor, outputs: tf.Tensor) -> MeanAndVariance:
+            shift, scale = (
+                tf.gather(tf.convert_to_tensor(part), outputs) for part in (self.shift, self.scale)
+            )
+            mean, var = of_z(X, outputs)
+            return shift + scale * mean, tf.square(scale) * var
+
+        return of_y
 
     def _log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """Return log p(yₙ | xₙ) as the model of z has it, NaN left out, [N]."""

@@ -22,9 +22,11 @@ def arguments() -> argparse.ArgumentParser:
     """Return the parser."""
     new = argparse.ArgumentParser(prog="python -m scripts.benchmarks.classifier", description=__doc__)
     new.add_argument(
-        "--sizes", nargs="+", type=int, default=[500, 2000], metavar="N", help="rows of the fits"
+        "--sizes", nargs="+", type=_cli.positive, default=[500, 2000], metavar="N", help="rows of the fits"
     )
-    new.add_argument("--splits", type=int, default=2, metavar="K", help="of the noisy tables (default: 2)")
+    new.add_argument(
+        "--splits", type=_cli.positive, default=2, metavar="K", help="of the noisy tables (default: 2)"
+    )
     add_options(new, "classifier")
     return new
 

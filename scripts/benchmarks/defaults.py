@@ -33,16 +33,18 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument("--tables", nargs="+", metavar="NAME", help="some of them (default: all)")
     new.add_argument("--models", nargs="+", metavar="NAME", help="some of them (default: all)")
-    new.add_argument("--splits", type=int, default=3, metavar="K", help="of each table (default: 3)")
     new.add_argument(
-        "--rows", type=int, default=1500, metavar="N", help="training rows at most (default: 1500)"
+        "--splits", type=_cli.positive, default=3, metavar="K", help="of each table (default: 3)"
+    )
+    new.add_argument(
+        "--rows", type=_cli.positive, default=1500, metavar="N", help="training rows at most (default: 1500)"
     )
     new.add_argument(
         "--starts", type=int, default=10, metavar="S", help="random starts, 0 for none (default: 10)"
     )
     new.add_argument(
         "--cap",
-        type=float,
+        type=_cli.above_zero,
         default=120.0,
         metavar="S",
         help="seconds after which no further random start begins, and GPflow's optimiser ends (default: 120)",

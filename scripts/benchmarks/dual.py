@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> Records:
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32, jitter=JITTER)):
         for name, budget in BUDGETS.items():
             train, test, Z = drawn(name, 2000 if options.quick else None)
-            budget = budget / 10.0 if options.quick else budget
+            budget = min(budget / 10.0 if options.quick else budget, options.cap)
             shape = {
                 "rows": len(train[0]),
                 "test_rows": len(test[0]),
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> Records:
             ):
                 traced = trace(build, fit, train, test, Z, budget, seed)
                 records.append({"set": name, "method": method, "seed": seed, **shape, **traced})
-                print(f"{name}, {method}, seed {seed}: {reached(records[-1])}", flush=True)
+                print(progress(records[-1]), flush=True)
     return records
 
 
@@ -209,6 +209,13 @@ def by_gpflow(
     for number, batch in enumerate(Minibatches(train, MINIBATCH, seed), 1):
         step(batch)
         after(number)
+
+
+def progress(record: Mapping[str, Any]) -> str:
+    """Return what is printed of a run: when it reached the level, and where it ended."""
+    time, end = reached(record), f"test NLL {record['nll'][-1]:.3f} after {record['seconds'][-1]:.2f} CPU s"
+    level = "never" if time is None else f"after {time:.2f} CPU s"
+    return f"{record['set']}, {record['method']}, seed {record['seed']}: {end}; {LEVEL} {level}"
 
 
 def reached(record: Mapping[str, Any]) -> float | None:

@@ -263,11 +263,12 @@ def ratios(name: str) -> Callable[[Sequence[Record]], Any]:
     """Return the function that draws the ratio of each comparison of a model with other libraries."""
 
     def draw(records: Sequence[Record]) -> Any:
-        rows = list(summary.COLLECTORS[name]([dict(each) for each in records]))[::-1]
+        found = list(summary.COLLECTORS[name]([dict(each) for each in records]))
+        rows = summary.counted({name: found}).get(name, [])[::-1]
         figure, (ax,) = _axes(9.0, 0.22 * len(rows) + 1.2)
         for place, row in enumerate(rows):
-            ratio = row.theirs / row.ours
-            ax.plot(ratio, place, ">" if row.capped else "o", color="tab:blue" if ratio >= 1.0 else "tab:red")
+            colour = "tab:blue" if row.ratio >= 1.0 else "tab:red"
+            ax.plot(row.ratio, place, ">" if row.capped else "o", color=colour)
         ax.axvline(1.0, color="0.5", linewidth=1.0)
         ax.set_yticks(range(len(rows)), [f"{row.task}: {row.method}" for row in rows], fontsize=8)
         ax.grid(axis="y", linewidth=0.3)

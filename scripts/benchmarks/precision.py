@@ -27,6 +27,7 @@ Outcome = tuple[float, Sequence[tf.Tensor]]
 FORMS = ("float64", "float32", "mixed")
 METHODS = ("GPR", "GPLaplace")
 WIDTH, NOISE, JITTER, UPDATES = 8, 0.1, 1e-5, 200
+LITTLE = (0.9, 1.15)  # times as fast that count as no gain
 TEXT = """\
 N = {sizes} standard normal inputs of {width} columns, a squared exponential kernel of length scale 2; targets with noise of variance
 {noise} for GPflow's `GPR`, binary ones with the logit for `GPLaplace`, whose step finds the mode from zero. A step is the log marginal
@@ -134,18 +135,28 @@ def cost(records: Sequence[Record], step: str, form: str) -> float:
     return next(report.median(r["seconds"]) for r in records if (r["step"], r["form"]) == (step, form))
 
 
+def judged(ratios: Sequence[float]) -> tuple[str, str, str]:
+    """Return in words what steps gain that are as many times as fast, how their parts bear on it, and at what cost."""
+    low, high = LITTLE
+    if all(low <= ratio <= high for ratio in ratios):
+        return "gain little", "since", "still cost"
+    gain = "gain" if min(ratios) > high else "lose" if max(ratios) < low else "gain or lose by the method"
+    return gain, "where", "cost"
+
+
 def verdict(records: Sequence[Record]) -> str:
     """Return what the guide says, in two sentences."""
     pick = {(r["step"], r["form"]): r for r in records}
     times = [cost(records, step, "float64") / cost(records, step, "float32") for step in METHODS]
     mixed = [cost(records, step, "float64") / cost(records, step, "mixed") for step in METHODS]
     errors = [[report.number(pick[step, form]["error"], 2) for step in METHODS] for form in FORMS[1:]]
+    gain, since, cost_of = judged(mixed)
     share = max(cost(records, "Gram", "float64") / cost(records, step, "float64") for step in METHODS)
     return (
         f"With {pick['GPR', 'float64']['size']:,} rows on a CPU, float32 makes a step of `GPR` {times[0]:.1f} and one of `GPLaplace` "
         f"{times[1]:.1f} times as fast, at errors of the log marginal likelihood of {errors[0][0]} and {errors[0][1]}. Products of the Gram "
-        f"matrix in float32 with factorisations in float64 gain little there, {mixed[0]:.2f} and {mixed[1]:.2f} times, since the whole "
-        f"Gram matrix is at most {share:.0%} of a step, and still cost errors of {errors[1][0]} and {errors[1][1]}."
+        f"matrix in float32 with factorisations in float64 {gain} there, {mixed[0]:.2f} and {mixed[1]:.2f} times, {since} the whole "
+        f"Gram matrix is at most {share:.0%} of a step, and {cost_of} errors of {errors[1][0]} and {errors[1][1]}."
     )
 
 

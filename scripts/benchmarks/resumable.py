@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import _cli
 from ..shared import report
 
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Add how a benchmark runs and where it writes to a parser."""
-    parser.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    parser.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     parser.add_argument(
         "--again",
         action="store_true",

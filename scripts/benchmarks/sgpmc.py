@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -18,59 +18,30 @@ import tensorflow_probability as tfp
 import gpflow_ext as gpx
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics import grids, philox
+from gpflow_ext.sampling import diagnostics
 
 from ..experiments.sgpmc import coal as accidents
 from ..experiments.sgpmc import runs
-from ..shared import report
+from .sgpmc_page import (
+    BURN_IN,
+    CHAINS,
+    INPUTS,
+    LEAPFROGS,
+    NUTS_SHARE,
+    OURS,
+    TARGET,
+    Records,
+    Sizes,
+    document,
+)
 from .timing import Builder, interleaved
 
-Records = list[dict[str, Any]]
-CHAINS = 10
-OURS = ("ours, 1 chain", f"ours, {CHAINS} chains")
-BURN_IN, LEAPFROGS, TARGET = 300, 10, 0.75  # of GPflow's documented recipe
-
-TEXT = """\
-## Effective draws in a second
-
-The smallest bulk ESS of all coordinates (ArviZ) over the seconds of sampling, without tuning, warm-up and compilation,
-which have their own column. All start at the same Gaussian approximation. Ours: `gpx.sample`, {draws} draws of one
-chain or half as many of each of ten, tuned by {trials} trials with at most 20 leapfrog steps, on the grid 50. GPflow: its `SGPMC` with the same priors, `SamplingHelper` and TFP's
-`HamiltonianMonteCarlo` with {leapfrogs} leapfrog steps. The step size is adapted to an acceptance of {target} in a burn-in of
-{burn} iterations, then {theirs} draws of the one chain that it can run. NumPyro, where installed: the same density in JAX, sampled by its
-NUTS with a diagonal mass matrix, adapted in as many iterations; compilation and a first run are in its `before`.
-
-`coal`: the coal-mining dates, Poisson counts in {coal_n} bins, M = {coal_m}. `binary`: {binary_n} rows of {inputs} inputs drawn from the model itself, a
-probit likelihood, a length scale for each input, M = {binary_m}.
-"""
-GRADIENTS = """\
-## Log densities with their gradients
-
-Medians of {repeats} interleaved rounds of {calls} calls, in milliseconds of a call for all its chains, compiled. `grid`: Poisson
-counts in {side} × {side} cells, inducing points on a grid of {axis} × {axis}: its Kronecker structure is used. Preconditioned
-as `gpx.sample` does by default: coal and binary by `conditional`, the grid by `rescaled`. The share is that of the operations
-per second of a 1,000 × 1,000 matrix product in the same rounds. Where one chain reaches a good part of it, ten take ten times
-as long. Where it waits for the calls of small operations, ten cost little more.
-"""
-
-
-class Sizes(NamedTuple):
-    """Of the problems and runs."""
-
-    rows: int
-    binary: int  # inducing points
-    side: int
-    axis: int
-    draws: int
-    trials: int
-    theirs: int
-    calls: int
-
+__all__ = ["document", "run"]
 
 FULL, QUICK = (
     Sizes(1000, 100, 64, 15, 500, 12, 1000, 20),
     Sizes(40, 8, 8, 3, 40, 3, 40, 3),
 )
-INPUTS = 18
 
 
 def run(options: argparse.Namespace) -> Records:
@@ -122,7 +93,7 @@ def others() -> list[Callable[[SGPMCFreeForm, Sizes], dict[str, Any]]]:
         return []
     from . import peer_numpyro
 
-    return [lambda model, sizes: peer_numpyro.sample(model, BURN_IN, sizes.theirs // 4)]
+    return [lambda model, sizes: peer_numpyro.sample(model, BURN_IN, sizes.theirs // NUTS_SHARE)]
 
 
 def coal() -> SGPMCFreeForm:
@@ -219,8 +190,6 @@ def ours(model: SGPMCFreeForm, sizes: Sizes, chains: int) -> dict[str, Any]:
 
 def gpflows(model: SGPMCFreeForm, sizes: Sizes) -> dict[str, Any]:
     """Sample by GPflow's documented recipe."""
-    from gpflow_ext.sampling import diagnostics
-
     theirs = sgpmc(model)
     helper = helper_of(theirs)
     inner = tfp.mcmc.HamiltonianMonteCarlo(
@@ -257,76 +226,3 @@ def gpflows(model: SGPMCFreeForm, sizes: Sizes) -> dict[str, Any]:
     coordinates = {str(j): column[None] for j, column in enumerate(flat.T)}
     found = diagnostics.diagnose(coordinates, stats, seconds)
     return runs.timed("GPflow, 1 chain", found, middle - begin)
-
-
-def document(where: dict[str, Any], records: Records) -> str:
-    """Return the report."""
-    sizes = Sizes(**records[0]["sizes"])
-    filled = {
-        "draws": sizes.draws, "trials": sizes.trials, "theirs": sizes.theirs, "leapfrogs": LEAPFROGS, "burn": BURN_IN,
-        "target": TARGET, "coal_n": accidents.BINS, "coal_m": accidents.INDUCING, "binary_n": sizes.rows, "binary_m": sizes.binary,
-        "inputs": INPUTS,
-    }  # fmt: skip
-    lines = GRADIENTS.format(
-        repeats=records[0]["repeats"], calls=sizes.calls, side=sizes.side, axis=sizes.axis
-    )
-    return "\n".join(
-        [
-            "# SGPMCFreeForm: speed\n",
-            f"{report.describe(where)} Written by `python -m scripts.benchmarks sgpmc`.{_dates(records)}\n",
-            TEXT.format(**filled),
-            draws_table([record for record in records if record["table"] == "ess"]),
-            lines,
-            gradient_table([record for record in records if record["table"] == "gradient"]),
-        ]
-    )
-
-
-def _dates(records: Records) -> str:
-    """Say when each problem was begun, where they are of several runs."""
-    dates = {record["problem"]: record["date"] for record in records}
-    if len({date[:10] for date in dates.values()}) == 1:
-        return ""
-    return " Begun: " + ", ".join(f"{problem} {date}" for problem, date in dates.items()) + "."
-
-
-def draws_table(records: Records) -> str:
-    """Return the table of effective draws, and each rate over GPflow's."""
-    theirs = {r["problem"]: r["ess"] / r["seconds"] for r in records if "GPflow" in r["method"]}
-    rows = [
-        [
-            f"{r['problem']}: {r['method']}",
-            f"{r['ess']:.0f}",
-            f"{r['rhat']:.3f}",
-            f"{r['acceptance']:.2f}",
-            report.number(r["seconds"]),
-            report.number(r["before"]),
-            report.number(1e3 * r["ess"] / r["gradients"]),
-            report.number(r["ess"] / r["seconds"]),
-            report.number(r["ess"] / r["seconds"] / theirs[r["problem"]]) if r["problem"] in theirs else "",
-        ]
-        for r in records
-    ]
-    columns = ("", "min ESS", "R-hat", "acceptance", "sampling, s", "before, s", "ESS / 1000 gradients", "ESS / s", "times GPflow")  # fmt: skip
-    return report.table(columns, rows)
-
-
-def _share(record: dict[str, Any]) -> str:
-    """Return what share of the rate of a matrix product a gradient reaches."""
-    flops = record.get("flops")
-    return f"{flops / report.median(record['seconds']) / record['rate']:.0%}" if flops else ""
-
-
-def gradient_table(records: Records) -> str:
-    """Return the table of gradients."""
-    rows = []
-    for problem in dict.fromkeys(record["problem"] for record in records):
-        of = {r["method"]: 1e3 * report.median(r["seconds"]) for r in records if r["problem"] == problem}
-        (one, many), theirs = (of[name] for name in OURS), of["GPflow, 1 chain"]
-        cells = (one, many, many / one, theirs, theirs / one, CHAINS * theirs / many)
-        shares = (
-            _share(r) for name in OURS for r in records if (r["problem"], r["method"]) == (problem, name)
-        )
-        rows.append([problem, *(report.number(cell) for cell in cells), *shares])
-    columns = ("", "1 chain", f"{CHAINS} chains", f"{CHAINS} over 1", "GPflow, 1 chain", "over 1", f"{CHAINS} of it over {CHAINS}", "share, 1", f"share, {CHAINS}")  # fmt: skip
-    return report.table(columns, rows)

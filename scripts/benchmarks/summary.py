@@ -30,7 +30,8 @@ fit in the same process. A first fit of a few hundred rows is slower here than i
 The first table counts the comparisons in which we are faster, and gives the least, median and largest ratio. `python -m scripts.benchmarks`
 collects the tables from the pages of the single models, which say what is compared, on which machine and when. "> x" means that the other
 library did not reach the result within its time limit. If it has no such model, its nearest one is taken, and only the time of a step is
-compared. `First call` is the compilation, and for effective draws everything before the draws; the seconds exclude it.
+compared. A ratio in brackets compares chains of which one did not mix. Its effective draws are no estimate, so the first table and the
+pictures leave it out. `First call` is the compilation, and for effective draws everything before the draws; the seconds exclude it.
 `Share` is the operations per second of our step divided by those of a square matrix product.
 """
 
@@ -46,6 +47,12 @@ class Row(NamedTuple):
     first_call: float | None  # ours
     their_first_call: float | None
     share: float | None  # ours
+    mixed: bool = True  # as far as the comparison rests on chains
+
+    @property
+    def ratio(self) -> float:
+        """Return theirs over ours."""
+        return self.theirs / self.ours
 
 
 def write(folder: Path) -> None:
@@ -53,7 +60,7 @@ def write(folder: Path) -> None:
     found = _found(folder)
     if found:
         rows = {name: list(COLLECTORS[name](records)) for name, records in found.items()}
-        _draw(folder / "benchmarks.png", rows, _read(folder / "benchmark_fits.jsonl"))
+        _draw(folder / "benchmarks.png", counted(rows), _read(folder / "benchmark_fits.jsonl"))
         report.write(folder / "benchmarks.md", text(folder))
 
 
@@ -66,7 +73,7 @@ def text(folder: Path) -> str:
     """Return the page, from the records in the folder."""
     found = _found(folder)
     rows = {name: list(COLLECTORS[name](records)) for name, records in found.items()}
-    parts = [TEXT, _verdict(rows)]
+    parts = [TEXT, _verdict(counted(rows))]
     for name, records in found.items():
         where = records[0]["environment"]
         heading = f"## [{TITLES[name]}](benchmark_{name}.md)\n\n{where['date']}, {where['threads']} threads, load {where['load']}.\n"
@@ -74,11 +81,17 @@ def text(folder: Path) -> str:
     return "\n".join(parts)
 
 
+def counted(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """Return the comparisons of each model whose ratios mean something."""
+    kept = {name: [row for row in found if row.mixed] for name, found in rows.items()}
+    return {name: found for name, found in kept.items() if found}
+
+
 def _verdict(rows: Mapping[str, Sequence[Row]]) -> str:
     """Return a table of how often each model is faster, and its median ratio."""
     lines = []
     for name, found in rows.items():
-        ratios = [row.theirs / row.ours for row in found]
+        ratios = [row.ratio for row in found]
         faster = sum(ratio > 1.0 for ratio in ratios)
         numbers = [report.number(value, 2) for value in (min(ratios), report.median(ratios), max(ratios))]
         lines.append([f"[{TITLES[name]}](benchmark_{name}.md)", f"{faster} of {len(found)}", *numbers])
@@ -93,13 +106,14 @@ def _table(rows: Iterable[Row]) -> str:
     lines = []
     for row in rows:
         bound = "> " if row.capped else ""
+        ratio = bound + report.number(row.ratio, 2)
         lines.append(
             [
                 row.task,
                 row.method,
                 report.number(row.ours),
                 bound + report.number(row.theirs),
-                bound + report.number(row.theirs / row.ours, 2),
+                ratio if row.mixed else f"({ratio})",
                 "" if row.first_call is None else report.number(row.first_call),
                 "" if row.their_first_call is None else report.number(row.their_first_call),
                 "" if row.share is None else f"{row.share:.0%}",
@@ -201,7 +215,8 @@ def _sgpmc(records: list[Record]) -> Iterator[Row]:
             ours = runs["ours, 10 chains"]
             mine, other = (run["seconds"] / run["ess"] for run in (ours, theirs))
             calls = ours["before"], theirs["before"]
-            yield Row(f"effective draw, {problem}", name, mine, other, False, *calls, None)
+            mixed = report.mixed(ours) and report.mixed(theirs)
+            yield Row(f"effective draw, {problem}", name, mine, other, False, *calls, None, mixed)
 
 
 def _gprn(records: list[Record]) -> Iterator[Row]:
@@ -224,7 +239,7 @@ def _draw(path: Path, found: dict[str, list[Row]], fits: list[Record]) -> None:
 
     panels = 2 if fits else 1
     figure, axes = plt.subplots(1, panels, figsize=(5.5 * panels, 4.2), squeeze=False, layout="constrained")
-    _draw_ratios(axes[0, 0], {name: rows for name, rows in found.items() if rows})
+    _draw_ratios(axes[0, 0], found)
     if fits:
         draw_fits(axes[0, 1], fits)
     figure.savefig(path, dpi=110)
@@ -235,8 +250,8 @@ def _draw_ratios(ax: Any, found: dict[str, list[Row]]) -> None:
     """Draw a point for each comparison, and the median of each model, on a logarithmic axis."""
     names = list(found)[::-1]
     for place, name in enumerate(names):
-        rows = sorted(found[name], key=lambda row: row.theirs / row.ours)
-        ratios = [row.theirs / row.ours for row in rows]
+        rows = sorted(found[name], key=lambda row: row.ratio)
+        ratios = [row.ratio for row in rows]
         heights = [place + 0.12 * ((number % 5) - 2) for number in range(len(rows))]
         for capped, marker in ((False, "o"), (True, ">")):
             chosen = [number for number, row in enumerate(rows) if row.capped is capped]

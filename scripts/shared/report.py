@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+MOST_RHAT, LEAST_ESS = 1.05, 100.0  # of chains whose effective draws a page takes for a measurement
 PACKAGES = ("gpflow-ext", "gpflow", "tensorflow", "numpy", "scipy", "scikit-learn", "GPy", "bayesnewton")
 
 
@@ -71,6 +72,11 @@ def median(values: Sequence[float | None]) -> float:
     """Return the median, runs that did not arrive counting as infinite."""
     ordered = sorted(math.inf if value is None else value for value in values)
     return ordered[len(ordered) // 2]
+
+
+def mixed(run: Mapping[str, Any]) -> bool:
+    """Return whether the chains of a run mixed well enough for its number of effective draws to mean anything."""
+    return bool(run["rhat"] <= MOST_RHAT and run["ess"] >= LEAST_ESS)
 
 
 def flops(value: float) -> str:

@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     new.add_argument("report", type=Path, help="what `pytest --junit-xml` wrote of a run of all tests")
-    new.add_argument("--seconds", type=float, default=500.0, metavar="S", help="default: %(default)g")
+    new.add_argument(
+        "--seconds", type=_cli.above_zero, default=500.0, metavar="S", help="default: %(default)g"
+    )
     new.add_argument("--out", type=Path, default=LIST, metavar="FILE.txt")
     return new
 

@@ -35,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     new.add_argument("--since", default="HEAD", metavar="COMMIT", help="default: the last commit")
-    new.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of tests (default: 60)")
+    new.add_argument(
+        "--seconds", type=_cli.above_zero, default=60.0, metavar="S", help="of tests (default: 60)"
+    )
     new.add_argument("--list", action="store_true", help="print the files and run nothing")
     return new
 

@@ -95,7 +95,11 @@ def parser() -> argparse.ArgumentParser:
     )
     new.add_argument("--source", type=Path, metavar="DIR", help="GPflow's source; default: download it")
     new.add_argument(
-        "--minutes", type=float, default=60.0, metavar="M", help="of each substitution at most (default: 60)"
+        "--minutes",
+        type=_cli.above_zero,
+        default=60.0,
+        metavar="M",
+        help="of each substitution at most (default: 60)",
     )
     new.add_argument("--only", nargs="+", choices=list(REPLACED), metavar="NAME", help=", ".join(REPLACED))
     new.add_argument(

@@ -53,7 +53,9 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    new.add_argument("--rows", type=int, nargs="+", metavar="R", help="numbers of rows, from 1; default: all")
+    new.add_argument(
+        "--rows", type=_cli.positive, nargs="+", metavar="R", help="numbers of rows, from 1; default: all"
+    )
     new.add_argument("--runslow", action="store_true", help="also run the long tests")
     new.add_argument(
         "--out", type=Path, default=ROOT / "docs/results", metavar="DIR", help="default: docs/results"

@@ -38,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
     which = new.add_mutually_exclusive_group()
     which.add_argument("--share", type=int, metavar="K", choices=range(1, SHARES + 1), help="1 to 8")
     which.add_argument("--by-commit", action="store_true", help="the share of the commit that is checked out")
-    new.add_argument("--minutes", type=float, metavar="M", help="begin no test later; they count as skipped")
+    new.add_argument(
+        "--minutes", type=_cli.above_zero, metavar="M", help="begin no test later; they count as skipped"
+    )
     new.add_argument("--out", type=Path, default=RECORDS, metavar="FILE.jsonl")
     return new
 

@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         name = what.split()[0]
         new.add_argument(
-            f"--{name}", type=int, default=number, metavar="N", help=f"{what} (default: {number})"
+            f"--{name}", type=_cli.positive, default=number, metavar="N", help=f"{what} (default: {number})"
         )
     new.add_argument(
         "--out", type=Path, default=ROOT / "docs/results", metavar="DIR", help="default: docs/results"

@@ -18,8 +18,8 @@ Every target is predicted from all inputs by y = W(x) f(x) + noise. The objectiv
 a step is a few closed-form updates of the nodes f and up to 20 iterations of L-BFGS, and costs O((N K)^3) for N rows and
 K nodes however many outputs there are. With --posterior tensor it is a round of L-BFGS at that cost, with --minibatch-size
 a step of Adam at O(N^2 B K). Outputs should be around zero, and more than eight of them of one scale: --scale-targets
-subtracts the training mean of each and divides by its deviation, and the scores and the exported model are then in
-these units.
+subtracts the training mean of each and divides by its deviation. The scores are then in these units; the exported model
+predicts in those of the table.
 """
 DATA = "linnerud"
 OBJECTIVE = "bound"

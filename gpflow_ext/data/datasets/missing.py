@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +53,13 @@ def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
     With ``missing="mean"`` inputs keep their NaN: the mean is that of a training part not yet chosen.
     """
     names, in_X = _gaps(raw)
-    in_y = raw.y == "" if raw.y.dtype == object else np.isnan(raw.y).any(axis=1)
+    in_y = _absent(raw).any(axis=1)
     affected = np.flatnonzero(in_y | in_X.any(axis=1))
     everything = np.arange(len(in_y))
     if not affected.size:
         return raw, everything, []
     columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
-    columns += [raw.target] if in_y.any() else []
+    columns += _lacking(raw)
     if missing == "keep" and raw.y.ndim == 2 and raw.y.shape[1] > 1 and not in_X.any():
         note = f"{int(np.isnan(raw.y).sum())} missing targets are kept as NaN"
         return replace(raw, notes=(*raw.notes, note)), everything, []
@@ -85,6 +85,24 @@ def _gaps(raw: Raw) -> tuple[Sequence[str], NDArray[np.bool_]]:
     return names, in_X
 
 
+def _absent(raw: Raw) -> NDArray[np.bool_]:
+    """Return which targets are missing, [N, P]."""
+    absent = raw.y == "" if raw.y.dtype == object else np.isnan(raw.y)
+    return np.reshape(absent, (len(raw.X), -1))
+
+
+def _target_names(raw: Raw) -> list[str]:
+    """Return the name of each target, P."""
+    names, width = raw.target.split(", "), _absent(raw).shape[1]
+    return names if len(names) == width else [raw.target] * width
+
+
+def _lacking(raw: Raw, rows: Any = slice(None)) -> list[str]:
+    """Return the names of the targets that are missing in any of the rows."""
+    hits = np.atleast_2d(_absent(raw)[rows]).any(axis=0)
+    return [name for name, hit in zip(_target_names(raw), hits, strict=True) if hit]
+
+
 def _refused(
     raw: Raw,
     names: Sequence[str],
@@ -95,10 +113,11 @@ def _refused(
 ) -> Problem:
     first = affected[0]
     columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
-    columns += [raw.target] if in_y.any() else []
-    column = names[int(np.argmax(in_X[first]))] if in_X[first].any() else raw.target
+    columns += _lacking(raw)
+    column = names[int(np.argmax(in_X[first]))] if in_X[first].any() else _lacking(raw, first)[0]
+    number = in_X.sum() + _absent(raw).sum()
     what = (
-        f"{in_X.sum() + in_y.sum()} values are missing in {affected.size} rows (columns: {listed(columns)}), "
+        f"{number} values are missing in {affected.size} rows (columns: {listed(columns)}), "
         f"the first in {raw.place(first)}, column {column!r}"
         f"{' (to keep them is for several targets)' if missing == 'keep' else ''}"
     )
@@ -122,7 +141,7 @@ def _drop_rows(raw: Raw, dropped: Rows, columns: Sequence[str]) -> tuple[Raw, Ro
     kept = np.delete(np.arange(len(raw.X)), dropped)
     if kept.size < 2:
         what = f"missing='drop' leaves {kept.size} of {len(raw.X)} rows (missing: {listed(columns)})"
-        inputs = [name for name in columns if name != raw.target]
+        inputs = [name for name in columns if name not in _target_names(raw)]
         remedies = (Remedy("missing", "mean"), *([Remedy("drop", inputs)] if inputs else []))
         return raw, np.arange(len(raw.X)), [Problem(what, remedies=remedies)]
     places = listed([raw.place(row) for row in dropped])

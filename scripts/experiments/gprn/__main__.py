@@ -73,11 +73,17 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument("--methods", choices=METHODS, nargs="+", help="some of them (default: all)")
     new.add_argument(
-        "--nodes", type=int, nargs="+", metavar="K", help="numbers of nodes (default: those of each set)"
+        "--nodes",
+        type=_cli.positive,
+        nargs="+",
+        metavar="K",
+        help="numbers of nodes (default: those of each set)",
     )
     new.add_argument("--quick", action="store_true", help="one seed, few outputs and steps")
-    new.add_argument("--seeds", type=int, metavar="S", help="splits of each set (default: 3; 1 with --quick)")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--seeds", type=_cli.positive, metavar="S", help="splits of each set (default: 3; 1 with --quick)"
+    )
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_gprn with --quick"
     )

@@ -102,7 +102,7 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument(
         "--gamma", nargs="+", type=float, metavar="G", help="lengths of natural gradients likewise"
     )
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_images with --quick"
     )

@@ -61,7 +61,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument("--only", choices=PARTS, help="one part (default: all)")
     new.add_argument("--quick", action="store_true", help="fewer sets and settings, shorter caps")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out",
         type=Path,
@@ -194,13 +194,9 @@ def text(journal: Any, quick: bool = False) -> str:
         lines += tables.nine_settings(outcomes["ionosphere"])
     if ends := journal.find(part="end"):
         lines += [tables.END, tables.ends(ends)]
-    for part, introduction in (
-        ("ordinal", tables.ORDINAL),
-        ("counts", tables.COUNTS),
-        ("classes", tables.CLASSES),
-    ):
+    for part in ("ordinal", "counts", "classes"):
         rows = [row for record in journal.find(part=part) for row in record["rows"]]
-        lines += [introduction, tables.tasks(rows)] if rows else []
+        lines += [tables.introduction(part, rows), tables.tasks(rows)] if rows else []
         if part == "ordinal":
             lines += [
                 tables.gpflow_ordinal(record["finite"]) for record in journal.find(part="GPflow's Ordinal")

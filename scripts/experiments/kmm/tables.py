@@ -95,6 +95,9 @@ CLASSES = """\
 The kernel is shared by all latent functions and learnt from length scale √D and variance 1; the sets as above. `exact`: the bound at the
 posterior and the kernel that were found, with the exact expectation of the log likelihood in place of its own bound. So the
 difference is what the bound on the likelihood gives away. Values of the two likelihoods are of different models. Seconds as above.
+
+`multinomial logit, best` has for each datum the better of two bounds, `log` (Blei and Lafferty) and `Bouchard, piecewise`. At one posterior and
+kernel it is never below either. But each fit climbs its own bound from the start that all share, and may end at a lower optimum.{worse}
 """
 
 
@@ -207,6 +210,24 @@ def tasks(rows: Sequence[Mapping[str, Any]]) -> str:
     scores = [] if rows[0]["error"] is None else ["test error"]
     exact = [] if rows[0].get("exact") is None else ["exact"]
     return report.table(["data", "rows", "method", "bound", *exact, "test NLL", *scores, "seconds"], lines)
+
+
+def introduction(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is said above the rows of a part."""
+    return {"ordinal": ORDINAL, "counts": COUNTS}.get(part) or CLASSES.format(worse=_below_its_own(rows))
+
+
+def _below_its_own(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say where `best` ended below a bound that it contains."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row["data"], {})[row["method"].removeprefix("multinomial logit, ")] = row["bound"]
+    return "".join(
+        f" On {data} `best` ended {bounds[name] - bounds['best']:.3f} below `{name}`."
+        for data, bounds in found.items()
+        for name in ("log", "Bouchard, piecewise")
+        if bounds[name] - bounds["best"] > 1e-3
+    )
 
 
 def nine_settings(outcomes: Sequence[Any]) -> list[str]:

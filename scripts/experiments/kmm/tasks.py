@@ -144,6 +144,7 @@ def _trained(
     nlpd, error = _scores(model, split.test)
     sizes, seconds = (len(split.train[0]), len(split.test[0])), trace.seconds[-1]
     row = Row(split.name, sizes, method, trace.objective[-1], nlpd, error, seconds, seconds >= cap)
+    print(f"{split.name}, {method}: done in {seconds:.1f} s", flush=True)
     return row, model
 
 

@@ -35,7 +35,7 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument("--quick", action="store_true", help="small generated sets, two seconds to a method")
     new.add_argument("--sets", nargs="+", metavar="NAME", help="default: all")
     new.add_argument("--methods", nargs="+", metavar="NAME", help="default: all")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_review with --quick"
     )

@@ -39,7 +39,7 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument("--experiment", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="default: all")
     new.add_argument("--quick", action="store_true", help="few steps")
     new.add_argument(
-        "--steps", type=int, metavar="N", help="steps on MNIST (default: 20000, 20 with --quick)"
+        "--steps", type=_cli.positive, metavar="N", help="steps on MNIST (default: 20000, 20 with --quick)"
     )
     new.add_argument(
         "--run-dir",
@@ -48,7 +48,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder for the checkpoints of MNIST (default: %(default)s)",
     )
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_robustmax with --quick"
     )

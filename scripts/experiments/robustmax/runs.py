@@ -54,6 +54,7 @@ def toy(folder: Path, where: Mapping[str, Any], steps: int) -> None:
         "lengthscale": float(model.kernel.kernels[0].lengthscales.numpy()),
         **gpx.metrics.evaluate(model, test),
     }
+    print(f"toy: {result}", flush=True)
     report.write_lines(folder / "robustmax_toy.jsonl", [record])
     _draw_toy(folder / "robustmax_toy.png", model, train, Z)
 
@@ -111,12 +112,26 @@ def optimiser(rate: float, steps: int, hold: int) -> Any:
     return tf_keras.optimizers.Adam(Schedule("cosine", steps).rate(rate, hold))
 
 
+class Printed(Curve):
+    """A curve that prints the scores as it takes them: hours pass until the page is written."""
+
+    def __call__(self, step: int) -> None:
+        """Score and print if it is time."""
+        super().__call__(step)
+        if step % self._every == 0:
+            scores = self.lines()[-1]
+            print(
+                f"mnist, {self._path.parent.name}, step {step:,}: error {scores['error']:.4f}, NLPD {scores['nlpd']:.4f}",
+                flush=True,
+            )
+
+
 def train_on(found: Digits, run_dir: Path, steps: int, every: int) -> list[dict[str, float]]:
     """Train, or go on with what the folder holds; return the scores on the way."""
     lines: list[dict[str, float]] = []
     for number, (share, rate, gamma) in enumerate(PHASES, 1):
         phase, own_steps = run_dir / f"phase{number}", round(share * steps)
-        curve = Curve(phase / "curve.jsonl", found.model, found.test, every)
+        curve = Printed(phase / "curve.jsonl", found.model, found.test, every)
         gpx.fit(
             found.model,
             found.train,

@@ -53,6 +53,7 @@ def trained(schedule: str, train: Any, test: Any, steps: int) -> Record:
                     **gpx.metrics.evaluate(model, test),
                 }
             )
+            print(f"mnist, {schedule}, step {step:,}: NLPD {marks[-1]['nlpd']:.4f}", flush=True)
             scoring += time.process_time() - start
 
     falling = {"decay_steps": steps} if schedule == "cosine" else {}

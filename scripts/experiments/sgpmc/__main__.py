@@ -45,15 +45,22 @@ def arguments() -> argparse.ArgumentParser:
         "--experiment", nargs="+", choices=EXPERIMENTS, help="default: all; without mnist with --quick"
     )
     new.add_argument("--quick", action="store_true", help="one split, three trials, few draws")
-    new.add_argument("--splits", type=int, metavar="S", help="random splits (default: 10)")
+    new.add_argument("--splits", type=_cli.positive, metavar="S", help="random splits (default: 10)")
     new.add_argument(
-        "--draws", type=int, metavar="N", help="of each chain (default: 1000; image 250, toy 500, mnist 200)"
+        "--draws",
+        type=_cli.positive,
+        metavar="N",
+        help="of each chain (default: 1000; image 250, toy 500, mnist 200)",
     )
     new.add_argument("--problems", nargs="+", metavar="NAME", help="of samplers (default: all)")
     new.add_argument(
-        "--steps", type=int, default=20000, metavar="N", help="of training on MNIST (default: 20000)"
+        "--steps",
+        type=_cli.positive,
+        default=20000,
+        metavar="N",
+        help="of training on MNIST (default: 20000)",
     )
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_sgpmc with --quick"
     )

@@ -19,7 +19,6 @@ from ...shared.journal import Journal, Record
 from . import runs
 
 INDUCING, SPLITS, CHAINS, PRIOR = (5, 10, 20, 50, 100), 10, 4, (1.1, 1.0)
-WORST_RHAT, LEAST_ESS = 1.05, 100  # of chains that have mixed
 MORE_STARTS = 20  # of the Gaussian approximation, where chains have not
 AGAIN = "image, more starts"
 SETTING, WARM_UP, SHAPE = gpx.Setting(0.2, 20), 50, (1000, 1019)
@@ -219,7 +218,7 @@ def unmixed(records: Iterable[Record]) -> set[tuple[str, int, bool, int]]:
     return {
         (one["kernel"], one["inducing"], one["free"], one["seed"])
         for one in records
-        if one["rhat"] > WORST_RHAT or one["min_ess"] < LEAST_ESS
+        if not report.mixed({"rhat": one["rhat"], "ess": one["min_ess"]})
     }
 
 
@@ -259,7 +258,7 @@ def _unmixed(records: Iterable[Record]) -> str:
     """Name the chains that have not mixed."""
     named = [_name(*cell) for cell in sorted(unmixed(records))]
     return (
-        f"Not mixed (R-hat above {WORST_RHAT}, or fewer than {LEAST_ESS} effective draws): "
+        f"Not mixed (R-hat above {report.MOST_RHAT}, or fewer than {report.LEAST_ESS:.0f} effective draws): "
         f"{'; '.join(named) or 'none'}.\n"
     )
 

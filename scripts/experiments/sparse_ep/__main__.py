@@ -49,7 +49,10 @@ def arguments() -> argparse.ArgumentParser:
     new.add_argument("--experiment", choices=EXPERIMENTS, nargs="+", help="some of them (default: all)")
     new.add_argument("--quick", action="store_true", help="few splits, steps, rows and seconds")
     new.add_argument(
-        "--splits", type=int, metavar="S", help="random splits of each UCI set (default: 20; 2 with --quick)"
+        "--splits",
+        type=_cli.positive,
+        metavar="S",
+        help="random splits of each UCI set (default: 20; 2 with --quick)",
     )
     new.add_argument(
         "--sets",
@@ -67,12 +70,14 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument(
         "--budget",
-        type=float,
+        type=_cli.above_zero,
         metavar="SECONDS",
         help="of each method in time, mnist and airline (default: 120)",
     )
-    new.add_argument("--workers", type=int, nargs="+", metavar="K", help="default: 1, 2, ... up to the cores")
-    new.add_argument("--threads", type=int, metavar="T", help="threads (default: one per core)")
+    new.add_argument(
+        "--workers", type=_cli.positive, nargs="+", metavar="K", help="default: 1, 2, ... up to the cores"
+    )
+    new.add_argument("--threads", type=_cli.positive, metavar="T", help="threads (default: one per core)")
     new.add_argument(
         "--out", type=Path, metavar="DIR", help="default: docs/results, runs/reproduce_sparse_ep with --quick"
     )

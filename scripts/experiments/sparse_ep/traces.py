@@ -27,7 +27,7 @@ SETS = {  # experiment: data sets
 }
 TITLES = {
     "time": "Image, batch methods",
-    "mnist": "MNIST odd against even, 60,000 images",
+    "mnist": "MNIST odd against even, {rows:,} images",
     "airline_2008": "Airline 2008",
     "airline_houston_2011": "Airline, Houston 2011",
     "airline_generated": "Generated flights",
@@ -107,7 +107,8 @@ def run(
                 journal.add({**key, "method": method, **about, **measured})
                 print(f"{experiment}, {name}, {method}: done", flush=True)
                 stem = _stem(experiment, name)
-                figure(folder / f"sparse_ep_{stem}.png", TITLES[stem], _found(journal, experiment, name))
+                records = _found(journal, experiment, name)
+                figure(folder / f"sparse_ep_{stem}.png", _title(stem, records), records)
 
 
 def _is_there(name: str) -> bool:
@@ -153,6 +154,11 @@ def _stem(experiment: str, name: str) -> str:
     return name if experiment == "airline" else experiment
 
 
+def _title(stem: str, records: Sequence[Record]) -> str:
+    """Return the title of a figure, with the size of what was measured."""
+    return TITLES[stem].format(**records[0])
+
+
 def document(journal: Journal, experiment: str) -> list[str]:
     """Return the tables of what the journal holds, as Markdown."""
     text: list[str] = []
@@ -166,7 +172,7 @@ def document(journal: Journal, experiment: str) -> list[str]:
         stem = _stem(experiment, name)
         if experiment == "airline":
             text.append(f"### {TITLES[stem]}: {records[0]['rows']:,} + {records[0]['test_rows']:,} flights\n")
-        text += [_table(records), f"![{TITLES[stem]}](sparse_ep_{stem}.png)\n"]
+        text += [_table(records), f"![{_title(stem, records)}](sparse_ep_{stem}.png)\n"]
     return text
 
 
