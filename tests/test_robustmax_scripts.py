@@ -78,17 +78,18 @@ def test_schedules_are_compared_from_the_same_start(tmp_path, monkeypatch) -> No
     digits = gpx.datasets.load("digits", seed=0)
     monkeypatch.setattr(gpx.datasets, "load", lambda *_, **__: (digits.train, digits.test))
     monkeypatch.setattr(schedules, "MARKS", (1,))
-    schedules.compare(tmp_path, WHERE, steps=60)
+    schedules.compare(tmp_path, WHERE, steps=60, longest=80)
     _, *lines = map(json.loads, (tmp_path / "robustmax_schedules.jsonl").read_text().splitlines())
     assert [line["schedule"] for line in lines] == ["constant", "cosine", "root"]
     text = runs.text(tmp_path)
     for line in lines:
         first, last = line["marks"]
-        assert (first["step"], last["step"]) == (1, 60)
+        assert (first["step"], last["step"]) == (1, 80 if line["schedule"] == "root" else 60)
         assert last["bound"] > first["bound"] + 100.0
         assert last["error"] < 0.1
         assert f"{last['nlpd']:.4f}" in text
     assert len({line["marks"][-1]["nlpd"] for line in lines}) == 3
+    assert f"lowest at step {min(lines[-1]['marks'], key=lambda mark: mark['nlpd'])['step']} of 80" in text
 
 
 def _variables(run: Path) -> dict[str, np.ndarray]:

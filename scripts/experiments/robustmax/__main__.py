@@ -20,7 +20,7 @@ experiments
   toy        750 points of three classes in the plane, 50 inducing points: the probabilities and the inducing points
   mnist      60,000 images, 500 inducing points, float32: test error and NLPD against seconds; inducing digits before,
              after and difference
-  schedules  MNIST by step lengths that are constant, or fall along a cosine or by a root; ten minutes
+  schedules  MNIST by step lengths that are constant, or fall along a cosine or by a root; half an hour
 
 MNIST trains from the newest checkpoint of --run-dir, so it can be stopped at any time. Results go to robustmax.md,
 robustmax_<experiment>.jsonl and figures beside them.
@@ -73,7 +73,8 @@ def main() -> None:
         run_dir = options.run_dir.with_name("mnist_quick") if options.quick else options.run_dir
         experiments.mnist(folder, where, run_dir, steps, every=10 if options.quick else 250)
     if "schedules" in options.experiment:
-        schedules.compare(folder, where, 20 if options.quick else schedules.STEPS)
+        sizes = (20, 40) if options.quick else (schedules.STEPS, schedules.LONGEST)
+        schedules.compare(folder, where, *sizes)
     text = experiments.text(folder)
     report.write(folder / "robustmax.md", text)
     print(text)
