@@ -148,7 +148,7 @@ def input_widths(model: tf.Module) -> list[int]:
 
 
 def num_columns(part: Feature | Convolutional) -> int | None:
-    """Return how many columns inputs have by a kernel of features or patches; ``None`` where it takes some."""
+    """Return how many columns inputs have by a kernel of features or patches, or ``None``."""
     if not _equal(part.active_dims, slice(None)):
         return None
     if isinstance(part, Convolutional):

@@ -103,7 +103,7 @@ def export(
     Raises
     ------
     ValueError
-        If the number of inputs, the scaler, the labels or the name do not fit, its predictions are not finite,
+        If the number of inputs, the scaler, the labels or the name do not fit, predictions are not finite,
         or the profile does not support it.
     ImportError
         For a profile or a key without the extra that it needs.
