@@ -10,7 +10,8 @@ import tensorflow as tf
 from builders import BUILD, Data
 
 import gpflow_ext as gpx
-from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog, RobustMax
+from gpflow_ext.data import checks
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog, RobustMax, Weighted
 from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
 
 X, Y = problems.binary(12)
@@ -80,6 +81,70 @@ def test_other_numbers_are_cast(name: str, dtype: type) -> None:
 def test_targets_of_other_likelihoods(likelihood, targets: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SGPMCFreeForm((X, targets), problems.kernel(), likelihood, inducing_variable=X.copy())
+
+
+LIKELIHOODS = gpflow.likelihoods
+CLASSES = np.arange(12.0)[:, None] % 3
+
+
+def _train(model: str, likelihood, targets: np.ndarray) -> None:
+    kernel, latent = problems.kernel(), likelihood.latent_dim or 1
+    if model == "SVGP":
+        svgp = gpflow.models.SVGP(kernel, likelihood, X[:4].copy(), num_latent_gps=latent)
+        gpx.fit(svgp, (X, targets), steps=1, progress=False)
+    elif model == "VGPKMM":
+        gpx.models.VGPKMM((X, targets), kernel, likelihood, num_latent_gps=latent)
+    else:
+        built = getattr(gpflow.models, model)((X, targets), kernel, likelihood, num_latent_gps=latent)
+        gpx.fit(built, steps=1) if model == "VGP" else gpx.sample(built, 2, 1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "message"),
+    [
+        (LIKELIHOODS.Bernoulli(), 2.0 * Y - 1.0, "0 and 1"),
+        (LIKELIHOODS.Poisson(), Y - 1.0, "counts"),
+        (LIKELIHOODS.Poisson(), Y + 0.5, "counts"),
+        (LIKELIHOODS.Beta(), 2.0 * Y, "from 0 to 1"),
+        (LIKELIHOODS.Exponential(), Y - 1.0, "negative"),
+        (LIKELIHOODS.Gamma(), Y, "positive"),
+        (LIKELIHOODS.MultiClass(3), CLASSES + 1.0, "Y - 1"),
+        (LIKELIHOODS.MultiClass(3), CLASSES + 0.5, "0 to 2"),
+        (LIKELIHOODS.MultiClass(3), np.eye(3)[np.arange(12) % 3], "argmax"),
+        (LIKELIHOODS.Softmax(3), CLASSES + 1.0, "Y - 1"),
+        (LIKELIHOODS.Softmax(3), CLASSES, r"MultinomialLogit\(3\)"),
+        (LIKELIHOODS.Ordinal(np.array([-1.0, 1.0])), CLASSES + 1.0, "Y - 1"),
+        (LIKELIHOODS.SwitchedLikelihood([LIKELIHOODS.Bernoulli()]), np.c_[Y, Y], "number the likelihoods"),
+        (
+            LIKELIHOODS.SwitchedLikelihood([LIKELIHOODS.Bernoulli(), LIKELIHOODS.Gaussian()]),
+            np.c_[Y + 2.0, np.arange(12) % 2],
+            "0 and 1",
+        ),
+        (Weighted(LIKELIHOODS.Poisson()), np.c_[Y - 1.0, np.ones(12)], "counts"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, LIKELIHOODS.Likelihood) else "",
+)
+@pytest.mark.parametrize("model", ["VGP", "SVGP", "GPMC", "VGPKMM"])
+def test_targets_outside_the_support_of_a_likelihood_of_gpflow(
+    model: str, likelihood, targets: np.ndarray, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _train(model, likelihood, targets)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets"),
+    [
+        (LIKELIHOODS.Beta(), Y),
+        (LIKELIHOODS.Exponential(), Y),
+        (LIKELIHOODS.Gamma(), Y + 0.5),
+        (LIKELIHOODS.MultiClass(3), CLASSES),
+        (LIKELIHOODS.Softmax(3), CLASSES.astype(int)),
+    ],
+)
+def test_targets_within_the_support_of_a_likelihood_of_gpflow(likelihood, targets: np.ndarray) -> None:
+    kernel, latent = problems.kernel(), likelihood.latent_dim or 1
+    checks.check_held(gpflow.models.VGP((X, targets), kernel, likelihood, num_latent_gps=latent))
 
 
 @pytest.mark.parametrize("model", ["SVGPRobustMax", "SVGP"])

@@ -16,6 +16,7 @@ from gpflow.kernels import SquaredExponential
 import gpflow_ext as gpx
 from gpflow_ext.convolution import sums
 from gpflow_ext.data import length_scales
+from gpflow_ext.features.kernel import input_widths
 from gpflow_ext.training import scale
 from gpflow_ext.training.starts import further_starts
 
@@ -146,6 +147,15 @@ def test_float32_stays_float32() -> None:
         kernel(X, full_cov=False),
     ):
         assert value.dtype == tf.float32
+
+
+def test_the_number_of_pixels_is_that_of_the_inputs() -> None:
+    kernel = gpflow.kernels.Convolutional(SquaredExponential(), IMAGE, PATCH, colour_channels=3)
+    model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Bernoulli(), InducingPatches(Z))
+    assert input_widths(model) == [60]
+    model.kernel = gpflow.kernels.Convolutional(SquaredExponential(), IMAGE, PATCH)
+    model.kernel.active_dims = np.arange(20)  # of more columns than these
+    assert input_widths(model) == []
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 1e-10), (np.float32, 1e-6)])
@@ -289,7 +299,7 @@ def test_every_model_trains_on_patches_and_is_served(name: str, tmp_path: Any) -
     X = _images(5, seed=6)
     mean, var = model.posterior().predict_f(X)
     assert np.isfinite(mean).all()
-    gpx.export(model, tmp_path / "model", example=X[:2])
+    gpx.export(model, tmp_path / "model")
     served = gpx.load_exported(tmp_path / "model")
     latent = served.predict_f(X)
     np.testing.assert_allclose(latent["mean"], mean, atol=1e-10)

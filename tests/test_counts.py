@@ -259,3 +259,30 @@ def test_good_targets_pass() -> None:
     counts, exposures = PoissonLog(exposure=True).counts_and_exposures(BOTH)
     np.testing.assert_array_equal(np.concatenate([counts, exposures], axis=1), BOTH)
     assert (PoissonLog().counts_and_exposures(COUNTS[:, None])[1].numpy() == 1.0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("alpha", [2e-6, 1e-4, 1e-2, 1.0, 30.0])
+def test_negative_binomial_keeps_its_digits_at_any_dispersion(alpha: float, dtype: type) -> None:
+    """Density and derivative in α by log Γ(y + r) - log Γ(r) - y log r = Σ_{j<y} log(1 + jα)."""
+    counts, eps = np.array([0.0, 1.0, 2.0, 7.0, 100.0, 1000.0]), np.finfo(dtype).eps
+    F = (np.log(counts + 0.5) + 0.4)[:, None].astype(dtype)
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        likelihood = NegativeBinomialLog(alpha)
+    raw = likelihood.dispersion.unconstrained_variable
+    with tf.GradientTape(persistent=True) as tape:
+        density = likelihood.log_prob(F, F, counts[:, None].astype(dtype))
+        parts, dispersion = tf.unstack(density), tf.convert_to_tensor(likelihood.dispersion)
+    expected = likelihood.variational_expectations(F, F, np.zeros_like(F), counts[:, None].astype(dtype))
+    slopes = np.array([tape.gradient(part, raw) / tape.gradient(dispersion, raw) for part in parts])
+
+    f, alpha, j = F[:, 0].astype(float), float(dispersion), np.arange(1000)
+    mean, lower, total = np.exp(f), j < counts[:, None], counts + 1.0 / alpha
+    rest = np.log1p(alpha * mean)
+    exact = (lower * np.log1p(j * alpha)).sum(1) + counts * f - gammaln(counts + 1) - total * rest
+    slope = (lower * j / (1 + j * alpha)).sum(1) + rest / alpha**2 - total * mean / (1 + alpha * mean)
+    scale = eps * (1 + np.minimum(counts, 1 / alpha) * (1 + np.abs(f)) + mean / (1 + alpha * mean))
+    scale += 2.2e-16 * counts * (1 + np.abs(f))  # of the sums here
+    np.testing.assert_array_less(np.abs(density - exact), 4.0 * scale)
+    np.testing.assert_array_less(np.abs(expected - exact), (60.0 if dtype == np.float32 else 1e5) * scale)
+    np.testing.assert_array_less(np.abs(slopes - slope), 4.0 * scale / alpha + 4.0 * eps * np.abs(slope))

@@ -438,6 +438,10 @@ def test_single_precision(tmp_path):
         ({"example": X[0]}, r"example must be finite, of shape \[n, D\] = \[n, 3\]"),
         ({"example": X * np.nan}, "example must be finite"),
         ({"labels": LABELS}, "name the 2 classes in order; found 3"),
+        ({"name": "diseases/heart"}, r"without a slash.*got 'diseases/heart'"),
+        ({"name": ".."}, "address"),
+        ({"name": ""}, "address"),
+        ({"name": "a\nb"}, "printable"),
     ],
 )
 def test_a_wrong_argument_is_named(tmp_path, arguments, message):

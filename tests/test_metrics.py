@@ -184,3 +184,14 @@ def test_intervals_hold_the_metrics_and_shrink_with_the_rows() -> None:
         assert all(low < scores[name] < high for name, (low, high) in found.items())
         widths.append(found["rmse"][1] - found["rmse"][0])
     assert widths[1] < 0.5 * widths[0]
+
+
+def test_intervals_of_few_counts_and_of_infinite_scores_are_numbers() -> None:
+    """A third of the resamples has targets 0 alone, and the last row has density 0, to rounding."""
+    X, Y = np.arange(4.0)[:, None], np.array([[0.0], [0.0], [0.0], [1e154]])
+    model = gpflow.models.GPR((X, np.zeros_like(Y)), gpflow.kernels.SquaredExponential(), noise_variance=0.01)
+    for seed in range(4):  # the first resample holds the last row, or not
+        found = metrics.intervals(model, (X, Y), resamples=100, seed=seed)
+        assert found.keys() == {"nlpd", "rmse", "nmae"}
+        assert found["nmae"] == (1.0, 1.0)
+        assert -np.inf < found["nlpd"][0] < found["nlpd"][1] == np.inf

@@ -196,3 +196,8 @@ def test_a_round_that_ends_nowhere_leaves_the_posterior_and_ends_the_fit(monkeyp
     assert result.status is gpx.Status.NON_FINITE
     for variable, value in zip(new.trainable_variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_coordinates_of_a_mean_are_not_a_number_where_the_information_is_not() -> None:
+    unknown, eye = tf.fill([3, 3], tf.constant(np.nan, tf.float64)), tf.eye(3, dtype=tf.float64)
+    assert np.isnan(profiled.located(eye, unknown, tf.ones([3, K], tf.float64))).all()

@@ -227,6 +227,26 @@ def test_a_wrong_request_is_told_why(url, path, body, reason):
     assert reason in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("seed", "reason"),
+    [
+        ([3, 4], "seed must have length 1; it has length 2"),
+        ([2**31], "row 0, column 0: 2147483648 is too large"),
+        ([-(2**31) - 1], "is too large"),
+        ([10**23], "is too large"),
+        ([1.5], "valid whole number"),
+    ],
+)
+def test_a_wrong_seed_is_told_why(seed, reason):
+    from gpflow_ext.server import calls, limits
+
+    rows, seeds = {"dtype": "float64", "shape": [None, 2]}, {"dtype": "int32", "shape": [1]}
+    body = {"signature_name": "sample", "inputs": {"inputs": [[1.0, 2.0]], "seed": seed}}
+    signatures = {"sample": {"inputs": {"inputs": rows, "seed": seeds}}}
+    with pytest.raises(limits.RefusedError, match=reason):
+        calls.read(json.dumps(body).encode(), signatures, limits.Limits())
+
+
 def test_no_more_than_ten_reasons_are_told(url):
     for wrong in ([[0.0]] * 5000, [["x" * 1000] * 13] * 500):
         answer = httpx.post(url + PATH, json={"instances": wrong})

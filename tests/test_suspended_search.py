@@ -137,3 +137,18 @@ def test_a_run_against_a_bound_ends() -> None:
         run.climb(20)
     np.testing.assert_allclose(variables[0], 2.0, rtol=1e-12)
     assert evaluations <= 2
+
+
+@pytest.mark.parametrize("start", [(0.0, 0.0), (0.5, -0.3), (-0.3, 0.4)])
+def test_a_run_ends_at_a_point_that_it_has_evaluated(start: tuple[float, float]) -> None:
+    """A plane that is NaN outside of a disc: the line search fails where the loss has turned it back."""
+    x, values = tf.Variable(start, dtype=tf.float64), []
+
+    def evaluate() -> tuple[float, list[tf.Tensor]]:
+        values.append(float(x[0] + 2.0 * x[1]) if tf.norm(x) <= 1.0 else np.nan)
+        return values[-1], [tf.constant([1.0, 2.0], tf.float64)]
+
+    run = lbfgs.Run(LogSpace([x]), evaluate, 1e-8)
+    assert run.climb(100)
+    assert float(run.best) == float(x[0] + 2.0 * x[1])
+    assert float(run.best) in values

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gpflow
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 Array = npt.NDArray[Any]
 _ROOM = 1e-4  # for sums over as many rows as there may be
@@ -32,18 +34,101 @@ def check_data(data: tuple[Any, Any], *, gaps: bool = False) -> tuple[Array, Arr
 
 
 def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
-    """Raise ``ValueError`` when targets [N, P] lie outside the support of the likelihood."""
+    """Raise ``ValueError`` when targets [N, P] lie outside the support of the likelihood.
+
+    A likelihood says so itself by a method ``check_targets``; for those of GPflow it is said here. Nothing is
+    known of others.
+    """
     own = getattr(likelihood, "check_targets", None)
     if own is not None:
         own(Y)
-    elif isinstance(likelihood, gpflow.likelihoods.Bernoulli):
-        if not np.isin(Y, (0.0, 1.0)).all():
-            raise ValueError(
-                f"Y must hold 0 and 1; found the values {_some_values(Y)}. Encode the labels first."
-            )
-        check_not_one_hot(Y)
-    elif isinstance(likelihood, gpflow.likelihoods.Poisson) and ((Y < 0).any() or (np.round(Y) != Y).any()):
+        return
+    for kind, check in _SUPPORTS.items():
+        if isinstance(likelihood, kind):
+            check(likelihood, np.asarray(Y))
+
+
+def _check_binary(_: Any, Y: Array) -> None:
+    if not np.isin(Y, (0.0, 1.0)).all():
+        raise ValueError(f"Y must hold 0 and 1; found the values {_some_values(Y)}. Encode the labels first.")
+    check_not_one_hot(Y)
+
+
+def _check_counts(_: Any, Y: Array) -> None:
+    if ((Y < 0) | (np.round(Y) != Y)).any():
         raise ValueError(f"Y must hold counts 0, 1, 2, …; found the values {_some_values(Y)}.")
+
+
+def _check_unit_interval(_: Any, Y: Array) -> None:
+    if ((Y < 0) | (Y > 1)).any():
+        raise ValueError(
+            f"Y must be from 0 to 1; found the values {_some_values(Y)}. Divide by the largest possible."
+        )
+
+
+def _check_from_zero(_: Any, Y: Array) -> None:
+    if (Y < 0).any():
+        raise ValueError(f"Y must not be negative; found the values {_some_values(Y)}.")
+
+
+def _check_positive(_: Any, Y: Array) -> None:
+    if (Y <= 0).any():
+        raise ValueError(f"Y must be positive; found the values {_some_values(Y)}.")
+
+
+def _check_one_column(Y: Array, num_classes: int) -> None:
+    if Y.shape[1] != 1:
+        raise ValueError(
+            f"Y must have one column of class numbers; it has {Y.shape[1]}. If it is one-hot, use "
+            "Y.argmax(axis=1).reshape(-1, 1)."
+        )
+    check_class_numbers(Y, num_classes)
+
+
+def _check_classes(likelihood: Any, Y: Array) -> None:
+    _check_one_column(Y, likelihood.num_classes)
+
+
+def _check_softmax(likelihood: Any, Y: Array) -> None:
+    _check_one_column(Y, likelihood.num_classes)
+    if Y.dtype.kind == "f":
+        raise ValueError(
+            f"GPflow's Softmax takes integers only, and Y is {Y.dtype}: use the same likelihood as "
+            f"gpflow_ext.likelihoods.MultinomialLogit({likelihood.num_classes})."
+        )
+
+
+def _check_levels(likelihood: Any, Y: Array) -> None:
+    check_class_numbers(Y, likelihood.num_bins)
+    if not np.isfinite(tf.math.erf(tf.constant(np.inf, gpflow.default_float()))):
+        raise ValueError(
+            "GPflow's Ordinal is NaN at the lowest and the highest level, because erf is NaN at infinity in "
+            f"this build of TensorFlow: use gpflow_ext.likelihoods.CumulativeLogit({likelihood.num_bins})."
+        )
+
+
+def _check_switched(likelihood: Any, Y: Array) -> None:
+    parts, which = likelihood.likelihoods, Y[:, -1]
+    if not np.isin(which, np.arange(len(parts))).all():
+        raise ValueError(
+            f"The last column of Y must number the likelihoods, 0 to {len(parts) - 1}; found the values "
+            f"{_some_values(which)}."
+        )
+    for number, part in enumerate(parts):
+        check_targets(part, Y[which == number, :-1])
+
+
+_SUPPORTS: dict[type, Callable[[Any, Array], None]] = {
+    gpflow.likelihoods.Bernoulli: _check_binary,
+    gpflow.likelihoods.Poisson: _check_counts,
+    gpflow.likelihoods.Beta: _check_unit_interval,
+    gpflow.likelihoods.Exponential: _check_from_zero,
+    gpflow.likelihoods.Gamma: _check_positive,
+    gpflow.likelihoods.MultiClass: _check_classes,
+    gpflow.likelihoods.Softmax: _check_softmax,
+    gpflow.likelihoods.Ordinal: _check_levels,
+    gpflow.likelihoods.SwitchedLikelihood: _check_switched,
+}
 
 
 def are_inputs(points: gpflow.inducing_variables.InducingVariables | None) -> bool:
@@ -110,12 +195,22 @@ def _matrix(values: Any, name: str, gaps: bool = False) -> Array:
 
 
 def check_held(model: Any) -> None:
-    """Raise ``ValueError`` where data (X, Y) that a model of GPflow holds are not finite."""
+    """Raise ``ValueError`` where data (X, Y) that a model holds are not finite, or not its likelihood's."""
     held = getattr(model, "data", None)
-    for name, part in zip("XY", held if isinstance(held, tuple) and len(held) == 2 else (), strict=False):
-        values = np.asarray(part)
+    if not isinstance(held, tuple) or len(held) != 2:
+        return
+    X, Y = map(np.asarray, held)
+    for name, values in (("X", X), ("Y", Y)):
         if values.dtype.kind == "f" and values.ndim == 2:
             _check_finite(values, name)
+    check_model_targets(model, Y)
+
+
+def check_model_targets(model: Any, Y: Array) -> None:
+    """Raise ``ValueError`` when targets [N, P] lie outside the support of the likelihood of a model."""
+    likelihood = getattr(model, "likelihood", None)
+    if isinstance(likelihood, gpflow.likelihoods.Likelihood) and Y.ndim == 2:
+        check_targets(likelihood, Y)
 
 
 def _check_finite(raw: Array, name: str) -> None:

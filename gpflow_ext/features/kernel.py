@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 from gpflow.base import TensorLike
 from gpflow.covariances import Kuf, Kuu
 from gpflow.inducing_variables.inducing_variables import InducingPointsBase
-from gpflow.kernels import Combination, Kernel, SharedIndependent, Static
+from gpflow.kernels import Combination, Convolutional, Kernel, SharedIndependent, Static
 
 
 class Features(Protocol):
@@ -141,14 +142,18 @@ def sharing(owner: Any, **changed: Any) -> Any:
 
 
 def input_widths(model: tf.Module) -> list[int]:
-    """Return how many columns inputs have by the `Feature` kernels of a model that take all of them."""
-    widths = (num_columns(part) for part in model.submodules if isinstance(part, Feature))
-    return [width for width in widths if width is not None]
+    """Return how many columns inputs have by the kernels of a model that know it and take all of them."""
+    known = (part for part in model.submodules if isinstance(part, Feature | Convolutional))
+    return [width for width in map(num_columns, known) if width is not None]
 
 
-def num_columns(part: Feature) -> int | None:
-    """Return how many columns inputs have by a `Feature` kernel; ``None`` where it takes some of them."""
-    return part.features.num_inputs if _equal(part.active_dims, slice(None)) else None
+def num_columns(part: Feature | Convolutional) -> int | None:
+    """Return how many columns inputs have by a kernel of features or patches, or ``None``."""
+    if not _equal(part.active_dims, slice(None)):
+        return None
+    if isinstance(part, Convolutional):
+        return int(np.prod(part.image_shape)) * int(part.colour_channels)
+    return part.features.num_inputs
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -33,6 +33,7 @@ import tensorflow as tf
 from gpflow_ext.gprn import blocks, network, tensor_normal
 from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.network import Nodes, Patterns
+from gpflow_ext.numerics import linalg
 
 _ALTERNATIONS = 5
 _LEAST_SHARE = 1e-4  # of the largest eigenvalue of an information, which all others are at least
@@ -104,7 +105,7 @@ def whitened(chol: tf.Tensor, C: tf.Tensor, xi: tf.Tensor) -> tf.Tensor:
 def located(chol: tf.Tensor, C: tf.Tensor, M: tf.Tensor) -> tf.Tensor:
     """Return the ξ [N, K] of which M is that of `whitened`: C⁻¹L_f⁻ᵀM + CᵀL_fM. O(N³)."""
     pulled = blocks.whitened(chol, M, adjoint=True)
-    return tf.linalg.solve(C, pulled) + tf.matmul(C, blocks.applied(chol, M), transpose_a=True)
+    return linalg.solve(C, pulled) + tf.matmul(C, blocks.applied(chol, M), transpose_a=True)
 
 
 def nodes(prior: NetworkPrior, M: tf.Tensor, factors: Factors) -> Nodes:

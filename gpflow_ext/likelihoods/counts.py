@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-import tensorflow_probability as tfp
 from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
-from gpflow_ext.numerics.special import as_tensor, broadcast
+from gpflow_ext.numerics.special import as_tensor, broadcast, stirling_correction
 
 _DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰
-_STIRLING = 8.0  # from where the series that follows Stirling's formula is right to rounding
 _NEWTON_STEPS = 8  # for the peak of the integrand, to full precision
 
 
@@ -184,12 +182,9 @@ def log_expected_poisson(counts: Any, mean: Any, var: Any) -> tf.Tensor:
 
 def _log_largest(counts: tf.Tensor) -> tf.Tensor:
     """Return y log y − y − log y!, the largest log likelihood of a count y; below one −1 − log y!."""
-    y = tf.maximum(counts, 1.0)
-    small, large = tf.minimum(y, _STIRLING), tf.maximum(y, _STIRLING)
-    few = tf.minimum(counts, _STIRLING)
-    exact = few * tf.math.log(small) - small - tf.math.lgamma(few + 1.0)
-    stirling = -0.5 * tf.math.log(2.0 * math.pi * large) - tfp.math.log_gamma_correction(large)
-    return tf.where(y < _STIRLING, exact, stirling)
+    y, few = tf.maximum(counts, 1.0), tf.minimum(counts, 1.0)
+    many = -0.5 * tf.math.log(2.0 * math.pi * y) - stirling_correction(y)
+    return tf.where(counts < 1.0, -1.0 - tf.math.lgamma(few + 1.0), many)
 
 
 def _poisson_window(counts: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Window:

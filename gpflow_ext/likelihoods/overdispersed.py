@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gpflow
@@ -13,9 +14,10 @@ from gpflow.utilities import positive
 from gpflow_ext.likelihoods.counts import CountLikelihood, overdispersed_moments
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.logistic import expected_llp
-from gpflow_ext.numerics.special import as_tensor, broadcast
+from gpflow_ext.numerics.special import Elementwise, as_tensor, broadcast, stirling_correction
 
-_SMALLEST = 1e-6  # dispersion: below it is Poisson's, and lgamma(y + r) - lgamma(r) would lose digits
+_SMALLEST = 1e-6  # dispersion: below it is Poisson's, and in float32 its gradient would be rounding
+_FEWEST = 0.5  # counts below it have no peak, or one far from those of others
 _DROP = 40.0  # the integrand is cut where it has fallen by e⁻⁴⁰
 _PEAK_STEPS, _END_STEPS = 32, 8  # of Newton, both from a side where they are monotone
 
@@ -70,11 +72,7 @@ class NegativeBinomialLog(CountLikelihood):
         counts, offset = self._split(Y, F.dtype)
         size = self._size(F.dtype)
         logit = F + offset - tf.math.log(size)
-        return (
-            _log_coefficient(counts, size)
-            - counts * tf.math.softplus(-logit)
-            - size * tf.math.softplus(logit)
-        )
+        return _log_highest(counts, size) + _below_highest(counts, size, logit, tf.math.softplus)
 
     @inherit_check_shapes
     def _variational_expectations(
@@ -84,8 +82,8 @@ class NegativeBinomialLog(CountLikelihood):
         counts, offset = self._split(Y, Fmu.dtype)
         size = self._size(Fmu.dtype)
         logit = Fmu + offset - tf.math.log(size)
-        expected = counts * expected_llp(-logit, Fvar) + size * expected_llp(logit, Fvar)
-        return tf.reduce_sum(_log_coefficient(counts, size) - expected, axis=-1)
+        below = _below_highest(counts, size, logit, lambda x: expected_llp(x, Fvar))
+        return tf.reduce_sum(_log_highest(counts, size) + below, axis=-1)
 
     @inherit_check_shapes
     def _predict_log_density(
@@ -107,9 +105,30 @@ class NegativeBinomialLog(CountLikelihood):
         return mean + tf.cast(self.dispersion, mean.dtype) * tf.square(mean)
 
 
-def _log_coefficient(counts: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return log Γ(y + r)/(Γ(r) y!)."""
-    return tf.math.lgamma(counts + size) - tf.math.lgamma(size) - tf.math.lgamma(counts + 1.0)
+def _below_highest(y: tf.Tensor, r: tf.Tensor, x: tf.Tensor, softplus: Elementwise) -> tf.Tensor:
+    """Return -y log(1 + e⁻ˣ) - r log(1 + eˣ) less its value at the peak x* = log(y/r).
+
+    With s(x) = log(1 + eˣ) that is y d - (y + r)(s(x) - s(x*)), d = x - x*, and the same with -r and -x in
+    place of y and x. Where y < r the first has no large terms that cancel, elsewhere the second. Counts
+    below `_FEWEST`, zero above all, are compared with y log r, Poisson's at r = ∞.
+    """
+    few = y < _FEWEST
+    first = few | (y < r)
+    sign = tf.where(first, tf.ones_like(x), -tf.ones_like(x))
+    peak = tf.math.log(tf.where(few, tf.ones_like(y), y)) - tf.math.log(r)
+    highest = tf.where(few, tf.zeros_like(peak), tf.math.softplus(sign * peak))
+    return tf.where(first, y, -r) * (x - peak) - (y + r) * (softplus(sign * x) - highest)
+
+
+def _log_highest(y: tf.Tensor, r: tf.Tensor) -> tf.Tensor:
+    """Return the log density of a count y where that is highest, and below `_FEWEST` what has been left out.
+
+    By Stirling's formula and what it lacks: log Γ(y + r) - log Γ(r) would lose digits.
+    """
+    few, many = tf.minimum(y, _FEWEST), tf.maximum(y, _FEWEST)
+    at_few = (few + r - 0.5) * tf.math.log1p(few / r) - few - tf.math.lgamma(few + 1.0)
+    at_many = -0.5 * tf.math.log(2.0 * math.pi * many * (1.0 + many / r)) - stirling_correction(many)
+    return stirling_correction(y + r) - stirling_correction(r) + tf.where(y < _FEWEST, at_few, at_many)
 
 
 def log_expected_negative_binomial(counts: Any, size: Any, mean: Any, var: Any) -> tf.Tensor:
@@ -132,10 +151,10 @@ def log_expected_negative_binomial(counts: Any, size: Any, mean: Any, var: Any) 
     y, r = counts[..., None], size[..., None]
 
     def log_likelihood(logit: tf.Tensor) -> tf.Tensor:
-        return -y * tf.math.softplus(-logit) - r * tf.math.softplus(logit)
+        return _below_highest(y, r, logit, tf.math.softplus)
 
     window = _window(*map(tf.stop_gradient, (counts, size, mean - shift, var)))
-    return _log_coefficient(counts, size) + log_expectation(log_likelihood, mean - shift, var, window)
+    return _log_highest(counts, size) + log_expectation(log_likelihood, mean - shift, var, window)
 
 
 def _window(y: tf.Tensor, r: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Window:

@@ -11,6 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
+from gpflow_ext.data.checks import check_targets
 from gpflow_ext.likelihoods.classes import class_probabilities
 
 
@@ -58,9 +59,7 @@ class Weighted(Likelihood):
         The models' constructors call it.
         """
         self.check_weights(Y)
-        own = getattr(self.likelihood, "check_targets", None)
-        if own is not None:
-            own(np.asarray(Y, dtype=float)[..., :-1])
+        check_targets(self.likelihood, np.asarray(Y, dtype=float)[..., :-1])
 
     def check_weights(self, Y: npt.ArrayLike) -> None:
         """Raise ``ValueError`` unless Y is [N, P + 1] with weights from 0, not all 0."""

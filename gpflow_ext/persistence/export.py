@@ -22,7 +22,7 @@ from gpflow_ext.likelihoods.classes import class_probabilities
 from . import raw_rows, stablehlo
 from .card import model_card
 from .durable import alone, sync, sync_alone, told
-from .manifest import describe, plain, sha256_json
+from .manifest import checked_name, describe, plain, sha256_json
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
 from .verify import FORMAT, ONNX, sealed, sha256_file, verify, versions
@@ -93,7 +93,7 @@ def export(
     metrics, intervals, seed, notes
         What to record in the manifest and on the model card; see ``metrics.evaluate``, ``metrics.intervals``.
     name
-        Name of the model on its card.
+        Name of the model on its card and in the addresses of a server, so without a slash.
     sign
         A private Ed25519 key, PEM or 32 bytes: ``verify(path, key=...)`` with its public half shows that the
         model comes from the holder of the key. It needs the extra ``sign``.
@@ -103,8 +103,8 @@ def export(
     Raises
     ------
     ValueError
-        If the number of inputs, the scaler or the labels do not fit the model, its predictions are not
-        finite, or the profile does not support it.
+        If the number of inputs, the scaler, the labels or the name do not fit, predictions are not finite,
+        or the profile does not support it.
     ImportError
         For a profile or a key without the extra that it needs.
     """
@@ -116,6 +116,7 @@ def export(
         try_key(b"", sign)
     model, scaler, labels, data = _parts(model, scaler, labels, data)
     path = Path(path)
+    name = checked_name(path.resolve().name if name is None else name)
     if path.is_file() or (path / "saved_model.pb").exists():
         raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
     scaler = getattr(data, "scaler", None) if scaler is None else scaler
@@ -136,7 +137,7 @@ def export(
     description = describe(model)
     manifest = {
         "format": FORMAT,
-        "name": name or path.resolve().name,
+        "name": name,
         "profile": profile,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": description.pop("versions"),

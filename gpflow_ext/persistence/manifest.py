@@ -78,6 +78,22 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
         )
 
 
+def checked_name(name: str) -> str:
+    """Return the name of an exported model, if it can be a part of the addresses of a server.
+
+    Raises
+    ------
+    ValueError
+        For one that is empty, has a slash or an unprintable character, or means a folder.
+    """
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise ValueError(
+            f"name must be printable and without a slash, because it is a part of the address "
+            f"/v1/models/NAME of a server; got {name!r}"
+        )
+    return name
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the package and of the libraries that decide what a saved model means."""
     return {

@@ -181,7 +181,8 @@ def intervals(
 
     The interval of "error" is the exact one of a binomial proportion (Clopper & Pearson 1934), the others are
     percentiles of the bootstrap over test rows, as is that of "error" where rows have weights. There is none
-    for "ece", which resampling biases upwards. They do not cover the variation between training sets.
+    for "ece", which resampling biases upwards; that of "nmae" is over the resamples whose targets are not all
+    0. They do not cover the variation between training sets.
 
     Parameters
     ----------
@@ -207,16 +208,23 @@ def intervals(
     number = len(tested.Y)
     drawn = np.random.default_rng(seed).integers(number, size=(resamples, number))
     rates = [tested.rows(rows).scores() for rows in drawn]
-    tails = (0.5 - 0.5 * level, 0.5 + 0.5 * level)
-    found = {}
-    for name in rates[0].keys() - {"ece"}:
-        low, high = np.quantile([rate.get(name, np.nan) for rate in rates], tails)
-        found[name] = float(low), float(high)
+    found = {
+        name: _percentiles([rate[name] for rate in rates if name in rate], level)
+        for name in tested.scores()
+        if name != "ece"
+    }
     if tested.is_classifier and tested.weights is None:
         wrong = round(error_rate(tested.prediction, tested.Y) * number)
         exact = scipy.stats.binomtest(wrong, number).proportion_ci(level)
         found["error"] = float(exact.low), float(exact.high)
     return found
+
+
+def _percentiles(values: list[float], level: float) -> tuple[float, float]:
+    """Return the values between which a share of them lies, not interpolated: some may be infinite."""
+    low = np.quantile(values, 0.5 - 0.5 * level, method="lower")
+    high = np.quantile(values, 0.5 + 0.5 * level, method="higher")
+    return float(low), float(high)
 
 
 class _Tested(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from gpflow_ext.data import checks
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling.affine import Affine, around
@@ -96,7 +97,7 @@ class PlainSampleable:
     Raises
     ------
     ValueError
-        For a model without this method.
+        For a model without this method, or data that its likelihood cannot have.
     """
 
     def __init__(self, model: Any) -> None:
@@ -105,6 +106,7 @@ class PlainSampleable:
                 f"{type(model).__name__} has no `maximum_log_likelihood_objective` to sample from: give a "
                 "GPflow model, or one with a method `sampleable`."
             )
+        checks.check_held(model)
         self.module = model
 
     def log_likelihood(self) -> LogLikelihood:

@@ -138,6 +138,8 @@ def _array(name: str, value: Any, spec: Mapping[str, Any], limits: Limits) -> Ar
     _check_count(name, value, limits)
     width = spec["shape"][-1]
     if len(spec["shape"]) == 1:
+        if width not in (None, len(value)):
+            raise RefusedError(422, f"{name} must have length {width}; it has length {len(value)}")
         rows = [value]
     else:
         _check_widths(value, width)
@@ -146,14 +148,14 @@ def _array(name: str, value: Any, spec: Mapping[str, Any], limits: Limits) -> Ar
     if not set(map(type, itertools.chain.from_iterable(rows))) <= kinds:
         what = "whole number" if kinds == {int} else "number"
         _refuse_where(rows, lambda number: type(number) not in kinds, f"is not a valid {what}")
+    most = int(np.iinfo(spec["dtype"]).max if kinds == {int} else np.finfo(spec["dtype"]).max)
     try:
-        array = np.array(value, np.int64 if kinds == {int} else np.float64)
+        with np.errstate(over="ignore"):
+            array = np.array(value, np.int64 if kinds == {int} else np.float64)
+            cast = array.astype(spec["dtype"])
     except OverflowError:
-        _refuse_where(rows, lambda number: abs(number) > np.finfo(float).max, "is too large")
-    with np.errstate(over="ignore"):
-        cast = array.astype(spec["dtype"])
+        _refuse_where(rows, lambda number: abs(number) > most, "is too large")
     if not np.isfinite(cast).all() or (kinds == {int} and (cast != array).any()):
-        most = np.iinfo(cast.dtype).max if kinds == {int} else np.finfo(cast.dtype).max
         _refuse_where(rows, lambda number: abs(number) > most, "is too large")
     return cast
 

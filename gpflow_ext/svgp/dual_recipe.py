@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import SVGP
 
-from gpflow_ext.data import checks
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.dual import DualUpdates
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
@@ -208,6 +207,5 @@ def _check(model: SVGP, arrays: tuple[Any, Any] | None, minibatches: bool) -> No
     """Raise ``ValueError`` for data that do not fit the model."""
     if arrays is None:
         return
-    checks.check_targets(model.likelihood, arrays[1])
     latent.check_inducing(model.inducing_variable, model.kernel, arrays[0])
     check_size(model, arrays, minibatches)

@@ -136,7 +136,6 @@ def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Pla
     """
     arrays, iterator = training_data(model, run.data, options.minibatch_size, run.seed)
     if arrays is not None:
-        checks.check_targets(model.likelihood, arrays[1])
         latent.check_inducing(model.inducing_variable, model.kernel, arrays[0])
     q = [model.q_mu.unconstrained_variable, model.q_sqrt.unconstrained_variable]
     if options.gamma is not None and not all(variable.trainable for variable in q):

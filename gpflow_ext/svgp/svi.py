@@ -15,7 +15,6 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 from gpflow.models import SVGP
 
-from gpflow_ext.data import checks
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.sag import StochasticAverageGradient
@@ -202,7 +201,6 @@ class ClassificationOptions(StartOptions):
 def svi_classification(model: SVGP, run: Run, options: ClassificationOptions) -> Plan:
     """Return the plan svi-classification (section 2.2): AdaDelta for everything, on minibatches."""
     arrays = _arrays(model, run.data, "svi_classification", minibatches=True)
-    checks.check_targets(model.likelihood, arrays[1])
     size = max(1, len(arrays[0]) // 100) if options.minibatch_size is None else options.minibatch_size
     return tried(lambda: _classification(model, run, options, arrays, size), model, run, options.starts)
 

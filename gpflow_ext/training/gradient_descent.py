@@ -106,6 +106,7 @@ def training_data(
     if isinstance(data, tf.data.Dataset):
         return None, iter(data)
     arrays = checks.check_data(data)
+    checks.check_model_targets(model, arrays[1])
     if minibatch_size is None:
         return arrays, None
     if not 1 <= minibatch_size <= len(arrays[0]):

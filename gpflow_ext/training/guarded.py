@@ -158,6 +158,7 @@ class Guarded:
         if self._iterate is None:
             self.first = value if sound else np.nan
             self._iterate = x.copy(), value if sound else 0.0, gradient if sound else np.zeros_like(x)
+            self.best = x.copy(), self.first
         elif sound and self._rests_at(x, value):
             raise SettledError
         if sound:

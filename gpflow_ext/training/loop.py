@@ -58,7 +58,8 @@ class FitResult:
         Why the run ended.
     starts
         The starting points that were tried, if there were several, and the objective that the first step, or
-        some first-order steps, reached from each; the best was kept.
+        some first-order steps, reached from each; the best was kept. Checkpoints do not hold them: there are
+        none where the run resumed after its first step.
     notes
         A sentence about each oddity of the trained parameters; see `training.findings`.
     """

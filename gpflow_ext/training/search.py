@@ -6,6 +6,7 @@ is suspended; the loss is evaluated, and all else done, in the caller's thread. 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -134,12 +135,11 @@ def _work(
 
     guarded = guard(lambda x: ask(Asked(x.copy())))
     try:
-        outcome = scipy.optimize.minimize(
-            guarded, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=arrive, options=options
-        )
-        outbox.put(Ended(outcome.x, float(outcome.fun), guarded.first))
-    except SettledError:
-        outbox.put(Ended(*guarded.best, guarded.first))
+        with contextlib.suppress(SettledError):
+            scipy.optimize.minimize(
+                guarded, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=arrive, options=options
+            )
+        outbox.put(Ended(*guarded.best, guarded.first))  # SciPy's own end may be where it was turned back
     except _ClosedError:
         pass
     except BaseException as error:  # raised again where the run goes on

@@ -25,6 +25,7 @@ from .folder import (
 )
 from .graph import Graph, check_graph
 from .manifest import check_signature, parse
+from .signing import public_key
 from .tables import check_example, check_index
 
 
@@ -88,6 +89,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _examine(folder: Path, key: bytes | None, copy: Path | None = None) -> tuple[Verified, dict[str, Any]]:
+    if key is not None:
+        public_key(key)  # a wrong one is no fault of the folder
     with _naming(folder):
         reader = Reader(folder, copy)
         if MANIFEST not in reader.sizes:

@@ -16,15 +16,18 @@ def sign(content: bytes, key: bytes) -> str:
 
 def is_signed(content: bytes, signature: bytes, key: bytes) -> bool:
     """Tell whether a signature of ``content`` is by the private half of a public key: PEM or 32 bytes."""
-    ed25519 = _library()
     from cryptography.exceptions import InvalidSignature
 
-    public = _read(key, "key", ed25519.Ed25519PublicKey, "load_pem_public_key")
     try:
-        public.verify(signature, _CONTEXT + content)
+        public_key(key).verify(signature, _CONTEXT + content)
     except InvalidSignature:
         return False
     return True
+
+
+def public_key(key: bytes) -> Any:
+    """Return the public key that PEM or 32 bytes hold, or raise ``ValueError``."""
+    return _read(key, "key", _library().Ed25519PublicKey, "load_pem_public_key")
 
 
 def _read(key: bytes, argument: str, kind: Any, reader: str, **options: Any) -> Any:
