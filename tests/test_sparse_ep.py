@@ -10,11 +10,12 @@ import tensorflow as tf
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
+import gpflow_ext as gpx
 from gpflow_ext import sites
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.engine import MomentMatcher
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog
-from gpflow_ext.models import SparseEP
+from gpflow_ext.models import VGPKMM, SparseEP
 
 X, Y = problems.binary(30)
 Z = problems.inputs(8, seed=5)
@@ -132,6 +133,30 @@ def outliers() -> tuple[np.ndarray, np.ndarray]:
     inputs, targets = problems.continuous(30)
     targets[::7] += 6.0
     return inputs, targets
+
+
+def test_a_dense_model_predicts_with_negative_precisions(tmp_path) -> None:
+    """As NumPy does from the same sites: means and covariances, also served; functions are refused."""
+    XNEW = problems.inputs(6, seed=11)
+    model = VGPKMM(outliers(), problems.kernel(), student())
+    gpflow.set_trainable(model, False)
+    assert gpx.fit(model, recipe="ep", progress=False).status is gpx.Status.CONVERGED
+    nat1, prec = (part.numpy()[:, 0] for part in model.latent_sites)
+    assert prec.min() < -0.01
+    K, cross, own = (
+        model.kernel(*pair).numpy() for pair in ((model.data[0],), (model.data[0], XNEW), (XNEW,))
+    )
+    B = np.eye(len(K)) + prec[:, None] * (K + gpflow.default_jitter() * np.eye(len(K)))
+    mean = cross.T @ np.linalg.solve(B, nat1)
+    cov = own - cross.T @ np.linalg.solve(B, prec[:, None] * cross)
+    for predict in (model.predict_f, model.posterior().predict_f):
+        np.testing.assert_allclose(predict(XNEW)[0][:, 0], mean, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(predict(XNEW)[1][:, 0], np.diag(cov), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(predict(XNEW, full_cov=True)[1][0], cov, rtol=0, atol=1e-9)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "model"))
+    np.testing.assert_allclose(served.predict_f(XNEW)["mean"][:, 0], mean, rtol=0, atol=1e-9)
+    with pytest.raises(NotImplementedError, match="non-negative precision"):
+        gpx.sample_functions(model, 2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import chunked, latent, markov_prior
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.markov import Markov, MarkovFactor
-from gpflow_ext.sites.posterior import SiteConditioned
+from gpflow_ext.sites.posterior import SiteConditioned, check_precisions
 from gpflow_ext.sites.state_space import DTYPE, StateSpace
 
 
@@ -58,7 +58,7 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
         """
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         owner = type(self._model).__name__
-        _check_precisions(current.prec, owner)
+        check_precisions(current.prec, owner)
         known, number = Smoothing(self._model), batched.sizes(X)[0]
         factor = Preferred(known)(known.factor)
         times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
@@ -160,15 +160,6 @@ class Between:
         near = tf.gather(N, self.right)
         spread = tf.reduce_sum(self._back * tf.reduce_sum(near * self._back[:, None], axis=2), axis=1)
         return tf.nn.relu(self._own - spread)
-
-
-def _check_precisions(prec: tf.Tensor, owner: str) -> None:
-    """Raise ``NotImplementedError`` where sites have negative precisions [N, L]: these have no root."""
-    if tf.executing_eagerly() and (least := float(tf.reduce_min(prec))) < 0.0:
-        raise NotImplementedError(
-            f'sample_functions of {owner} with prior="markov" needs sites of non-negative precision; the '
-            f'least is {least:.3g}: use another site method, such as recipe="kmm".'
-        )
 
 
 def _alike(*parts: tf.Tensor) -> list[tf.Tensor]:

@@ -17,6 +17,7 @@ from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
+from gpflow_ext.sites.dense import Dense
 
 P = TypeVar("P", covariant=True)
 
@@ -82,14 +83,16 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
     the model again, so the object follows a model that is trained further or has got other data.
 
     Of a prior whose factors have no ``reduction_root`` it holds Qinv = (I + ΛK)⁻¹Λ in place of W, which may
-    be indefinite, with an axis more.
+    be indefinite, with an axis more. So it does where precisions are negative, as those of expectation
+    propagation can be; a graph, in which they are not known, takes them for non-negative.
     """
 
     _model: SiteConditioned[Prior]
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
-        factor = prior.factorise(current.prec)
+        rooted = not isinstance(prior, Dense) or least_precision(current.prec) >= 0.0
+        factor = (prior if rooted else prior.whiten()).factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
         own = getattr(factor, "reduction_root", None)
         root = _reduction(factor, current.prec)[None] if own is None else own()
@@ -102,6 +105,7 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
         of precision zero has no column in Qinv = WᵀW.
         """
         alpha, root, X, prec = self.cache or self._parts()
+        check_precisions(prec, type(self._model).__name__)
         prec = tf.transpose(prec)[..., None]  # [L, N, 1]
         scale = tf.math.divide_no_nan(tf.ones_like(prec), tf.sqrt(prec))
 
@@ -166,6 +170,20 @@ def explained(root: tf.Tensor, cross: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         columns = tf.matmul(root, cross)
         return columns, columns
     return cross, tf.matmul(root[0], cross)
+
+
+def least_precision(prec: tf.Tensor) -> float:
+    """Return the least precision [N, L]; zero in a graph, where it is not known."""
+    return float(tf.reduce_min(prec)) if tf.executing_eagerly() else 0.0
+
+
+def check_precisions(prec: tf.Tensor, owner: str) -> None:
+    """Raise ``NotImplementedError`` where sites have negative precisions [N, L]: these have no root."""
+    if (least := least_precision(prec)) < 0.0:
+        raise NotImplementedError(
+            f"sample_functions of {owner} needs sites of non-negative precision; the least is {least:.3g}: "
+            "use another site method than expectation propagation, or a likelihood that is log-concave."
+        )
 
 
 def _is_root(root: tf.Tensor) -> bool:
