@@ -156,7 +156,7 @@ def test_a_dense_model_predicts_with_negative_precisions(tmp_path) -> None:
     served = gpx.load_exported(gpx.export(model, tmp_path / "model"))
     np.testing.assert_allclose(served.predict_f(XNEW)["mean"][:, 0], mean, rtol=0, atol=1e-9)
     with pytest.raises(NotImplementedError, match="non-negative precision"):
-        gpx.sample_functions(model, 2)
+        gpx.sample_functions(model, 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,9 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
-        rooted = not isinstance(prior, Dense) or least_precision(current.prec) >= 0.0
-        factor = (prior if rooted else prior.whiten()).factorise(current.prec)
+        if isinstance(prior, Dense) and least_precision(current.prec) < 0.0:
+            prior = prior.whiten()
+        factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
         own = getattr(factor, "reduction_root", None)
         root = _reduction(factor, current.prec)[None] if own is None else own()
