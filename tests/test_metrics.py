@@ -5,9 +5,11 @@ from __future__ import annotations
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.stats import norm, poisson
 
-from gpflow_ext import metrics
+from gpflow_ext import export, metrics
+from gpflow_ext.models import VGPKMM
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
 Y = np.array([[0.0], [0.0], [0.0], [1.0]])
@@ -184,3 +186,20 @@ def test_intervals_hold_the_metrics_and_shrink_with_the_rows() -> None:
         assert all(low < scores[name] < high for name, (low, high) in found.items())
         widths.append(found["rmse"][1] - found["rmse"][0])
     assert widths[1] < 0.5 * widths[0]
+
+
+class _Waiting(gpflow.likelihoods.ScalarLikelihood):
+    """Waiting times with mean exp(f): a density is all that training needs."""
+
+    def _scalar_log_prob(self, X, F, Y):
+        return -F - Y * tf.exp(-F)
+
+
+def test_a_likelihood_without_moments_is_told_which_functions_it_needs(tmp_path):
+    X = np.linspace(0.0, 1.0, 8)[:, None]
+    model = VGPKMM((X, np.exp(X)), gpflow.kernels.Matern52(), _Waiting())
+    needed = "_Waiting does not say .* `_conditional_mean"
+    with pytest.raises(NotImplementedError, match=needed):
+        metrics.evaluate(model, model.data)
+    with pytest.raises(NotImplementedError, match=needed):
+        export(model, tmp_path / "waiting", example=X)
