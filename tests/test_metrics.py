@@ -198,7 +198,7 @@ class _Waiting(gpflow.likelihoods.ScalarLikelihood):
 def test_a_likelihood_without_moments_is_told_which_functions_it_needs(tmp_path):
     X = np.linspace(0.0, 1.0, 8)[:, None]
     model = VGPKMM((X, np.exp(X)), gpflow.kernels.Matern52(), _Waiting())
-    needed = "_Waiting does not say .* `_conditional_mean"
+    needed = r"_Waiting does not say .* `_conditional_mean"
     with pytest.raises(NotImplementedError, match=needed):
         metrics.evaluate(model, model.data)
     with pytest.raises(NotImplementedError, match=needed):

@@ -201,7 +201,7 @@ def target_moments(
             raise
         raise NotImplementedError(
             f"{type(likelihood).__name__} does not say what mean and variance its targets have, which "
-            "predictions of targets need: give it `_conditional_mean(X, F)` and `_conditional_variance(X, F)`."
+            "predictions need: give it `_conditional_mean(X, F)` and `_conditional_variance(X, F)`."
         ) from None
 
 
