@@ -5,9 +5,11 @@ from __future__ import annotations
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.stats import norm, poisson
 
-from gpflow_ext import metrics
+from gpflow_ext import export, metrics
+from gpflow_ext.models import VGPKMM
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
 Y = np.array([[0.0], [0.0], [0.0], [1.0]])
@@ -195,3 +197,20 @@ def test_intervals_of_few_counts_and_of_infinite_scores_are_numbers() -> None:
         assert found.keys() == {"nlpd", "rmse", "nmae"}
         assert found["nmae"] == (1.0, 1.0)
         assert -np.inf < found["nlpd"][0] < found["nlpd"][1] == np.inf
+
+
+class _Waiting(gpflow.likelihoods.ScalarLikelihood):
+    """Waiting times with mean exp(f): a density is all that training needs."""
+
+    def _scalar_log_prob(self, X, F, Y):
+        return -F - Y * tf.exp(-F)
+
+
+def test_a_likelihood_without_moments_is_told_which_functions_it_needs(tmp_path):
+    X = np.linspace(0.0, 1.0, 8)[:, None]
+    model = VGPKMM((X, np.exp(X)), gpflow.kernels.Matern52(), _Waiting())
+    needed = r"_Waiting does not say .* `_conditional_mean"
+    with pytest.raises(NotImplementedError, match=needed):
+        metrics.evaluate(model, model.data)
+    with pytest.raises(NotImplementedError, match=needed):
+        export(model, tmp_path / "waiting", example=X)

@@ -182,3 +182,53 @@ def test_every_option_is_described() -> None:
         documented = "\n".join(cls.__doc__ or "" for cls in each.options.__mro__)
         for field in dataclasses.fields(each.options):
             assert f"    {field.name}" in documented or f", {field.name}" in documented, field.name
+
+
+class Pulled(gpx.models.GPLaplace):
+    """A model whose objective draws the length scale to 3."""
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        return super().maximum_log_likelihood_objective() - 100.0 * (self.kernel.lengthscales - 3.0) ** 2
+
+
+class PulledClassifier(SVGPRobustMax):
+    """The same of minibatches."""
+
+    def elbo(self, data: Any) -> tf.Tensor:
+        return super().elbo(data) - 100.0 * (self.kernel.lengthscales - 3.0) ** 2
+
+
+class PulledSVGP(gpflow.models.SVGP):
+    """The same of GPflow's."""
+
+    def elbo(self, data: Any) -> tf.Tensor:
+        return super().elbo(data) - 100.0 * (self.kernel.lengthscales - 3.0) ** 2
+
+
+LABELS = (np.median(Y) < Y).astype(float)
+
+
+def pulled() -> Pulled:
+    return Pulled((X, LABELS), gpflow.kernels.Matern52(), BernoulliLogit())
+
+
+def test_an_objective_of_ones_own_is_not_passed_over() -> None:
+    with pytest.raises(ValueError, match=r"Pulled has 'maximum_log_likelihood_objective' of its own.*lbfgs"):
+        gpx.fit(pulled())
+    classifier = PulledClassifier(gpflow.kernels.Matern52(), 2, X[:5].copy(), num_data=len(X))
+    with pytest.raises(ValueError, match="PulledClassifier has 'elbo' of its own"):
+        gpx.fit(classifier, (X, LABELS))
+    model = pulled()
+    result = gpx.fit(model, recipe="lbfgs")
+    np.testing.assert_allclose(model.kernel.lengthscales, 3.0, atol=0.05)  # 100 times steeper than the rest
+    np.testing.assert_allclose(result.objective[-1], model.maximum_log_likelihood_objective(), rtol=1e-6)
+
+
+def test_a_bound_of_ones_own_is_raised_on_minibatches_too() -> None:
+    model = PulledSVGP(
+        gpflow.kernels.Matern52(), gpflow.likelihoods.Bernoulli(), X[:5].copy(), num_data=len(X)
+    )
+    with pytest.raises(ValueError, match="recipe='dual' would not maximise"):
+        gpx.fit(model, (X, LABELS), recipe="dual", minibatch_size=10, steps=1)
+    gpx.fit(model, (X, LABELS), minibatch_size=10, steps=300, starts=1)
+    np.testing.assert_allclose(model.kernel.lengthscales, 3.0, atol=0.2)  # within a few of Adam's steps

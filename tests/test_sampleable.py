@@ -263,3 +263,18 @@ def test_a_lower_bound_of_a_softplus_holds_for_draws() -> None:
     expected = model.log_posterior_density() + tf.math.log(bounded - 0.9)  # the Jacobian
     np.testing.assert_allclose(target(target.start()[None])[0], expected, rtol=1e-10)
     assert np.all(target.values(tf.constant([[-5.0], [5.0]], tf.float64))[bounded] > 0.9)
+
+
+class Halved(gpx.models.GPLaplace):
+    """A model whose likelihood counts half."""
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        return 0.5 * super().maximum_log_likelihood_objective()
+
+
+def test_an_objective_of_ones_own_is_not_passed_over_by_an_inherited_density() -> None:
+    model = Halved((X, np.round(np.abs(Y))[:, None]), gpflow.kernels.Matern52(), PoissonLog())
+    gpflow.set_trainable(model.kernel.variance, False)
+    model.kernel.lengthscales.prior = tfd.Gamma(np.float64(2.0), np.float64(1.0))
+    with pytest.raises(ValueError, match="Halved has 'maximum_log_likelihood_objective' of its own"):
+        gpx.sample(model, 4, 2, **QUICK)

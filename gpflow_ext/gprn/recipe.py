@@ -97,7 +97,7 @@ class GPRNOptions:
             )
 
 
-@recipe("gprn", GPRNOptions)
+@recipe("gprn", GPRNOptions, knows_objective=True)
 def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
     """Return the plan of `GPRNTensor`; the options are `GPRNOptions`.
 

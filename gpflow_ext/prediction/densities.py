@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -49,7 +50,7 @@ class GaussianPredictions:
     def mean_and_var(self) -> MeanAndVariance:
         """See `Predictions`."""
         if self._y is None:
-            self._y = self._likelihood.predict_mean_and_var(self._X, *self._f)
+            self._y = target_moments(self._likelihood, self._X, *self._f)
         return self._y
 
     def probabilities(self) -> tf.Tensor | None:
@@ -88,7 +89,7 @@ class MixturePredictions:
     def mean_and_var(self) -> MeanAndVariance:
         """See `Predictions`."""
         if self._y is None:
-            self._y = _moments(*self._each(self._likelihood.predict_mean_and_var))
+            self._y = _moments(*self._each(functools.partial(target_moments, self._likelihood)))
         return self._y
 
     def probabilities(self) -> tf.Tensor | None:
@@ -181,6 +182,27 @@ class RescaledPredictions:
 
     def _moments(self, mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
         return self._shift + self._scale * mean, tf.square(self._scale) * var
+
+
+def target_moments(
+    likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor
+) -> MeanAndVariance:
+    """Return mean and variance of y [N, Q] at inputs [N, D] where f ~ N(mean, var), each [N, P].
+
+    Raises
+    ------
+    NotImplementedError
+        If the likelihood, which can be trained without, defines no mean of its targets.
+    """
+    try:
+        return likelihood.predict_mean_and_var(X, mean, var)
+    except NotImplementedError as error:
+        if error.args:
+            raise
+        raise NotImplementedError(
+            f"{type(likelihood).__name__} does not say what mean and variance its targets have, which "
+            "predictions need: give it `_conditional_mean(X, F)` and `_conditional_variance(X, F)`."
+        ) from None
 
 
 def _joined(parts: list[Any], axis: int) -> Any:

@@ -19,6 +19,7 @@ from gpflow_ext.sampling.affine import Affine, around
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.gibbs import TwoSteps
 from gpflow_ext.sampling.target import LogLikelihood, Target
+from gpflow_ext.training.overrides import inherits, overrides
 
 Kind = Literal["hmc", "nuts", "gibbs"]
 """Kind of a sampler."""
@@ -110,8 +111,20 @@ class PlainSampleable:
         self.module = model
 
     def log_likelihood(self) -> LogLikelihood:
-        """See `Sampleable`."""
+        """Return what the model has.
+
+        Raises
+        ------
+        ValueError
+            For a model with an objective of its own, but the inherited density of a stack.
+        """
         own = getattr(self.module, "log_likelihoods", None)
+        objective = "maximum_log_likelihood_objective"
+        if overrides(self.module, objective) and inherits(self.module, "log_likelihoods"):
+            raise ValueError(
+                f"{type(self.module).__name__} has {objective!r} of its own, but the `log_likelihoods` of "
+                "its base, which would be sampled: let it have `log_likelihoods(stack)`, [C], of its own too."
+            )
         return own or functools.partial(stacked.each, self.module.maximum_log_likelihood_objective)
 
     def recover(self, stack: Stack) -> Stack:

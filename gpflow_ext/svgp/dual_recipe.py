@@ -91,7 +91,7 @@ class DualOptions(StartOptions):
             )
 
 
-@recipe("dual", DualOptions, distributes=True)
+@recipe("dual", DualOptions, distributes=True, knows_objective=True)
 def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
     """Return the plan of dual sites on minibatches; the options are `DualOptions`.
 

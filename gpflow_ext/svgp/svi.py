@@ -50,7 +50,7 @@ class LBFGSBOptions(StartOptions):
         check_box(self.bounds)
 
 
-@recipe("svi_lbfgsb", LBFGSBOptions)
+@recipe("svi_lbfgsb", LBFGSBOptions, knows_objective=True)
 def svi_lbfgsb(model: SVGP, run: Run, options: LBFGSBOptions) -> Plan:
     """Return the plan svi-L-BFGS-B: q(u), by its Cholesky factor, and the hyperparameters on all data."""
     arrays = _arrays(model, run.data, "svi_lbfgsb")
@@ -74,7 +74,7 @@ def svi_lbfgsb(model: SVGP, run: Run, options: LBFGSBOptions) -> Plan:
     )
 
 
-@recipe("svi_fg", StartOptions)
+@recipe("svi_fg", StartOptions, knows_objective=True)
 def svi_fg(model: SVGP, run: Run, options: StartOptions) -> Plan:
     """Return the plan svi-FG: gradient descent on all data, its step length searched; see `svi_sag`."""
     return _average_gradient("svi_fg", model, run, None, options.starts)
@@ -93,7 +93,7 @@ class MinibatchOptions(StartOptions):
     minibatch_size: int | None = None
 
 
-@recipe("svi_sag", MinibatchOptions)
+@recipe("svi_sag", MinibatchOptions, knows_objective=True)
 def svi_sag(model: SVGP, run: Run, options: MinibatchOptions) -> Plan:
     """Return the plan svi-SAG: the stochastic average gradient for q(u) and the hyperparameters."""
     arrays = _arrays(model, run.data, "svi_sag", minibatches=True)
@@ -132,7 +132,7 @@ class NaturalOptions(StartOptions):
             raise ValueError(f"`gamma` must be in (0, 1]; got {self.gamma}.")
 
 
-@recipe("svi_natural", NaturalOptions)
+@recipe("svi_natural", NaturalOptions, knows_objective=True)
 def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
     """Return the plan svi-natural: natural gradients for q(u), gradients for the hyperparameters.
 
@@ -197,7 +197,7 @@ class ClassificationOptions(StartOptions):
     optimizer: Any = None
 
 
-@recipe("svi_classification", ClassificationOptions)
+@recipe("svi_classification", ClassificationOptions, knows_objective=True)
 def svi_classification(model: SVGP, run: Run, options: ClassificationOptions) -> Plan:
     """Return the plan svi-classification (section 2.2): AdaDelta for everything, on minibatches."""
     arrays = _arrays(model, run.data, "svi_classification", minibatches=True)

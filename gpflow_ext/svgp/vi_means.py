@@ -48,7 +48,7 @@ class MeansOptions(StartOptions):
         check_box(self.bounds)
 
 
-@recipe("vi_means", MeansOptions)
+@recipe("vi_means", MeansOptions, knows_objective=True)
 def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
     """Return the plan vi-means: the hyperparameters maximise the collapsed bound.
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.options import options_from
+from gpflow_ext.training.overrides import refuse_own_objective
 from gpflow_ext.training.solver import Solver
 from gpflow_ext.training.starts import Tried
 
@@ -128,12 +129,16 @@ class Recipe:
         The dataclass of its options.
     distributes
         Whether it takes a ``strategy``.
+    knows_objective
+        Whether it maximises an objective that it knows, not what the model's class defines: it then refuses a
+        class that overrides that.
     """
 
     name: str
     plan: Callable[[Any, Run, Any], Plan]
     options: type = NoOptions
     distributes: bool = False
+    knows_objective: bool = False
 
     def __call__(self, model: Any, data: Any = None, **arguments: Any) -> Plan:
         """Return the plan for a model; the arguments are those of `Run` and the recipe's own options.
@@ -142,7 +147,8 @@ class Recipe:
         ------
         ValueError
             For an unknown option or a wrong value; the message lists the right ones. For ``strategy`` and a
-            model whose variables are distributed.
+            model whose variables are distributed. For a model with an objective of its own, where the recipe
+            maximises another.
         NotImplementedError
             For ``strategy`` where the recipe trains on one device.
         """
@@ -155,6 +161,8 @@ class Recipe:
                 f"`strategy` is for data-parallel recipes; {self.name!r} trains "
                 f"{type(model).__name__} on one device."
             )
+        if self.knows_objective:
+            refuse_own_objective(model, self.name)
         held = () if run.strategy is None else getattr(model, "variables", ())
         if any(isinstance(variable, tf.distribute.DistributedValues) for variable in held):
             raise ValueError("Build the model outside of `strategy.scope()`: only the data are distributed.")
@@ -162,12 +170,16 @@ class Recipe:
 
 
 def recipe(
-    name: str, options: type = NoOptions, *, distributes: bool = False
+    name: str,
+    options: type = NoOptions,
+    *,
+    distributes: bool = False,
+    knows_objective: bool = False,
 ) -> Callable[[Callable[[Any, Run, Any], Plan]], Recipe]:
     """Make a function (model, `Run`, options) -> `Plan` a recipe; see `Recipe` for the arguments."""
 
     def decorate(plan: Callable[[Any, Run, Any], Plan]) -> Recipe:
-        made = Recipe(name, plan, options, distributes)
+        made = Recipe(name, plan, options, distributes, knows_objective)
         object.__setattr__(made, "__doc__", plan.__doc__)
         return made
 
