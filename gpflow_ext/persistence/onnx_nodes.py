@@ -51,18 +51,20 @@ def _solve(ctx: Any, node: Any, name: str, args: Any) -> None:
 def _gather_patches(ctx: Any, node: Any, name: str, args: Any) -> None:
     """Replace the extraction of patches by a lookup of pixels: convolutions are in single precision alone."""
     image = ctx.get_shape(node.input[0])[1:]
-    attributes = ("ksizes", "strides", "rates")
-    (high, wide), strides, rates = (node.get_attr(key).ints[1:3] for key in attributes)
     if node.get_attr_str("padding") != "VALID":
         raise ValueError("patches are padded")
+    windows = zip(
+        image, *(node.get_attr(key).ints[1:3] for key in ("ksizes", "strides", "rates")), strict=False
+    )
+    down, across = (
+        np.arange(0, length - (size - 1) * rate, stride)[:, None] + rate * np.arange(size)
+        for length, size, stride, rate in windows
+    )
     pixels = np.arange(np.prod(image)).reshape(image)
-    spans = [(size - 1) * rate + 1 for size, rate in zip((high, wide), rates, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(pixels, spans, axis=(0, 1))
-    windows = windows[:: strides[0], :: strides[1], :, :: rates[0], :: rates[1]]  # [h, w, C, high, wide]
-    found = np.moveaxis(windows, 2, 4).reshape(*windows.shape[:2], -1)
+    found = pixels[down[:, None, :, None], across[None, :, None, :]].reshape(len(down), len(across), -1)
     flat = ctx.make_const(f"{name}_flat", np.array([-1, pixels.size], np.int64))
     rows = ctx.make_node("Reshape", [node.input[0], flat.output[0]])
-    which = ctx.make_const(f"{name}_pixels", np.ascontiguousarray(found, np.int64))
+    which = ctx.make_const(f"{name}_pixels", found.astype(np.int64))
     shape, dtype = ctx.get_shape(node.output[0]), ctx.get_dtype(node.output[0])
     ctx.remove_node(node.name)
     ctx.make_node(
