@@ -319,6 +319,20 @@ def test_an_exported_network_serves_the_outputs_that_are_asked_for(posterior, tm
             served.predict_outputs(XNEW, outputs)
 
 
+@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
+def test_only_outputs_that_there_are_can_be_predicted(posterior) -> None:
+    new = model(posterior)
+    for indices in ([D], [-1, 0], tf.constant([0, D])):
+        with pytest.raises(ValueError, match="from 0 to 5"):
+            new.predict_outputs(XNEW, indices)
+    for indices in (2, [0.5], [[1]]):
+        with pytest.raises(ValueError, match="list of whole numbers"):
+            new.predict_outputs(XNEW, indices)
+    assert new.predict_outputs(XNEW, np.array([], int))[0].shape == (3, 0)
+    some = tf.function(lambda indices: new.predict_outputs(XNEW, indices)[0])(tf.constant([5, 1]))
+    np.testing.assert_allclose(some, tf.gather(new.predict_y(XNEW)[0], [5, 1], axis=1), atol=1e-12)
+
+
 def test_blocks_of_outputs_change_nothing(monkeypatch) -> None:
     new = scatter(model(missing=True))
     whole = *new.predict_f(XNEW), new.predict_log_density((XNEW, np.ones((3, D))))

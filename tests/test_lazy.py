@@ -118,6 +118,32 @@ def test_it_is_a_module_as_others_are() -> None:
         from gpflow_ext import fits  # noqa: F401
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("GPClassifier", "gpflow_ext.estimators.GPClassifier"),
+        ("VGPKMM", "gpflow_ext.models.VGPKMM"),
+        ("BernoulliLogit", "gpflow_ext.likelihoods.BernoulliLogit"),
+        ("load", "gpflow_ext.datasets.load or gpflow_ext.zoo.load"),
+        ("evaluate", "gpflow_ext.metrics.evaluate"),
+        ("fits", ""),
+        ("__wrapped__", ""),
+    ],
+)
+def test_a_name_one_level_deeper_is_told(name: str, place: str) -> None:
+    """By the sources alone: to look for a name imports nothing heavy."""
+    shown = _light(f"""
+import gpflow_ext as gpx
+try:
+    gpx.{name}
+except AttributeError as error:
+    print(error)
+""")
+    end = f"; it is {place}" if place else ""
+    assert shown.startswith(f"module 'gpflow_ext' has no attribute '{name}'{end}")
+    assert place or "it is" not in shown
+
+
 def test_register_comes_from_the_module_that_registers_the_packages_own_before() -> None:
     assert gpx.register is sys.modules["gpflow_ext.fitting"].register
     assert inspect.getclosurevars(gpx.__getattr__).nonlocals["places"]["register"].startswith("fitting:")

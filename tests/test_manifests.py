@@ -136,6 +136,8 @@ SENSELESS = {
     "three ends": (lambda m: m["intervals"].update(error=[0.0, 1.0, 2.0]), r"intervals.error .* a list of 2"),
     "another model": (lambda m: m["model"]["model"].update(x=1), "config_sha256"),
     "a file of elsewhere": (lambda m: m["sha256"].update({"../outside": "0" * 64}), "sha256 in manifest.json"),
+    "a name that is a path": (lambda m: m.update(name="../x"), "name in manifest.json must be a name in an"),
+    "an empty name": (lambda m: m.update(name=""), "name in manifest.json must be a name in an address"),
     "no time": (lambda m: m.update(created="now"), "created in manifest.json must be a time"),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import csv
 import gzip
 import lzma
 import sys
+import types
 from pathlib import Path
 
 import gpflow
@@ -81,6 +82,28 @@ def test_a_model_without_names_or_classes_takes_the_columns_in_order(unnamed, tm
     np.testing.assert_allclose([float(first["mean_0"]), float(first["mean_1"])], mean)
     assert first["is_finite"] == "1"
     assert (second["id"], second["mean_0"], second["is_finite"]) == ("y", "", "0")
+
+
+@pytest.mark.parametrize(
+    ("target", "ends"),
+    [
+        ("height, body mass", ("_height", "_body mass")),
+        (["height", "a, b"], ("_height", "_a, b")),
+        ("one, two, three", ("_0", "_1")),
+        ("y, y", ("_0", "_1")),
+        (None, ("_0", "_1")),
+    ],
+)
+def test_several_outputs_are_named_by_target(unnamed, tmp_path, target, ends):
+    named = types.SimpleNamespace(
+        manifest=unnamed.manifest | {"data": unnamed.manifest["data"] | {"target": target}},
+        treatment=None,
+        predict=unnamed.predict,
+    )
+    (tmp_path / "a.csv").write_text("u,v\n0.5,1\n")
+    predict.predict(named, tmp_path / "a.csv", tmp_path / "b.csv", [], 10)
+    [row] = read(tmp_path / "b.csv")
+    assert list(row) == [*(f"{what}{end}" for what in ("mean", "variance") for end in ends), "is_finite"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext import likelihoods, models
+from gpflow_ext.convolution import sums
 from gpflow_ext.persistence import portable
 from gpflow_ext.persistence.serving import build
 
@@ -258,6 +259,38 @@ def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tf2onnx", None)
     with pytest.raises(ImportError, match=r"gpflow-ext\[onnx\]"):
         gpx.export(MODELS["SVGP"](), tmp_path / "m", profile="portable")
+
+
+@pytest.mark.parametrize(("padding", "rate"), [("VALID", 1), ("VALID", 2), ("SAME", 1)])
+def test_patches_of_images_are_portable(onnx, padding, rate):
+    def function(inputs):
+        images = tf.reshape(inputs, [-1, 7, 6, 2])
+        options = {"sizes": [1, 3, 2, 1], "strides": [1, 2, 1, 1], "rates": [1, rate, rate, 1]}
+        return {"patches": tf.image.extract_patches(images, padding=padding, **options)}
+
+    traced = tf.function(function).get_concrete_function(tf.TensorSpec([None, 84], tf.float64, "inputs"))
+    X = np.random.default_rng(0).normal(size=(3, 84))
+    if padding == "VALID":
+        assert portable.compare(portable.to_onnx(traced), traced, {"inputs": X}) == 0.0
+    else:
+        with pytest.raises(ValueError, match="no operator for ExtractImagePatches"):
+            portable.to_onnx(traced)
+
+
+@pytest.mark.parametrize("kind", [gpx.kernels.Convolutional, gpflow.kernels.Convolutional])
+def test_convolutions_are_portable(onnx, capfd, monkeypatch, tmp_path, kind):
+    """With several blocks of images, which a loop goes through."""
+    monkeypatch.setattr(sums, "_ELEMENTS", 1000)
+    rng = np.random.default_rng(0)
+    patches = gpflow.inducing_variables.InducingPatches(rng.uniform(size=(4, 6)))
+    model = varied(
+        models.SVGPRobustMax(
+            kind(gpflow.kernels.SquaredExponential(), [5, 4], [3, 2]), 3, patches, num_data=N
+        )
+    )
+    served = gpx.load_exported(gpx.export(model, tmp_path / "m", profile="portable"))
+    assert served.manifest["difference_of_onnx"] < 1e-10
+    assert "initializer" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

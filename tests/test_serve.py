@@ -128,6 +128,15 @@ def test_what_is_not_served_is_not_found(url, path):
     assert httpx.get(f"{url}/predict").status_code == 405
 
 
+@pytest.mark.parametrize("path", [PATH, f"/v1/models/{NAME}/versions/1:predict"])
+def test_a_predict_call_without_a_body_is_told_to_post(url, path):
+    answer = httpx.get(f"{url}{path}")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"
+    assert answer.json()["error"] == f"{path!r} is for POST, not GET: see the page at /"
+    assert httpx.post(f"{url}/v1/models/{NAME}/metadata").status_code == 405
+
+
 def test_many_rows_and_one_by_names(url, served):
     X = rows(300)
     answer = httpx.post(f"{url}{PATH}", json={"instances": X.tolist()})

@@ -24,9 +24,10 @@ examples
 The file needs a header line with the columns of the table that the model was trained on, in any order; their cells are read
 as they were then: dates, words, decimal commas. Further columns are ignored, or copied with --keep. Where the model knows
 no names, the columns that are not kept are its inputs in their order. Separators are comma, semicolon, tab or bar; .gz,
-.bz2 and .xz are compressed. A row that lacks an input gets empty predictions and is_finite 0. A model of counts with exposures
-predicts the rate, which is the count at exposure one; --exposure names the column of those of the file. Memory does not
-grow with the file. The output appears under its name when it is whole.
+.bz2 and .xz are compressed. The predictions of several outputs are named by target: mean_height, mean_weight. A row that
+lacks an input gets empty predictions and is_finite 0. A model of counts with exposures predicts the rate, which is the count
+at exposure one; --exposure names the column of those of the file. Memory does not grow with the file. The output appears
+under its name when it is whole.
 """
 
 
@@ -194,11 +195,7 @@ def output_names(served: Any) -> list[str]:
     """Return the columns that the model adds."""
     outputs = served.manifest["signatures"]["serving_default"]["outputs"]
     if "class" not in outputs:
-        ends = (
-            [""]
-            if outputs["mean"]["shape"][1] == 1
-            else [f"_{k}" for k in range(outputs["mean"]["shape"][1])]
-        )
+        ends = _ends(served.manifest["data"]["target"], outputs["mean"]["shape"][1])
         return [*(f"mean{end}" for end in ends), *(f"variance{end}" for end in ends), "is_finite"]
     classes = served.labels or range(outputs["probabilities"]["shape"][1])
     return [
@@ -207,6 +204,14 @@ def output_names(served: Any) -> list[str]:
         *(f"probability_{c}" for c in classes),
         "is_finite",
     ]
+
+
+def _ends(target: str | Sequence[str] | None, width: int) -> list[str]:
+    """Return what tells outputs apart: the names of their targets, or numbers where there are none."""
+    if width == 1:
+        return [""]
+    names = target.split(", ") if isinstance(target, str) else list(target or ())
+    return [f"_{name}" for name in (names if len(set(names)) == len(names) == width else range(width))]
 
 
 def output_rows(found: dict[str, Any]) -> Iterator[list[str]]:

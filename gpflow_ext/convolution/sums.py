@@ -175,7 +175,8 @@ def _blocks(patches: tf.Tensor, each: int) -> tf.Tensor:
 def _split(values: tf.Tensor, c: int) -> tf.Tensor:
     """Return [N, ...] as [blocks, c, ...], zeros at the end."""
     N, *rest = batched.sizes(values)
-    padding = [[0, -N % c], *([0, 0] for _ in rest)]
+    missing = (c - N % c) % c  # ONNX takes remainders of negative numbers for negative
+    padding = [[0, missing], *([0, 0] for _ in rest)]
     return tf.reshape(tf.pad(values, padding), [-1, c, *rest])
 
 

@@ -307,8 +307,8 @@ class GPRNTensor(
         return mean, var + posterior.noise()
 
     def predict_outputs(self, Xnew: Any, indices: Any) -> MeanAndVariance:
-        """Return mean and variance of y for some outputs [B], each [batch..., X, B]."""
-        return self.posterior(None).gathered(Xnew, tf.convert_to_tensor(indices))
+        """Return mean and variance of y, [..., X, B], of outputs [B] from 0 to D − 1, else ``ValueError``."""
+        return self.posterior(None).gathered(Xnew, outputs.checked(indices, self.outputs.num_outputs))
 
     @inherit_check_shapes
     def predict_log_density(

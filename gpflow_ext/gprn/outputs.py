@@ -20,6 +20,23 @@ Product = Callable[[Array], Array]
 BLOCK = 65_536  # outputs read at a time
 
 
+def checked(indices: Any, num_outputs: int) -> tf.Tensor:
+    """Return the numbers of some outputs [B] as a tensor; on a GPU a lookup of others finds zeros.
+
+    Raises
+    ------
+    ValueError
+        Unless they are from 0 to ``num_outputs`` − 1; what they are in a graph is not known.
+    """
+    found = tf.convert_to_tensor(indices)
+    if not found.dtype.is_integer or found.shape.rank != 1:
+        raise ValueError(f"indices must be a list of whole numbers; got {indices!r}.")
+    known = tf.get_static_value(found)
+    if known is not None and known.size and not (known.min() >= 0 and known.max() < num_outputs):
+        raise ValueError(f"indices must be from 0 to {num_outputs - 1}; got {known.tolist()}.")
+    return found
+
+
 class Outputs(Protocol):
     """Targets [N, D], NaN where one is missing."""
 

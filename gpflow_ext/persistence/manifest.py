@@ -22,6 +22,7 @@ import tensorflow_probability as tfp
 from gpflow_ext._version import __version__
 
 from .durable import sync, sync_alone
+from .verify.manifest import is_name
 
 _SMALL = 16  # arrays up to this size are written out, longer ones as a hash
 _INCIDENTAL = {"name", "parameters", "validate_args", "allow_nan_stats", "validate_event_size", "dtype"}
@@ -86,7 +87,7 @@ def checked_name(name: str) -> str:
     ValueError
         For one that is empty, has a slash or an unprintable character, or means a folder.
     """
-    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+    if not is_name(name):
         raise ValueError(
             f"name must be printable and without a slash, because it is a part of the address "
             f"/v1/models/NAME of a server; got {name!r}"

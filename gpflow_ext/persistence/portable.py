@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.special
 import tensorflow as tf
+
+from .onnx_nodes import HANDLERS, drop_shapes_of_elements, nodes
 
 Array = np.ndarray[Any, Any]
 OPSET = 17
@@ -117,10 +118,11 @@ def to_onnx(function: Any) -> bytes:
     onnx, tf2onnx, _ = libraries()
     with _quiet(), _refusing("it cannot be converted"):
         model = _convert(function, onnx, tf2onnx)
-    for node in _nodes(model.graph):  # the converter drops the domain inside branches
+    for node in nodes(model.graph):
         if node.op_type in _FUNCTIONS:
-            node.domain = _DOMAIN
-    unknown = {n.op_type for n in _nodes(model.graph) if not n.domain and not onnx.defs.has(n.op_type)}
+            node.domain = _DOMAIN  # the converter drops the domain inside branches
+    drop_shapes_of_elements(model.graph)
+    unknown = {n.op_type for n in nodes(model.graph) if not n.domain and not onnx.defs.has(n.op_type)}
     if unknown:
         raise ValueError(
             f"this model cannot be portable: ONNX has no operator for {', '.join(sorted(unknown))}. "
@@ -209,7 +211,7 @@ def _convert(function: Any, onnx: Any, tf2onnx: Any) -> Any:
             graph,
             continue_on_error=True,
             opset=OPSET,
-            custom_op_handlers={**handlers, "MatrixTriangularSolve": (_solve, [])},
+            custom_op_handlers={**handlers, **HANDLERS},
             extra_opset=[onnx.helper.make_opsetid(_DOMAIN, 1)],
             input_names=inputs,
             output_names=outputs,
@@ -253,23 +255,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _solve(ctx: Any, node: Any, name: str, args: Any) -> None:
-    """Replace a solve by the product with the inverse of its matrix, which must be a constant."""
-    matrix = node.inputs[0].get_tensor_value(as_list=False)
-    lower = bool(node.get_attr_value("lower", 1))
-    inverse = np.stack(
-        [
-            scipy.linalg.solve_triangular(part, np.eye(len(part), dtype=part.dtype), lower=lower)
-            for part in matrix.reshape(-1, *matrix.shape[-2:])
-        ]
-    ).reshape(matrix.shape)
-    if node.get_attr_value("adjoint", 0):
-        inverse = np.swapaxes(inverse, -1, -2)
-    constant = ctx.make_const(f"{name}_inverse", inverse)
-    node.type = "MatMul"
-    ctx.replace_input(node, node.input[0], constant.output[0], 0)
-
-
 def _function(name: str, dtype: str) -> Any:
     """Return one of `_FUNCTIONS` as a function of ONNX, its constants in one precision."""
     import onnx.parser
@@ -307,12 +292,3 @@ def _horner() -> str:
         else:
             value = f"a{power}"
     return "\n        ".join(lines)
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph and of the graphs inside it."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -25,11 +26,20 @@ from .page import page
 from .raw_rows import RAW, RAW_COUNTS
 
 _log = logging.getLogger("gpflow_ext.server")
-_MODEL = "/v1/models/{name}"
+_MODEL = "/v1/models/{name:served}"
 _MAP = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _COUNTS = "predict_counts"
 Endpoint = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T")
+
+
+class _Served(StringConvertor):
+    """A name or a version in a path, without the verb after it: ``NAME:predict`` is no model to describe."""
+
+    regex = "[^/]+(?<!:predict)"
+
+
+register_url_convertor("served", _Served())
 
 
 class Server:
@@ -195,8 +205,12 @@ def measured(server: Server, endpoint: Endpoint) -> Endpoint:
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    return _json({"error": f"{request.method} {shown(request.url.path)}: see the page at /"}, status)
+    status, headers = getattr(error, "status_code", 404), getattr(error, "headers", None) or {}
+    path, method = shown(request.url.path), request.method
+    what = f"{path} is for {headers['Allow']}, not {method}" if "Allow" in headers else f"{method} {path}"
+    response = _json({"error": f"{what}: see the page at /"}, status)
+    response.headers.update(headers)
+    return response
 
 
 def make_app(model: ServedModel, limits: Limits | None = None, threads: int | None = None) -> Starlette:
@@ -209,7 +223,7 @@ def make_app(model: ServedModel, limits: Limits | None = None, threads: int | No
         ("GET", "/monitoring/prometheus/metrics", server.prometheus),
         ("POST", "/predict", server.predict_one),
     ]
-    for path in (_MODEL, f"{_MODEL}/versions/{{version}}"):
+    for path in (_MODEL, f"{_MODEL}/versions/{{version:served}}"):
         routes += [
             ("POST", f"{path}:predict", server.predict),
             ("GET", f"{path}/metadata", server.metadata),

@@ -49,6 +49,13 @@ class _Named(NamedTuple):
 _Spec = _Leaf | _Maybe | _Absent | _List | _Named | dict[str, "_Spec"]
 
 
+def is_name(value: Any) -> bool:
+    """Tell whether a value can name a model in the addresses of a server."""
+    return (
+        isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and value.isprintable()
+    )
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -92,7 +99,7 @@ _COLUMN: dict[str, _Spec] = {
 }
 _SCHEMA: dict[str, _Spec] = {
     "format": _COUNT,
-    "name": _TEXT,
+    "name": _Leaf("a name in an address", is_name),
     "version": _COUNT,
     "profile": _one_of("exact", "cached", "portable", "stablehlo"),
     "created": _matching("a time", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"),
