@@ -176,7 +176,7 @@ def with_nodes(
 
 
 def _from_largest(mean: tf.Tensor) -> tf.Tensor:
-    """Return the means less the largest of them: nodes near zero keep digits that those near the means lack."""
+    """Return the means less the largest: nodes near zero keep digits that those near the means lack."""
     return mean - tf.reduce_max(mean, axis=-1, keepdims=True)
 
 
