@@ -183,6 +183,11 @@ def test_conditional_variance_takes_no_row_twice() -> None:
     assert len(Z) == len(distinct(X)) == len(distinct(Z))
 
 
+@pytest.mark.parametrize("kernel", [gpflow.kernels.White(), gpflow.kernels.Linear()])
+def test_nothing_to_explain_takes_one_row(kernel: gpflow.kernels.Kernel) -> None:
+    np.testing.assert_array_equal(conditional_variance(np.zeros((9, 2)), kernel), np.zeros((1, 2)))
+
+
 def test_conditional_variance_of_several_kernels() -> None:
     X = np.random.default_rng(3).normal(size=(60, 1))
     parts = [gpflow.kernels.SquaredExponential(lengthscales=s) for s in (0.05, 5.0)]

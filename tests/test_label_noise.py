@@ -101,6 +101,22 @@ def test_wrong_classes_share_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("size", [300.0, 1e4])
+def test_large_means_do_not_cancel_in_single_precision(name: str, size: float) -> None:
+    """The expectation is bounded by log(1 - flip) and log(flip) there, so its rounding is too."""
+    Y = labels(name, 6)
+    signs = np.array([[1.0], [-1.0], [-1.0], [-1.0], [1.0], [1.0]])
+    m = size * signs * np.linspace(1.0, 0.3, WIDTH[name])
+    found = [
+        MAKE[name]().variational_expectations(
+            *(tf.constant(part, dtype) for part in (Y, m, 0.0 * m + 0.1, Y))
+        )
+        for dtype in (tf.float32, tf.float64)
+    ]
+    np.testing.assert_allclose(*found, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", MAKE)
 def test_gradients_and_batches(name: str) -> None:
     likelihood, Y = MAKE[name](), labels(name, 6)
     contract.check_gradients(likelihood, *contract.moments(WIDTH[name]), Y)

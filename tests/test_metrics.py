@@ -32,6 +32,41 @@ def test_calibration_by_hand():
     assert metrics.expected_calibration_error(np.eye(3), [0, 1, 2]) == 0.0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_confidence_on_an_edge_counts_in_the_bin_below(dtype: type) -> None:
+    """Each k/100 beside the middle of its bin: the gaps, of opposite signs, would not cancel across bins."""
+    edges = np.arange(51, 101) / 100.0
+    for edge in edges:
+        confidence = np.array([edge, edge - 0.005], dtype)
+        seen = metrics.expected_calibration_error(np.c_[confidence, 1.0 - confidence], [0, 1], bins=100)
+        np.testing.assert_allclose(seen, abs(1.0 - edge - (edge - 0.005)) / 2.0, atol=1e-7)
+
+
+def test_weights_are_numbers_of_copies() -> None:
+    rng = np.random.default_rng(2)
+    p, y, counts = rng.dirichlet(np.ones(3), 20), rng.integers(3, size=20), rng.integers(3, size=20)
+    copies = np.repeat(np.arange(20), counts)
+    for metric in (metrics.error_rate, metrics.expected_calibration_error):
+        np.testing.assert_allclose(metric(p, y, weights=list(counts)), metric(p[copies], y[copies]))
+    for metric in (metrics.rmse, metrics.nmae):
+        np.testing.assert_allclose(metric(p, 2.0 * p[::-1], counts), metric(p[copies], 2.0 * p[::-1][copies]))
+    density = np.where(counts > 0, np.log(p[:, 0]), -np.inf)  # of a row that does not count
+    seen = metrics.negative_log_predictive_density(density, counts)
+    np.testing.assert_allclose(seen, metrics.negative_log_predictive_density(density[copies]))
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.0] * 4, [1.0] * 3, [[1.0]] * 4, [2.0, -1.0, 1.0, 1.0], [1, 1, 1, np.nan]]
+)
+def test_weights_that_count_no_copies_are_refused(weights: list[float]) -> None:
+    for metric in (metrics.error_rate, metrics.expected_calibration_error):
+        with pytest.raises(ValueError, match=r"weights must be \[4\]"):
+            metric(P, Y, weights=weights)
+    for metric in (metrics.rmse, metrics.nmae):
+        with pytest.raises(ValueError, match=r"weights must be \[4\]"):
+            metric(P, P + 1.0, weights)
+
+
 def test_calibration_of_calibrated_predictions_vanishes():
     # Labels drawn from the probabilities: each bin's gap has deviation <= 0.5 / sqrt(N_b), so the error is
     # about 0.003; 0.02 is beyond 15 deviations of it.

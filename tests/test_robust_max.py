@@ -104,6 +104,26 @@ def test_probabilities_sum_to_one_before_normalising(K: int, record_property) ->
         np.testing.assert_allclose(p, np.stack(each, axis=1), rtol=0, atol=max(1e-9, 3 * tolerance))
 
 
+@pytest.mark.parametrize("deviation", [1e-3, 1e-2, 1.0])
+def test_a_common_mean_costs_no_digits_in_single_precision(deviation: float) -> None:
+    """Only differences of the means matter; those of 300 and of 300 plus a few deviations are exact here."""
+    likelihood, steps = RobustMax(3, epsilon=0.01), np.array([[0.0, 1.0, -3.0], [0.0, 8.0, 1.0]])
+    Y = tf.constant([[1.0], [1.0]])
+    size = 2.0 ** np.round(np.log2(deviation))
+    found = []
+    for shift, dtype in ((300.0, tf.float32), (0.0, tf.float64)):
+        m = tf.constant(shift + size * steps, dtype)
+        v = tf.fill(m.shape, tf.constant(size**2, dtype))
+        with tf.GradientTape() as tape:
+            tape.watch((m, v))
+            value = likelihood.variational_expectations(m, m, v, tf.cast(Y, dtype))
+        by_mean, by_var = tape.gradient(value, (m, v))
+        probability = likelihood.class_probabilities(m, m, v)
+        found.append([value, size * by_mean, size**2 * by_var, probability])
+    for single, double in zip(*found, strict=True):
+        np.testing.assert_allclose(single, double, rtol=0, atol=2e-5)
+
+
 def test_identities() -> None:
     """A third class far below leaves the probit of two; equal moments give 1/K; shifts do not matter."""
     mean, var = np.array([[0.3, -0.4, -1e3], [-30.0, 30.0, -1e3]]), np.array([[0.7, 1.9, 0.5]] * 2)

@@ -124,9 +124,11 @@ def conditional_variance(
         n = int(np.argmax(left))
         if chosen and (left.sum() <= share * total or left[n] <= least):
             break
+        chosen.append(n)
+        if left[n] == 0.0:  # there is nothing to explain, as under white noise alone: one row is enough
+            break
         row = covariance(rows[n : n + 1], rows)[0] - factor[:m, n] @ factor[:m]
         factor[m] = row / np.sqrt(left[n])
-        chosen.append(n)
         left = np.maximum(left - factor[m] ** 2, 0.0)
         left[n] = 0.0
     return inputs[chosen]

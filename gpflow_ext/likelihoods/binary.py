@@ -228,10 +228,15 @@ class BernoulliLogit(BinaryLikelihood):
         return expected_log_sigmoid(Fmu, Fvar, self.bound, self.num_pieces)
 
     def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
-        """See `BinaryLikelihood`; ρ + (1 - 2ρ) σ(f) = ρ (1 + eᵃ⁺ᶠ)/(1 + eᶠ) with a = log(1/ρ - 1)."""
+        """See `BinaryLikelihood`; ρ + (1 - 2ρ) σ(f) = ρ (1 + eᵃ⁺ᶠ)/(1 + eᶠ) with a = log(1/ρ - 1).
+
+        For f > 0 it is (1 - ρ) (1 + e⁻ᵃ⁻ᶠ)/(1 + e⁻ᶠ), so that large f do not cancel.
+        """
         log_hit, log_missed = map(tf.math.log, levels(self.flip, 2, Fmu.dtype))
-        shifted = expected_llp(Fmu + (log_hit - log_missed), Fvar)
-        return log_missed + shifted - expected_llp(Fmu, Fvar)
+        above = Fmu > 0.0
+        near, far = tf.where(above, log_hit, log_missed), tf.where(above, log_missed, log_hit)
+        below = tf.where(above, -Fmu, Fmu)
+        return near + expected_llp(below + (far - near), Fvar) - expected_llp(below, Fvar)
 
 
 class BernoulliProbit(BinaryLikelihood):

@@ -171,9 +171,9 @@ class MultinomialLogit(CategoricalLikelihood):
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
         Fmu, Fvar = broadcast(Fmu, Fvar)
-        observed = self._select(Fmu, Y)[..., None]  # from every mean, so that large ones do not cancel
         if is_noisy(self.flip):
-            return self._expected_log_mixture(Fmu - observed, Fvar, Y)
+            return self._expected_log_mixture(Fmu, Fvar, Y)
+        observed = self._select(Fmu, Y)[..., None]  # from every mean, so that large ones do not cancel
         if self.bound is None:
             return -expected_lse(Fmu - observed, Fvar)
         return -expected_lse_bound(Fmu - observed, Fvar, self.bound, self.inner, self.num_pieces)
@@ -181,6 +181,7 @@ class MultinomialLogit(CategoricalLikelihood):
     def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor, Y: TensorType) -> tf.Tensor:
         """Return E[log p(y | f)]: p is missed·Σ eᶠ'/Σ eᶠ, f' = f except for f'_y = f_y + log(hit/missed)."""
         log_hit, log_missed = map(tf.math.log, levels(self.flip, self.num_classes, Fmu.dtype))
+        Fmu -= tf.stop_gradient(tf.reduce_max(Fmu, axis=-1, keepdims=True))  # large ones would cancel
         shifted = Fmu + tf.where(self._indicators(Y), log_hit - log_missed, 0.0)
         return log_missed + expected_lse(shifted, Fvar) - expected_lse(Fmu, Fvar)
 

@@ -62,7 +62,7 @@ def log_probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
 
 def _graded(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """Return log P by nodes graded towards the steepest factor, and `_weighted` at these nodes."""
-    sd = tf.sqrt(var)
+    mean, sd = _from_largest(mean), tf.sqrt(var)
     nodes = _Nodes(*map(tf.stop_gradient, _nodes(tf.stop_gradient(mean), tf.stop_gradient(sd), own)))
     z = ((nodes.centre[..., None] - mean)[..., None] + nodes.offset[..., None, :]) / sd[..., None]
     mask = own[..., None]
@@ -175,6 +175,11 @@ def with_nodes(
     )
 
 
+def _from_largest(mean: tf.Tensor) -> tf.Tensor:
+    """Return the means less the largest: nodes near zero keep digits that those near the means lack."""
+    return mean - tf.stop_gradient(tf.reduce_max(mean, axis=-1, keepdims=True))
+
+
 def _window(mean: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the ends [...] between which the largest of fₖ ~ N(mₖ, vₖ) lies, up to a chance of 1e-16."""
     return tf.reduce_max(mean - _REACH * sd, axis=-1), tf.reduce_max(mean + _REACH * sd, axis=-1)
@@ -198,7 +203,7 @@ def probabilities_largest(mean: tf.Tensor, var: tf.Tensor, number: int) -> tf.Te
 
     One evaluation of Φ for a class and node serves all K integrals, which are normalised.
     """
-    sd = tf.sqrt(var)
+    mean, sd = _from_largest(mean), tf.sqrt(var)
     _, cdf, density = _spread(mean, sd, *_window(mean, sd), number)
     share = tf.reduce_prod(cdf, axis=-2, keepdims=True) * density / cdf
     total = tf.reduce_sum(share, axis=-1) / sd
@@ -209,7 +214,7 @@ def _evenly(
     mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, number: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the terms of p(f_y is the largest) at evenly spaced nodes, [..., J], and z and φ/Φ there."""
-    sd = tf.sqrt(var)
+    mean, sd = _from_largest(mean), tf.sqrt(var)
     own_mean, own_sd = (tf.reduce_sum(tf.where(own, part, 0.0), axis=-1) for part in (mean, sd))
     low, high = _window(mean, sd)
     high = tf.maximum(low, tf.minimum(high, own_mean + _REACH * own_sd))

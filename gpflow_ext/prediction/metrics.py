@@ -26,7 +26,7 @@ class Predictor(Protocol):
         """Return mean and variance [N, L] of the latent functions at the inputs [N, D]."""
 
 
-def error_rate(probabilities: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> float:
+def error_rate(probabilities: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Return the share of rows whose most probable class is not the label; ties go to the lower class.
 
     Parameters
@@ -41,13 +41,14 @@ def error_rate(probabilities: ArrayLike, y: ArrayLike, weights: Floats | None = 
     Raises
     ------
     ValueError
-        If there are no rows, shapes differ, a probability is not one, or a label is out of range.
+        If there are no rows, shapes differ, a probability is not one, a label is out of range, or weights are
+        not finite numbers from 0, not all 0.
     """
     p, labels = _classified(probabilities, y)
-    return float(np.average(p.argmax(axis=1) != labels, weights=weights))
+    return _average(p.argmax(axis=1) != labels, weights)
 
 
-def negative_log_predictive_density(log_density: ArrayLike, weights: Floats | None = None) -> float:
+def negative_log_predictive_density(log_density: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Return ``-mean_n log p(y_n | x_n)`` in nats, from the log densities of N points, shape [N].
 
     ``weights`` are those of ``error_rate``.
@@ -55,16 +56,14 @@ def negative_log_predictive_density(log_density: ArrayLike, weights: Floats | No
     Raises
     ------
     ValueError
-        If there are no points, or a log density is NaN.
+        If there are no points, a log density is NaN, or weights are not as there.
     """
     values = np.asarray(log_density, np.float64)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"log_density has shape {values.shape}; it must be [N] with N > 0.")
-    if np.isnan(values).any():
-        raise ValueError(
-            f"log_density is NaN at row {int(np.argmax(np.isnan(values)))}; check the predictions."
-        )
-    return float(-np.average(values, weights=weights))
+    if (wrong := np.isnan(values)).any():
+        raise ValueError(f"log_density is NaN at row {int(np.argmax(wrong))}; check the predictions.")
+    return -_average(values, weights)
 
 
 def nlpd_from_probabilities(probabilities: ArrayLike, y: ArrayLike) -> float:
@@ -78,12 +77,12 @@ def nlpd_from_probabilities(probabilities: ArrayLike, y: ArrayLike) -> float:
 
 
 def expected_calibration_error(
-    probabilities: ArrayLike, y: ArrayLike, bins: int = 10, weights: Floats | None = None
+    probabilities: ArrayLike, y: ArrayLike, bins: int = 10, weights: ArrayLike | None = None
 ) -> float:
     """Return the mean gap between the confidence and the accuracy of the predicted class.
 
     ``sum_b (N_b / N) |accuracy_b - confidence_b|`` over equal-width bins of the largest probability of each
-    row (Guo et al. 2017, eq. 3). A confidence on an edge counts in the bin below it.
+    row (Guo et al. 2017, eq. 3). A confidence on an edge, up to single precision, counts in the bin below it.
 
     Parameters
     ----------
@@ -101,13 +100,13 @@ def expected_calibration_error(
         raise ValueError(f"bins={bins!r} must be at least 1.")
     p, labels = _classified(probabilities, y)
     confidence = p.max(axis=1)
-    counted = np.ones(len(labels)) if weights is None else weights
+    counted = _counts(weights, len(labels))
     gap = counted * ((p.argmax(axis=1) == labels) - confidence)
-    member = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    member = np.clip(np.ceil((confidence - _ROUNDING) * bins).astype(int) - 1, 0, bins - 1)
     return float(np.abs(np.bincount(member, weights=gap, minlength=bins)).sum() / counted.sum())
 
 
-def rmse(prediction: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> float:
+def rmse(prediction: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Return the root mean squared error over all entries of two arrays of one shape, [N] or [N, P].
 
     ``weights`` are those of ``error_rate``.
@@ -117,20 +116,20 @@ def rmse(prediction: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> 
     ValueError
         If the arrays are empty, differ in shape, or hold values that are not finite.
     """
-    return float(np.sqrt(np.mean(_counted(np.square(_residual(prediction, y)), weights))))
+    return float(np.sqrt(_average(np.square(_residual(prediction, y)), weights)))
 
 
-def nmae(prediction: ArrayLike, y: ArrayLike, weights: Floats | None = None) -> float:
+def nmae(prediction: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Return the normalised mean absolute error, ``sum |prediction - y| / sum |y|``, over all entries.
 
     Some authors divide by the standard deviation of the targets instead; the two are not comparable.
     Parameters and errors are those of ``rmse``; targets that are all 0 are an error too.
     """
-    residual = _counted(_residual(prediction, y), weights)
-    total = np.abs(_counted(np.asarray(y, np.float64), weights)).sum()
-    if total == 0.0:
+    error = _average(np.abs(_residual(prediction, y)), weights)
+    size = _average(np.abs(np.asarray(y, np.float64)), weights)
+    if size == 0.0:
         raise ValueError("y is 0 everywhere: the normalised error is undefined; use rmse.")
-    return float(np.abs(residual).sum() / total)
+    return error / size
 
 
 def evaluate(
@@ -296,10 +295,8 @@ def _checked_data(X: ArrayLike, Y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any
     dtype: type[np.floating[Any]] = gpflow.default_float()
     inputs, targets = np.asarray(X, dtype), np.asarray(Y, dtype)
     if inputs.ndim != 2 or targets.ndim != 2 or len(inputs) != len(targets):
-        raise ValueError(
-            f"data has X of shape {inputs.shape} and Y of shape {targets.shape}; "
-            "they must be [N, D] and [N, P]."
-        )
+        shapes = f"X of shape {inputs.shape} and Y of shape {targets.shape}"
+        raise ValueError(f"data has {shapes}; they must be [N, D] and [N, P].")
     if not len(inputs):
         raise ValueError("data is empty; give at least one row (was test_fraction=0?).")
     return inputs, targets
@@ -318,8 +315,7 @@ def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray
     if not np.all((p >= -_ROUNDING) & (p <= 1.0 + _ROUNDING)):
         raise ValueError("probabilities holds values outside [0, 1] or NaN; check the predictions.")
     labels = labels.reshape(-1)
-    wrong = ~np.isin(labels, np.arange(p.shape[1]))
-    if wrong.any():
+    if (wrong := ~np.isin(labels, np.arange(p.shape[1]))).any():
         row = int(np.argmax(wrong))
         raise ValueError(
             f"y is {labels[row]} at row {row}; labels must be the class numbers 0 to {p.shape[1] - 1}."
@@ -339,8 +335,16 @@ def _residual(prediction: ArrayLike, y: ArrayLike) -> Floats:
     return guess - truth
 
 
-def _counted(values: Floats, weights: Floats | None) -> Floats:
-    """Return values [N, ...] times their weights [N], which are scaled to a mean of one."""
-    if weights is None:
-        return values
-    return values * (weights / weights.mean()).reshape(-1, *(1,) * (values.ndim - 1))
+def _average(values: NDArray[Any], weights: ArrayLike | None) -> float:
+    """Return the mean of values [N, ...] over rows; what is in those of weight 0 does not matter."""
+    counts = _counts(weights, len(values))
+    each = values.reshape(len(values), -1)[counts > 0.0].mean(axis=1)
+    return float(np.average(each, weights=counts[counts > 0.0]))
+
+
+def _counts(weights: ArrayLike | None, number: int) -> Floats:
+    """Return the weights of all rows, [N], checked."""
+    counts = np.ones(number) if weights is None else np.asarray(weights, np.float64)
+    if counts.shape != (number,) or not (np.isfinite(counts) & (counts >= 0.0)).all() or not counts.any():
+        raise ValueError(f"weights must be [{number}], one for each row, finite, from 0, and not all 0.")
+    return counts

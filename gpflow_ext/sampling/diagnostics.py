@@ -30,7 +30,8 @@ class Diagnosis:
     Attributes
     ----------
     rhat, bulk_ess, tail_ess
-        For each coordinate by its name; NaN for a constant one. R-hat of a single chain compares its halves.
+        For each coordinate by its name; NaN for a constant one. R-hat compares the halves of all chains,
+        and the quarters of a single one.
     bfmi
         Energy Bayesian fraction of missing information (E-BFMI) of each chain, [C].
     divergences
@@ -142,6 +143,7 @@ def mixing(value: Array) -> tuple[float, float]:
 
 
 def _rhat(value: Array) -> float:
+    """Return split R-hat of [C, S]; a single chain counts as two, each of which is split once more."""
     chains = value if len(value) > 1 else value[:, : value.size // 2 * 2].reshape(2, -1)
     return float(_arviz().rhat(chains))
 
