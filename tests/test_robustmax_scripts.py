@@ -89,7 +89,7 @@ def test_schedules_are_compared_from_the_same_start(tmp_path, monkeypatch) -> No
         assert last["error"] < 0.1
         assert f"{last['nlpd']:.4f}" in text
     assert len({line["marks"][-1]["nlpd"] for line in lines}) == 3
-    assert f"lowest at step {min(lines[-1]['marks'], key=lambda mark: mark['nlpd'])['step']} of 80" in text
+    assert f"lowest after {min(lines[-1]['marks'], key=lambda mark: mark['nlpd'])['step']} of 80" in text
 
 
 def _variables(run: Path) -> dict[str, np.ndarray]:

@@ -92,7 +92,7 @@ def text(lines: list[Record]) -> str:
         + report.table(
             ["schedule", "step", "CPU seconds", "bound", "ε", "test accuracy, %", "test NLPD"], rows
         )
-        + "\n\n"
+        + "\n"
         + _prolonged(found[-1]["marks"])
     )
 
@@ -100,13 +100,12 @@ def text(lines: list[Record]) -> str:
 def _prolonged(marks: list[Record]) -> str:
     """Say what becomes of the scores where a run by a root goes on."""
     best, last = min(marks, key=lambda mark: mark["nlpd"]), marks[-1]
-    shown = "; ".join(
-        f"at step {mark['step']:,} NLPD {mark['nlpd']:.4f}, accuracy {100 * (1 - mark['error']):.2f} %, "
-        f"bound {mark['bound']:,.0f}"
+    first, end = (
+        f"{mark['nlpd']:.4f}, with accuracy {100 * (1 - mark['error']):.2f} % and bound {mark['bound']:,.0f}"
         for mark in (best, last)
     )
     return (
-        f"By a root the test NLPD is lowest at step {best['step']:,} of {last['step']:,}: {shown}. The bound is no "
-        "score of predictions, and hundreds of length scales can overfit it: where the NLPD counts, keep some rows "
-        "as `validation`, by which a fit ends with the parameters that predicted them best.\n"
+        f"By a root the test NLPD is lowest after {best['step']:,} of {last['step']:,} steps: {first}. At the end it is {end}. "
+        "The bound is no score of predictions. Where these count, keep some rows as `validation`: a fit then ends with "
+        "the parameters that predicted them best.\n"
     )
