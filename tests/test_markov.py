@@ -403,13 +403,18 @@ def test_unsuitable_models_are_refused_by_name() -> None:
         gpx.fit(model, recipe="ep", damping=0.5)
 
 
-def test_a_likelihood_without_finite_derivatives_is_refused_by_name() -> None:
-    """Its sites are not finite, of which TensorFlow's solver says that no matrix is invertible."""
-    levels = np.digitize(np.sin(X), [-0.5, 0.5]).astype(float)
-    likelihood = gpflow.likelihoods.Ordinal(np.array([-0.5, 0.5]))
-    model = gpx.models.GPLaplace((X, levels), Matern32(), likelihood, prior="markov")
-    with pytest.raises(ValueError, match=r"not finite at the rows .* use gpflow_ext\.likelihoods\.Cumul"):
-        gpx.fit(model)
+class _Kinked(gpflow.likelihoods.ScalarLikelihood):
+    """One with an infinite slope where f = y."""
+
+    def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> Any:
+        return -tf.sqrt(tf.abs(Y - F))
+
+
+def test_sites_that_are_not_finite_end_a_fit_in_words() -> None:
+    """Of their matrices TensorFlow's solver says that none is invertible."""
+    model = gpx.models.GPLaplace((X, np.zeros_like(X)), Matern32(), _Kinked(), prior="markov")
+    with pytest.warns(gpx.FitWarning, match="became NaN or infinite"):
+        assert gpx.fit(model).status is gpx.Status.NON_FINITE
 
 
 def test_new_inputs_of_several_columns_are_refused(fitted: tuple[Any, Path]) -> None:

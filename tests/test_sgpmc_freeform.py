@@ -405,7 +405,7 @@ def test_draws_are_kept_forgotten_and_refused(drawn) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"likelihood": gpflow.likelihoods.Softmax(3)}, NotImplementedError, "Monte Carlo"),
+        ({"likelihood": gpflow.likelihoods.GaussianMC()}, NotImplementedError, "Monte Carlo"),
         ({"kernel": gpflow.kernels.SharedIndependent(gpflow.kernels.RBF(), 2)}, ValueError, "2 outputs"),
         ({"data": (np.zeros((3, 2)), np.full((3, 1), np.nan))}, ValueError, "row 0, column 0"),
         ({"data": (np.zeros((3, 2)), np.full((3, 1), -1.0))}, ValueError, "counts"),

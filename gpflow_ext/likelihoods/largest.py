@@ -56,13 +56,13 @@ def log_probability_largest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
     if mean.shape[-1] == 2:
         sign = 2.0 * tf.cast(own, mean.dtype) - 1.0
         return log_ndtr(tf.reduce_sum(sign * mean, axis=-1) / tf.sqrt(tf.reduce_sum(var, axis=-1)))
-    value, slopes = _graded(mean, var, own)
+    value, slopes = _graded(from_largest(mean), var, own)
     return with_derivatives(value[..., None], mean, var, slopes)[..., 0]
 
 
 def _graded(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """Return log P by nodes graded towards the steepest factor, and `_weighted` at these nodes."""
-    mean, sd = _from_largest(mean), tf.sqrt(var)
+    sd = tf.sqrt(var)
     nodes = _Nodes(*map(tf.stop_gradient, _nodes(tf.stop_gradient(mean), tf.stop_gradient(sd), own)))
     z = ((nodes.centre[..., None] - mean)[..., None] + nodes.offset[..., None, :]) / sd[..., None]
     mask = own[..., None]
@@ -128,6 +128,7 @@ def _integrals(
     mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, crossed: bool = False
 ) -> tuple[tf.Tensor, ...]:
     """Return P and what `_weighted` makes of its terms, by the fewest nodes that do."""
+    mean = from_largest(mean)
 
     def evenly(number: int) -> tuple[tf.Tensor, ...]:
         weight, z, mills = _evenly(mean, var, own, number)
@@ -175,8 +176,8 @@ def with_nodes(
     )
 
 
-def _from_largest(mean: tf.Tensor) -> tf.Tensor:
-    """Return the means less the largest: nodes near zero keep digits that those near the means lack."""
+def from_largest(mean: tf.Tensor) -> tf.Tensor:
+    """Return the means [..., K] less the largest: nodes near zero keep more digits than nodes near those."""
     return mean - tf.stop_gradient(tf.reduce_max(mean, axis=-1, keepdims=True))
 
 
@@ -203,7 +204,7 @@ def probabilities_largest(mean: tf.Tensor, var: tf.Tensor, number: int) -> tf.Te
 
     One evaluation of Φ for a class and node serves all K integrals, which are normalised.
     """
-    mean, sd = _from_largest(mean), tf.sqrt(var)
+    sd = tf.sqrt(var)
     _, cdf, density = _spread(mean, sd, *_window(mean, sd), number)
     share = tf.reduce_prod(cdf, axis=-2, keepdims=True) * density / cdf
     total = tf.reduce_sum(share, axis=-1) / sd
@@ -214,7 +215,7 @@ def _evenly(
     mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, number: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the terms of p(f_y is the largest) at evenly spaced nodes, [..., J], and z and φ/Φ there."""
-    mean, sd = _from_largest(mean), tf.sqrt(var)
+    sd = tf.sqrt(var)
     own_mean, own_sd = (tf.reduce_sum(tf.where(own, part, 0.0), axis=-1) for part in (mean, sd))
     low, high = _window(mean, sd)
     high = tf.maximum(low, tf.minimum(high, own_mean + _REACH * own_sd))

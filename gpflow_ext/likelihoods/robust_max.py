@@ -12,6 +12,7 @@ from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
 from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.largest import (
     SecondOrder,
+    from_largest,
     largest_to_second_order,
     log_probability_largest,
     probabilities_largest,
@@ -97,7 +98,7 @@ class RobustMax(CategoricalLikelihood):
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor:
         """See `CategoricalLikelihood`. All classes at once, where evenly spaced nodes suffice."""
         Fmu, Fvar = broadcast(Fmu, Fvar)
-        Fvar = positive_variance(Fvar)
+        Fmu, Fvar = from_largest(Fmu), positive_variance(Fvar)
         hit, missed = self._levels(Fmu.dtype)
         largest = with_nodes(
             Fmu,

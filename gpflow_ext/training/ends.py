@@ -26,8 +26,6 @@ _KEEP_FINITE = (
 )
 _SHOWN = 5  # rows that are named
 _LOOKED_AT = 10_000  # rows
-_REMEDY = "Scale or drop them, or start from other parameters."
-_OF_ORDINAL = "GPflow's Ordinal is none at its outermost levels: use gpflow_ext.likelihoods.CumulativeLogit."
 
 
 class FitWarning(UserWarning):
@@ -66,8 +64,7 @@ def check_first_step(model: Any, data: Any = None) -> None:
         _refuse("X", "the kernel", model.kernel(X, full_cov=False))
     F = tf.broadcast_to(model.mean_function(X), [len(X), model.num_latent_gps])
     _refuse("X", "the mean function", F)
-    remedy = _OF_ORDINAL if isinstance(model.likelihood, gpflow.likelihoods.Ordinal) else _REMEDY
-    _refuse("Y", "the log likelihood of the prior mean", model.likelihood.log_prob(X, F, Y), remedy)
+    _refuse("Y", "the log likelihood of the prior mean", model.likelihood.log_prob(X, F, Y))
 
 
 def bad_end(result: FitResult) -> str:
@@ -96,12 +93,12 @@ def _keeps_finite(transform: Any) -> bool:
     return isinstance(transform, _KEEP_FINITE) or is_softplus(transform)
 
 
-def _refuse(name: str, what: str, values: tf.Tensor, remedy: str = _REMEDY) -> None:
+def _refuse(name: str, what: str, values: tf.Tensor) -> None:
     rows = np.flatnonzero(~np.isfinite(values.numpy().reshape(len(values), -1)).all(axis=1))
     if len(rows):
         raise ValueError(
             f"The objective of the start is not finite: {what} is not finite at the rows {_some(rows)} "
-            f"(counted from 0) of {name}. {remedy}"
+            f"(counted from 0) of {name}. Scale or drop them, or start from other parameters."
         )
 
 
