@@ -19,7 +19,7 @@ from gpflow_ext.training.gradient_descent import STEPS, GradientOptions, gradien
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, known_inputs, lbfgs_plan
 from gpflow_ext.training.optimizers import RATE, built
 from gpflow_ext.training.options import refuse_unused
-from gpflow_ext.training.overrides import OBJECTIVES, overrides
+from gpflow_ext.training.overrides import own_objective
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
@@ -128,10 +128,6 @@ def _is_whitened(model: BayesianModel, num_data: int) -> bool:
     return model.num_data in (None, num_data) and all(parameter.prior is None for parameter in q)
 
 
-def _has_own_bound(model: BayesianModel) -> bool:
-    return any(overrides(model, name) for name in OBJECTIVES)
-
-
 def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any, starts: int | None) -> Plan:
     names = "minibatch_size", "steps_per_call", "schedule", "decay_steps"
     given = {name: getattr(options, name) for name in names}
@@ -143,7 +139,7 @@ def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
     schedule = options.falling(Schedule("cosine", _FALL))
-    if not isinstance(model, SVGP) or refusal(model) is not None or _has_own_bound(model):
+    if not isinstance(model, SVGP) or refusal(model) is not None or own_objective(model):
         steps = schedule.steps if schedule.name == "cosine" else None
         chosen = dataclasses.replace(options, schedule=schedule.name, decay_steps=steps)
         return _adam(model, run, chosen, None, 1)

@@ -20,10 +20,14 @@ def inherits(model: Any, name: str) -> bool:
     return known is not None and _function(model, name) is known
 
 
+def own_objective(model: Any) -> str | None:
+    """Return the name of the first objective that a model overrides, if there is one."""
+    return next((name for name in OBJECTIVES if overrides(model, name)), None)
+
+
 def refuse_own_objective(model: Any, recipe: str) -> None:
     """Raise ``ValueError`` for a model with an objective of its own, which a recipe would pass over."""
-    own = next((name for name in OBJECTIVES if overrides(model, name)), None)
-    if own is not None:
+    if (own := own_objective(model)) is not None:
         raise ValueError(
             f"{type(model).__name__} has {own!r} of its own, which recipe={recipe!r} would not maximise: "
             'give recipe="lbfgs" or "adam", which maximise `maximum_log_likelihood_objective`, or a recipe '

@@ -26,6 +26,7 @@ from gpflow_ext.sites.method import site_method
 from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.overrides import OBJECTIVES
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.site_recipe import GAIN, SiteOptions, site_plan
 from gpflow_ext.training.solver import Progress, Solver
@@ -106,8 +107,7 @@ def has_sites(model: Any, num_data: int) -> bool:
 
 def has_plain_bound(model: Any, kind: type[Any]) -> bool:
     """Tell whether a model's objective is that of its class in GPflow, and no estimate by sampling."""
-    objectives = ("elbo", "maximum_log_likelihood_objective", "_training_loss", "training_loss")
-    if any(getattr(type(model), name) is not getattr(kind, name) for name in objectives):
+    if any(getattr(type(model), name) is not getattr(kind, name) for name in OBJECTIVES):
         return False
     likelihood = model.likelihood
     return not any(isinstance(each, MonteCarloLikelihood) for each in (likelihood, *likelihood.submodules))
