@@ -24,6 +24,7 @@ class KMM(SiteMethod):
 
     name: ClassVar[str] = "kmm"
     monotone: ClassVar[bool] = True
+    hands_on: ClassVar[bool] = True
 
     def check(self, model: SitedModel) -> None:
         """Refuse sites of several factors to a datum, and estimates of variances."""

@@ -115,11 +115,12 @@ class HasStructure(HoldsData):
     def _build_structure(self) -> None:
         X, options = np.asarray(self.data[0]), self.prior_options
         if isinstance(options, VecchiaOptions):
-            scales = vecchia.scales(self.kernel, X.shape[1])
-            if options.iterates(len(X), site_method(self.site_method).sums_variances):
-                self.structure = IterativeStructure(X, scales, options, self.num_latent_gps)
+            scales, functions = vecchia.scales(self.kernel, X.shape[1]), self.num_latent_gps
+            method = site_method(self.site_method)
+            if options.iterates(len(X), method.sums_variances):
+                self.structure = IterativeStructure(X, scales, options, functions)
             else:
-                self.structure = Structure(X, scales, options, self.kernel, self.num_latent_gps)
+                self.structure = Structure(X, scales, options, self.kernel, functions, method.hands_on)
         elif isinstance(options, GridOptions):
             self.structure = GridStructure(X, options, self.num_latent_gps)
 

@@ -23,6 +23,7 @@ DIRECT = 50_000  # data up to which "auto" is direct
 FACTORED = 300_000  # data up to which it has the variances of predictions by a factor all the same
 # The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
 _FACTOR, _FRONTS, _FEATURES = 6, 8, 18
+_HELD = 3  # more of the factor where the steps of a method hand it on
 _INSTEAD = (
     "give it fewer neighbours, VecchiaOptions(neighbours=...), use GPLaplace with "
     'VecchiaOptions(solver="iterative"), or `inducing_variable`. Inputs of many columns need one of the '
@@ -126,6 +127,8 @@ class Tree(tf.Module):
         The number of latent functions L, each of which has a factor.
     inducing
         The number of inducing points.
+    hands_on
+        Whether the steps of the model's method hand their factor on.
 
     Attributes
     ----------
@@ -138,9 +141,12 @@ class Tree(tf.Module):
         If an evaluation would take more than `LARGEST` bytes.
     """
 
-    def __init__(self, points: Array, cliques: Array, functions: int = 1, inducing: int = 0) -> None:
+    def __init__(
+        self, points: Array, cliques: Array, functions: int = 1, inducing: int = 0, hands_on: bool = False
+    ) -> None:
         super().__init__()
-        taken = functools.partial(_taken, functions, _pairs(*cliques.shape), len(points) * inducing)
+        factor = _FACTOR + _HELD * hands_on
+        taken = functools.partial(_taken, functions, _pairs(*cliques.shape), len(points) * inducing, factor)
         tree = dissection.dissect(points, cliques, lambda *sizes: refuse(taken(*sizes)))
         self.shapes, places = grouping.packed(tree.root)
         front = max(nodes * (o + b) ** 2 for nodes, o, b, _ in self.shapes)
@@ -182,6 +188,8 @@ class Structure(Tree):
         The kernel, by which inducing points and their neighbours are chosen, if there are to be any.
     functions
         The number of latent functions L.
+    hands_on
+        Whether the steps of the model's method hand their factor on.
 
     Attributes
     ----------
@@ -203,10 +211,11 @@ class Structure(Tree):
         options: VecchiaOptions,
         kernel: gpflow.kernels.Kernel | None = None,
         functions: int = 1,
+        hands_on: bool = False,
     ) -> None:
         points, N = X / scales, len(X)
         most = min(options.neighbours, N - 1)
-        refuse(_taken(functions, _pairs(N, most + 1), N * options.inducing, 0, 0))
+        refuse(_taken(functions, _pairs(N, most + 1), N * options.inducing, 0, 0, 0))
         order = ordering.order(points, options.ordering, options.seed)
         Z: tf.Variable | None = None
         if options.inducing and kernel is not None:
@@ -220,7 +229,7 @@ class Structure(Tree):
             Z = kept(chosen, tf.float64)
         else:
             near = ordering.nearest_before(points[order], most)
-        super().__init__(points, cliques_of(order, near), functions, options.inducing)
+        super().__init__(points, cliques_of(order, near), functions, options.inducing, hands_on)
         self.num_neighbours = min(options.neighbours, N)
         self.Z = Z
         self.scales = kept(scales, tf.float64)
@@ -236,13 +245,13 @@ def _pairs(size: int, members: int) -> int:
     return size * members * (members + 1) // 2
 
 
-def _taken(functions: int, pairs: int, features: int, entries: int, front: int) -> int:
+def _taken(functions: int, pairs: int, features: int, factor: int, entries: int, front: int) -> int:
     """Return about how many bytes an evaluation takes; see the tests.
 
-    By the numbers of latent functions, pairs within cliques, entries of Φ, of the factor, and of the fronts
-    of a group.
+    By the numbers of latent functions, pairs within cliques, entries of Φ, copies of the factor, its entries,
+    and those of the fronts of a group.
     """
-    numbers = functions * (_FACTOR * entries + _FRONTS * front + _FEATURES * features)
+    numbers = functions * (factor * entries + _FRONTS * front + _FEATURES * features)
     return 8 * numbers + 4 * pairs
 
 
