@@ -628,6 +628,14 @@ def test_labels_are_found_by_the_name_that_the_reader_gives_the_target(name: Any
     assert auto._classes(frame, split).tolist() == [False, True]
 
 
+def test_a_pair_keeps_the_order_of_categories() -> None:
+    y = pandas.Series(
+        pandas.Categorical(["lo", "mid", "hi"] * 4, categories=["lo", "mid", "hi"], ordered=True)
+    )
+    split = auto._read((X[:12], y), None, None, {})
+    assert (split.task, split.labels) == ("ordinal", ("lo", "mid", "hi"))
+
+
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
     """By the SavedModel, and by the server for many rows and for one."""
     days = RNG.uniform(0.5, 20.0, 50)
