@@ -612,6 +612,17 @@ def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
     assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
 
 
+@pytest.mark.parametrize(
+    ("inputs", "flags", "message"),
+    [(2, ["--raw"], "square images; there are 2 inputs"), (64, [], "pixels as they are: give --raw")],
+)
+def test_scattering_says_what_it_lacks(inputs: int, flags: list[str], message: str) -> None:
+    options = train.options_of("svgp-robustmax", ["--data", "t.csv", "--scattering", "3", *flags])
+    split = SimpleNamespace(train=(np.zeros((9, inputs)), np.zeros((9, 1))))
+    with pytest.raises(ValueError, match=message):
+        kinds.KINDS["svgp-robustmax"].load().check(options, split)
+
+
 def test_an_export_has_the_scores_of_its_own_units(tmp_path: Path, monkeypatch) -> None:
     """The network was trained on standardised targets; what is exported predicts those of the table."""
     x = np.linspace(0.0, 6.0, 40)
