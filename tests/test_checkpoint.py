@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 
-from gpflow_ext import VecchiaOptions
+from gpflow_ext import VecchiaOptions, load_checkpoint
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import GPLaplace
 from gpflow_ext.persistence.checkpoint import Checkpoints
@@ -340,6 +340,24 @@ def test_the_folder_can_be_moved(tmp_path):
     assert marked(tmp_path / "there")[1].restore_latest() == 2
 
 
+@pytest.mark.parametrize("name", ["run [1]", "back\\slash"])
+def test_a_folder_that_could_not_be_read_again_is_refused_at_once(tmp_path, name):
+    folder = tmp_path / name / "run"
+    with pytest.raises(ValueError, match="cannot read checkpoints from"):
+        Checkpoints(folder, sparse())
+    assert not folder.exists()
+    Checkpoints(tmp_path / "one", sparse()).save(1)
+    (tmp_path / "one").rename(tmp_path / name)
+    with pytest.raises(ValueError, match="cannot read checkpoints from"):
+        load_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a b%20*?", "ü ]{x} $HOME %s"])
+def test_folders_of_unusual_names_are_read(tmp_path, name):
+    Checkpoints(tmp_path / name, sparse()).save(1)
+    assert Checkpoints(tmp_path / name, sparse()).restore_latest() == 1
+
+
 def test_a_taken_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match="saved_step"):
         Checkpoints(tmp_path, sparse(), saved_step=tf.Variable(0))
@@ -352,7 +370,7 @@ from pathlib import Path
 import numpy as np
 import gpflow
 from forks import child
-from gpflow_ext import VecchiaOptions
+from gpflow_ext import VecchiaOptions, load_checkpoint
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import GPLaplace
 from gpflow_ext.persistence.checkpoint import Checkpoints
