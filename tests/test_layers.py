@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "devices arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "devices arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds target_moments"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
