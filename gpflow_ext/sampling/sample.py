@@ -37,7 +37,7 @@ from gpflow_ext.sampling.target import Target, coordinates
 from gpflow_ext.sampling.tuners import KERNELS, Tuner, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import progress as progress_bar
-from gpflow_ext.training.distribute import Shards
+from gpflow_ext.training.distribute import Shards, hold_fixed, in_scope
 from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.scale import scale_failure
 
@@ -149,7 +149,10 @@ def sample(
         raise ValueError(
             "`num_samples`, `num_chains`, `thin` and `chunk` must be at least 1, `warm_up` at least 0."
         )
+    if in_scope():
+        raise ValueError("Call `sample` outside of `strategy.scope()`: only the model may be built there.")
     follow(model)
+    hold_fixed(model)
     tuned = tuner_from(tuner, tuning, num_chains)
     shards = None if strategy is None else _shards(strategy, num_chains, tuned, jit_compile)
     sampled = sampleable(model)
@@ -215,8 +218,6 @@ def _shards(
     strategy: tf.distribute.Strategy, num_chains: int, tuner: Tuner, jit_compile: bool | None
 ) -> Shards:
     """Return the chains sharded over the devices of a strategy."""
-    if tf.distribute.has_strategy():
-        raise ValueError("Call `sample` outside of `strategy.scope()`: only the model may be built there.")
     if jit_compile:
         raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
     if tuner.name in _OF_ALL_CHAINS:
