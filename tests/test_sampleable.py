@@ -175,6 +175,17 @@ def free_form(**options) -> None:
     gpx.sample(process(), 5, **options)
 
 
+def held_v() -> None:
+    model = process()
+    gpflow.set_trainable(model.V, False)
+    gpx.sample(model, 5)
+
+
+def in_scope() -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"], tf.distribute.ReductionToOneDevice()).scope():
+        gpx.sample(process(), 5)
+
+
 @pytest.mark.parametrize(
     ("call", "options", "message"),
     [
@@ -202,6 +213,15 @@ def free_form(**options) -> None:
         (free_form, {"precondition": "fisher"}, "that GPRNTensor offers: choose 'conditional' or None"),
         (line, {"precondition": "vb"}, "that SGPMCFreeForm offers: choose None"),
         (line, {"precondition": gpx.coordinates.Conditional()}, "that SGPMCFreeForm offers: choose None"),
+        (free_form, {"tuner": Setting(0.0, 3)}, "`step_size` must be positive and `walk` not negative; got Set"),
+        (free_form, {"tuner": Setting(np.nan, 3)}, "`step_size` must be positive and `walk` not negative; got S"),
+        (free_form, {"tuner": Setting(0.1, 3, -1.0)}, "`walk` not negative; got Setting"),
+        (free_form, {"tuner": Setting(0.1, 0)}, "`max_leapfrogs` must be a whole number of at least 1; got 0"),
+        (free_form, {"thin": 1.5}, "`thin` must be a whole number of at least 1; got 1.5"),
+        (free_form, {"warm_up": -1}, "`warm_up` must be a whole number of at least 0; got -1"),
+        (free_form, {"seed": None}, "`seed` must be a whole number; got None"),
+        (held_v, {}, r"held fixed, but it is what is sampled.*set_trainable\(model\.V, True\)"),
+        (in_scope, {}, r"outside of `strategy\.scope\(\)`"),
         (lambda: gpx.sample(tf.Module(), 5), {}, "has no `maximum_log_likelihood_objective`"),
     ],
 )  # fmt: skip

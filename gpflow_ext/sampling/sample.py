@@ -31,7 +31,7 @@ from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.gibbs import Blocks
-from gpflow_ext.sampling.options import TunerOptions
+from gpflow_ext.sampling.options import TunerOptions, whole
 from gpflow_ext.sampling.sampleable import Sampleable, sampleable
 from gpflow_ext.sampling.target import Target, coordinates
 from gpflow_ext.sampling.tuners import KERNELS, Tuner, tuner_from
@@ -131,9 +131,9 @@ def sample(
     Raises
     ------
     ValueError
-        For a trainable parameter without a prior, an unknown tuner or wrong options for it, or coordinates
-        that do not fit the model or the sampler, all before any work is done; or for a checkpoint of another
-        run.
+        For numbers that are not whole or too small, a trainable parameter without a prior, an unknown tuner
+        or wrong options for it, coordinates that do not fit the model or the sampler, or a call inside
+        ``strategy.scope()``, all before any work is done; or for a checkpoint of another run.
     NotImplementedError
         For a `GPRNTensor` with the tensor posterior; for a ``strategy`` with XLA, several machines, or
         a tuner that it does not support.
@@ -145,10 +145,9 @@ def sample(
     UserWarning
         If a kernel that is not sampled does not suit the scale of the inputs, see `fit`.
     """
-    if min(num_samples, num_chains, thin, chunk) < 1 or warm_up < 0:
-        raise ValueError(
-            "`num_samples`, `num_chains`, `thin` and `chunk` must be at least 1, `warm_up` at least 0."
-        )
+    num_samples, num_chains = whole("num_samples", num_samples, 1), whole("num_chains", num_chains, 1)
+    thin, chunk = whole("thin", thin, 1), whole("chunk", chunk, 1)
+    warm_up, seed = whole("warm_up", warm_up, 0), whole("seed", seed)
     if in_scope():
         raise ValueError("Call `sample` outside of `strategy.scope()`: only the model may be built there.")
     follow(model)
