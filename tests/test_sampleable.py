@@ -285,6 +285,15 @@ def test_a_lower_bound_of_a_softplus_holds_for_draws() -> None:
     assert np.all(target.values(tf.constant([[-5.0], [5.0]], tf.float64))[bounded] > 0.9)
 
 
+def test_constants_of_a_transform_are_not_diagnosed() -> None:
+    draws = np.random.default_rng(0).normal(size=[2, 40, 2, 2])
+    draws[:, :, 0, 1] = 0.0  # above the diagonal
+    stats = {name: np.ones([2, 40]) for name in ("energy", "divergent", "accepted", "log_density")}
+    stats["gradients"] = np.ones(40)
+    made = gpx.Draws({"W": draws, "stuck": np.ones([2, 40])}, stats, Setting(0.1, 3), 1.0)
+    assert set(made.diagnose().rhat) == {"W[0, 0]", "W[1, 0]", "W[1, 1]", "stuck"}
+
+
 class Halved(gpx.models.GPLaplace):
     """A model whose likelihood counts half."""
 

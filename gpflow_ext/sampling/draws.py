@@ -97,8 +97,19 @@ class Draws:
         ]
 
     def diagnose(self) -> diagnostics.Diagnosis:
-        """Return R-hat, effective sample sizes and the rest, of the worst coordinate and of each."""
-        return diagnostics.diagnose(self.coordinates(), self.stats, self.seconds)
+        """Return R-hat, effective sample sizes and the rest, of the worst coordinate and of each.
+
+        What a transform holds fixed, such as the zeros of a triangular matrix, has none and is left out.
+        """
+        return diagnostics.diagnose(self._moving(), self.stats, self.seconds)
+
+    def _moving(self) -> dict[str, Array]:
+        """Return the coordinates except constants of parameters of which others move: HMC moves them all."""
+        found: dict[str, Array] = {}
+        for name, value in self.values.items():
+            own = dict(summary.coordinates(name, value))
+            found |= {each: draws for each, draws in own.items() if np.ptp(draws) != 0.0} or own
+        return found
 
     def check(self, **gates: float) -> diagnostics.Diagnosis:
         """Return `diagnose`; warn if a gate of `diagnostics.GATES`, or one given here, fails.
