@@ -294,6 +294,15 @@ def test_constants_of_a_transform_are_not_diagnosed() -> None:
     assert set(made.diagnose().rhat) == {"W[0, 0]", "W[1, 0]", "W[1, 1]", "stuck"}
 
 
+def test_what_are_no_draws_of_one_call_is_refused() -> None:
+    model, stats = process(), {"log_density": np.zeros([1, 2])}
+    draws = gpx.Draws({"V": np.zeros([1, 2, *model.V.shape])}, stats, Setting(0.1, 3), 1.0)
+    with pytest.raises(ValueError, match="returned, or None; got list"):
+        model.assign_draws([draws, draws])
+    with pytest.raises(ValueError, match="`most` must be at least 1"):
+        model.assign_draws(draws, most=0)
+
+
 class Halved(gpx.models.GPLaplace):
     """A model whose likelihood counts half."""
 

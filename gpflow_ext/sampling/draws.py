@@ -126,7 +126,15 @@ class Draws:
         return found
 
     def flat(self, most: int | None = None) -> dict[str, Array]:
-        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` evenly spaced ones."""
+        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` evenly spaced ones.
+
+        Raises
+        ------
+        ValueError
+            If ``most`` is less than 1.
+        """
+        if most is not None and most < 1:
+            raise ValueError(f"`most` must be at least 1, or None for all draws; got {most}.")
         joined = {
             name: np.swapaxes(value, 0, 1).reshape(-1, *value.shape[2:])
             for name, value in self.values.items()
