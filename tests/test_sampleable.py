@@ -17,10 +17,11 @@ from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling import sampled_freeform
 from gpflow_ext.sampling.options import BayesOptOptions, GibbsOptions, NUTSOptions
 from gpflow_ext.sampling.sampleable import PlainSampleable
+from gpflow_ext.sampling.target import log_scale
 from gpflow_ext.sampling.tuners import METHODS, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 
-tfd = tfp.distributions
+tfb, tfd = tfp.bijectors, tfp.distributions
 X = np.array([[1.0, 1.0], [1.0, 1.3], [1.0, 0.8], [1.0, 1.6], [1.0, 1.1]])
 Y, NOISE = np.array([0.7, 1.4, 0.1, 1.9, 1.2]), 0.2
 QUICK = {"warm_up": 20, "progress": False, "check": False, "seed": 2}
@@ -283,6 +284,13 @@ def test_a_lower_bound_of_a_softplus_holds_for_draws() -> None:
     expected = model.log_posterior_density() + tf.math.log(bounded - 0.9)  # the Jacobian
     np.testing.assert_allclose(target(target.start()[None])[0], expected, rtol=1e-10)
     assert np.all(target.values(tf.constant([[-5.0], [5.0]], tf.float64))[bounded] > 0.9)
+
+
+@pytest.mark.parametrize("inner", [tfb.Sigmoid(), tfb.Softplus()])
+def test_a_softplus_of_what_another_transform_leaves_keeps_its_values(inner) -> None:
+    """What is positive has a softplus above log 2, and an exponential above 1."""
+    least = log_scale(tfb.Chain([tfb.Softplus(), inner])).forward(tf.constant(-30.0, tf.float64))
+    np.testing.assert_allclose(least, np.log(2.0), rtol=1e-12)
 
 
 def test_constants_of_a_transform_are_not_diagnosed() -> None:
