@@ -311,6 +311,14 @@ def test_what_are_no_draws_of_one_call_is_refused() -> None:
         model.assign_draws(draws, most=0)
 
 
+def test_one_draw_of_each_chain_has_no_diagnostics() -> None:
+    stats = {name: np.ones([2, 1]) for name in ("energy", "divergent", "accepted", "log_density")}
+    draws = gpx.Draws({"v": np.ones([2, 1])}, {**stats, "gradients": np.ones(1)}, Setting(0.1, 3), 1.0)
+    with pytest.warns(gpx.ConvergenceWarning, match="E-BFMI is nan") as warned:
+        assert np.isnan(draws.check().bfmi).all()
+    assert [each.category for each in warned] == [gpx.ConvergenceWarning]
+
+
 class Halved(gpx.models.GPLaplace):
     """A model whose likelihood counts half."""
 
