@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from gpflow_ext import sites
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax, Weighted
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, SGPMCFreeForm, SiteModel, SparseEP
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.training.ends import bad_end
 from gpflow_ext.training.site_iteration import SiteOptimum
 
 DATA = problems.binary(30, variance=40.0, lengthscale=1.0)  # with a signal: the optimum is not the prior
@@ -192,7 +194,12 @@ def test_full_expectation_propagation_on_a_dense_model_is_sparse_ep_with_all_inp
     ("build", "recipe", "message"),
     [
         (lambda: ROADS["kmm"](), "jaakkola", "bound"),
-        (lambda: _classes(MultinomialLogit(3)), "laplace", "couple"),
+        (
+            lambda: _classes(MultinomialLogit(3)),
+            "laplace",
+            "couple its latent .* use .*StickBreaking for several",
+        ),
+        (lambda: _noisy(), "laplace", "couple its latent .* use gpflow_ext.models.VGPKMM"),
         (lambda: _classes(RobustMax(3)), "ep", "SparseEP"),
         (lambda: _classes(RobustMax(3, 1e-3)), "kmm", "SVGPRobustMax, or SparseEP"),
         (lambda: _classes(Weighted(RobustMax(3, 1e-3)), 1.0), "kmm", "SVGPRobustMax, or SparseEP"),
@@ -205,6 +212,29 @@ def test_what_theory_does_not_allow_is_refused(
 ) -> None:
     with pytest.raises((ValueError, NotImplementedError), match=message):
         gpx.fit(build(), recipe=recipe)
+
+
+def _noisy() -> SiteModel:
+    """Regression whose noise is a second function."""
+    return SiteModel(
+        problems.continuous(20), problems.kernel(), gpflow.likelihoods.HeteroskedasticTFPConditional()
+    )
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "recipe", "message"),
+    [
+        (gpflow.likelihoods.StudentT(0.1), "laplace", "StudentT is not log-concave, as Laplace's method"),
+        (gpflow.likelihoods.StudentT(0.1), "ep", "StudentT is by quadrature.*narrow.*NDiagGHQuadrature"),
+        (gpflow.likelihoods.Gaussian(0.1), "laplace", "Standardise the data"),
+        (gpflow.likelihoods.Gaussian(0.1), "ep", "Standardise the data"),
+    ],
+)
+def test_a_fit_that_is_not_finite_says_what_to_use(likelihood: Any, recipe: str, message: str) -> None:
+    model = SiteModel(problems.continuous(20), problems.kernel(), likelihood)
+    model.site_method = recipe
+    result = gpx.FitResult(np.zeros(0), np.zeros(0), 0, gpx.Status.NON_FINITE)
+    assert re.search(message, bad_end(result, model))
 
 
 def _classes(likelihood: Any, *weight: float) -> SiteModel:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from gpflow_ext.sites.algebra import Factor, Prior, Sites, as_one_function
 
+REMEDY = "Standardise the data, or start from other hyperparameters."
 SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 
 
@@ -126,6 +127,10 @@ class SiteMethod(abc.ABC):
         By default `objective` with the sites held fixed, which is right if it is stationary in the sites.
         """
         return self.objective(model, prior, Sites(*map(tf.stop_gradient, state.sites)))
+
+    def remedy(self, model: SitedModel) -> str:
+        """Say what to do where the objective of a fit is not finite, in a sentence."""
+        return REMEDY
 
     def stationarity(self) -> float:
         """Return the violation that counts as converged, for GPflow's default float type."""
