@@ -148,6 +148,32 @@ def test_sites_without_a_fixed_point_give_the_objective_where_they_are() -> None
     assert float(violation) > sites.site_method("kmm").stationarity()
 
 
+@pytest.mark.parametrize("name", ["markov", "vecchia", "full scale", "grid"])
+def test_a_users_method_has_the_gradient_of_the_optimised_bound(name: str) -> None:
+    """On priors whose factors have no derivatives too: that of VGPKMM, which does not come from them."""
+    cells = np.stack(np.meshgrid(np.arange(5.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
+    X = cells[:, :1] if name == "markov" else cells
+    Y = np.random.default_rng(0).poisson(1.0, (len(X), 1)).astype(float)
+    prior = {
+        "vecchia": gpx.VecchiaOptions(neighbours=5),
+        "full scale": gpx.VecchiaOptions(neighbours=5, inducing=3),
+    }.get(name, name)
+    parts = [gpflow.kernels.Matern32(lengthscales=1.5, active_dims=[d]) for d in range(X.shape[1])]
+    kernel = parts[0] * parts[1] if name == "grid" else gpflow.kernels.Matern32(lengthscales=1.5)
+    model = VGPKMM((X, Y), kernel, gpflow.likelihoods.Poisson(), prior=prior)
+    model.settle_sites()
+    gradients = []
+    for method in ("kmm", Damped()):
+        model.site_method = method
+        with tf.GradientTape() as tape:
+            value = model.maximum_log_likelihood_objective()
+        gradients.append(tape.gradient(value, model.trainable_variables))
+    with tf.GradientTape() as tape:
+        value = model.elbo()
+    gradients.append(tape.gradient(value, model.trainable_variables))
+    np.testing.assert_allclose(gradients[1:], [gradients[0]] * 2, rtol=1e-3, atol=1e-3)
+
+
 def test_a_model_of_a_dataset_refuses_gpflows_optimisers() -> None:
     rows = tf.data.Dataset.from_tensor_slices(DATA)
     model = SparseEP(rows, problems.kernel(), BernoulliProbit(), inducing_variable=Z)

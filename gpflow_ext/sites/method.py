@@ -124,7 +124,8 @@ class SiteMethod(abc.ABC):
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
 
-        By default `objective` with the sites held fixed, which is right if it is stationary in the sites.
+        By default `objective` with the sites held fixed, which is right if it is stationary in the sites. For
+        priors with ``held_factors`` make it of `variational_bound` or ``prior.log_normaliser``.
         """
         return self.objective(model, prior, Sites(*map(tf.stop_gradient, state.sites)))
 
