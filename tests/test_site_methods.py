@@ -240,6 +240,26 @@ def test_what_theory_does_not_allow_is_refused(
         gpx.fit(build(), recipe=recipe)
 
 
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda step: step.sites, r"got Sites, \(30, 1\) float64, \(30, 1\) float64\."),
+        (lambda step: None, "got None"),
+        (lambda step: step._replace(violation=step.violation[None]), r"\(1,\) float64\."),
+        (lambda step: tf.nest.map_structure(lambda part: tf.cast(part, tf.float32), step), "float32"),
+    ],
+)
+def test_a_step_of_a_user_that_returns_another_kind_of_state_is_told(change: Any, found: str) -> None:
+    class Wrong(Damped):
+        def step(self, model: Any, prior: Any, state: sites.Step) -> Any:
+            return change(super().step(model, prior, state))
+
+    model = Own(DATA, problems.kernel(), BernoulliLogit())
+    model.site_method = Wrong()
+    with pytest.raises(ValueError, match=rf'"damped" must return .* Step, .*; .*{found}'):
+        gpx.fit(model)
+
+
 def _noisy() -> SiteModel:
     """Regression whose noise is a second function."""
     return SiteModel(
