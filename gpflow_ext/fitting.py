@@ -279,7 +279,7 @@ def fit(
     if chief and slope and chosen is None:
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):
-        warnings.warn(bad_end(result), FitWarning, stacklevel=2)
+        warnings.warn(bad_end(result, twin.model), FitWarning, stacklevel=2)
     elif chief and (failure := scale_failure(twin.model, twin.data)) is not None:
         warnings.warn(failure, stacklevel=2)
     return result

@@ -83,6 +83,7 @@ class GPJaakkola(SiteModel):
         """Return J(μ̂, Σ̂, ξ) of the current sites at its best ξ, a scalar; O(N³) or O(NM²).
 
         It is a lower bound of log p(y) at any hyperparameters; with the sites held fixed it has the
-        gradient of the optimised bound at a fixed point.
+        gradient of the optimised bound at a fixed point. Elsewhere it is approximate with
+        ``prior="vecchia"`` or ``"grid"``.
         """
         return variational_bound(self.prior(), self.expectation, self.sites)
