@@ -17,7 +17,7 @@ from marks import others_slow
 import gpflow_ext as gpx
 from gpflow_ext import sites
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax, Weighted
-from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, SGPMCFreeForm, SiteModel, SparseEP
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SGPMCFreeForm, SiteModel, SparseEP
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.training.ends import bad_end
 from gpflow_ext.training.site_iteration import SiteOptimum
@@ -148,9 +148,11 @@ def test_sites_without_a_fixed_point_give_the_objective_where_they_are() -> None
     assert float(violation) > sites.site_method("kmm").stationarity()
 
 
-@pytest.mark.parametrize("name", ["markov", "vecchia", "full scale", "grid"])
-def test_a_users_method_has_the_gradient_of_the_optimised_bound(name: str) -> None:
-    """On priors whose factors have no derivatives too: that of VGPKMM, which does not come from them."""
+STRUCTURED = ("markov", "vecchia", "full scale", "grid")
+
+
+def _structured(name: str, model: type) -> Any:
+    """Return a settled model of counts with a structured prior."""
     cells = np.stack(np.meshgrid(np.arange(5.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
     X = cells[:, :1] if name == "markov" else cells
     Y = np.random.default_rng(0).poisson(1.0, (len(X), 1)).astype(float)
@@ -160,8 +162,29 @@ def test_a_users_method_has_the_gradient_of_the_optimised_bound(name: str) -> No
     }.get(name, name)
     parts = [gpflow.kernels.Matern32(lengthscales=1.5, active_dims=[d]) for d in range(X.shape[1])]
     kernel = parts[0] * parts[1] if name == "grid" else gpflow.kernels.Matern32(lengthscales=1.5)
-    model = VGPKMM((X, Y), kernel, gpflow.likelihoods.Poisson(), prior=prior)
-    model.settle_sites()
+    found = model((X, Y), kernel, gpflow.likelihoods.Poisson(), prior=prior)
+    found.settle_sites()
+    return found
+
+
+@pytest.mark.parametrize("model", [GPLaplace, GPTaylor])
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_the_evidence_of_the_current_sites_has_the_gradient_of_the_optimised_one(
+    name: str, model: type
+) -> None:
+    found = _structured(name, model)
+    pairs = []
+    for objective in (found.log_evidence, found.maximum_log_likelihood_objective):
+        with tf.GradientTape() as tape:
+            value = objective()
+        pairs.append((value, *tape.gradient(value, found.trainable_variables)))
+    np.testing.assert_allclose(*pairs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_a_users_method_has_the_gradient_of_the_optimised_bound(name: str) -> None:
+    """On priors whose factors have no derivatives too: that of VGPKMM, which does not come from them."""
+    model = _structured(name, VGPKMM)
     gradients = []
     for method in ("kmm", Damped()):
         model.site_method = method

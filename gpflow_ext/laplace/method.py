@@ -80,7 +80,7 @@ class Laplace(SiteMethod):
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
-        return expansion.laplace_evidence(prior, model.log_density, sites)[0]
+        return expansion.laplace_evidence(prior, model.log_density, sites, charged=False)
 
     def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence`."""
@@ -98,8 +98,7 @@ class Taylor(Laplace):
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return J₂ at the optimal μ, Σ and ξ = m."""
-        evidence, point = expansion.laplace_evidence(prior, model.log_density, sites)
-        return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
+        return expansion.laplace_evidence(prior, model.log_density, sites, charged=True)
 
     def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """Return J₂ at the state's mean."""

@@ -26,7 +26,11 @@ class ExpandedModel(SiteModel):
     """
 
     def log_evidence(self) -> tf.Tensor:
-        """Return the site method's approximation of log p(y) at the current sites, []; O(N³) or O(NM²)."""
+        """Return the site method's approximation of log p(y) at the current sites, []; O(N³) or O(NM²).
+
+        At the mode its gradient is that of the optimised one; elsewhere it is approximate with
+        ``prior="vecchia"`` or ``"grid"``.
+        """
         return site_method(self.site_method).objective(self, self.prior(), self.sites)
 
 
