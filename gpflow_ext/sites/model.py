@@ -14,6 +14,7 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
+from gpflow_ext.data.own_parts import check_own_parts
 from gpflow_ext.numerics import batched, stacked
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.numerics.target_moments import target_moments
@@ -126,6 +127,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
             )
         latent.check_numbers(kernel, points, num_latent_gps)
         self._check_prior(prior, points, kernel, X)
+        check_own_parts(kernel, likelihood, mean_function, (X, Y), num_latent_gps)
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
         self._take_prior(prior)
