@@ -16,7 +16,14 @@ from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext import sites
-from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax, Weighted
+from gpflow_ext.likelihoods import (
+    BernoulliLogit,
+    BernoulliProbit,
+    MultinomialLogit,
+    RobustMax,
+    StudentT,
+    Weighted,
+)
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SGPMCFreeForm, SiteModel, SparseEP
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.training.ends import bad_end
@@ -294,13 +301,20 @@ def _noisy() -> SiteModel:
     ("likelihood", "recipe", "message"),
     [
         (gpflow.likelihoods.StudentT(0.1), "laplace", "StudentT is not log-concave, as Laplace's method"),
-        (gpflow.likelihoods.StudentT(0.1), "ep", "StudentT is by quadrature.*narrow.*NDiagGHQuadrature"),
+        (
+            gpflow.likelihoods.StudentT(0.1),
+            "ep",
+            "StudentT is by quadrature.*use gpflow_ext.likelihoods.StudentT",
+        ),
+        (StudentT(0.1), "ep", "may have no fixed point: start from a larger scale"),
+        (gpflow.likelihoods.Gamma(), "ep", "Gamma is by quadrature.*narrow.*NDiagGHQuadrature"),
         (gpflow.likelihoods.Gaussian(0.1), "laplace", "Standardise the data"),
         (gpflow.likelihoods.Gaussian(0.1), "ep", "Standardise the data"),
     ],
 )
 def test_a_fit_that_is_not_finite_says_what_to_use(likelihood: Any, recipe: str, message: str) -> None:
-    model = SiteModel(problems.continuous(20), problems.kernel(), likelihood)
+    X, Y = problems.continuous(20)
+    model = SiteModel((X, np.exp(Y)), problems.kernel(), likelihood)
     model.site_method = recipe
     result = gpx.FitResult(np.zeros(0), np.zeros(0), 0, gpx.Status.NON_FINITE)
     assert re.search(message, bad_end(result, model))

@@ -11,7 +11,10 @@ import tensorflow as tf
 from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, settle
+from gpflow_ext.likelihoods import StudentT
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
+
+_MORE_NODES = "give it more nodes, likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 250)"
 
 
 class EP(SiteMethod):
@@ -50,12 +53,19 @@ class EP(SiteMethod):
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: quadrature that misses a narrow likelihood is the first suspect."""
-        if not _by_quadrature(model.likelihood):
+        likelihood = model.likelihood
+        if isinstance(likelihood, StudentT):
+            return (
+                "With far outliers expectation propagation may have no fixed point: start from a larger "
+                "scale, or use GPflow's SVGP."
+            )
+        if not _by_quadrature(likelihood):
             return super().remedy(model)
+        exact = isinstance(likelihood, gpflow.likelihoods.StudentT)
         return (
-            f"log Ẑ of {type(model.likelihood).__name__} is by quadrature, which misses a likelihood that is "
-            "narrow compared with the prior: give it more nodes, likelihood.quadrature = "
-            "gpflow.quadrature.NDiagGHQuadrature(1, 250), or use GPflow's SVGP."
+            f"log Ẑ of {type(likelihood).__name__} is by quadrature, which misses a likelihood that is "
+            "narrow compared with the prior: "
+            f"{'use gpflow_ext.likelihoods.StudentT' if exact else _MORE_NODES}, or GPflow's SVGP."
         )
 
     def stationarity(self) -> float:

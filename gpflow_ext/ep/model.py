@@ -38,8 +38,9 @@ class SparseEP(SiteModel):
 
     The hyperparameters and the inducing inputs maximise the evidence log Z; `gpflow_ext.fit` moves them
     inside the loop over the sites, as the paper does, or by L-BFGS with the sites at their fixed point.
-    Give a likelihood that is narrow compared with the prior, such as ``StudentT``, more than GPflow's 20
-    nodes (``likelihood.quadrature``): if the quadrature of log Ẑ is inaccurate there may be no fixed point.
+    Give a likelihood of GPflow's that is narrow compared with the prior more than its 20 nodes
+    (``likelihood.quadrature``): if the quadrature of log Ẑ is inaccurate there may be no fixed point. For
+    Student's t use `likelihoods.StudentT`.
 
     Sums over the data run `gpflow_ext.data.rows.CHUNK` rows at a time, so that prediction and the evidence
     need memory O(N + M²), not O(NM). With a ``tf.data.Dataset`` only the two numbers of each site are in

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import gpflow
 import numpy as np
 import numpy.typing as npt
 from gpflow.kernels import Kernel
@@ -14,6 +13,7 @@ from gpflow_ext.estimators import checked
 from gpflow_ext.estimators.base import Array
 from gpflow_ext.estimators.ladder import Inference
 from gpflow_ext.estimators.real import NOISE, RealEstimator, gaussian, standardised
+from gpflow_ext.likelihoods import StudentT
 
 Noise = Literal["gaussian", "student_t"]
 _DEGREES = 4.0  # of freedom: outliers cost their logarithm, and the variance is finite
@@ -86,7 +86,7 @@ class GPRegressor(RealEstimator):
     def _likelihood(self, Y: Array, weight: Array | None) -> Likelihood:
         if self.noise == "gaussian":
             return standardised(gaussian(1), Y, weight)
-        return standardised(gpflow.likelihoods.StudentT(np.sqrt(0.5 * NOISE), _DEGREES), Y, weight)
+        return standardised(StudentT(np.sqrt(0.5 * NOISE), _DEGREES), Y, weight)
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
         """Return the mean of y at inputs [N, D], [N], and with ``return_std`` its standard deviation, [N].

@@ -12,6 +12,7 @@ from gpflow_ext.likelihoods.ordinal import CumulativeLogit
 from gpflow_ext.likelihoods.overdispersed import NegativeBinomialLog
 from gpflow_ext.likelihoods.robust_max import RobustMax
 from gpflow_ext.likelihoods.standardised import Standardised
+from gpflow_ext.likelihoods.student_t import StudentT
 from gpflow_ext.likelihoods.weighted import Weighted
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "RobustMax",
     "Standardised",
     "StickBreaking",
+    "StudentT",
     "Weighted",
     "check_binary_labels",
 ]

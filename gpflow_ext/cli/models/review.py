@@ -150,12 +150,14 @@ def _regression(options: argparse.Namespace, kernel: Any, data: Any, Z: Any) -> 
     """Return a model of real targets in their own units."""
     import gpflow
 
+    from gpflow_ext.likelihoods import StudentT
+
     X, Y = data
     noise = options.noise * float(Y.var())
     mean = likelihoods.in_units_of_targets(kernel, Y, options.variance)
     logarithm = gpflow.utilities.positive(base="exp")
     if options.method == "student-t":
-        likelihood = gpflow.likelihoods.StudentT(df=4.0)
+        likelihood: Any = StudentT(df=4.0)
         likelihood.scale = gpflow.Parameter(noise**0.5, transform=logarithm, trainable=not options.fixed)
     else:
         likelihood = gpflow.likelihoods.Gaussian(noise)

@@ -1,0 +1,67 @@
+"""Student's t likelihood, for real targets with outliers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.base import TensorType
+
+from gpflow_ext.numerics import student_t
+from gpflow_ext.numerics.special import as_tensor, broadcast
+
+
+class StudentT(gpflow.likelihoods.StudentT):
+    """GPflow's ``StudentT``, whose integrals are right however narrow the density is.
+
+    GPflow has 20 Gauss-Hermite nodes for the expected log density and for the predictive density. They miss
+    what is narrow compared with the latent function: at scale 0.1, a latent variance of 1 and a target 0.3
+    from the mean, log E[p(y | f)] is off by 0.8, which keeps expectation propagation from converging. See
+    `numerics.student_t` for the mixtures that take their place (Andrews & Mallows 1974, for the density).
+
+    The density is not log-concave: `SparseEP` and ``recipe="ep"`` may have sites of negative precision, and
+    VGPKMM and Laplace's method are not for it.
+
+    Parameters
+    ----------
+    scale
+        s, a positive number or a function of the inputs.
+    df
+        Degrees of freedom ν > 0, which are not learnt. The variance is infinite up to 2.
+
+    Raises
+    ------
+    ValueError
+        If ``df`` is not positive and finite.
+
+    Examples
+    --------
+    >>> likelihood = gpx.likelihoods.StudentT(0.3, df=4.0)
+    >>> model = gpx.models.SparseEP((X, Y), kernel, likelihood, inducing_variable="auto")
+    """
+
+    def __init__(self, scale: Any = 1.0, df: float = 3.0, **kwargs: Any) -> None:
+        if not 0.0 < df < float("inf"):
+            raise ValueError(f"df must be positive and finite; got {df}")
+        super().__init__(scale, float(df), **kwargs)
+
+    @inherit_check_shapes
+    def _variational_expectations(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        return tf.reduce_sum(student_t.expected_log_density(*self._parts(X, Fmu, Fvar, Y)), axis=-1)
+
+    @inherit_check_shapes
+    def _predict_log_density(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        return tf.reduce_sum(student_t.log_expected_density(*self._parts(X, Fmu, Fvar, Y)), axis=-1)
+
+    def _parts(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, float]:
+        mean, var = broadcast(Fmu, Fvar)
+        shift = as_tensor(Y) - mean
+        return shift, var + tf.zeros_like(shift), tf.convert_to_tensor(self._scale(X)), self.df

@@ -1,0 +1,143 @@
+"""Student's t likelihood: its integrals against adaptive quadrature, and what they make possible."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.likelihoods import Standardised, StudentT
+from gpflow_ext.models import VGPKMM
+from gpflow_ext.numerics import student_t
+
+CASES = [
+    (df, scale, var, y)
+    for df in (0.7, 3.0, 40.0)
+    for scale in (0.01, 0.5)
+    for var in (0.04, 2.0)
+    for y in (0.0, 0.3, 6.0)
+]
+
+
+def _by_quadrature(df: float, scale: float, var: float, y: float) -> tuple[float, float]:
+    """Return E[log t] and log E[t] for f ~ N(0, var)."""
+    sd = np.sqrt(var)
+    near = [k * scale for k in (-300.0, -30.0, -5.0, -1.0, 0.0, 1.0, 5.0, 30.0, 300.0)]
+    ends = -14.0 * sd, 14.0 * sd
+    points = sorted(
+        {*ends, *(p for p in (y + k for k in near) if ends[0] < p < ends[1]), -3 * sd, 0.0, 3 * sd}
+    )
+
+    def integral(value: Any) -> float:
+        pieces = itertools.pairwise(points)
+        return sum(scipy.integrate.quad(value, *ends, epsabs=0.0, epsrel=1e-12)[0] for ends in pieces)
+
+    def weight(f: float) -> float:
+        return float(scipy.stats.norm.pdf(f, 0.0, sd))
+
+    density = scipy.stats.t(df, y, scale)
+    return integral(lambda f: density.logpdf(f) * weight(f)), np.log(
+        integral(lambda f: density.pdf(f) * weight(f))
+    )
+
+
+def _ours(likelihood: Any, mean: Any, var: Any, y: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    X, *parts = (
+        tf.reshape(tf.constant(value, gpflow.default_float()), [-1, 1]) for value in (mean, mean, var, y)
+    )
+    return likelihood.variational_expectations(X, *parts), likelihood.predict_log_density(X, *parts)
+
+
+@pytest.mark.parametrize(("df", "scale", "var", "y"), CASES)
+def test_integrals_are_those_of_quadrature(df: float, scale: float, var: float, y: float) -> None:
+    found = _ours(StudentT(scale, df), 0.0, var, y)
+    np.testing.assert_allclose(np.ravel(found), _by_quadrature(df, scale, var, y), rtol=1e-8)
+
+
+def test_nodes_of_gpflow_miss_a_narrow_density() -> None:
+    """The case of the docstring."""
+    _, exact = _by_quadrature(3.0, 0.1, 1.0, 0.3)
+    _, theirs = _ours(gpflow.likelihoods.StudentT(0.1, 3.0), 0.0, 1.0, 0.3)
+    assert abs(float(theirs[0]) - exact) > 0.5
+
+
+def test_no_variance_and_several_columns() -> None:
+    """With variance zero both are the log density, of each column."""
+    rng, likelihood = np.random.default_rng(0), StudentT(0.3, 4.0)
+    F, Y, zero = rng.normal(size=(5, 2)), rng.normal(size=(5, 2)), np.zeros((5, 2))
+    expected = likelihood.log_prob(F, F, Y)
+    np.testing.assert_allclose(likelihood.variational_expectations(F, F, zero, Y), expected, rtol=1e-8)
+    np.testing.assert_allclose(likelihood.predict_log_density(F, F, zero, Y), expected, rtol=1e-8)
+
+
+def test_derivatives() -> None:
+    """In mean, variance and scale, by differences; the nodes, which are held, depend on them."""
+    at = np.array([0.4, 0.3, 0.2])
+
+    def both(values: Any) -> tf.Tensor:
+        mean, var, scale = tf.unstack(values)
+        likelihood = StudentT(1.0, 3.0)
+        likelihood.scale = scale
+        parts = [tf.reshape(part, [1, 1]) for part in (mean, var, tf.constant(1.5, tf.float64))]
+        return tf.concat(
+            [
+                likelihood.variational_expectations(parts[0], *parts),
+                likelihood.predict_log_density(parts[0], *parts),
+            ],
+            0,
+        )
+
+    point = tf.constant(at)
+    with tf.GradientTape() as tape:
+        tape.watch(point)
+        value = both(point)
+    found = tape.jacobian(value, point)
+    steps = 1e-5 * np.eye(3)
+    expected = np.stack([(both(at + step) - both(at - step)) / 2e-5 for step in steps], axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_expectation_propagation_converges() -> None:
+    """Where GPflow's nodes do not let it; log Z is above the bound of variational inference."""
+    rng = np.random.default_rng(1)
+    X = np.sort(rng.normal(size=(40, 1)), axis=0)
+    Y = np.sin(2.0 * X) + np.where(rng.uniform(size=(40, 1)) < 0.1, 1.0, 0.1) * rng.normal(size=(40, 1))
+    model = VGPKMM((X, Y), gpflow.kernels.SquaredExponential(), StudentT(0.3, 4.0))
+    result = gpx.fit(model, recipe="ep", progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    bound = gpflow.models.VGP((X, Y), model.kernel, model.likelihood)
+    gpflow.set_trainable(model.kernel, False)
+    gpflow.set_trainable(model.likelihood, False)
+    lower = gpx.fit(bound, progress=False).objective[-1]
+    assert lower < result.objective[-1] < lower + 1.0
+
+
+def test_an_export_has_its_density(tmp_path: Any) -> None:
+    rng = np.random.default_rng(2)
+    X, Y = rng.normal(size=(12, 1)), rng.standard_t(3.0, size=(12, 1))
+    model = gpflow.models.VGP((X, Y), gpflow.kernels.Matern32(), Standardised(StudentT(0.3), 1.0, 2.0))
+    served = gpx.load_exported(gpx.export(model, tmp_path / "model"))
+    np.testing.assert_allclose(served.predict_log_density(X, Y), model.predict_log_density((X, Y)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("df", [0.0, -1.0, float("inf"), float("nan")])
+def test_degrees_of_freedom_are_checked(df: float) -> None:
+    with pytest.raises(ValueError, match="df must be positive and finite"):
+        StudentT(1.0, df)
+
+
+def test_single_precision() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=50), rng.uniform(0.0, 2.0, 50), rng.uniform(0.05, 1.0, 50)
+    for integral in (student_t.expected_log_density, student_t.log_expected_density):
+        double, single = (
+            integral(*(tf.constant(v, dtype) for v in values), 4.0) for dtype in (tf.float64, tf.float32)
+        )
+        np.testing.assert_allclose(single, double, rtol=0, atol=3e-5)
