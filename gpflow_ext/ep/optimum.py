@@ -15,6 +15,8 @@ from gpflow_ext.sites import Seen, Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation
 
+NEAR = 0.01  # a violation after the last sweep, from which no fixed point is in sight
+
 
 class Sweep(NamedTuple):
     """A point of damped parallel sweeps."""
@@ -112,8 +114,8 @@ class Evidence:
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Bring the sites to their fixed point; return log Z and violation, [2], and the gradient of log Z.
 
-        The prior is built once, under the tape that takes the gradient; the sweeps run aside from it. Sites
-        are kept where all is finite.
+        Both are NaN where no fixed point is near: log Z means nothing there. The prior is built once, under
+        the tape that takes the gradient; the sweeps run aside from it. Sites are kept where all is finite.
         """
         target, before = self._target, self._target.sites
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -127,10 +129,14 @@ class Evidence:
             value = at.log_evidence + target.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
         outcome = tf.stack([value, point.violation])
-        finite = at.sound & tf.reduce_all(tf.math.is_finite(outcome))
+        finite = at.sound & tf.reduce_all(tf.math.is_finite(outcome)) & _is_near(point.violation, steps)
         pairs = zip(point.sites, before, strict=True)
         target.assign_sites(Sites(*(tf.where(finite, new, old) for new, old in pairs)))
         return tf.where(finite, outcome, tf.constant(np.nan, outcome.dtype)), gradient
+
+
+def _is_near(violation: tf.Tensor, steps: int | tf.Tensor) -> tf.Tensor:
+    return (violation <= NEAR) | tf.equal(steps, 0)
 
 
 class Optimum(tf.Module):

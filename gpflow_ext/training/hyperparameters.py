@@ -177,13 +177,18 @@ class HyperparameterAscent(tf.Module):
         if isinstance(self.run, GraphRun):
             self.run.climb(self._hyper_updates)
             here = Progress(float(self.run.best), float(self._loss.violation))
-            return here if here.violation <= self._stationarity else self._settle()
+            return here if here.violation <= self._stationarity else self._at_best()
         sites = self._at_iterate = self._model.sites
         raised = self.run.climb(self._hyper_updates)
         if raised and self.run.at_latest and self._latest.violation <= self._stationarity:
             return self._latest
         self._model.assign_sites(self._at_iterate if raised else sites)
-        return self._settle()
+        return self._at_best()
+
+    def _at_best(self) -> Progress:
+        """Settle where the run has ended; sites that would leave for good stay as they were found there."""
+        found = self._settle()
+        return found if math.isfinite(found.objective) else Progress(float(self.run.best), math.inf)
 
     def _settle(self) -> Progress:
         return Progress(*self.solver.evaluate(self._site_updates, self._stationarity)[:2])

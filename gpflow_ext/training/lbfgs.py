@@ -197,8 +197,14 @@ class Run(tf.Module):
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
         raised = self._go_on(iterations)
         while bool(self.ended) and self._ended_on_a_slope():
+            reached = float(self.best)
             self.restart()
             self._go_on(iterations)
+            if np.isnan(
+                self.best
+            ):  # the sites of its end could not be found again: the next run has not begun
+                self.best.assign(reached)
+                break
         return raised
 
     def _go_on(self, iterations: int) -> bool:

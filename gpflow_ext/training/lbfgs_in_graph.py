@@ -171,8 +171,12 @@ class GraphRun(tf.Module):
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
         raised, on_a_slope = self.go_on(iterations)
         while bool(self.ended) and on_a_slope:
+            reached = float(self.best)
             self.restart()
             _, on_a_slope = self.go_on(iterations)
+            if np.isnan(self.best):  # see `lbfgs.Run.climb`
+                self.best.assign(reached)
+                break
         return raised
 
     def go_on(
