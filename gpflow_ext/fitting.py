@@ -37,6 +37,7 @@ from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.distribute import hold_fixed, in_scope
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
 from gpflow_ext.training.findings import findings
 from gpflow_ext.training.gradient_descent import gradient_descent
@@ -198,10 +199,10 @@ def fit(
         raise ValueError(f"`steps` must not be negative; got {steps}.")
     if seconds is not None and not seconds > 0.0:
         raise ValueError(f"`seconds` must be positive; got {seconds}.")
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    if isinstance(tf.distribute.get_strategy(), mirrored):
+    if in_scope():
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)
+    hold_fixed(model)
     check_parameters(model)
     twin = Twin(model, data)
     if "validation" in options:
@@ -278,7 +279,7 @@ def fit(
     if chief and slope and chosen is None:
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):
-        warnings.warn(bad_end(result), FitWarning, stacklevel=2)
+        warnings.warn(bad_end(result, twin.model), FitWarning, stacklevel=2)
     elif chief and (failure := scale_failure(twin.model, twin.data)) is not None:
         warnings.warn(failure, stacklevel=2)
     return result

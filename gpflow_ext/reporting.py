@@ -56,7 +56,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ValueError
-        If the split has no test rows.
+        If the split has no test rows, or is not a `Split`.
     ImportError
         Without matplotlib.
     """
@@ -64,6 +64,10 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError('report needs matplotlib: pip install "gpflow-ext[plot]".') from error
+    if not isinstance(split, Split):
+        raise ValueError(
+            f"split must be what datasets.load returns, with names and notes; got a {type(split).__name__}"
+        )
     model = getattr(model, "model", getattr(model, "model_", model))
     X, Y = split.test
     if not len(X):
@@ -213,12 +217,24 @@ def _dependence(model: Any, split: Split) -> str:
         ax.fill_between(at, *np.quantile(lines, (0.1, 0.9), axis=1), color="0.85")
         ax.plot(at, lines.mean(axis=1), color="k")
         ax.set_xlabel(split.feature_names[column], parse_math=False)  # $ is a currency
-    what = "probability of the last class" if split.labels else "mean of the target"
     text = (
-        f"The {what} as one input moves, averaged over {len(rows)} training rows, and the band that holds "
-        "four fifths of them. The inputs are those that move it the most."
+        f"The {_moving(model, split)} as one input moves, averaged over {len(rows)} training rows, and the "
+        "band that holds four fifths of them. The inputs are those that move it the most."
     )
     return f"<p>{text}</p>" + _picture(figure)
+
+
+def _moving(model: Any, split: Split) -> str:
+    """Return what the last of the means is: of classes a probability, of ordered levels their mean."""
+    found = Predicted(model)
+    width = found(found.of.moments, tf.constant(split.train[0][:1]))[0].shape[-1]
+    if split.labels:
+        of_levels = width == 1 and len(split.labels) > 2
+        return "mean level, counted from 0," if of_levels else "probability of the last class"
+    names = split.target.split(", ")
+    if width > 1:
+        return f"mean of {html.escape(names[-1])}" if len(names) == width else "mean of the last target"
+    return "mean of the target" + (" at exposure one" if split.exposure is not None else "")
 
 
 def _curves(model: Any, rows: Array, X: Array) -> tuple[Array, list[Array]]:

@@ -126,7 +126,7 @@ def load(
     """
     from gpflow_ext.persistence.exported import load_exported
 
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"name must be that of a folder, or NAME/VERSION; got {name!r}.")
     version = _find(name, _place(folder))
     _check_pin(name, json.loads(_read_manifest(version)), sha256)

@@ -628,6 +628,14 @@ def test_labels_are_found_by_the_name_that_the_reader_gives_the_target(name: Any
     assert auto._classes(frame, split).tolist() == [False, True]
 
 
+def test_a_pair_keeps_the_order_of_categories() -> None:
+    y = pandas.Series(
+        pandas.Categorical(["lo", "mid", "hi"] * 4, categories=["lo", "mid", "hi"], ordered=True)
+    )
+    split = auto._read((X[:12], y), None, None, {})
+    assert (split.task, split.labels) == ("ordinal", ("lo", "mid", "hi"))
+
+
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
     """By the SavedModel, and by the server for many rows and for one."""
     days = RNG.uniform(0.5, 20.0, 50)
@@ -713,3 +721,27 @@ def test_places_of_a_rough_function_have_nearest_neighbours(monkeypatch: pytest.
     found = [rungs.scored(each, (places, target), parts[:1], 20.0, 0) for each in both.values()]
     assert [each.rows for each in found] == [240, 240]
     assert found[1].nlpd < 0.5 < found[0].nlpd
+
+
+def test_a_level_without_rows_is_left_out_with_a_note() -> None:
+    """Of ordered categories, the first of which no row has."""
+    levels = ["none", "low", "high"]
+    y = pandas.Categorical(np.where(X[:, 0] > 0.0, "high", "low"), categories=levels, ordered=True)
+    table = pandas.DataFrame(X, columns=["age", "height"]).assign(y=y)
+    split = auto._without_idle_classes(gpx.datasets.load(table, target="y", test_fraction=0.2))
+    assert (split.labels, split.task) == (("low", "high"), "ordinal")
+    for part, rows in zip(split, split.rows, strict=True):
+        np.testing.assert_array_equal(part[1][:, 0], X[rows, 0] > 0.0)
+    assert split.notes[-1] == "no row has none as its y: left out of the classes"
+    assert auto._without_idle_classes(split) is split
+
+
+def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(best: gpx.Auto) -> None:
+    names = [column.name for column in best.split.treatment.columns]
+    rows = {name: X[:2, column] for column, name in enumerate(names)}
+    expected = best.predict(X[:2])
+    np.testing.assert_array_equal(best.predict(rows), expected)
+    np.testing.assert_array_equal(best.predict([{n: rows[n][i] for n in names} for i in range(2)]), expected)
+    for wrong in (np.ones((2, len(names) + 1)), np.ones(len(names))):
+        with pytest.raises(ValueError, match="rows must be a data frame, or an array"):
+            best.predict(wrong)

@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
-from scripts.benchmarks import auto, classifier, defaults_peers, defaults_tables, resumable
+from scripts.benchmarks import __main__ as benchmark
+from scripts.benchmarks import auto, classifier, defaults, defaults_peers, defaults_tables, resumable
+from scripts.shared import report
 from scripts.shared.journal import Journal
 from scripts.tools import make_zoo
 
@@ -159,3 +161,31 @@ def test_the_classifier_is_timed_and_tried_on_wrong_labels(
     page = classifier.text(records)
     assert "| 40 | scikit-learn GP |" in page
     assert "| breast_cancer | 0 | GPClassifier, label noise |" in page
+
+
+@pytest.mark.parametrize("program", [auto, classifier, defaults])
+def test_the_reduced_form_has_smaller_defaults_and_a_folder_of_its_own(program: Any) -> None:
+    whole = resumable.parsed(program.arguments(), program.QUICK, [])
+    assert str(whole.out).startswith("docs/results/benchmark_")
+    few = resumable.parsed(program.arguments(), program.QUICK, ["--splits", "7", "--quick"])
+    assert few.out == Path("runs", whole.out.name)
+    assert few.splits == 7  # what is given counts
+    assert few.tables == program.QUICK["tables"]
+
+
+def test_the_page_of_a_reduced_form_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPFLOW_EXT_DATA", raising=False)
+    out = tmp_path / "page.md"
+    flags = ["--quick", "--out", str(out)]
+    options = resumable.parsed(classifier.arguments(), classifier.QUICK, flags)
+    resumable.measure_and_write(options, "classifier", lambda *_: None, classifier.text, needs_data=True)
+    title, *rest = out.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# GPClassifier")
+    assert report.REDUCED.strip() in rest
+    assert "`--quick`" not in report.reduced("# A page\n\nText.\n", quick=False)
+
+
+def test_a_benchmark_with_a_program_of_its_own_is_pointed_to(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        benchmark.arguments().parse_args(["classifier"])
+    assert "python -m scripts.benchmarks.classifier" in capsys.readouterr().err

@@ -14,6 +14,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 
+from gpflow_ext import VecchiaOptions, load_checkpoint
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import GPLaplace
 from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.persistence.manifest import check_same, describe
 
@@ -177,6 +180,33 @@ def test_a_bijector_that_does_not_tell_its_arguments_is_told_from_another(tmp_pa
     assert "does not tell its arguments" in (tmp_path / "model.json").read_text()
 
 
+def test_tied_parameters_are_told_from_others_of_equal_value(tmp_path):
+    def model(tie):
+        kernel = gpflow.kernels.Matern12() + gpflow.kernels.Matern52()
+        if tie:
+            kernel.kernels[1].lengthscales = kernel.kernels[0].lengthscales
+        return sparse(kernel)
+
+    Checkpoints(tmp_path, model(tie=False), data=(X, Y)).save(1)
+    assert "kernel.kernels[1].lengthscales.same_as" in refused(tmp_path, model(tie=True))
+
+
+def test_settings_of_objects_that_are_no_modules_are_told_apart():
+    def model(nodes):
+        quadrature = gpflow.quadrature.NDiagGHQuadrature(1, nodes)
+        return sparse(likelihood=gpflow.likelihoods.Poisson(quadrature=quadrature))
+
+    def vecchia(seed):
+        return GPLaplace(
+            (X, Y), gpflow.kernels.Matern52(), BernoulliLogit(), prior=VecchiaOptions(neighbours=3, seed=seed)
+        )
+
+    assert describe(vecchia(0)) == describe(vecchia(0))
+    for build, first, second, setting in ((model, 20, 21, "n_gh"), (vecchia, 0, 1, "prior_options.seed")):
+        with pytest.raises(ValueError, match=f"{setting}: saved {first}, current {second}"):
+            check_same(describe(build(first)), describe(build(second)))
+
+
 def test_other_data_are_refused(saved):
     other = X.copy()
     other[7, 1] = np.nextafter(other[7, 1], 9.0)
@@ -310,6 +340,24 @@ def test_the_folder_can_be_moved(tmp_path):
     assert marked(tmp_path / "there")[1].restore_latest() == 2
 
 
+@pytest.mark.parametrize("name", ["run [1]", "back\\slash"])
+def test_a_folder_that_could_not_be_read_again_is_refused_at_once(tmp_path, name):
+    folder = tmp_path / name / "run"
+    with pytest.raises(ValueError, match="cannot read checkpoints from"):
+        Checkpoints(folder, sparse())
+    assert not folder.exists()
+    Checkpoints(tmp_path / "one", sparse()).save(1)
+    (tmp_path / "one").rename(tmp_path / name)
+    with pytest.raises(ValueError, match="cannot read checkpoints from"):
+        load_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a b%20*?", "ü ]{x} $HOME %s"])
+def test_folders_of_unusual_names_are_read(tmp_path, name):
+    Checkpoints(tmp_path / name, sparse()).save(1)
+    assert Checkpoints(tmp_path / name, sparse()).restore_latest() == 1
+
+
 def test_a_taken_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match="saved_step"):
         Checkpoints(tmp_path, sparse(), saved_step=tf.Variable(0))
@@ -322,6 +370,9 @@ from pathlib import Path
 import numpy as np
 import gpflow
 from forks import child
+from gpflow_ext import VecchiaOptions, load_checkpoint
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.models import GPLaplace
 from gpflow_ext.persistence.checkpoint import Checkpoints
 
 folder, times = Path(sys.argv[1]), int(sys.argv[2])

@@ -14,6 +14,7 @@ import venv
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -609,6 +610,37 @@ def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
         tmp_path, "compare", "--data", "t.csv", "--target", "u", "v", "--folds", "2", "--missing", "keep"
     )
     assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("inputs", "flags", "message"),
+    [(2, ["--raw"], "square images; there are 2 inputs"), (64, [], "pixels as they are: give --raw")],
+)
+def test_scattering_says_what_it_lacks(inputs: int, flags: list[str], message: str) -> None:
+    options = train.options_of("svgp-robustmax", ["--data", "t.csv", "--scattering", "3", *flags])
+    split = SimpleNamespace(train=(np.zeros((9, inputs)), np.zeros((9, 1))))
+    with pytest.raises(ValueError, match=message):
+        kinds.KINDS["svgp-robustmax"].load().check(options, split)
+
+
+def test_an_export_has_the_scores_of_its_own_units(tmp_path: Path, monkeypatch) -> None:
+    """The network was trained on standardised targets; what is exported predicts those of the table."""
+    x = np.linspace(0.0, 6.0, 40)
+    Y = np.c_[1000.0 + 200.0 * np.sin(x), 5.0 * np.cos(x)]
+    np.savetxt(tmp_path / "t.csv", np.c_[x, Y], delimiter=",", header="x,u,v", comments="")
+    options = train.options_of("gprn-tensor", ["--data", str(tmp_path / "t.csv"), "--target", "u", "v"])
+    module = kinds.KINDS["gprn-tensor"].load()
+    split = module.load(options)
+    model = module.build(options, split)
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(gpx, "export", lambda model, folder, **about: told.update(about, model=model))
+    training.export(model, split, options, tmp_path / "served")
+    X_test, Y_test = told["data"].test
+    np.testing.assert_allclose(Y_test, Y[split.rows[1]], rtol=1e-9)
+    mean = told["model"].predict_y(X_test)[0].numpy()
+    assert told["metrics"]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - Y_test) ** 2)))
+    density = told["model"].predict_log_density((X_test, Y_test)).numpy()
+    assert told["metrics"]["nlpd"] == pytest.approx(-density.mean(), rel=0.01)  # by draws
 
 
 @pytest.mark.parametrize("program", [train, compare])

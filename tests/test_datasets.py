@@ -95,6 +95,13 @@ BROKEN = {
     "seed": (GOOD, {"seed": -1}, r"seed=-1"),
     "split": (GOOD, {"split": "mine"}, r"split='mine'"),
     "no published split": (GOOD, {"split": "published"}, r"no published split"),
+    "whole numbers": (GOOD, {"dtype": "int32"}, r"dtype='int32' must be a floating type"),
+    "no type": (GOOD, {"dtype": "foo"}, r"dtype='foo' is no type"),
+    "a target twice": (GOOD, {"target": ["a", "a"]}, r"several, each once"),
+    "a target by its place": (GOOD, {"target": 2}, r"target=2 must be the name of a column, as text"),
+    "no bins": (GOOD, {"bins": 5}, r"bins=5 is for task='events'"),
+    "bins of no width": (GOOD, {"task": "events", "target": "a", "bins": 0}, r"bins=0 must be a positive"),
+    "bins of two axes": (GOOD, {"task": "events", "target": "a", "bins": [2, 3]}, r"or 1 of them"),
 }
 
 
@@ -103,6 +110,17 @@ def test_a_broken_file_or_argument_is_named(write, case):
     content, options, message = BROKEN[case]
     with pytest.raises(ValueError, match=r"(?s)" + message):
         load(write(content), **options)
+
+
+def test_a_set_of_arrays_holds_no_events():
+    with pytest.raises(ValueError, match="task='events' counts the rows of a table; 'iris' is not one"):
+        load("iris", task="events")
+
+
+@pytest.mark.parametrize("name", [None, 3, {"a": [1, 2], "y": [1, 2]}, np.ones((3, 2))])
+def test_what_is_no_table_is_refused(name):
+    with pytest.raises(ValueError, match=r"load takes the name of a set.*got a"):
+        load(name)
 
 
 def test_unreadable_files(write, tmp_path):

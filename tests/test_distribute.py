@@ -318,3 +318,19 @@ def test_errors_of_one_machine_are_its_own() -> None:
     shards.num_processes = 2
     with pytest.raises(WorkerLostError, match="2 workers died"), shards.watched():
         raise tf.errors.UnavailableError(None, None, "aborted by a task")
+
+
+def test_what_is_held_fixed_in_the_scope_stays_as_it_is() -> None:
+    """GPflow's ``set_trainable`` marks the variable of all replicas, and TensorFlow asks the first one's."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"], tf.distribute.ReductionToOneDevice())
+    X, Y = problems.binary(12)
+    with strategy.scope():
+        kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli()
+        gpflow.set_trainable(kernel.lengthscales, False)
+        svgp = gpflow.models.SVGP(kernel, likelihood, X[::4])
+        sampled = gpx.models.SGPMCFreeForm((X, Y), kernel, likelihood, inducing_variable=X[::4])
+    gpx.fit(svgp, (X, Y), recipe="adam", steps=3, progress=False)
+    assert kernel.lengthscales.numpy() == 1.0
+    assert kernel.variance.numpy() != 1.0
+    with pytest.raises(ValueError, match=r"cannot be sampled: kernel\.variance\. Hold"):
+        gpx.sample(sampled, 2, strategy=strategy)

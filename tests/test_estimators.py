@@ -8,6 +8,7 @@ from typing import Any
 
 import gpflow
 import numpy as np
+import pandas
 import pytest
 
 pytest.importorskip("sklearn")
@@ -65,6 +66,16 @@ def test_many_rows_of_one_input_or_of_a_grid_have_their_priors() -> None:
     assert _problem(times, matern, num_inducing=50).prior is None
     assert _problem(times, matern, minibatch_size=100).prior is None
     assert _problem(times, matern, inference="variational").prior is None
+
+
+def test_an_order_that_sorting_would_lose_is_refused() -> None:
+    levels = pandas.Categorical(["lo", "mid", "hi"] * 4, categories=["lo", "mid", "hi"], ordered=True)
+    inputs = np.arange(12.0)[:, None]
+    for y in (levels, pandas.Series(levels)):
+        with pytest.raises(ValueError, match=r"y has the order lo < mid < hi, .* such as y\.cat\.codes"):
+            GPOrdinal().fit(inputs, y)
+    unused = pandas.Categorical(["b", "a"] * 6, categories=["c", "a", "b"], ordered=True)
+    assert GPOrdinal(steps=0).fit(inputs, unused).classes_.tolist() == ["a", "b"]
 
 
 def test_levels_start_at_thresholds_of_their_frequencies() -> None:

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.persistence import durable, row_blocks
 from gpflow_ext.persistence.export import export
 from gpflow_ext.persistence.exported import load_exported
@@ -459,6 +460,20 @@ def test_a_broken_model_is_not_exported(tmp_path):
     model = binary()
     model.q_mu.unconstrained_variable.assign(np.full((12, 1), np.nan))
     with pytest.raises(ValueError, match="not finite"):
+        export(model, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "message"),
+    [
+        (gpflow.likelihoods.StudentT(0.3, 2.0), "df is above 2"),
+        (Weighted(gpflow.likelihoods.StudentT(0.3, 1.5)), "df is above 2"),
+        (gpflow.likelihoods.Softmax(3), "Softmax predicts by random numbers"),
+    ],
+)
+def test_a_likelihood_without_moments_to_serve_is_refused(tmp_path, likelihood, message):
+    model = gpflow.models.SVGP(kernel(), likelihood, X[:4].copy(), num_latent_gps=likelihood.latent_dim or 1)
+    with pytest.raises(ValueError, match=message):
         export(model, tmp_path / "m")
 
 

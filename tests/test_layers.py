@@ -16,11 +16,11 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "devices arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds"
+        "numerics": "devices arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit integrals bounds target_moments"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
-        "data": "float_type checks held length_scales inducing order rows reading.problems reading.cells reading.dates reading.table reading.text "
+        "data": "float_type checks own_parts held length_scales inducing order rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.events datasets.files datasets.idx datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,6 +436,28 @@ def test_harmonics_are_as_many_as_fit() -> None:
     """Of a periodic kernel alone 7, beside others fewer."""
     one = Periodic(SquaredExponential())
     assert [state_space.harmonics(each) for each in (one, one + Matern52(), one * Matern32())] == [7, 6, 3]
+
+
+@pytest.mark.parametrize("length", [0.05, 0.2, 0.5])
+def test_the_variance_that_is_cut_off_is_that_of_the_kernel(length: float) -> None:
+    """By the Fourier coefficients of its values over a period."""
+    kernel = Periodic(SquaredExponential(1.0, length), 1.0)
+    values = kernel(np.linspace(0.0, 1.0, 1024, endpoint=False)[:, None], np.zeros((1, 1))).numpy()[:, 0]
+    q = np.abs(np.fft.fft(values)) / 1024
+    for product in (kernel, kernel * Matern32() + Matern12()):
+        number = state_space.harmonics(product)
+        lost = 1.0 - q[0] - 2.0 * q[1 : number + 1].sum()
+        np.testing.assert_allclose(state_space.cut_off(product, number), lost, rtol=1e-6, atol=1e-12)
+
+
+def test_a_periodic_kernel_that_is_cut_off_is_named() -> None:
+    for length, text in ((0.05, "room for 7 harmonics .* leave out 0.45 of its variance"), (0.3, None)):
+        kernel = Periodic(SquaredExponential(1.0, length), 2.5)
+        model = gpx.models.VGPKMM(
+            (X, TARGETS["poisson"]), kernel, gpflow.likelihoods.Poisson(), prior="markov"
+        )
+        found = scale_failure(model)
+        assert found is None if text is None else re.search(text, str(found))
 
 
 def test_times_that_span_many_length_scales_are_no_failure() -> None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from scipy.stats import norm, poisson
 
 from gpflow_ext import export, metrics
+from gpflow_ext.likelihoods import Standardised
 from gpflow_ext.models import VGPKMM
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
@@ -249,3 +250,15 @@ def test_a_likelihood_without_moments_is_told_which_functions_it_needs(tmp_path)
         metrics.evaluate(model, model.data)
     with pytest.raises(NotImplementedError, match=needed):
         export(model, tmp_path / "waiting", example=X)
+
+
+@pytest.mark.parametrize("degrees", [1.0, 1.5, 2.0])
+def test_students_t_of_few_degrees_has_a_centre_and_no_variance(degrees):
+    X = np.linspace(0.0, 1.0, 5)[:, None]
+    likelihood = Standardised(gpflow.likelihoods.StudentT(0.3, degrees), 2.0, 3.0)
+    model = VGPKMM((X, X), gpflow.kernels.Matern52(), likelihood)
+    mean, variance = model.predict_y(X)
+    np.testing.assert_array_equal(mean, 2.0 + 3.0 * model.predict_f(X)[0])
+    assert np.all(variance.numpy() == np.inf)
+    residual = np.asarray(mean) - X
+    assert metrics.evaluate(model, (X, X))["rmse"] == pytest.approx(np.sqrt(np.mean(residual**2)))

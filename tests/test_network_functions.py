@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import gpflow
@@ -15,6 +14,8 @@ from moments import excess
 import gpflow_ext as gpx
 from gpflow_ext.functions.product import ProductPaths
 from gpflow_ext.functions.randomness import Numbers
+from gpflow_ext.sampling.draws import Draws
+from gpflow_ext.sampling.tuning import Setting
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, [12, 2])
@@ -95,7 +96,8 @@ def _holding_draws(name: str) -> Any:
         lengthscales.lstrip("."): rng.uniform(0.5, 3.0, [6, 2]),
         "likelihood.variance": np.geomspace(0.05, 1.0, 6),
     }
-    model.assign_draws(SimpleNamespace(flat=lambda _: {key: tf.constant(drawn[key]) for key in drawn}))
+    one_chain = {key: value[None] for key, value in drawn.items()}
+    model.assign_draws(Draws(one_chain, {"log_density": np.zeros([1, 6])}, Setting(0.1, 1), 0.0))
     return model
 
 

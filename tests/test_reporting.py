@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -106,3 +107,30 @@ def test_a_split_without_test_rows_is_refused(tmp_path: Path) -> None:
     split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.0)
     with pytest.raises(ValueError, match="no test rows"):
         gpx.report(None, split, tmp_path / "report.html")
+    pair: Any = (split.train, split.train)
+    with pytest.raises(ValueError, match=r"what datasets\.load returns.*got a tuple"):
+        gpx.report(None, pair, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("task", "likelihood", "moving"),
+    [
+        ("ordinal", gpx.likelihoods.CumulativeLogit(3), "mean level, counted from 0,"),
+        ("multiclass", gpflow.likelihoods.MultiClass(3), "probability of the last class"),
+        ("binary", gpx.likelihoods.BernoulliLogit(), "probability of the last class"),
+        ("regression", gpflow.likelihoods.Gaussian(), "mean of the target"),
+        ("several", gpflow.likelihoods.Gaussian(), "mean of z"),
+    ],
+)
+def test_what_moves_is_named(task: str, likelihood: gpflow.likelihoods.Likelihood, moving: str) -> None:
+    """The last of the predicted means: of ordered levels one number, of classes the last of the probabilities."""
+    levels = np.digitize(TABLE["age"], [0.0] if task == "binary" else [-0.5, 0.5])
+    table = TABLE.assign(y=TABLE["age"] if task in ("regression", "several") else levels, z=TABLE["height"])
+    several = task == "several"
+    options = {"target": ["y", "z"]} if several else {"target": "y", "task": task, "drop": ["z"]}
+    split = gpx.datasets.load(table, **options)
+    kernel = gpflow.kernels.SquaredExponential()
+    model = gpflow.models.VGP(
+        split.train, kernel, likelihood, num_latent_gps=likelihood.latent_dim or split.train[1].shape[1]
+    )
+    assert reporting._moving(model, split) == moving

@@ -17,10 +17,11 @@ from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.sampling import sampled_freeform
 from gpflow_ext.sampling.options import BayesOptOptions, GibbsOptions, NUTSOptions
 from gpflow_ext.sampling.sampleable import PlainSampleable
+from gpflow_ext.sampling.target import log_scale
 from gpflow_ext.sampling.tuners import METHODS, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 
-tfd = tfp.distributions
+tfb, tfd = tfp.bijectors, tfp.distributions
 X = np.array([[1.0, 1.0], [1.0, 1.3], [1.0, 0.8], [1.0, 1.6], [1.0, 1.1]])
 Y, NOISE = np.array([0.7, 1.4, 0.1, 1.9, 1.2]), 0.2
 QUICK = {"warm_up": 20, "progress": False, "check": False, "seed": 2}
@@ -175,6 +176,17 @@ def free_form(**options) -> None:
     gpx.sample(process(), 5, **options)
 
 
+def held_v() -> None:
+    model = process()
+    gpflow.set_trainable(model.V, False)
+    gpx.sample(model, 5)
+
+
+def in_scope() -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"], tf.distribute.ReductionToOneDevice()).scope():
+        gpx.sample(process(), 5)
+
+
 @pytest.mark.parametrize(
     ("call", "options", "message"),
     [
@@ -202,6 +214,15 @@ def free_form(**options) -> None:
         (free_form, {"precondition": "fisher"}, "that GPRNTensor offers: choose 'conditional' or None"),
         (line, {"precondition": "vb"}, "that SGPMCFreeForm offers: choose None"),
         (line, {"precondition": gpx.coordinates.Conditional()}, "that SGPMCFreeForm offers: choose None"),
+        (free_form, {"tuner": Setting(0.0, 3)}, "`step_size` must be positive and `walk` not negative; got Set"),
+        (free_form, {"tuner": Setting(np.nan, 3)}, "`step_size` must be positive and `walk` not negative; got S"),
+        (free_form, {"tuner": Setting(0.1, 3, -1.0)}, "`walk` not negative; got Setting"),
+        (free_form, {"tuner": Setting(0.1, 0)}, "`max_leapfrogs` must be a whole number of at least 1; got 0"),
+        (free_form, {"thin": 1.5}, "`thin` must be a whole number of at least 1; got 1.5"),
+        (free_form, {"warm_up": -1}, "`warm_up` must be a whole number of at least 0; got -1"),
+        (free_form, {"seed": None}, "`seed` must be a whole number; got None"),
+        (held_v, {}, r"held fixed, but it is what is sampled.*set_trainable\(model\.V, True\)"),
+        (in_scope, {}, r"outside of `strategy\.scope\(\)`"),
         (lambda: gpx.sample(tf.Module(), 5), {}, "has no `maximum_log_likelihood_objective`"),
     ],
 )  # fmt: skip
@@ -263,6 +284,39 @@ def test_a_lower_bound_of_a_softplus_holds_for_draws() -> None:
     expected = model.log_posterior_density() + tf.math.log(bounded - 0.9)  # the Jacobian
     np.testing.assert_allclose(target(target.start()[None])[0], expected, rtol=1e-10)
     assert np.all(target.values(tf.constant([[-5.0], [5.0]], tf.float64))[bounded] > 0.9)
+
+
+@pytest.mark.parametrize("inner", [tfb.Sigmoid(), tfb.Softplus()])
+def test_a_softplus_of_what_another_transform_leaves_keeps_its_values(inner) -> None:
+    """What is positive has a softplus above log 2, and an exponential above 1."""
+    least = log_scale(tfb.Chain([tfb.Softplus(), inner])).forward(tf.constant(-30.0, tf.float64))
+    np.testing.assert_allclose(least, np.log(2.0), rtol=1e-12)
+
+
+def test_constants_of_a_transform_are_not_diagnosed() -> None:
+    draws = np.random.default_rng(0).normal(size=[2, 40, 2, 2])
+    draws[:, :, 0, 1] = 0.0  # above the diagonal
+    stats = {name: np.ones([2, 40]) for name in ("energy", "divergent", "accepted", "log_density")}
+    stats["gradients"] = np.ones(40)
+    made = gpx.Draws({"W": draws, "stuck": np.ones([2, 40])}, stats, Setting(0.1, 3), 1.0)
+    assert set(made.diagnose().rhat) == {"W[0, 0]", "W[1, 0]", "W[1, 1]", "stuck"}
+
+
+def test_what_are_no_draws_of_one_call_is_refused() -> None:
+    model, stats = process(), {"log_density": np.zeros([1, 2])}
+    draws = gpx.Draws({"V": np.zeros([1, 2, *model.V.shape])}, stats, Setting(0.1, 3), 1.0)
+    with pytest.raises(ValueError, match="returned, or None; got list"):
+        model.assign_draws([draws, draws])
+    with pytest.raises(ValueError, match="`most` must be at least 1"):
+        model.assign_draws(draws, most=0)
+
+
+def test_one_draw_of_each_chain_has_no_diagnostics() -> None:
+    stats = {name: np.ones([2, 1]) for name in ("energy", "divergent", "accepted", "log_density")}
+    draws = gpx.Draws({"v": np.ones([2, 1])}, {**stats, "gradients": np.ones(1)}, Setting(0.1, 3), 1.0)
+    with pytest.warns(gpx.ConvergenceWarning, match="E-BFMI is nan") as warned:
+        assert np.isnan(draws.check().bfmi).all()
+    assert [each.category for each in warned] == [gpx.ConvergenceWarning]
 
 
 class Halved(gpx.models.GPLaplace):

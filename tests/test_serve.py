@@ -308,6 +308,13 @@ def test_what_is_no_json_is_refused(url, content):
     assert httpx.post(f"{url}/v1/models/other:predict", json={"instances": [[1.0] * 13]}).status_code == 404
 
 
+@pytest.mark.parametrize("path", [PATH, "/predict"])
+def test_a_key_that_is_there_twice_is_named(url, path):
+    answer = httpx.post(url + path, content=b'{"instances": [[1]], "a": {"b": 1, "b": 2}}')
+    assert answer.status_code == 400
+    assert "the key 'b' is there 2 times" in answer.json()["error"]
+
+
 def test_eight_clients_get_no_wrong_answer(url, served):
     def client(number):
         with httpx.Client(base_url=url, timeout=60) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ from marks import others_slow
 import gpflow_ext as gpx
 from gpflow_ext import sites
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, RobustMax, Weighted
-from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, SGPMCFreeForm, SiteModel, SparseEP
+from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SGPMCFreeForm, SiteModel, SparseEP
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.training.ends import bad_end
 from gpflow_ext.training.site_iteration import SiteOptimum
 
 DATA = problems.binary(30, variance=40.0, lengthscale=1.0)  # with a signal: the optimum is not the prior
@@ -146,6 +148,55 @@ def test_sites_without_a_fixed_point_give_the_objective_where_they_are() -> None
     assert float(violation) > sites.site_method("kmm").stationarity()
 
 
+STRUCTURED = ("markov", "vecchia", "full scale", "grid")
+
+
+def _structured(name: str, model: type) -> Any:
+    """Return a settled model of counts with a structured prior."""
+    cells = np.stack(np.meshgrid(np.arange(5.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
+    X = cells[:, :1] if name == "markov" else cells
+    Y = np.random.default_rng(0).poisson(1.0, (len(X), 1)).astype(float)
+    prior = {
+        "vecchia": gpx.VecchiaOptions(neighbours=5),
+        "full scale": gpx.VecchiaOptions(neighbours=5, inducing=3),
+    }.get(name, name)
+    parts = [gpflow.kernels.Matern32(lengthscales=1.5, active_dims=[d]) for d in range(X.shape[1])]
+    kernel = parts[0] * parts[1] if name == "grid" else gpflow.kernels.Matern32(lengthscales=1.5)
+    found = model((X, Y), kernel, gpflow.likelihoods.Poisson(), prior=prior)
+    found.settle_sites()
+    return found
+
+
+@pytest.mark.parametrize("model", [GPLaplace, GPTaylor])
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_the_evidence_of_the_current_sites_has_the_gradient_of_the_optimised_one(
+    name: str, model: type
+) -> None:
+    found = _structured(name, model)
+    pairs = []
+    for objective in (found.log_evidence, found.maximum_log_likelihood_objective):
+        with tf.GradientTape() as tape:
+            value = objective()
+        pairs.append((value, *tape.gradient(value, found.trainable_variables)))
+    np.testing.assert_allclose(*pairs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_a_users_method_has_the_gradient_of_the_optimised_bound(name: str) -> None:
+    """On priors whose factors have no derivatives too: that of VGPKMM, which does not come from them."""
+    model = _structured(name, VGPKMM)
+    gradients = []
+    for method in ("kmm", Damped()):
+        model.site_method = method
+        with tf.GradientTape() as tape:
+            value = model.maximum_log_likelihood_objective()
+        gradients.append(tape.gradient(value, model.trainable_variables))
+    with tf.GradientTape() as tape:
+        value = model.elbo()
+    gradients.append(tape.gradient(value, model.trainable_variables))
+    np.testing.assert_allclose(gradients[1:], [gradients[0]] * 2, rtol=1e-3, atol=1e-3)
+
+
 def test_a_model_of_a_dataset_refuses_gpflows_optimisers() -> None:
     rows = tf.data.Dataset.from_tensor_slices(DATA)
     model = SparseEP(rows, problems.kernel(), BernoulliProbit(), inducing_variable=Z)
@@ -192,7 +243,12 @@ def test_full_expectation_propagation_on_a_dense_model_is_sparse_ep_with_all_inp
     ("build", "recipe", "message"),
     [
         (lambda: ROADS["kmm"](), "jaakkola", "bound"),
-        (lambda: _classes(MultinomialLogit(3)), "laplace", "couple"),
+        (
+            lambda: _classes(MultinomialLogit(3)),
+            "laplace",
+            "couple its latent .* use .*StickBreaking for several",
+        ),
+        (lambda: _noisy(), "laplace", "couple its latent .* use gpflow_ext.models.VGPKMM"),
         (lambda: _classes(RobustMax(3)), "ep", "SparseEP"),
         (lambda: _classes(RobustMax(3, 1e-3)), "kmm", "SVGPRobustMax, or SparseEP"),
         (lambda: _classes(Weighted(RobustMax(3, 1e-3)), 1.0), "kmm", "SVGPRobustMax, or SparseEP"),
@@ -205,6 +261,49 @@ def test_what_theory_does_not_allow_is_refused(
 ) -> None:
     with pytest.raises((ValueError, NotImplementedError), match=message):
         gpx.fit(build(), recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda step: step.sites, r"got Sites, \(30, 1\) float64, \(30, 1\) float64\."),
+        (lambda step: None, "got None"),
+        (lambda step: step._replace(violation=step.violation[None]), r"\(1,\) float64\."),
+        (lambda step: tf.nest.map_structure(lambda part: tf.cast(part, tf.float32), step), "float32"),
+    ],
+)
+def test_a_step_of_a_user_that_returns_another_kind_of_state_is_told(change: Any, found: str) -> None:
+    class Wrong(Damped):
+        def step(self, model: Any, prior: Any, state: sites.Step) -> Any:
+            return change(super().step(model, prior, state))
+
+    model = Own(DATA, problems.kernel(), BernoulliLogit())
+    model.site_method = Wrong()
+    with pytest.raises(ValueError, match=rf'"damped" must return .* Step, .*; .*{found}'):
+        gpx.fit(model)
+
+
+def _noisy() -> SiteModel:
+    """Regression whose noise is a second function."""
+    return SiteModel(
+        problems.continuous(20), problems.kernel(), gpflow.likelihoods.HeteroskedasticTFPConditional()
+    )
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "recipe", "message"),
+    [
+        (gpflow.likelihoods.StudentT(0.1), "laplace", "StudentT is not log-concave, as Laplace's method"),
+        (gpflow.likelihoods.StudentT(0.1), "ep", "StudentT is by quadrature.*narrow.*NDiagGHQuadrature"),
+        (gpflow.likelihoods.Gaussian(0.1), "laplace", "Standardise the data"),
+        (gpflow.likelihoods.Gaussian(0.1), "ep", "Standardise the data"),
+    ],
+)
+def test_a_fit_that_is_not_finite_says_what_to_use(likelihood: Any, recipe: str, message: str) -> None:
+    model = SiteModel(problems.continuous(20), problems.kernel(), likelihood)
+    model.site_method = recipe
+    result = gpx.FitResult(np.zeros(0), np.zeros(0), 0, gpx.Status.NON_FINITE)
+    assert re.search(message, bad_end(result, model))
 
 
 def _classes(likelihood: Any, *weight: float) -> SiteModel:

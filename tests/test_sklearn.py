@@ -20,6 +20,7 @@ pytest.importorskip("sklearn")
 from sklearn.base import BaseEstimator, clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import r2_score
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
@@ -172,6 +173,8 @@ def test_exposures_multiply_rates() -> None:
     rate = model.predict(X)
     np.testing.assert_allclose(model.predict(X, exposure=exposure), exposure * rate)
     assert np.corrcoef(np.log(rate), F)[0, 1] > 0.9
+    score = model.score(X, counts, exposure=exposure)
+    assert score == pytest.approx(r2_score(counts, exposure * rate))
     density = model.score_samples(X, counts, exposure=exposure)
     assert density.mean() > model.score_samples(X, counts).mean() + 1.0
     with pytest.raises(ValueError, match="exposure was not given to fit"):

@@ -433,7 +433,7 @@ def test_columns_of_a_frame_are_named_by_their_text():
         split.inputs(pd.concat([frame, frame[[1]]], axis=1))
 
 
-@pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".XZ", lzma.compress)])
 def test_compressed_files(tmp_path, ending, pack):
     path = tmp_path / f"data.csv{ending}"
     path.write_bytes(pack(b"a|b|y\n1|2|0.5\n2|5|1\n3|1|2\n"))
@@ -441,6 +441,13 @@ def test_compressed_files(tmp_path, ending, pack):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="is not a complete"):
         load(path)
+
+
+def test_cells_that_are_arrays_are_refused():
+    frame = pd.DataFrame({"a": [np.ones(2), np.zeros(2)], "y": [1.0, 2.0]})
+    assert "column 'a' is neither number, text nor date (a ndarray in row 1)" in str(
+        problems(frame, target="y")
+    )
 
 
 def test_the_separator_is_what_divides_all_rows_alike(write):

@@ -136,3 +136,20 @@ def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpflow_ext.sites.vecchia.structure.LARGEST", 10**5)
     with pytest.raises(ValueError, match="fewer neighbours"):
         gpx.models.GPLaplace(*given, prior="vecchia")
+
+
+@pytest.mark.parametrize("inducing", [0, 4])
+def test_columns_that_no_kernel_reads_do_not_matter_to_predictions(inducing: int) -> None:
+    X = np.random.default_rng(0).uniform(0.0, 5.0, (20, 2))
+    Y = np.ones((20, 1))
+    options = gpx.VecchiaOptions(neighbours=6, inducing=inducing)
+    kernels = (gpflow.kernels.Matern32(active_dims=[0]), gpflow.kernels.Matern32())
+    models = [
+        gpx.models.VGPKMM((X[:, :columns], Y), kernel, gpflow.likelihoods.Poisson(), prior=options)
+        for columns, kernel in zip((2, 1), kernels, strict=True)
+    ]
+    new = X[:5] + 0.1
+    for model in models:
+        model.settle_sites()
+    for two, one in zip(models[0].predict_f(new), models[1].predict_f(new[:, :1]), strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-6)

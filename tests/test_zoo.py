@@ -216,7 +216,7 @@ def test_a_model_is_loaded_by_name_and_hash():
     ):
         with pytest.raises(ValueError, match=message):
             gpx.zoo.load(name, ZOO)
-    for name in ("../saved_models", "a/b", "", ".hidden", "a/..", "wine_sparse_ep/01", "c:wine"):
+    for name in ("../saved_models", "a/b", "", ".hidden", "a/..", "wine_sparse_ep/01", "c:wine", None):
         with pytest.raises(ValueError, match="name must be"):
             gpx.zoo.load(name, ZOO)
 

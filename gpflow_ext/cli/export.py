@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpflow_ext.cli import flags, kernels, report, runs, tables
+from gpflow_ext.cli import flags, kernels, report, runs, tables, training
 
 TEXT = "Export the newest checkpoint of a training as a SavedModel."
 EPILOG = """\
@@ -37,10 +37,7 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
     import gpflow_ext as gpx
 
     model = gpx.load_checkpoint(options.run_dir / "checkpoints", data=split.train)
-    metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
-    folder = gpx.export(
-        tables.in_units(model, saved), options.target, data=split, metrics=metrics, notes=split.notes
-    )
+    folder = training.export(model, split, saved, options.target)
     gpx.verify(folder)
     print(f"exported to {folder}")
     report.after_export(options.target, saved.data, saved.exposure)

@@ -61,10 +61,10 @@ def training(result: Any, objective: str) -> None:
     print(in_flags(str(result)))
 
 
-def scores(metrics: Mapping[str, float]) -> None:
+def scores(metrics: Mapping[str, float], title: str = "test rows") -> None:
     """Print the scores on the test rows, if there are any."""
     if metrics:
-        table("test rows", ("score", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
+        table(title, ("score", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
 
 
 def next_commands(*commands: Sequence[object]) -> None:

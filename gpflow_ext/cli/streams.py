@@ -43,7 +43,7 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
     """Open a text file, compressed or not; the second is the raw file, which tells how far it was read."""
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(path.open("rb"))
-        unpacked = _PACKED.get(path.suffix)
+        unpacked = _PACKED.get(path.suffix.lower())
         content: Any = raw if unpacked is None else stack.enter_context(unpacked(raw))
         # Spreadsheets write a mark of the encoding first.
         text = stack.enter_context(io.TextIOWrapper(content, encoding="utf-8-sig", newline=""))
@@ -57,7 +57,7 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
 def writing(path: Path) -> Iterator[TextIO]:
     """Open a text file that gets its name when it is whole."""
     partial = path.with_name(f"{path.name}.partial")
-    opened: Any = _PACKED.get(path.suffix, open)
+    opened: Any = _PACKED.get(path.suffix.lower(), open)
     try:
         with opened(partial, "wt", encoding="utf-8", newline="") as text:
             yield text

@@ -103,13 +103,14 @@ def _without_missing_tests(split: Any) -> Any:
     return dataclasses.replace(split, test=(X[whole], Y[whole]), notes=(*split.notes, note))
 
 
-def in_units(model: Any, options: argparse.Namespace) -> Any:
-    """Return a model of targets that were standardised as one of them in the units of the table."""
+def in_units(model: Any, split: Any, options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return a model and its data, where targets were standardised in the units of the table."""
     if not getattr(options, "scale_targets", False):
-        return model
+        return model, split
     from gpflow_ext.prediction.rescaled import RescaledTargets
 
-    return RescaledTargets(model, *_units(_read(options, options.task).train[1]))
+    whole = _without_missing_tests(_read(options, options.task))
+    return RescaledTargets(model, *_units(whole.train[1])), whole
 
 
 def _units(Y: Any) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,27 @@ def train(module: Any, name: str, options: argparse.Namespace, split: Any) -> No
     else:
         report.training(result, module.OBJECTIVE)
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
-    report.scores(metrics)
+    scaled = getattr(options, "scale_targets", False)
+    report.scores(metrics, "test rows, targets standardised" if scaled else "test rows")
     if options.export is not None:
-        own = tables.in_units(model, options)
-        print(
-            f"exported to {gpx.export(own, options.export, data=split, metrics=metrics, notes=split.notes)}"
-        )
+        print(f"exported to {export(model, split, options, options.export, None if scaled else metrics)}")
     after(options)
+
+
+def export(
+    model: Any,
+    split: Any,
+    options: argparse.Namespace,
+    folder: Path,
+    metrics: Mapping[str, float] | None = None,
+) -> Path:
+    """Export a model in the units of the table, with its scores there, and return the folder of the version."""
+    import gpflow_ext as gpx
+
+    model, split = tables.in_units(model, split, options)
+    if metrics is None:
+        metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
+    return gpx.export(model, folder, data=split, metrics=metrics, notes=split.notes)
 
 
 def after(options: argparse.Namespace) -> None:

@@ -48,6 +48,16 @@ class EP(SiteMethod):
                 "of their own: use gpflow_ext.models.SparseEP."
             )
 
+    def remedy(self, model: SitedModel) -> str:
+        """See `SiteMethod.remedy`: quadrature that misses a narrow likelihood is the first suspect."""
+        if not _by_quadrature(model.likelihood):
+            return super().remedy(model)
+        return (
+            f"log Ẑ of {type(model.likelihood).__name__} is by quadrature, which misses a likelihood that is "
+            "narrow compared with the prior: give it more nodes, likelihood.quadrature = "
+            "gpflow.quadrature.NDiagGHQuadrature(1, 250), or use GPflow's SVGP."
+        )
+
     def stationarity(self) -> float:
         """See `SiteMethod.stationarity`."""
         return 1e-6 if super().stationarity() < 1e-3 else 1e-3
@@ -122,6 +132,12 @@ class EP(SiteMethod):
         if model.inducing_variable is not None or model.is_structured:
             return tf.constant(True)
         return tf.reduce_all(sites.prec >= 0.0)
+
+
+def _by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:
+    """Tell whether a likelihood leaves its predictive density to GPflow's Gauss-Hermite quadrature."""
+    base = gpflow.likelihoods.ScalarLikelihood
+    return isinstance(likelihood, base) and type(likelihood)._predict_log_density is base._predict_log_density
 
 
 class FactorView:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import names_of, values_of
 from gpflow_ext.data.reading.cells import text_of
+from gpflow_ext.data.reading.problems import listed
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
@@ -57,7 +58,7 @@ class Auto:
         return self.estimator.model_
 
     def predict(self, rows: Any, exposure: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-        """Return labels or expected values for raw rows: a data frame, or an array [N, D] of numbers.
+        """Return labels or expected values for raw rows: as `datasets.Split.inputs` takes them, or [N, D].
 
         Labels are ``classes``, as the table has them. Counts are those at the exposures [N], by default at
         exposure one.
@@ -120,12 +121,19 @@ class Auto:
         treatment = self.split.treatment
         if treatment is None:
             return self.split.scaler.transform(rows)
-        if hasattr(rows, "columns"):
+        one = rows[0] if isinstance(rows, list) and rows else rows
+        if hasattr(rows, "columns") or isinstance(one, Mapping):
             return self.split.inputs(rows)
         import pandas
 
         names = [column.name for column in treatment.columns]
-        return self.split.inputs(pandas.DataFrame(np.asarray(rows), columns=names))
+        values = np.asarray(rows)
+        if values.ndim != 2 or values.shape[1] != len(names):
+            raise ValueError(
+                f"rows must be a data frame, or an array [N, {len(names)}] of the columns {listed(names)}; "
+                f"the shape is {list(values.shape)}"
+            )
+        return self.split.inputs(pandas.DataFrame(values, columns=names))
 
     def _labels(self) -> tuple[str, ...]:
         """Return the names of the classes."""
@@ -217,7 +225,7 @@ def auto(
     """
     if not budget > 0.0:
         raise ValueError(f"budget must be positive, in seconds; got {budget}")
-    split = _read(table, target, task, options)
+    split = _without_idle_classes(_read(table, target, task, options))
     begin = time.perf_counter()
     X, Y = split.train
     entrants = candidates(split.task, len(X), X.shape[1], Y.shape[1])
@@ -254,7 +262,25 @@ def _read(table: Any, target: str | None, task: str | None, options: dict[str, A
         if target is not None:
             raise ValueError("target names a column of a table: leave it out where y is given")
         table, target = _frame(*table)
-    return datasets.load(table, target=target, task=task, test_fraction=0.0, **options)
+    return datasets.load(table, target=target, task=task, **{"test_fraction": 0.0, **options})
+
+
+def _without_idle_classes(split: datasets.Split) -> datasets.Split:
+    """Return the data without classes that no row has: estimators know those of their data alone."""
+    Y, Y_test = split.train[1], split.test[1]
+    if split.task not in _CLASSES or split.labels is None:
+        return split
+    used = np.unique(np.concatenate([Y, Y_test]))
+    idle = [label for number, label in enumerate(split.labels) if number not in used]
+    if not idle:
+        return split
+    return replace(
+        split,
+        train=(split.train[0], np.searchsorted(used, Y).astype(Y.dtype)),
+        test=(split.test[0], np.searchsorted(used, Y_test).astype(Y.dtype)),
+        labels=tuple(label for label in split.labels if label not in idle),
+        notes=(*split.notes, f"no row has {listed(idle)} as its {split.target}: left out of the classes"),
+    )
 
 
 def _classes(table: Any, split: datasets.Split) -> npt.NDArray[Any] | None:
@@ -288,4 +314,6 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
         names = [f"target_{name}" for name in names]
     for name, column in zip(names, columns, strict=True):
         frame[name] = column
+    if getattr(getattr(y, "dtype", None), "ordered", False):  # categories, whose order an array has not
+        frame[names[0]] = pandas.Categorical(y)
     return frame, names[0] if len(names) == 1 else names

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gpflow.functions import Constant
 from gpflow.kernels import Kernel
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from gpflow_ext.estimators import checked
@@ -124,6 +125,16 @@ class GPCountRegressor(RealEstimator):
         mean, deviation = self._predict(X, True)
         expected, variance = at_exposures(mean, np.square(deviation), exposures)
         return (expected, np.sqrt(variance)) if return_std else expected
+
+    def score(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        sample_weight: npt.ArrayLike | None = None,
+        exposure: npt.ArrayLike | None = None,
+    ) -> float:
+        """Return R² of counts y [N], expected at inputs [N, D] and exposures [N], one by default."""
+        return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
 
     def score_samples(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, exposure: Any = None) -> Array:
         """Return the log predictive probability of counts y [N] at inputs [N, D] and exposures [N], as [N].

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import scipy.special
@@ -42,8 +44,10 @@ class GPOrdinal(ClassEstimator):
         Raises
         ------
         ValueError
-            For data that are not such arrays, fewer than two levels, or parameters out of range.
+            For data that are not such arrays, fewer than two levels, or parameters out of range; and for
+            ordered categories of pandas whose order is another.
         """
+        _check_order(y)
         inputs, numbers = self._encoded(X, y)
         return self._train(inputs, numbers, checked.weights(sample_weight, inputs))
 
@@ -59,3 +63,17 @@ class GPOrdinal(ClassEstimator):
 
     def _task(self) -> str:
         return "ordinal"
+
+
+def _check_order(y: Any) -> None:
+    """Raise ``ValueError`` for ordered categories of pandas that NumPy would sort in another order."""
+    dtype: Any = getattr(y, "dtype", None)
+    if not getattr(dtype, "ordered", False):
+        return
+    used = [level for level in dtype.categories if (np.asarray(y) == level).any()]
+    if used != sorted(used):
+        order = " < ".join(map(str, used))
+        raise ValueError(
+            f"y has the order {order}, and GPOrdinal sorts levels as NumPy does: give their numbers, such as "
+            "y.cat.codes"
+        )

@@ -32,7 +32,8 @@ class VGPKMM(SiteModel):
         """Return the lower bound of equation 6 at the current sites, a scalar; O(N³) or O(NM²).
 
         As a function of the hyperparameters with the sites held fixed it is the dual objective: a valid
-        bound everywhere, with the exact gradient of the optimised bound at a fixed point.
+        bound everywhere, with the exact gradient of the optimised bound at a fixed point. With
+        ``prior="vecchia"`` or ``"grid"`` the gradient elsewhere is approximate.
         """
         return variational_bound(self.prior(), self.expectation, self.sites)
 

@@ -112,17 +112,27 @@ def evidence(prior: Prior, point: Located) -> tf.Tensor:
     return point.log_joint(prior) - prior.factorise(point.at.curvature).half_log_det()
 
 
-def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tuple[tf.Tensor, Located]:
-    """Return Laplace's log q(y) = log p(y | f̂) − ½ αᵀQα − ½ log|I + WQ|, and the point f̂.
+def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites, charged: bool) -> tf.Tensor:
+    """Return Laplace's log q(y) = log p(y | f̂) − ½ αᵀQα − ½ log|I + WQ|, less the charge for residuals, [].
 
     Equation 5 of Izmailov (2016) with the determinant of Rasmussen & Williams (2006), equation 3.32, at the
     mean after one Newton step from the given sites: at the mode no step at all, but one that makes the
-    gradient in all hyperparameters complete. Three factorisations.
+    gradient in all hyperparameters complete. Three factorisations. Where a prior has ``held_factors`` the
+    gradient is that of `evidence_at_mode`, which is complete at the mode alone.
     """
+    if getattr(prior, "held_factors", False):
+        held = tf.nest.map_structure(tf.stop_gradient, prior)
+        return evidence_at_mode(prior, log_density, _newton(held, log_density, current), charged)
+    point = _newton(prior, log_density, current)
+    charge = 0.5 * tf.reduce_sum(point.at.curvature * prior.residual) if charged else 0.0
+    return evidence(prior, point) - charge
+
+
+def _newton(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
+    """Return the point after one Newton step from where the sites put the mean. Two factorisations."""
     given = locate(prior, log_density, current)
     grad, curvature = given.at.grad, given.at.curvature
-    point = locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
-    return evidence(prior, point), point
+    return locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
 
 
 def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charged: bool) -> tf.Tensor:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from gpflow_ext.compiled import examine
 from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
+from gpflow_ext.likelihoods import CategoricalLikelihood
 from gpflow_ext.sites import Prior, Sites, condition, variational_bound, with_inverse
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
@@ -39,7 +40,7 @@ class Laplace(SiteMethod):
         if like.shape[1] > 1 and expansion.is_coupled(model.log_density, point):
             raise NotImplementedError(
                 f"The second derivatives of {name} couple its latent functions, but {type(model).__name__} "
-                "has one site for each: use gpflow_ext.likelihoods.StickBreaking for several classes."
+                f"has one site for each: {_instead(model.likelihood)}."
             )
         if not tf.reduce_any(expansion.expand(model.log_density, point).curvature != 0.0):
             raise NotImplementedError(
@@ -47,6 +48,16 @@ class Laplace(SiteMethod):
             )
         if not structure.refused:
             _PASSED.add(kind)
+
+    def remedy(self, model: SitedModel) -> str:
+        """See `SiteMethod.remedy`: a curvature below zero at the prior mean tells what is at fault."""
+        mean = tf.zeros_like(model.sites.nat1) + model.prior().mean
+        if not tf.reduce_any(expansion.expand(model.log_density, mean).curvature < 0.0):
+            return super().remedy(model)
+        return (
+            f"{type(model.likelihood).__name__} is not log-concave, as Laplace's method needs it: use "
+            "gpflow_ext.models.SGPMCFreeForm, or GPflow's SVGP."
+        )
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Located:
         """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""
@@ -69,7 +80,7 @@ class Laplace(SiteMethod):
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
-        return expansion.laplace_evidence(prior, model.log_density, sites)[0]
+        return expansion.laplace_evidence(prior, model.log_density, sites, charged=False)
 
     def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence`."""
@@ -87,8 +98,7 @@ class Taylor(Laplace):
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return J₂ at the optimal μ, Σ and ξ = m."""
-        evidence, point = expansion.laplace_evidence(prior, model.log_density, sites)
-        return evidence - 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
+        return expansion.laplace_evidence(prior, model.log_density, sites, charged=True)
 
     def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """Return J₂ at the state's mean."""
@@ -138,6 +148,13 @@ class Jaakkola(SiteMethod):
         value = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
         moving = envelope(model, prior, state.sites, q.mean, q.var, factor)
         return tf.stop_gradient(value - moving) + moving
+
+
+def _instead(likelihood: gpflow.likelihoods.Likelihood) -> str:
+    """Return what to use for a likelihood that couples its latent functions."""
+    if isinstance(likelihood, (CategoricalLikelihood, gpflow.likelihoods.Softmax)):
+        return "use gpflow_ext.likelihoods.StickBreaking for several classes"
+    return "use gpflow_ext.models.VGPKMM, whose sites come from expectations over the other functions"
 
 
 register_method(Laplace())

@@ -26,7 +26,11 @@ class ExpandedModel(SiteModel):
     """
 
     def log_evidence(self) -> tf.Tensor:
-        """Return the site method's approximation of log p(y) at the current sites, []; O(N³) or O(NM²)."""
+        """Return the site method's approximation of log p(y) at the current sites, []; O(N³) or O(NM²).
+
+        At the mode its gradient is that of the optimised one; elsewhere it is approximate with
+        ``prior="vecchia"`` or ``"grid"``.
+        """
         return site_method(self.site_method).objective(self, self.prior(), self.sites)
 
 
@@ -83,6 +87,7 @@ class GPJaakkola(SiteModel):
         """Return J(μ̂, Σ̂, ξ) of the current sites at its best ξ, a scalar; O(N³) or O(NM²).
 
         It is a lower bound of log p(y) at any hyperparameters; with the sites held fixed it has the
-        gradient of the optimised bound at a fixed point.
+        gradient of the optimised bound at a fixed point. Elsewhere it is approximate with
+        ``prior="vecchia"`` or ``"grid"``.
         """
         return variational_bound(self.prior(), self.expectation, self.sites)

@@ -19,6 +19,7 @@ from .record import write_record
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
 _SHARD = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
+_PATTERN = re.compile(r"\\|\[[^/]*\]")
 _LITTER = ("ckpt-*_temp*", "ckpt-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp", "model.*.tmp")
 MANIFEST = "manifest.json"
 
@@ -51,7 +52,8 @@ class Checkpoints:
     Raises
     ------
     ValueError
-        If the folder holds checkpoints but no manifest, or a name is taken.
+        If the folder holds checkpoints but no manifest, a name is taken, or TensorFlow cannot read from a
+        folder of that name.
 
     Examples
     --------
@@ -76,7 +78,7 @@ class Checkpoints:
             raise ValueError(
                 "the name 'saved_step' is used by Checkpoints itself: give the variable another name"
             )
-        self._directory = Path(directory).resolve()
+        self._directory = readable_folder(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._model, self._data, self._max_to_keep = model, data, max_to_keep
         kinds = {name: type(value).__name__ for name, value in sorted(trackables.items())}
@@ -221,6 +223,23 @@ class Checkpoints:
                 litter.append(path)
         for path in litter:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def readable_folder(directory: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a folder from which TensorFlow can read what it writes there.
+
+    Raises
+    ------
+    ValueError
+        For brackets and backslashes in it, which TensorFlow takes for a pattern when it reads.
+    """
+    folder = Path(directory).resolve()
+    if found := _PATTERN.search(folder.as_posix()):
+        raise ValueError(
+            f"TensorFlow cannot read checkpoints from {folder}, because of {found[0]!r}: choose a folder "
+            "without brackets and backslashes"
+        )
+    return folder
 
 
 def steps_in(folder: Path) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import hashlib
 import json
@@ -18,6 +19,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
+from gpflow.quadrature import GaussianQuadrature
 
 from gpflow_ext._version import __version__
 
@@ -43,7 +45,8 @@ def describe(model: tf.Module, data: Sequence[Any] | None = None) -> dict[str, A
     -------
     A dictionary that ``json.dump`` accepts: ``versions``, ``dtype``, ``model`` (class and plain settings,
     with the kernel, likelihood, mean function and inducing variable nested), ``parameters`` (shape, dtype,
-    transform, trainable and prior by dotted path) and ``data`` (shapes and a SHA-256 hash, or ``None``).
+    transform, trainable and prior by dotted path, and of one with several paths the first) and ``data``
+    (shapes and a SHA-256 hash, or ``None``).
     """
     parameters = gpflow.utilities.parameter_dict(model)
     floating = {p.dtype.name for p in parameters.values() if p.dtype.is_floating}
@@ -53,7 +56,7 @@ def describe(model: tf.Module, data: Sequence[Any] | None = None) -> dict[str, A
             "versions": versions(),
             "dtype": ", ".join(sorted(floating)) or np.dtype(gpflow.default_float()).name,
             "model": _structure(model),
-            "parameters": {path.lstrip("."): _parameter(p) for path, p in sorted(parameters.items())},
+            "parameters": _parameters(parameters),
             "data": None if arrays is None else _data(arrays),
         }
     )
@@ -198,7 +201,30 @@ def _attribute(value: Any) -> Any:
         return _structure(value)
     if isinstance(value, list | tuple):
         return [_attribute(v) for v in value]
+    if dataclasses.is_dataclass(value) or isinstance(value, GaussianQuadrature):
+        return _settings(value)
     return plain(value)
+
+
+def _settings(value: Any) -> Any:
+    """Describe an object that is no module by its class and what it was given.
+
+    Tensors are left out: their last digits may differ between machines.
+    """
+    if isinstance(value, type):
+        return plain(value)
+    given = {k: v for k, v in vars(value).items() if not k.startswith("_") and not tf.is_tensor(v)}
+    return {"class": _qualified_name(value), **{k: _attribute(v) for k, v in sorted(given.items())}}
+
+
+def _parameters(parameters: Mapping[str, gpflow.Parameter | tf.Variable]) -> dict[str, Any]:
+    """Describe parameters by dotted path; one that several paths lead to tells the first of them."""
+    found: dict[str, Any] = {}
+    first: dict[int, str] = {}
+    for path, parameter in sorted((path.lstrip("."), each) for path, each in parameters.items()):
+        origin = first.setdefault(id(parameter), path)
+        found[path] = _parameter(parameter) if origin == path else {"same_as": origin}
+    return found
 
 
 def _parameter(parameter: gpflow.Parameter | tf.Variable) -> dict[str, Any]:

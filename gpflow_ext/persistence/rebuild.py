@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from .checkpoint import MANIFEST, newest_readable, prefix_of, steps_in
+from .checkpoint import MANIFEST, newest_readable, prefix_of, readable_folder, steps_in
 from .known import CONSTRUCTED, Known, hides
 from .manifest import sha256_arrays
 from .record import ARRAYS, FORMAT, FORMS, RECORD
@@ -54,6 +54,7 @@ def rebuild(folder: Path, data: Any = None, classes: Iterable[Any] = ()) -> Rebu
     """
     if not folder.is_dir() or not steps_in(folder):
         raise ValueError(f"{folder} holds no checkpoint: name the folder that was given as checkpoint_dir.")
+    readable_folder(folder)
     manifest = _read_json(folder / MANIFEST)
     _check_files(folder, manifest)
     record = _read_json(folder / RECORD)

@@ -18,6 +18,7 @@ from gpflow_ext.data.reading.treatment import Treatment
 from gpflow_ext.functions.draws import NUM_FEATURES, by_blocks
 from gpflow_ext.functions.product import paths_of
 from gpflow_ext.numerics.exposures import at_exposures
+from gpflow_ext.numerics.target_moments import has_variance
 from gpflow_ext.prediction.composed import ComposedModel, PerOutput
 from gpflow_ext.prediction.densities import GaussianPredictions, Predictions
 from gpflow_ext.prediction.functions import given_of
@@ -73,7 +74,13 @@ def build(
         How raw columns become inputs; if it is given there is a signature that takes them.
     num_samples
         Number of functions that the signature ``sample`` draws; with 0 there is no such signature.
+
+    Raises
+    ------
+    ValueError
+        For a likelihood that predicts by random numbers, or whose targets have no variance.
     """
+    _check_likelihoods(model)
     if mean.dtype == np.float32:
         make_exact()
     frozen = gpflow.utilities.deepcopy(model)
@@ -130,6 +137,20 @@ def build(
             function, specs = raw_rows.raw_signature(treatment, signatures[COUNTS], dtype, [exposure])
             signatures[raw_rows.COUNTS] = _trace(function, *specs)
     return Served(module, signatures, whole, sources)
+
+
+def _check_likelihoods(model: gpflow.models.GPModel) -> None:
+    monte_carlo = gpflow.likelihoods.MonteCarloLikelihood
+    for part in model.submodules:
+        if getattr(type(part), "_predict_mean_and_var", None) is monte_carlo._predict_mean_and_var:
+            raise ValueError(
+                f"{type(part).__name__} predicts by random numbers, other ones at each call: use another "
+                "likelihood, such as gpflow_ext.likelihoods.MultinomialLogit for Softmax"
+            )
+        if isinstance(part, gpflow.likelihoods.Likelihood) and not has_variance(part):
+            raise ValueError(
+                "targets of StudentT have no variance unless df is above 2, and an exported model predicts it"
+            )
 
 
 def _trace_if_can(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec) -> Any:

@@ -14,6 +14,7 @@ from gpflow.base import MeanAndVariance
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.numerics import stacked
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.numerics.target_moments import target_moments
 
 NODES = 128  # numbers that the quadrature of a likelihood may hold for each latent function of a row
 
@@ -182,27 +183,6 @@ class RescaledPredictions:
 
     def _moments(self, mean: tf.Tensor, var: tf.Tensor) -> MeanAndVariance:
         return self._shift + self._scale * mean, tf.square(self._scale) * var
-
-
-def target_moments(
-    likelihood: gpflow.likelihoods.Likelihood, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor
-) -> MeanAndVariance:
-    """Return mean and variance of y [N, Q] at inputs [N, D] where f ~ N(mean, var), each [N, P].
-
-    Raises
-    ------
-    NotImplementedError
-        If the likelihood, which can be trained without, defines no mean of its targets.
-    """
-    try:
-        return likelihood.predict_mean_and_var(X, mean, var)
-    except NotImplementedError as error:
-        if error.args:
-            raise
-        raise NotImplementedError(
-            f"{type(likelihood).__name__} does not say what mean and variance its targets have, which "
-            "predictions need: give it `_conditional_mean(X, F)` and `_conditional_variance(X, F)`."
-        ) from None
 
 
 def _joined(parts: list[Any], axis: int) -> Any:

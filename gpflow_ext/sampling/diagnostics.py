@@ -149,7 +149,9 @@ def _rhat(value: Array) -> float:
 
 
 def bfmi(energy: Array) -> Array:
-    """Return mean(ΔE²)/var(E) of each chain's energies [C, S] (Betancourt 2016), [C]."""
+    """Return mean(ΔE²)/var(E) of each chain's energies [C, S] (Betancourt 2016), [C]; NaN for one draw."""
+    if energy.shape[1] < 2:
+        return np.full(len(energy), np.nan)
     spread = energy.var(axis=1, ddof=1)
     return np.square(np.diff(energy, axis=1)).mean(axis=1) / np.where(spread > 0.0, spread, np.nan)
 

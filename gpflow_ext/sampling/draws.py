@@ -97,8 +97,19 @@ class Draws:
         ]
 
     def diagnose(self) -> diagnostics.Diagnosis:
-        """Return R-hat, effective sample sizes and the rest, of the worst coordinate and of each."""
-        return diagnostics.diagnose(self.coordinates(), self.stats, self.seconds)
+        """Return R-hat, effective sample sizes and the rest, of the worst coordinate and of each.
+
+        What a transform holds fixed, such as the zeros of a triangular matrix, has none and is left out.
+        """
+        return diagnostics.diagnose(self._moving(), self.stats, self.seconds)
+
+    def _moving(self) -> dict[str, Array]:
+        """Return the coordinates except constants of parameters of which others move: HMC moves them all."""
+        found: dict[str, Array] = {}
+        for name, value in self.values.items():
+            own = dict(summary.coordinates(name, value))
+            found |= {each: draws for each, draws in own.items() if np.ptp(draws) != 0.0} or own
+        return found
 
     def check(self, **gates: float) -> diagnostics.Diagnosis:
         """Return `diagnose`; warn if a gate of `diagnostics.GATES`, or one given here, fails.
@@ -115,7 +126,15 @@ class Draws:
         return found
 
     def flat(self, most: int | None = None) -> dict[str, Array]:
-        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` evenly spaced ones."""
+        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` evenly spaced ones.
+
+        Raises
+        ------
+        ValueError
+            If ``most`` is less than 1.
+        """
+        if most is not None and most < 1:
+            raise ValueError(f"`most` must be at least 1, or None for all draws; got {most}.")
         joined = {
             name: np.swapaxes(value, 0, 1).reshape(-1, *value.shape[2:])
             for name, value in self.values.items()

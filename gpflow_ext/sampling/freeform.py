@@ -16,6 +16,7 @@ from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.held import HoldsData
+from gpflow_ext.data.own_parts import check_own_parts
 from gpflow_ext.numerics import batched, grids
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.stacked import Stack
@@ -95,6 +96,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
             )
         latent.check_inducing(inducing_variable, kernel, X)
         num_latent_gps = self._count(kernel, inducing_variable, likelihood, Y, num_latent_gps)
+        check_own_parts(kernel, likelihood, mean_function, (X, Y), num_latent_gps)
         parts = held.hold(data, (X, Y))
         super().__init__(parts, kernel, likelihood, mean_function, num_latent_gps, inducing_variable)
         gpflow.set_trainable(self.inducing_variable, False)

@@ -32,13 +32,18 @@ class HoldsDraws:
         draws
             What `gpflow_ext.sample` returned for this model; ``None`` removes those that are held.
         most
-            Number of evenly spaced draws from all chains to hold; ``None`` holds all.
+            Number of evenly spaced draws from all chains to hold, at least 1; ``None`` holds all.
 
         Raises
         ------
         ValueError
-            For draws of another model.
+            For draws of another model, or what is no `Draws`.
         """
+        if not isinstance(draws, Draws | None):
+            raise ValueError(
+                "`draws` must be what one call of `gpflow_ext.sample` returned, or None; got "
+                f"{type(draws).__name__}."
+            )
         given = {} if draws is None else draws.flat(most)
         if given and (
             set(given) - {"V", *self._named()} or given.get("V", tf.zeros([])).shape[1:] != self._shape_of_V()

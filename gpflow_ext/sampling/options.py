@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from numbers import Integral
+from typing import Any, TypeVar
 
 Own = TypeVar("Own", bound="TunerOptions")
 
@@ -147,6 +148,14 @@ class GibbsOptions(TunerOptions):
     def __post_init__(self) -> None:
         _at_least_one(self, "rounds", "iterations", "max_leapfrogs")
         _positive(self, "step_size", "walk")
+
+
+def whole(name: str, value: Any, least: int | None = None) -> int:
+    """Return a whole number as Python's own; `ValueError` for what is none, or less than ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise ValueError(f"`{name}` must be a whole number{bound}; got {value!r}.")
+    return int(value)
 
 
 def _at_least_one(options: TunerOptions, *names: str) -> None:

@@ -31,13 +31,13 @@ from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.coordinates import Coordinates, coordinates_from
 from gpflow_ext.sampling.draws import Draws
 from gpflow_ext.sampling.gibbs import Blocks
-from gpflow_ext.sampling.options import TunerOptions
+from gpflow_ext.sampling.options import TunerOptions, whole
 from gpflow_ext.sampling.sampleable import Sampleable, sampleable
 from gpflow_ext.sampling.target import Target, coordinates
 from gpflow_ext.sampling.tuners import KERNELS, Tuner, tuner_from
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training import progress as progress_bar
-from gpflow_ext.training.distribute import Shards
+from gpflow_ext.training.distribute import Shards, hold_fixed, in_scope
 from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.scale import scale_failure
 
@@ -131,9 +131,9 @@ def sample(
     Raises
     ------
     ValueError
-        For a trainable parameter without a prior, an unknown tuner or wrong options for it, or coordinates
-        that do not fit the model or the sampler, all before any work is done; or for a checkpoint of another
-        run.
+        For numbers that are not whole or too small, a trainable parameter without a prior, an unknown tuner
+        or wrong options for it, coordinates that do not fit the model or the sampler, or a call inside
+        ``strategy.scope()``, all before any work is done; or for a checkpoint of another run.
     NotImplementedError
         For a `GPRNTensor` with the tensor posterior; for a ``strategy`` with XLA, several machines, or
         a tuner that it does not support.
@@ -145,11 +145,13 @@ def sample(
     UserWarning
         If a kernel that is not sampled does not suit the scale of the inputs, see `fit`.
     """
-    if min(num_samples, num_chains, thin, chunk) < 1 or warm_up < 0:
-        raise ValueError(
-            "`num_samples`, `num_chains`, `thin` and `chunk` must be at least 1, `warm_up` at least 0."
-        )
+    num_samples, num_chains = whole("num_samples", num_samples, 1), whole("num_chains", num_chains, 1)
+    thin, chunk = whole("thin", thin, 1), whole("chunk", chunk, 1)
+    warm_up, seed = whole("warm_up", warm_up, 0), whole("seed", seed)
+    if in_scope():
+        raise ValueError("Call `sample` outside of `strategy.scope()`: only the model may be built there.")
     follow(model)
+    hold_fixed(model)
     tuned = tuner_from(tuner, tuning, num_chains)
     shards = None if strategy is None else _shards(strategy, num_chains, tuned, jit_compile)
     sampled = sampleable(model)
@@ -215,8 +217,6 @@ def _shards(
     strategy: tf.distribute.Strategy, num_chains: int, tuner: Tuner, jit_compile: bool | None
 ) -> Shards:
     """Return the chains sharded over the devices of a strategy."""
-    if tf.distribute.has_strategy():
-        raise ValueError("Call `sample` outside of `strategy.scope()`: only the model may be built there.")
     if jit_compile:
         raise NotImplementedError("`jit_compile=True` does not go with `strategy`.")
     if tuner.name in _OF_ALL_CHAINS:

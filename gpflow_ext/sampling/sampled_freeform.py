@@ -49,9 +49,19 @@ class SampledFreeForm:
     ----------
     model
         The model.
+
+    Raises
+    ------
+    ValueError
+        If V is held fixed.
     """
 
     def __init__(self, model: Holding) -> None:
+        if not model.V.trainable:
+            raise ValueError(
+                f"V of {type(model).__name__} is held fixed, but it is what is sampled, with the "
+                "hyperparameters or without: call `gpflow.set_trainable(model.V, True)`."
+            )
         self._model = model
         self.density = model.density
 

@@ -174,13 +174,16 @@ def _weak_prior(transform: Any) -> str:
 
 
 def log_scale(transform: Any) -> Any:
-    """Return the transform with exp instead of a softplus, its lower bound kept; any other as it is."""
+    """Return the transform with exp instead of a softplus, its lower bound kept; any other as it is.
+
+    In a chain that is where the softplus comes first, so that it takes all numbers: of what another transform
+    leaves, exp would make other values.
+    """
     if isinstance(transform, tfb.Softplus):
         return tfb.Exp() if transform.low is None else tfb.Chain([tfb.Shift(transform.low), tfb.Exp()])
-    if isinstance(transform, tfb.Chain) and any(
-        isinstance(part, tfb.Softplus) for part in transform.bijectors
-    ):
-        return tfb.Chain([log_scale(part) for part in transform.bijectors])
+    if isinstance(transform, tfb.Chain) and isinstance(transform.bijectors[-1], tfb.Softplus):
+        *others, first = transform.bijectors  # the last one is applied first
+        return tfb.Chain([*others, log_scale(first)])
     return tfb.Identity() if transform is None else transform
 
 

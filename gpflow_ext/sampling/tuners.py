@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from gpflow_ext.sampling.options import (
     GibbsOptions,
     NUTSOptions,
     TunerOptions,
+    whole,
 )
 from gpflow_ext.sampling.sampleable import Kind
 from gpflow_ext.sampling.tuning import Setting
@@ -93,11 +95,15 @@ def tuner_from(
     Raises
     ------
     ValueError
-        For an unknown name, options that are not the tuner's, or too few chains for it.
+        For an unknown name, options that are not the tuner's, too few chains for it, or a `Setting` with
+        which no chain moves.
     """
     if isinstance(tuner, Setting):
         if tuning:
             raise ValueError("A Setting is not tuned: leave out `tuning`, or give the name of a tuner.")
+        whole("max_leapfrogs", tuner.max_leapfrogs, 1)
+        if not (0.0 < tuner.step_size < math.inf and 0.0 <= tuner.walk < math.inf):
+            raise ValueError(f"`step_size` must be positive and `walk` not negative; got {tuner}.")
         return Tuner(str(tuner), _kept(tuner), TunerOptions())
     if not isinstance(tuner, str) or tuner not in METHODS:
         raise ValueError(f"Unknown tuner {tuner!r}: give one of {', '.join(METHODS)}, or a Setting.")

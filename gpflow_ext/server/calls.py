@@ -6,6 +6,7 @@ before any number is looked at, and numbers before any array is made.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 from collections.abc import Mapping
@@ -46,16 +47,25 @@ def parse(body: bytes, limits: Limits) -> Any:
     Raises
     ------
     RefusedError
-        400, if it is none: NaN and infinities are not numbers of JSON. 422, if it has more brackets than the
-        inputs and targets of as many rows as there may be: to parse them would take seconds.
+        400, if it is none, NaN and infinities are not numbers of JSON, or an object has a key twice: which of
+        its values counts would be a guess. 422, if it has more brackets than the inputs and targets of as
+        many rows as there may be: to parse them would take seconds.
     """
     if max(body.count(b"["), body.count(b"{")) > 2 * limits.rows + _AROUND:
         raise RefusedError(422, f"there are more rows than the {limits.rows} that the server takes in a call")
     try:
-        return json.loads(body, parse_constant=_no_number)
+        return json.loads(body, parse_constant=_no_number, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RefusedError(400, f"the body is no JSON: {reason}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(key, times)] = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {shown(key)} is there {times} times")
+    return found
 
 
 def _no_number(text: str) -> NoReturn:

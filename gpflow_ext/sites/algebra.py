@@ -72,10 +72,11 @@ class Factor(Protocol):
 class Prior(Protocol):
     """A Gaussian process as the data see it: f = μ + h + r, Cov[h] = Q, and r independent, with ``residual``.
 
-    A named tuple of tensors, so that it passes through compiled functions. It may have two more attributes.
+    A named tuple of tensors, so that it passes through compiled functions. It may have three more attributes.
     ``hands_on``, true if its factors are such tuples too: variational inference hands a factor from step to
     step. ``solves_nearby``, true if a factorisation takes dozens of times as long as a solution: Laplace's
-    method then uses one for several Newton steps.
+    method then uses one for several Newton steps. ``held_factors``, true if its factors have no derivatives
+    in it: only `log_normaliser` and `product` have, and what is made of them, such as `variational_bound`.
     """
 
     @property
@@ -228,6 +229,18 @@ def variational_sites(expectation: Expectation, marginals: Marginals) -> Sites:
 
 
 def variational_bound(prior: Prior, expectation: Expectation, sites: Sites) -> tf.Tensor:
-    """Return Σₙ E_q[log p(yₙ | fₙ)], or its bound, − KL[q || p] for the q that the sites give, []."""
-    q = condition(prior, sites)
-    return tf.reduce_sum(expectation(q.mean, q.var)) - q.kl
+    """Return Σₙ E_q[log p(yₙ | fₙ)], or its bound, − KL[q || p] for the q that the sites give, [].
+
+    Where a prior has ``held_factors`` the gradient in it is that at a fixed point of the sites, whatever they
+    are: of log ∫ p(f) ∏ tₙ(fₙ) df − ½ Σₙ precₙ residualₙ, by the envelope theorem (docs/derivations.md,
+    section 5).
+    """
+    if not getattr(prior, "held_factors", False):
+        q = condition(prior, sites)
+        return tf.reduce_sum(expectation(q.mean, q.var)) - q.kl
+    held = tf.nest.map_structure(tf.stop_gradient, prior)
+    factor, still = held.factorise(sites.prec), Sites(*map(tf.stop_gradient, sites))
+    q = condition(held, sites, factor)
+    moving = prior.log_normaliser(still, tf.nest.map_structure(tf.stop_gradient, factor))
+    moving -= 0.5 * tf.reduce_sum(still.prec * prior.residual)
+    return tf.reduce_sum(expectation(q.mean, q.var)) - q.kl + moving - tf.stop_gradient(moving)

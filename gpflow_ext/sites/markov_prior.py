@@ -12,6 +12,8 @@ from gpflow_ext.sites import chunked, latent, state_space
 from gpflow_ext.sites.markov import Markov
 from gpflow_ext.sites.state_space import DTYPE, StateSpace
 
+_CUT = 0.01  # of the variance of a periodic kernel, from where its truncation is named
+
 
 def check(kernel: gpflow.kernels.Kernel, columns: int, owner: str) -> None:
     """Raise where a model has no state-space prior.
@@ -35,6 +37,21 @@ def check(kernel: gpflow.kernels.Kernel, columns: int, owner: str) -> None:
         )
     for part in latent.kernels(kernel):
         state_space.harmonics(part)
+
+
+def truncation(kernel: gpflow.kernels.Kernel) -> str | None:
+    """Say how much of a periodic kernel is cut off, or return ``None`` for up to 0.01 of its variance."""
+    for part in latent.kernels(kernel):
+        number = state_space.harmonics(part)
+        share = state_space.cut_off(part, number)
+        if share > _CUT:
+            return (
+                f'prior="markov" has room for {number} harmonics of the periodic part of the kernel, which '
+                f"leave out {share:.2g} of its variance at its length scale: functions are smoother than "
+                "those of the kernel. Give it a longer length scale, or simpler other parts, or leave "
+                "`prior` out."
+            )
+    return None
 
 
 def spaces_of(kernel: gpflow.kernels.Kernel) -> list[StateSpace]:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from gpflow_ext.sites.algebra import Factor, Prior, Sites, as_one_function
 
+REMEDY = "Standardise the data, or start from other hyperparameters."
 SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 
 
@@ -124,9 +125,14 @@ class SiteMethod(abc.ABC):
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the objective at a fixed point, differentiable in the hyperparameters as the optimised one.
 
-        By default `objective` with the sites held fixed, which is right if it is stationary in the sites.
+        By default `objective` with the sites held fixed, which is right if it is stationary in the sites. For
+        priors with ``held_factors`` make it of `variational_bound` or ``prior.log_normaliser``.
         """
         return self.objective(model, prior, Sites(*map(tf.stop_gradient, state.sites)))
+
+    def remedy(self, model: SitedModel) -> str:
+        """Say what to do where the objective of a fit is not finite, in a sentence."""
+        return REMEDY
 
     def stationarity(self) -> float:
         """Return the violation that counts as converged, for GPflow's default float type."""
@@ -169,6 +175,7 @@ class SiteMethod(abc.ABC):
 
         def move(k: tf.Tensor, gain: tf.Tensor, state: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
             new = step(state)
+            _check_alike(self.name, new, state)
             new = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), new, state)
             known = self.known(new)
             gain = known - self.known(state) - least * tf.maximum(tf.abs(known), tf.ones_like(known))
@@ -179,6 +186,27 @@ class SiteMethod(abc.ABC):
         state = tf.nest.map_structure(tf.stop_gradient, state)
         finite = [tf.reduce_all(tf.math.is_finite(part)) for part in (*state.sites, state.violation)]
         return state, tf.reduce_all(finite)
+
+
+def _check_alike(name: str, new: Any, state: Any) -> None:
+    """Raise ``ValueError`` where a step returns anything but a state like the one that it was given."""
+
+    def kinds(state: Any) -> list[str]:
+        parts = map(tf.convert_to_tensor, tf.nest.flatten(state))
+        return [type(state).__name__, *(f"{part.shape} {part.dtype.name}" for part in parts)]
+
+    try:
+        tf.nest.assert_same_structure(new, state)
+        pairs = list(zip(tf.nest.flatten(new), tf.nest.flatten(state), strict=True))
+        alike = all(a.shape.is_compatible_with(b.shape) and a.dtype == b.dtype for a, b in pairs)
+    except (TypeError, ValueError):
+        alike = False
+    if not alike:
+        found = "None" if new is None else ", ".join(kinds(new))
+        raise ValueError(
+            f'`step` of the site method "{name}" must return a state like the one that it is given: '
+            f"{', '.join(kinds(state))}; got {found}."
+        )
 
 
 def envelope(

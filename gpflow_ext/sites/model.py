@@ -14,8 +14,10 @@ from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
+from gpflow_ext.data.own_parts import check_own_parts
 from gpflow_ext.numerics import batched, stacked
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.numerics.target_moments import target_moments
 from gpflow_ext.sites import (
     Coupled,
     Dense,
@@ -125,6 +127,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
             )
         latent.check_numbers(kernel, points, num_latent_gps)
         self._check_prior(prior, points, kernel, X)
+        check_own_parts(kernel, likelihood, mean_function, (X, Y), num_latent_gps)
         super().__init__(kernel, likelihood, mean_function, num_latent_gps)
         self.inducing_variable = points
         self._take_prior(prior)
@@ -310,6 +313,15 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean and (co)variance of the latent functions at Xnew, as GPflow's models do."""
         return self.posterior(None).fused_predict_f(Xnew, full_cov, full_output_cov)
+
+    @inherit_check_shapes
+    def predict_y(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean and variance of y at Xnew, as GPflow's models do; see `target_moments`."""
+        if full_cov or full_output_cov:
+            return super().predict_y(Xnew, full_cov, full_output_cov)
+        return target_moments(self.likelihood, Xnew, *self.predict_f(Xnew))
 
     @inherit_check_shapes
     def predict_log_density(

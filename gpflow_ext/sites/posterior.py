@@ -67,11 +67,15 @@ class SitePosterior(TakesNumbers, AbstractPosterior):
     def _parts(self) -> tuple[tf.Tensor, ...]:
         """Return what the cache holds."""
 
+    def _finite_parts(self) -> tuple[tf.Tensor, ...]:
+        """Return the parts, checked to be finite."""
+        return linalg.finite(self._parts(), self._model)
+
     @inherit_check_shapes
     def _conditional_fused(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        parts = linalg.finite(self._parts(), self._model)
+        parts = self._finite_parts()
         return self._conditional_with_precompute(parts, Xnew, full_cov, full_output_cov)
 
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 from gpflow.kernels import Kernel
+from scipy import special
 
 DTYPE = tf.float64
 MOST_STATES = 16
@@ -65,6 +67,20 @@ def harmonics(kernel: Kernel, most: int = MOST_STATES) -> int:
         f"{size(kernel, 1)}: the states of sums add up and those of products multiply. Use fewer parts, "
         "Matern12 in place of Matern52, or `inducing_variable`."
     )
+
+
+def cut_off(kernel: Kernel, harmonics: int) -> float:
+    """Return the share of its variance that so many harmonics leave out, of the part that loses most.
+
+    Of exp(−½ sin²(πτ/γ)/ℓ²) they leave out 1 − e⁻ᶻ(I₀(z) + 2 Σ_j I_j(z)), z = 1/4ℓ².
+    """
+    if isinstance(kernel, gpflow.kernels.Combination):
+        return max(cut_off(part, harmonics) for part in kernel.kernels)
+    if not isinstance(kernel, gpflow.kernels.Periodic):
+        return 0.0
+    z = 0.25 / float(np.ravel(kernel.base_kernel.lengthscales)[0]) ** 2
+    kept = special.ive(np.abs(np.arange(-harmonics, harmonics + 1)), z)
+    return float(1.0 - np.sum(kept))
 
 
 def build(kernel: Kernel, harmonics: int) -> StateSpace:

@@ -69,6 +69,23 @@ def strategy_from_name(name: Literal["mirrored", "multiworker"] | None) -> tf.di
     raise ValueError(f'the strategy must be "mirrored", "multiworker" or None; got {name!r}.')
 
 
+def in_scope() -> bool:
+    """Tell whether the caller is in the scope of a strategy whose variables have a copy on each device."""
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return isinstance(tf.distribute.get_strategy(), mirrored)
+
+
+def hold_fixed(model: Any) -> None:
+    """Make ``gpflow.set_trainable`` count for a model that was built in the scope of a strategy.
+
+    It marks the variable of all replicas, while TensorFlow asks that of the first whether it is trainable.
+    """
+    for variable in getattr(model, "variables", ()):
+        if isinstance(variable, tf.distribute.DistributedValues):
+            for own in variable.values:
+                own._trainable = variable._trainable
+
+
 def total(values: Any) -> Any:
     """Return the sum over all replicas of tensors of one dtype; to be called in one. Differentiable."""
     same = tf.nest.map_structure(tf.identity, values)  # an argument of the replica carries no device

@@ -13,6 +13,7 @@ from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
 from gpflow_ext.numerics.positive_triangular import PositiveTriangular
+from gpflow_ext.sites.method import REMEDY, site_method
 from gpflow_ext.training.log_space import is_softplus
 from gpflow_ext.training.loop import FitResult, Status
 
@@ -67,8 +68,8 @@ def check_first_step(model: Any, data: Any = None) -> None:
     _refuse("Y", "the log likelihood of the prior mean", model.likelihood.log_prob(X, F, Y))
 
 
-def bad_end(result: FitResult) -> str:
-    """Say how a fit has failed, and in what state it has left the model."""
+def bad_end(result: FitResult, model: Any) -> str:
+    """Say how a fit has failed, in what state it has left the model, and what to do."""
     if result.status is Status.STALLED:
         return (
             f"{result.status.value} If the likelihood is not log-concave the sites may have no fixed point: "
@@ -76,9 +77,11 @@ def bad_end(result: FitResult) -> str:
         )
     done = len(result.objective)
     kept = f"after step {result.steps} or the one before" if done else "in which the fit began"
+    named = getattr(model, "site_method", None)
+    remedy = REMEDY if named is None else site_method(named).remedy(model)
     return (
         f"{result.status.value} Step {result.steps + 1} has failed, and the model is in the state {kept}. "
-        "Standardise the data, or start from other hyperparameters."
+        f"{remedy}"
     )
 
 

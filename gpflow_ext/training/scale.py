@@ -22,7 +22,7 @@ from scipy.spatial.distance import cdist
 
 from gpflow_ext.data.checks import Array, are_inputs
 from gpflow_ext.numerics.centred import covariance, keeps_digits
-from gpflow_ext.sites import latent
+from gpflow_ext.sites import latent, markov_prior
 
 _LOOKED_AT = 200  # rows
 _IMAGES_LOOKED_AT = 10  # of a convolutional kernel, whose covariances are sums over all pairs of patches
@@ -41,7 +41,7 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     The first happens where its kernels relate no training input to another one, or to an inducing point; the
     second where they do not tell them apart beyond the jitter; of the nodes and weights of a network, where
     neither does. Inputs so far from zero that their squared distances are rounding are named too. Only some
-    of the rows are examined.
+    of the rows are examined. A state-space prior that cuts off a periodic kernel is named first.
 
     Parameters
     ----------
@@ -60,7 +60,10 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     points = getattr(model, "inducing_variable", None)
     Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy(), most)
     near = ("markov", "grid")  # whose inputs may span many length scales
-    if getattr(model, "prior_name", None) in near and len(rows) > 1:
+    name = getattr(model, "prior_name", None)
+    if name == "markov" and (truncated := markov_prior.truncation(model.kernel)) is not None:
+        return truncated
+    if name in near and len(rows) > 1:
         ordered = rows[np.lexsort(rows.T[::-1])]
         X, Z = _some_rows(ordered[:-1], most), _some_rows(ordered[1:], most)
     elif (lost := _lost_digits(X, 1 if _centres(model) else 2)) is not None:

@@ -76,6 +76,8 @@ and of variational inference by a factor, each in a process of its own; above 20
 grids: Laplace's method and variational inference with prior="grid" on maps of --sizes cells along a side, and the errors
 of the probes beside the dense model.
 
+auto, classifier and defaults resume from a journal, and are programs of their own: python -m scripts.benchmarks.auto.
+
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches. A run trains for 2.5 CPU seconds on MNIST and 10 on airline, a tenth of that
 with --quick, and --cap at most; its compilation and scores come on top.
@@ -115,6 +117,7 @@ SIZES = {
     "convolution": (2, (100,)),
     "precision": (200, (2000,)),
 }
+PROGRAMS = ("auto", "classifier", "defaults")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -125,7 +128,7 @@ def arguments() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    new.add_argument("model", choices=[*SIZES, "all"], help="which model to compare")
+    new.add_argument("model", type=_model, choices=[*SIZES, "all"], help="which model to compare")
     new.add_argument(
         "--sizes",
         type=_cli.positive,
@@ -157,6 +160,15 @@ def arguments() -> argparse.ArgumentParser:
     return new
 
 
+def _model(name: str) -> str:
+    """Return a name, unless it is that of a benchmark with a program of its own."""
+    if name in PROGRAMS:
+        raise argparse.ArgumentTypeError(
+            f"{name} is a program of its own: python -m scripts.benchmarks.{name}"
+        )
+    return name
+
+
 def defaults(options: argparse.Namespace, model: str) -> argparse.Namespace:
     """Return the options of one model, with what was not given filled in."""
     options = argparse.Namespace(**{**vars(options), "model": model})
@@ -184,7 +196,8 @@ def main() -> None:
         begin = time.perf_counter()
         module = importlib.import_module(f".{model}", __package__)
         records = module.run(options)
-        text = pictures.illustrated(module.document(where, records), model, options.out)
+        page = report.reduced(module.document(where, records), options.quick)
+        text = pictures.illustrated(page, model, options.out)
         report.write(options.out, text)
         report.write_lines(options.out.with_suffix(".jsonl"), [{"environment": where}, *records])
         summary.write(options.out.parent)

@@ -11,11 +11,12 @@ from typing import Any
 
 from .. import _cli
 from ..shared import report
-from .resumable import add_options, guarded, measure_and_write
+from .resumable import add_options, guarded, measure_and_write, parsed
 
 EPILOG = """\
 examples
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --threads 1                  one split of each table
+  python -m scripts.benchmarks.auto --quick                                           a minute, into runs/
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --splits 3 --rows 1000 --budget 60
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --tables kin40k airline_2008 --rows 100000 --budget 120
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.auto --models auto estimator --again   these two, after a change
@@ -25,6 +26,7 @@ One line for each table, split and contender goes to the .jsonl beside the page 
 what is there. A table with more rows than --rows is cut to as many of its training part.
 """
 OURS = ("auto", "estimator")
+QUICK = {"tables": ["diabetes"], "rows": 50, "budget": 10.0}
 _PLAIN, _ORDERED = (
     ("linear", "scikit-learn GP"),
     "multinomial logistic regression",
@@ -281,7 +283,7 @@ def _mean(records: list[Mapping[str, Any]], name: str, score: str) -> float:
 
 def main() -> None:
     """Measure and write."""
-    measure_and_write(arguments().parse_args(), "auto", run, text)
+    measure_and_write(parsed(arguments(), QUICK), "auto", run, text)
 
 
 if __name__ == "__main__":

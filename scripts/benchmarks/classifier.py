@@ -12,10 +12,11 @@ from typing import Any
 from .. import _cli
 from ..shared import report
 from .auto import machines
-from .resumable import add_options, measure_and_write
+from .resumable import add_options, measure_and_write, parsed
 
 FLIPPED = 0.15  # share of training labels that are exchanged
 NOISY = ("breast_cancer", "pima")
+QUICK = {"sizes": [100], "splits": 1, "tables": NOISY[:1]}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -26,6 +27,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     new.add_argument(
         "--splits", type=_cli.positive, default=2, metavar="K", help="of the noisy tables (default: 2)"
+    )
+    new.add_argument(
+        "--tables", nargs="+", choices=NOISY, default=NOISY, help="the noisy ones (default: both)"
     )
     add_options(new, "classifier")
     return new
@@ -40,7 +44,7 @@ def run(options: argparse.Namespace, journal: Any) -> None:
                 journal.once(
                     {"what": "seconds", "rows": size, "model": name}, functools.partial(timed, size, name)
                 )
-        for table in NOISY:
+        for table in options.tables:
             for split in range(options.splits):
                 for name in ("GPClassifier", "GPClassifier, label noise", "logistic regression"):
                     key = {"what": "noise", "table": table, "split": split, "model": name}
@@ -148,7 +152,7 @@ def text(records: Iterable[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    measure_and_write(arguments().parse_args(), "classifier", run, text, needs_data=False)
+    measure_and_write(parsed(arguments(), QUICK), "classifier", run, text, needs_data=False)
 
 
 if __name__ == "__main__":

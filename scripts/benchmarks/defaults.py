@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _cli
-from .resumable import add_options, guarded, measure_and_write
+from .resumable import add_options, guarded, measure_and_write, parsed
 
 EPILOG = """\
 examples
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --threads 1 --splits 10    everything, hours
+  python -m scripts.benchmarks.defaults --quick                                         a minute, into runs/
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --tables sonar iris --rows 300 --out runs/defaults.md
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --models SparseEP --again  one model, after a change
   GPFLOW_EXT_DATA=data python -m scripts.benchmarks.defaults --page                     the page alone, from the journal
@@ -21,6 +22,7 @@ One line for each table, split and model goes to the .jsonl beside the page as i
 there: stop it at any time. At last each model of the package is also fitted to the first split from random starts, for the
 best objective that is known. A table with more rows than --rows is cut to as many of its training part.
 """
+QUICK = {"tables": ["diabetes"], "rows": 50, "splits": 1, "starts": 1, "cap": 3.0}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -116,7 +118,7 @@ def main() -> None:
     """Measure and write."""
     from . import defaults_page
 
-    measure_and_write(arguments().parse_args(), "defaults", run, defaults_page.text)
+    measure_and_write(parsed(arguments(), QUICK), "defaults", run, defaults_page.text)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,26 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     parser.add_argument(
+        "--quick", action="store_true", help="small tables and few runs, without a data folder"
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path(f"docs/results/benchmark_{name}.md"),
         metavar="FILE.md",
-        help="the page; the journal beside it (default: %(default)s)",
+        help=f"the page; the journal beside it (default: docs/results/benchmark_{name}.md, runs/ with --quick)",
     )
+
+
+def parsed(
+    parser: argparse.ArgumentParser, quick: Mapping[str, Any], given: Sequence[str] | None = None
+) -> argparse.Namespace:
+    """Return the flags, by default those of the shell; with ``--quick`` others have the defaults of ``quick``."""
+    options = parser.parse_args(given)
+    if options.quick:
+        parser.set_defaults(**quick, out=Path("runs", parser.get_default("out").name))
+        options = parser.parse_args(given)
+    return options
 
 
 def measure_and_write(
@@ -40,7 +54,7 @@ def measure_and_write(
     needs_data: bool = True,
 ) -> None:
     """Run what the journal lacks, unless only the page is asked for; write the page of a benchmark and its picture."""
-    if needs_data and not options.page and not os.environ.get("GPFLOW_EXT_DATA"):
+    if needs_data and not options.page and not options.quick and not os.environ.get("GPFLOW_EXT_DATA"):
         raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
     report.set_threads(options.threads)
     from ..shared.journal import Journal
@@ -52,7 +66,8 @@ def measure_and_write(
     journal.renewing = journal.heading["environment"]["commit"] if options.again else None
     if not options.page:
         run(options, journal)
-    report.write(options.out, pictures.illustrated(text(journal.records), name, options.out))
+    page = report.reduced(text(journal.records), options.quick)
+    report.write(options.out, pictures.illustrated(page, name, options.out))
     pictures.write(options.out, name)
     print(f"written to {options.out}; {time.perf_counter() - begin:.0f} seconds")
 

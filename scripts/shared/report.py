@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_RHAT, LEAST_ESS = 1.05, 100.0  # of chains whose effective draws a page takes for a measurement
+REDUCED = "This is the reduced form, by `--quick`: it shows that the program runs, and its numbers are no results.\n"
 PACKAGES = ("gpflow-ext", "gpflow", "tensorflow", "numpy", "scipy", "scikit-learn", "GPy", "bayesnewton")
 
 
@@ -85,6 +86,12 @@ def flops(value: float) -> str:
         if value >= 0.9995 * 10**power:
             return f"{value / 10**power:.3g}{unit}"
     return f"{value / 1e3:.3g}k"
+
+
+def reduced(text: str, quick: bool) -> str:
+    """Return a page; that of a run with ``--quick`` says so below its title."""
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n{REDUCED}{rest}" if quick else text
 
 
 def write(path: Path, text: str) -> None:

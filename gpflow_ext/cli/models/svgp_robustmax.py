@@ -124,9 +124,11 @@ def check(options: argparse.Namespace, split: Any) -> None:
     if options.test_every is not None and options.run_dir is None:
         raise ValueError("--test-every writes into the run folder: give --run-dir.")
     if options.scattering is not None:
-        side = math.isqrt(split.train[0].shape[1])
-        if not options.raw or side**2 != split.train[0].shape[1]:
-            raise ValueError("--scattering is for the pixels of square images as they are: give --raw.")
+        inputs = split.train[0].shape[1]
+        if math.isqrt(inputs) ** 2 != inputs:
+            raise ValueError(f"--scattering is for the pixels of square images; there are {inputs} inputs.")
+        if not options.raw:
+            raise ValueError("--scattering is for pixels as they are: give --raw.")
     _held_out(options, len(split.train[0]))
 
 

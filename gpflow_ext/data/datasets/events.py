@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpflow_ext.data.datasets.catalogue import Known
@@ -40,7 +42,8 @@ def count_events(table: Table, request: Request, known: Known) -> Raw:
         problems.append(Problem("all events lie in one place"))
     if problems:
         raise TableError(table.name, problems)
-    bins = request.bins or known.bins or _BINS[places.shape[1]]
+    bins = request.bins if request.bins is not None else known.bins or _BINS[places.shape[1]]
+    _check_bins(bins, places.shape[1])
     counts, edges = np.histogramdd(places, bins)
     centres = np.meshgrid(*((edge[:-1] + edge[1:]) / 2 for edge in edges), indexing="ij")
     size = float(np.prod([(edge[-1] - edge[0]) / (len(edge) - 1) for edge in edges]))
@@ -61,3 +64,12 @@ def count_events(table: Table, request: Request, known: Known) -> Raw:
         notes=(*found.notes, note),
         columns=found.columns,
     )
+
+
+def _check_bins(bins: Any, axes: int) -> None:
+    """Raise ``ValueError`` unless the bins are one positive whole number, or one for each axis."""
+    each = bins if isinstance(bins, tuple) else (bins,) * axes
+    if len(each) != axes or not all(isinstance(n, int | np.integer) and n > 0 for n in each):
+        raise ValueError(
+            f"bins={bins!r} must be a positive whole number, or {axes} of them, one for each axis."
+        )

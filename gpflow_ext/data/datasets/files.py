@@ -54,6 +54,8 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
     _check_arguments(table, request)
     if known.bins or request.task == "events":
         return count_events(table, request, known)
+    if request.bins is not None:
+        raise ValueError(f"bins={request.bins!r} is for task='events'; leave it out.")
     if len(table.names) == 1:
         what = f"it has one column, {table.names[0]!r}; at least one input and a target are needed"
         advice = "comma, semicolon, tab and bar are recognised as separators"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -127,7 +127,8 @@ def load(
     _check_arguments(seed, test_fraction, split, missing, drop, one_hot)
     if standardise not in (True, False, "common"):
         raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
-    target = target if target is None or isinstance(target, str) else tuple(target)
+    kind = _floating(dtype)
+    target = _named(target)
     sizes = tuple(bins) if isinstance(bins, Sequence) else bins
     orders = {column: tuple(map(str, levels)) for column, levels in (categories or {}).items()}
     known = _task_with(exposure, check_task(task))
@@ -158,7 +159,6 @@ def load(
         for part in parts:  # in place: a second copy of the inputs may not fit into memory
             part -= scaler.mean
             part /= scaler.scale
-    kind = np.dtype(default_float() if dtype is None else dtype)
     train, test_part = (
         (_cast(part, kind, raw.name), _cast(encoded.values[chosen], kind, raw.name))
         for part, chosen in zip(parts, rows, strict=True)
@@ -219,6 +219,27 @@ def _check_arguments(
         raise ValueError(f"missing={missing!r} is unknown; use one of {', '.join(map(repr, MISSING))}.")
     if isinstance(drop, str) or isinstance(one_hot, str):
         raise ValueError("drop and one_hot take lists of column names, such as drop=['id'].")
+
+
+def _floating(dtype: DTypeLike | None) -> np.dtype[Any]:
+    """Return the type of the arrays; whole numbers would cut off what is behind the point."""
+    try:
+        kind = np.dtype(default_float() if dtype is None else dtype)
+    except TypeError as error:
+        raise ValueError(f"dtype={dtype!r} is no type of NumPy: {error}.") from error
+    if kind.kind != "f":
+        raise ValueError(f"dtype={dtype!r} must be a floating type, such as 'float64'.")
+    return kind
+
+
+def _named(target: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    """Return the target, or several, each once."""
+    if target is None or isinstance(target, str):
+        return target
+    names = tuple(target) if isinstance(target, Iterable) else ()
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"target={target!r} must be the name of a column, as text, or several, each once.")
+    return names
 
 
 def _task_with(exposure: str | None, task: str | None) -> str | None:

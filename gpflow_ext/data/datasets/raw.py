@@ -86,6 +86,8 @@ def without(raw: Raw, request: Request) -> Raw:
     for argument in ("one_hot", "categories", "dates", "decimal", "bins", "exposure"):
         if getattr(request, argument):
             raise ValueError(f"{argument}= is for the columns of a table; {raw.name!r} is not one.")
+    if request.task == "events":
+        raise ValueError(f"task='events' counts the rows of a table; {raw.name!r} is not one.")
     if request.target is not None and request.target != raw.target:
         raise ValueError(f"target {request.target!r} is unknown; {raw.name!r} has the target {raw.target}.")
     if not request.drop:

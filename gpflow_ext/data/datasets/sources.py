@@ -33,6 +33,11 @@ def find(request: Request) -> Raw:
     """
     if is_frame(request.name):
         return from_file(request.name, request, _OF_THE_USER)
+    if not isinstance(request.name, str | os.PathLike):
+        what = type(request.name).__name__
+        raise ValueError(
+            f"load takes the name of a set, the path of a table or a pandas data frame; got a {what}."
+        )
     name = os.fspath(request.name)
     is_path = isinstance(request.name, Path) or os.sep in name
     if (is_path and not name.lower().endswith(".npz")) or name.lower().endswith((*SUFFIXES, *PARQUET)):

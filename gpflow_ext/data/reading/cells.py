@@ -106,7 +106,7 @@ def text_of(value: Any) -> str:
     """Return what a value of a data frame or of JSON is as a cell: whole numbers without a fraction."""
     if isinstance(value, str):
         return str(value)
-    if value is None or str(value) in ("<NA>", "NaT") or value != value:
+    if value is None or str(value) in ("<NA>", "NaT") or (np.ndim(value) == 0 and value != value):
         return ""
     if isinstance(value, float | np.floating):
         number = float(value)

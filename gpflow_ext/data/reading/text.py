@@ -37,11 +37,12 @@ def read_bytes(path: Path) -> tuple[bytes, str]:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}; check the path.") from error
     digest = hashlib.sha256(content).hexdigest()
-    if path.suffix in _OPEN:
+    packed = path.suffix.lower()
+    if packed in _OPEN:
         try:
-            content = _OPEN[path.suffix](content)
+            content = _OPEN[packed](content)
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-            kind = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}[path.suffix]
+            kind = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}[packed]
             raise ValueError(f"{path} is not a complete {kind} file ({error}); compress it again.") from error
     return content, digest
 

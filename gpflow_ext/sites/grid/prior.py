@@ -37,6 +37,11 @@ class Grid(NamedTuple):
     error: tf.Tensor  # the relative tolerance of results, []
 
     @property
+    def held_factors(self) -> bool:
+        """Whether only `log_normaliser` and `product` are differentiable in the prior."""
+        return True
+
+    @property
     def residual(self) -> tf.Tensor:
         """Variance that the sites do not see: none, [1, 1]."""
         return tf.zeros([1, 1], self.mean.dtype)

@@ -34,6 +34,11 @@ class FullScale(NamedTuple):
         return self.rest.mean
 
     @property
+    def held_factors(self) -> bool:
+        """Whether only `log_normaliser` and `product` are differentiable in the prior."""
+        return True
+
+    @property
     def residual(self) -> tf.Tensor:
         """Variance that the sites do not see: none, [1, 1]."""
         return self.rest.residual

@@ -11,7 +11,7 @@ from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
-from gpflow_ext.numerics import batched, linalg
+from gpflow_ext.numerics import batched
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.vecchia import residual
 from gpflow_ext.sites.vecchia.iterative_posterior import IterativePosterior
@@ -42,7 +42,7 @@ class FullScalePosterior(VecchiaPosterior):
         return self._model.data[0], *numbers, tf.convert_to_tensor(self._model.structure.scales), *smooth
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        parts = linalg.finite(self._parts(), self._model)
+        parts = self._finite_parts()
         fixed, rows = (False,) * 3, (False, True, False)
         axes = *((True, False),) * 4, (False,), (False,) * 2, fixed, rows, (False,) * 2, rows, fixed
         return tuple(map(PrecomputedValue, parts, axes))

@@ -97,8 +97,14 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
         """Return the variances at the data, [N, L]."""
         return system.variance()
 
+    def _finite_parts(self) -> tuple[tf.Tensor, ...]:
+        """Return the parts, checked but for the scales, infinite for columns that no kernel reads."""
+        parts = self._parts()
+        linalg.finite((*parts[:4], *parts[5:]), self._model)
+        return parts
+
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        parts = linalg.finite(self._parts(), self._model)
+        parts = self._finite_parts()
         axes = *((True, False),) * 4, (False,)
         return tuple(map(PrecomputedValue, parts, axes))
 

@@ -56,6 +56,11 @@ class Vecchia(NamedTuple):
         return True
 
     @property
+    def held_factors(self) -> bool:
+        """Whether only `log_normaliser` and `product` are differentiable in the prior."""
+        return True
+
+    @property
     def residual(self) -> tf.Tensor:
         """Variance that the sites do not see: none, [1, 1]."""
         return tf.zeros([1, 1], self.mean.dtype)

@@ -122,7 +122,7 @@ def main() -> None:
     begin = time.perf_counter()
 
     def written(journal: Journal) -> None:
-        report.write(path, comparisons.text(journal, recorded))
+        report.write(path, report.reduced(comparisons.text(journal, recorded), options.quick))
 
     journal = Journal(path.with_suffix(".jsonl"), written)
     for experiment in asked:

@@ -123,7 +123,7 @@ def main() -> None:
     shown.draw(journal, folder)
     headings = [record["where"] for record in journal.records if "where" in record]
     page = shown.text(journal, "\n".join(f"- {report.describe(where)}" for where in headings))
-    report.write(folder / "review.md", page)
+    report.write(folder / "review.md", report.reduced(page, options.quick))
     print(f"written to {folder / 'review.md'}; {time.perf_counter() - begin:.0f} seconds")
 
 

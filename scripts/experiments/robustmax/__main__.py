@@ -75,7 +75,7 @@ def main() -> None:
     if "schedules" in options.experiment:
         sizes = (20, 40) if options.quick else (schedules.STEPS, schedules.LONGEST)
         schedules.compare(folder, where, *sizes)
-    text = experiments.text(folder)
+    text = report.reduced(experiments.text(folder), options.quick)
     report.write(folder / "robustmax.md", text)
     print(text)
     print(f"written to {folder / 'robustmax.md'}; {time.perf_counter() - begin:.0f} seconds")

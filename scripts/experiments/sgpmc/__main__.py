@@ -79,7 +79,7 @@ def main() -> None:
     begin = time.perf_counter()
 
     def write(journal: Journal) -> None:
-        report.write(folder / "sgpmc.md", text(journal))
+        report.write(folder / "sgpmc.md", report.reduced(text(journal), quick))
 
     journal = Journal(folder / "sgpmc.jsonl", write)
     journal.heading = report.environment(options.threads)

@@ -147,7 +147,7 @@ def main() -> None:
     begin = time.perf_counter()
 
     def written(journal: Journal) -> None:
-        report.write(path, text(journal))
+        report.write(path, report.reduced(text(journal), options.quick))
 
     journal = Journal(path.with_suffix(".jsonl"), written)
     for experiment in options.experiment:
