@@ -53,11 +53,13 @@ def _is_own(part: Any) -> bool:
 
 def _of_one_output(kernel: Kernel) -> Iterator[Kernel]:
     """Yield the kernels of one output whose inputs are those of the data, not patches or features of them."""
+    parts: Sequence[Kernel] = ()
     if isinstance(kernel, gpflow.kernels.MultioutputKernel):
         parts = kernel.latent_kernels
     else:
         yield kernel
-        parts = kernel.kernels if isinstance(kernel, gpflow.kernels.Combination) else ()
+        if isinstance(kernel, gpflow.kernels.Combination):
+            parts = kernel.kernels
     for part in parts:
         yield from _of_one_output(part)
 
