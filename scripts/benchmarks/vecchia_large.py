@@ -182,7 +182,7 @@ def _agreement(records: Sequence[Record]) -> list[str]:
             f"{record['size']:,}", f"{exact['objective']:.2f}", f"{record['objective']:.2f}",
             f"{record['error']:.2f}", f"{apart:.2f}", f"{exact['nlpd']:.4f}", f"{record['nlpd']:.4f}",
             report.number(record["variance_error"]) if "variance_error" in record else "–",
-            *(f"{each[name]:.5g}" if name in each else "–" for name in learnt for each in both),
+            *(f"{each[name]:.{7 if name == learnt[0] else 5}g}" if name in each else "–" for name in learnt for each in both),
         ))  # fmt: skip
     titles = (
         "N", "log evidence, direct", "iterative", "standard error", "errors apart", "NLPD, direct", "iterative",
