@@ -71,7 +71,7 @@ vecchia: Laplace's method with prior="vecchia", beside GPBoost where GPBOOST_PYT
 peer_gpboost.py.
 
 vecchia_large: seconds and memory of Laplace's method with prior="vecchia" at --sizes places, by a factor and by iteration,
-each in a process of its own; above 200,000 places the mode alone, by iteration.
+and of variational inference by a factor, each in a process of its own; above 200,000 places the mode alone, by iteration.
 
 grids: Laplace's method and variational inference with prior="grid" on maps of --sizes cells along a side, and the errors
 of the probes beside the dense model.

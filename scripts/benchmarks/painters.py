@@ -227,7 +227,7 @@ def vecchia_large(records: Sequence[Record]) -> Any:
     """Draw the CPU seconds and the memory of each part, by the number of places and the solver."""
     height = 0.6 * len(records) + 2.4
     figure, axes = _axes(9.0, height, 2)
-    rows = [f"{each['size']:,}, {each['solver']}" for each in records]
+    rows = [f"{each['size']:,}, {each['method']}, {each['solver']}" for each in records]
     shown = (
         (("build", "first", "evidence", "mode", "posterior", "predict"), "CPU seconds"),
         (("memory_build", "memory", "memory_all", "estimate"), "GiB"),
