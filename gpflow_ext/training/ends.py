@@ -70,15 +70,17 @@ def check_first_step(model: Any, data: Any = None) -> None:
 
 def bad_end(result: FitResult, model: Any) -> str:
     """Say how a fit has failed, in what state it has left the model, and what to do."""
+    named = getattr(model, "site_method", None)
+    method = None if named is None else site_method(named)
     if result.status is Status.STALLED:
+        other = "" if method is not None and method.name == "ep" else "SparseEP or "
         return (
             f"{result.status.value} If the likelihood is not log-concave the sites may have no fixed point: "
-            "use gpflow_ext.models.SparseEP or SGPMCFreeForm, or GPflow's SVGP."
+            f"use gpflow_ext.models.{other}SGPMCFreeForm, or GPflow's SVGP."
         )
     done = len(result.objective)
     kept = f"after step {result.steps} or the one before" if done else "in which the fit began"
-    named = getattr(model, "site_method", None)
-    remedy = REMEDY if named is None else site_method(named).remedy(model)
+    remedy = REMEDY if method is None else method.remedy(model)
     return (
         f"{result.status.value} Step {result.steps + 1} has failed, and the model is in the state {kept}. "
         f"{remedy}"

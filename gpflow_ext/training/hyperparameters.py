@@ -140,7 +140,7 @@ class HyperparameterAscent(tf.Module):
     def step(self) -> Progress:
         """See `Solver`; after the end of the run there is nothing to do."""
         last = Progress(*self.last.numpy().tolist())
-        if bool(self.run.ended) and last.violation <= self._stationarity:
+        if bool(self.run.ended) and (last.violation <= self._stationarity or math.isinf(last.violation)):
             return last
         progress = self._climb() if bool(self.started) else self._climb_from_each()
         self.started.assign(True)
@@ -186,7 +186,7 @@ class HyperparameterAscent(tf.Module):
         return self._at_best()
 
     def _at_best(self) -> Progress:
-        """Settle where the run has ended; sites that would leave for good stay as they were found there."""
+        """Settle where the run has ended; sites that leave stay as they were, their violation unknown."""
         found = self._settle()
         return found if math.isfinite(found.objective) else Progress(float(self.run.best), math.inf)
 
