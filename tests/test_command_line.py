@@ -536,6 +536,23 @@ def test_the_page_names_every_command_and_every_model_that_is_chosen() -> None:
         assert f"{name}`" in PAGE or f"gpflow-ext {name}" in PAGE, name
 
 
+def test_a_training_that_cannot_be_written_is_refused_before_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: Any, **options: Any) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(gpx, "fit", fit)
+    train = ("train", "--data", "quakes.csv", "--target", "lon", "--model", "sgpr")
+    shown = command(folder, *train, "--export", "quakes.csv", code=2)
+    assert "quakes.csv is a file or a single version" in shown
+    shown = command(folder, *train, "--export", "quakes.csv/model", code=2)
+    assert "no model can be exported to quakes.csv/model: " in shown
+    assert "quakes.csv is no folder that this user may write to" in shown
+    shown = command(folder, *train, "--run-dir", "quakes.csv", code=2)
+    assert "error: quakes.csv cannot be read or written: File exists." in shown
+
+
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run
 def test_events_are_counted_and_their_intensity_is_exported(folder: Path) -> None:
     table = ("--data", "quakes.csv", "--target", "lon", "lat", "--task", "events", "--bins", "5")

@@ -75,6 +75,9 @@ class Raised(SE):
         K = super().K(X, X2)
         return K + tf.constant(0.1 * np.eye(X.shape[0])) if self.static and X2 is None else K
 
+    def K_diag(self, X: tf.Tensor) -> tf.Tensor:
+        return super().K_diag(X) + (0.1 if self.static else 0.0)
+
 
 # ------------------------------------------------------------------------------------------- one structure
 
@@ -301,8 +304,8 @@ def test_threads_share_one_trace_and_give_what_each_gives_alone(cold: None) -> N
 
 def test_a_trace_that_fails_leaves_everything_usable(cold: None) -> None:
     kernel = Raised()
-    kernel.broken = True
     model = _model(kernel=kernel)
+    kernel.broken = True
     kept = _values(model)
     with pytest.raises(RuntimeError, match="a kernel that raises"):
         gpx.fit(model, progress=False)
@@ -318,6 +321,7 @@ def test_a_trace_that_fails_leaves_everything_usable(cold: None) -> None:
 
 def test_the_collector_pauses_while_a_graph_is_traced(cold: None) -> None:
     seen: list[bool] = []
+    fails = False
 
     class Watching(SE):
         def K_r2(self, r2: tf.Tensor) -> tf.Tensor:
@@ -326,9 +330,10 @@ def test_the_collector_pauses_while_a_graph_is_traced(cold: None) -> None:
                 raise ValueError("the end")
             return super().K_r2(r2)
 
-    for fails in (True, False):
-        model = _model(kernel=Watching())
+    for broken in (True, False):
+        fails, model = False, _model(kernel=Watching())
         seen.clear()
+        fails = broken
         if fails:
             with pytest.raises(ValueError, match="the end"):
                 Compiled(model)(model.maximum_log_likelihood_objective)

@@ -198,3 +198,11 @@ def test_a_bound_beside_wrong_labels_is_refused(
             make(bound, flip=0.1)
     with pytest.raises(ValueError, match="jj"):
         make("jj")
+
+
+def test_probit_with_wrong_labels_is_fitted() -> None:
+    """The function of its derivatives calls itself; what is released after tracing is looked for in it."""
+    X = np.linspace(-1.0, 1.0, 8)[:, None]
+    model = gpflow.models.VGP((X, 1.0 * (X > 0)), gpflow.kernels.Matern32(), BernoulliProbit(flip=0.1))
+    gpflow.set_trainable(model.kernel, False)
+    assert gpx.fit(model, progress=False).status is gpx.Status.CONVERGED

@@ -63,6 +63,14 @@ def test_integrals_are_those_of_quadrature(df: float, scale: float, var: float, 
     np.testing.assert_allclose(np.ravel(found), _by_quadrature(df, scale, var, y), rtol=1e-8)
 
 
+def test_density_of_the_most_degrees_of_freedom_has_enough_nodes() -> None:
+    """Where it is nearly Gaussian: 1e6 narrower than f, its precisions lie between few of the nodes."""
+    df, scale, var = student_t.MOST_DEGREES, 1e-4, 100.0
+    (found,) = student_t.log_expected_density(*(tf.constant([v], tf.float64) for v in (0.0, var, scale)), df)
+    expected = scipy.stats.norm.logpdf(0.0, 0.0, np.sqrt(var + scale**2 * df / (df - 2.0)))
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
 def test_nodes_of_gpflow_miss_a_narrow_density() -> None:
     """The case of the docstring."""
     _, exact = _by_quadrature(3.0, 0.1, 1.0, 0.3)
@@ -129,9 +137,9 @@ def test_an_export_has_its_density(tmp_path: Any) -> None:
     np.testing.assert_allclose(served.predict_log_density(X, Y), model.predict_log_density((X, Y)), rtol=1e-9)
 
 
-@pytest.mark.parametrize("df", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("df", [0.0, -1.0, 2000.0, float("inf"), float("nan")])
 def test_degrees_of_freedom_are_checked(df: float) -> None:
-    with pytest.raises(ValueError, match="df must be positive and finite"):
+    with pytest.raises(ValueError, match="df must be above 0 and at most 1000"):
         StudentT(1.0, df)
 
 

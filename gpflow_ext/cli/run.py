@@ -95,7 +95,15 @@ def run(main: Callable[[], None]) -> None:
             raise
         if hasattr(error, "said"):  # of a table, with what would mend it
             _fail(f"error: {in_flags_of_table(error)}{_all_at_once(error)}", 2)
-        _fail(f"error: {in_flags(str(error))}\n(set {TRACEBACK}=1 to see where)", 2)
+        _fail(f"error: {in_flags(_said(error))}\n(set {TRACEBACK}=1 to see where)", 2)
+
+
+def _said(error: Exception) -> str:
+    """Return the message of an error, of the system's as a sentence without its number."""
+    reason, file = getattr(error, "strerror", None), getattr(error, "filename", None)
+    if reason is None:
+        return str(error)
+    return reason if file is None else f"{file} cannot be read or written: {reason}."
 
 
 def in_flags_of_table(error: Any) -> str:

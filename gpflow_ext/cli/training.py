@@ -70,7 +70,10 @@ def train(module: Any, name: str, options: argparse.Namespace, split: Any) -> No
     """Build, train, evaluate, checkpoint and export; print what happens and what may be run next."""
     kernels.configure(options)
     import gpflow_ext as gpx
+    from gpflow_ext.persistence.durable import check_target
 
+    if options.export is not None:
+        check_target(options.export)  # before the time of a training is spent
     model = module.build(options, split)
     with runs.recorded(options, name, split.sha256):
         result = fit(module, options, model, split, options.steps)

@@ -35,13 +35,19 @@ def _registry() -> dict[str, Any]:
 
 def _graphs(function: Any) -> Iterator[Any]:
     """Yield the graphs of the symbolic tensors that a function, or one that it calls, closes over."""
-    for cell in getattr(function, "__closure__", None) or ():
-        held = cell.cell_contents
-        for part in held if isinstance(held, (list, tuple)) else [held]:
-            if isinstance(part, types.FunctionType):
-                yield from _graphs(part)
-            elif isinstance(part, tf.Tensor) and hasattr(part, "graph"):
-                yield part.graph
+    waiting, seen = [function], set()
+    while waiting:
+        function = waiting.pop()
+        if id(function) in seen:  # it calls itself
+            continue
+        seen.add(id(function))
+        for cell in getattr(function, "__closure__", None) or ():
+            held = cell.cell_contents
+            for part in held if isinstance(held, (list, tuple)) else [held]:
+                if isinstance(part, types.FunctionType):
+                    waiting.append(part)
+                elif isinstance(part, tf.Tensor) and hasattr(part, "graph"):
+                    yield part.graph
 
 
 def _is_inside(inner: Any, graph: Any) -> bool:

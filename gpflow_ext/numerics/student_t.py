@@ -17,6 +17,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
+MOST_DEGREES = 1000.0  # which the nodes of log w resolve: where f is up to 1e5 scales wide
 _NODES = 56  # of log u
 _MIXTURE, _MOST = 128, 512  # nodes of log w from 1 to 50 degrees of freedom, and outside of that at most
 _SMALL = 1e-4  # u relative to 1/(1 + E[z²]/ν), below which 1 − g is linear
@@ -25,7 +26,9 @@ _LEFT_OUT = 1e-18  # of the mass of w
 
 
 def expected_log_density(shift: tf.Tensor, var: tf.Tensor, scale: tf.Tensor, df: float) -> tf.Tensor:
-    """Return E[log t(y | f)] for y − m = ``shift`` and variances v ≥ 0, [...], to eight digits or more.
+    """Return E[log t(y | f)] for y − m = ``shift`` and variances v ≥ 0, [...].
+
+    It is right to seven digits, or six where ``shift`` is 1e5 scales.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ def expected_log_density(shift: tf.Tensor, var: tf.Tensor, scale: tf.Tensor, df:
     scale
         s, which broadcasts with them.
     df
-        Degrees of freedom ν.
+        Degrees of freedom ν, at most `MOST_DEGREES`.
     """
     dtype, c = shift.dtype, df * tf.square(scale)
     square = (var + tf.square(shift)) / c
@@ -53,6 +56,7 @@ def expected_log_density(shift: tf.Tensor, var: tf.Tensor, scale: tf.Tensor, df:
 def log_expected_density(shift: tf.Tensor, var: tf.Tensor, scale: tf.Tensor, df: float) -> tf.Tensor:
     """Return log E[t(y | f)] of the same, [...], to eight digits, or six where ``shift`` is 1e4 scales.
 
+    Where the deviation of f is 1e6 scales, and ν above 50, three to four are left.
     The nodes of log w reach from where y is an outlier, or the Gaussian is wide, to where w has no mass.
     """
     dtype, a = shift.dtype, 0.5 * df

@@ -21,7 +21,7 @@ from gpflow_ext.likelihoods.classes import class_probabilities
 
 from . import raw_rows, stablehlo
 from .card import model_card
-from .durable import alone, sync, sync_alone, told
+from .durable import alone, check_target, sync, sync_alone, told
 from .manifest import checked_name, describe, plain, sha256_json
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
@@ -103,8 +103,9 @@ def export(
     Raises
     ------
     ValueError
-        If the number of inputs, the scaler, the labels or the name do not fit, predictions are not finite,
-        or the profile does not support it.
+        If inputs, scaler, labels or name do not fit, predictions are not finite, or the profile cannot.
+    OSError
+        If nothing can be written there.
     ImportError
         For a profile or a key without the extra that it needs.
     """
@@ -117,8 +118,7 @@ def export(
     model, scaler, labels, data = _parts(model, scaler, labels, data)
     path = Path(path)
     name = checked_name(path.resolve().name if name is None else name)
-    if path.is_file() or (path / "saved_model.pb").exists():
-        raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
+    check_target(path)
     scaler = getattr(data, "scaler", None) if scaler is None else scaler
     mean, scale = _standardisation(model, scaler, example)
     inputs = _example(example, mean, scale)
