@@ -315,3 +315,25 @@ def test_a_result_is_shown_in_notebooks() -> None:
         assert part in page
     nothing = gpx.FitResult(np.array([]), np.array([]), 0, gpx.Status.NON_FINITE)
     assert "<td></td><td>0.00</td>" in nothing._repr_html_()
+
+
+def _in_variables(trainable: bool) -> tuple[tf.Variable, tf.Variable]:
+    X, Y = (tf.Variable(part, trainable, shape=[None, part.shape[1]]) for part in problems.continuous())
+    return X, Y
+
+
+def test_a_model_of_gpflow_follows_data_in_variables() -> None:
+    X, Y = _in_variables(trainable=False)
+    model = gpflow.models.GPR((X, Y), problems.kernel(), noise_variance=0.5)
+    gpx.fit(model)
+    for part in (X, Y):
+        part.assign(part[:20])
+    gpx.fit(model)
+    other = gpflow.models.GPR((X.numpy(), Y.numpy()), problems.kernel(), noise_variance=0.5)
+    assert gpx.fit(other).objective[-1] == pytest.approx(-float(model.training_loss()), abs=1e-6)
+
+
+def test_data_in_trainable_variables_are_not_fitted() -> None:
+    model = gpflow.models.GPR(_in_variables(trainable=True), problems.kernel(), noise_variance=0.5)
+    with pytest.raises(ValueError, match="trainable=False"):
+        gpx.fit(model)
