@@ -337,3 +337,14 @@ def test_data_in_trainable_variables_are_not_fitted() -> None:
     model = gpflow.models.GPR(_in_variables(trainable=True), problems.kernel(), noise_variance=0.5)
     with pytest.raises(ValueError, match="trainable=False"):
         gpx.fit(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"recipe": "adam"}, {"recipe": "dual"}])
+def test_minibatches_need_the_number_of_data(options: dict[str, str]) -> None:
+    model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), problems.inputs(6, seed=5))
+    with pytest.raises(ValueError, match="num_data=30"):
+        gpx.fit(model, problems.binary(), minibatch_size=8, steps=1, **options)
+    dataset = tf.data.Dataset.from_tensor_slices(problems.binary()).repeat().batch(8)
+    with pytest.raises(ValueError, match="num_data=N"):
+        gpx.fit(model, dataset, steps=1, **options)
+    gpx.fit(model, problems.binary(), minibatch_size=30, steps=1, recipe="adam")
