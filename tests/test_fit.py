@@ -333,6 +333,16 @@ def test_a_model_of_gpflow_follows_data_in_variables() -> None:
     assert gpx.fit(other).objective[-1] == pytest.approx(-float(model.training_loss()), abs=1e-6)
 
 
+def test_a_vgp_follows_data_in_variables() -> None:
+    X, Y = _in_variables(trainable=False)
+    Y.assign(tf.cast(Y > 0.0, Y.dtype))
+    model, other = (
+        gpflow.models.VGP(data, problems.kernel(), BernoulliLogit())
+        for data in ((X, Y), (X.numpy(), Y.numpy()))
+    )
+    assert gpx.fit(model).objective[-1] == pytest.approx(gpx.fit(other).objective[-1], abs=1e-6)
+
+
 def test_data_in_trainable_variables_are_not_fitted() -> None:
     model = gpflow.models.GPR(_in_variables(trainable=True), problems.kernel(), noise_variance=0.5)
     with pytest.raises(ValueError, match="trainable=False"):
