@@ -341,6 +341,7 @@ def test_a_vgp_follows_data_in_variables() -> None:
         for data in ((X, Y), (X.numpy(), Y.numpy()))
     )
     assert gpx.fit(model).objective[-1] == pytest.approx(gpx.fit(other).objective[-1], abs=1e-6)
+    assert gpx.fit(model, recipe="lbfgs", steps=1).steps == 1
 
 
 def test_data_in_trainable_variables_are_not_fitted() -> None:
