@@ -202,6 +202,7 @@ def fit(
     if in_scope():
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)
+    held.refuse_trained(model)
     hold_fixed(model)
     check_parameters(model)
     twin = Twin(model, data)

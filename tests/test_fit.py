@@ -315,3 +315,47 @@ def test_a_result_is_shown_in_notebooks() -> None:
         assert part in page
     nothing = gpx.FitResult(np.array([]), np.array([]), 0, gpx.Status.NON_FINITE)
     assert "<td></td><td>0.00</td>" in nothing._repr_html_()
+
+
+def _in_variables(trainable: bool) -> tuple[tf.Variable, tf.Variable]:
+    X, Y = (tf.Variable(part, trainable, shape=[None, part.shape[1]]) for part in problems.continuous())
+    return X, Y
+
+
+def test_a_model_of_gpflow_follows_data_in_variables() -> None:
+    X, Y = _in_variables(trainable=False)
+    model = gpflow.models.GPR((X, Y), problems.kernel(), noise_variance=0.5)
+    gpx.fit(model)
+    for part in (X, Y):
+        part.assign(part[:20])
+    gpx.fit(model)
+    other = gpflow.models.GPR((X.numpy(), Y.numpy()), problems.kernel(), noise_variance=0.5)
+    assert gpx.fit(other).objective[-1] == pytest.approx(-float(model.training_loss()), abs=1e-6)
+
+
+def test_a_vgp_follows_data_in_variables() -> None:
+    X, Y = _in_variables(trainable=False)
+    Y.assign(tf.cast(Y > 0.0, Y.dtype))
+    model, other = (
+        gpflow.models.VGP(data, problems.kernel(), BernoulliLogit())
+        for data in ((X, Y), (X.numpy(), Y.numpy()))
+    )
+    assert gpx.fit(model).objective[-1] == pytest.approx(gpx.fit(other).objective[-1], abs=1e-6)
+    assert gpx.fit(model, recipe="lbfgs", steps=1).steps == 1
+
+
+def test_data_in_trainable_variables_are_not_fitted() -> None:
+    model = gpflow.models.GPR(_in_variables(trainable=True), problems.kernel(), noise_variance=0.5)
+    with pytest.raises(ValueError, match="trainable=False"):
+        gpx.fit(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"recipe": "adam"}, {"recipe": "dual"}])
+def test_minibatches_need_the_number_of_data(options: dict[str, str]) -> None:
+    model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), problems.inputs(6, seed=5))
+    with pytest.raises(ValueError, match="num_data=30"):
+        gpx.fit(model, problems.binary(), minibatch_size=8, steps=1, **options)
+    dataset = tf.data.Dataset.from_tensor_slices(problems.binary()).repeat().batch(8)
+    with pytest.raises(ValueError, match="num_data=N"):
+        gpx.fit(model, dataset, steps=1, **options)
+    gpx.fit(model, problems.binary(), minibatch_size=30, steps=1, recipe="adam")

@@ -142,6 +142,17 @@ def follow(model: Any) -> None:
         model.follow_data()
 
 
+def refuse_trained(model: Any) -> None:
+    """Raise ``ValueError`` where training would move the data, in variables of one of GPflow's own models."""
+    held = vars(model).get("data")
+    data = {id(part) for part in held or ()} if isinstance(held, tuple | list) else set()
+    if any(id(variable) in data for variable in getattr(model, "trainable_variables", ())):
+        raise ValueError(
+            f"The data of {type(model).__name__} are trainable variables, which would be fitted to the "
+            "model: make them by tf.Variable(..., trainable=False)."
+        )
+
+
 def copied(owner: Any, memo: dict[int, Any]) -> Any:
     """Return a deep copy of a module whose variables have the open shapes of its own."""
     for part in owner.variables:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
+from gpflow.models import SVGP, BayesianModel, ExternalDataTrainingLossMixin
 
 from gpflow_ext.data import checks
 from gpflow_ext.training import gradient, schedules
@@ -104,6 +104,7 @@ def training_data(
         checks.check_held(model)
         return None, None
     if isinstance(data, tf.data.Dataset):
+        _check_weights(model, None)
         return None, iter(data)
     arrays = checks.check_data(data)
     checks.check_model_targets(model, arrays[1])
@@ -113,4 +114,15 @@ def training_data(
         raise ValueError(
             f"`minibatch_size` must be from 1 to {len(arrays[0])}, the number of data; got {minibatch_size}."
         )
+    if minibatch_size < len(arrays[0]):
+        _check_weights(model, len(arrays[0]))
     return arrays, gradient.Minibatches(arrays, minibatch_size, seed)
+
+
+def _check_weights(model: BayesianModel, num_data: int | None) -> None:
+    """Raise ``ValueError`` where the bound would take each minibatch of ``num_data`` rows for all of them."""
+    if isinstance(model, SVGP) and model.num_data is None:
+        raise ValueError(
+            f"the model has num_data=None, which takes each minibatch for all data: build it with num_data="
+            f"{'N, the number of their rows' if num_data is None else num_data}."
+        )

@@ -72,7 +72,7 @@ def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> flo
     thousands of iterations. Without ``valley`` the looser gain for more than `MANY` is not used.
     """
     rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
-    number = sum(variable.shape.num_elements() for variable in variables)
+    number = sum(int(tf.size(variable)) for variable in variables)
     if valley and number > MANY:
         return max(rounding, VALLEY)
     return max(rounding, FLAT) if number > FEW else rounding

@@ -215,7 +215,9 @@ def known_inputs(model: BayesianModel, arrays: tuple[Any, Any] | None) -> Any:
     """Return X of the arrays or of the model, ``None`` where there is none or it is itself to be found."""
     held = getattr(model, "data", None) if arrays is None else arrays
     X = held[0] if isinstance(held, (tuple, list)) and held else None
-    return None if isinstance(X, Parameter) else X
+    if isinstance(X, Parameter):
+        return None
+    return X.read_value() if isinstance(X, tf.Variable) else X
 
 
 def is_an_estimate(model: BayesianModel, data: Sequence[Any], run: Run) -> bool:

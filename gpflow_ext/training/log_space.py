@@ -56,12 +56,14 @@ class LogSpace:
         units: Sequence[float] | None = None,
     ) -> None:
         self._variables = list(variables)
+        self._shapes = [_present_shape(variable) for variable in self._variables]
         logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
         sizes = [int(tf.size(variable)) for variable in self._variables]
         self.is_log = np.repeat([id(v) in logs for v in self._variables], sizes)
         self._ends = np.cumsum(sizes)
         points = {id(variable) for variable in inputs}
-        each = (spread(v) if id(v) in points else np.ones(v.shape) for v in self._variables)
+        shaped = zip(self._variables, self._shapes, strict=True)
+        each = (spread(v) if id(v) in points else np.ones(shape) for v, shape in shaped)
         steps = np.concatenate([np.zeros(0), *map(np.ravel, each)])
         if units is not None:
             steps = steps * np.repeat(units, sizes)
@@ -82,8 +84,9 @@ class LogSpace:
         """Give the variables the values at x [P]."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             raw = self._raw(x, np)
-        for variable, part in zip(self._variables, np.split(raw, self._ends[:-1]), strict=True):
-            value = part.reshape(variable.shape).astype(variable.dtype.as_numpy_dtype)
+        parts = np.split(raw, self._ends[:-1])
+        for variable, part, shape in zip(self._variables, parts, self._shapes, strict=True):
+            value = part.reshape(shape).astype(variable.dtype.as_numpy_dtype)
             if isinstance(variable, tf.distribute.DistributedValues):
                 variable.assign(value)
             else:  # as above, at a quarter of its cost
@@ -98,8 +101,8 @@ class LogSpace:
     def assign_in_graph(self, x: tf.Tensor) -> None:
         """Do the same as `assign` by tensors alone."""
         parts = tf.split(self._raw(x, tnp), np.diff(self._ends, prepend=0))
-        for variable, part in zip(self._variables, parts, strict=True):
-            variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+        for variable, part, shape in zip(self._variables, parts, self._shapes, strict=True):
+            variable.assign(tf.cast(tf.reshape(part, shape), variable.dtype))
 
     def gradient_in_graph(self, x: tf.Tensor, by_variable: Sequence[tf.Tensor]) -> tf.Tensor:
         """Do the same as `gradient` by tensors alone."""
@@ -117,6 +120,12 @@ class LogSpace:
         units = module.asarray(self.units.read_value())
         y = module.exp(module.maximum(x * units, -TAIL))
         return units * module.where(self.is_log & (x * units >= -TAIL), y / -module.expm1(-y), 1.0)
+
+
+def _present_shape(variable: tf.Variable) -> tuple[int, ...]:
+    """Return the shape of a variable, of its values where it is open, as that of a ``VGP`` may be."""
+    known = variable.shape.is_fully_defined()
+    return tuple(variable.shape if known else variable.read_value().shape)
 
 
 def inducing_inputs(owner: tf.Module) -> list[tf.Variable]:

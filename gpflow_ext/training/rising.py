@@ -75,7 +75,7 @@ class LastSteps:
             for name, parameter in named
             if parameter.trainable
             and getattr(parameter, "transform", None) is not None  # plain variables have none
-            and parameter.shape.num_elements() <= _LARGEST
+            and int(tf.size(parameter.unconstrained_variable)) <= _LARGEST
         }
 
 
