@@ -331,7 +331,8 @@ def test_the_collector_pauses_while_a_graph_is_traced(cold: None) -> None:
             return super().K_r2(r2)
 
     for broken in (True, False):
-        fails, model = False, _model(kernel=Watching())
+        fails = False
+        model = _model(kernel=Watching())
         seen.clear()
         fails = broken
         if fails:
