@@ -240,8 +240,8 @@ def vecchia_large(records: Sequence[Record]) -> Any:
             )
             ax.barh(at, [each.get(part, 0.0) for each in records], 0.8 / len(parts), label=label)
         ax.set(xlabel=unit)
-        ax.set_yticks(np.arange(len(records)) + 0.3, rows)
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.8 / height), ncols=3, frameon=False, fontsize=8)
+        ax.set_yticks(np.arange(len(records)) + 0.3, rows if ax is axes[0] else [])
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.8 / height), ncols=2, frameon=False, fontsize=8)
     return figure
 
 
