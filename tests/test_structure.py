@@ -31,6 +31,9 @@ class Scaled(SE):
     def K_r2(self, r2: tf.Tensor) -> tf.Tensor:
         return self.factor * super().K_r2(r2)
 
+    def K_diag(self, X: tf.Tensor) -> tf.Tensor:
+        return self.factor * super().K_diag(X)
+
 
 @dataclass
 class Option:

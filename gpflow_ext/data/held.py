@@ -144,9 +144,9 @@ def follow(model: Any) -> None:
 
 def refuse_trained(model: Any) -> None:
     """Raise ``ValueError`` where training would move the data, in variables of one of GPflow's own models."""
-    held = vars(model).get("data")
-    data = {id(part) for part in held or ()} if isinstance(held, tuple | list) else set()
-    if any(id(variable) in data for variable in getattr(model, "trainable_variables", ())):
+    held = () if hasattr(model, "follow_data") else vars(model).get("data")
+    parts = held if isinstance(held, tuple | list) else ()
+    if any(isinstance(part, tf.Variable) and part.trainable for part in parts):
         raise ValueError(
             f"The data of {type(model).__name__} are trainable variables, which would be fitted to the "
             "model: make them by tf.Variable(..., trainable=False)."
