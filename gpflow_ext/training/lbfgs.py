@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import Preferred
 from gpflow_ext.training.guarded import Guarded, is_gentle
-from gpflow_ext.training.log_space import LogSpace, Vector
+from gpflow_ext.training.log_space import LogSpace, Vector, present_shape
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
 from gpflow_ext.training.search import Arrived, Asked, Ended, Search
@@ -72,7 +73,7 @@ def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> flo
     thousands of iterations. Without ``valley`` the looser gain for more than `MANY` is not used.
     """
     rounding = 1e-8 if gpflow.default_float() == np.float64 else 1e-5
-    number = sum(int(tf.size(variable)) for variable in variables)
+    number = sum(math.prod(present_shape(variable)) for variable in variables)
     if valley and number > MANY:
         return max(rounding, VALLEY)
     return max(rounding, FLAT) if number > FEW else rounding

@@ -56,7 +56,7 @@ class LogSpace:
         units: Sequence[float] | None = None,
     ) -> None:
         self._variables = list(variables)
-        self._shapes = [_present_shape(variable) for variable in self._variables]
+        self._shapes = [present_shape(variable) for variable in self._variables]
         logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
         sizes = [int(tf.size(variable)) for variable in self._variables]
         self.is_log = np.repeat([id(v) in logs for v in self._variables], sizes)
@@ -122,7 +122,7 @@ class LogSpace:
         return units * module.where(self.is_log & (x * units >= -TAIL), y / -module.expm1(-y), 1.0)
 
 
-def _present_shape(variable: tf.Variable) -> tuple[int, ...]:
+def present_shape(variable: tf.Variable) -> tuple[int, ...]:
     """Return the shape of a variable, of its values where it is open, as that of a ``VGP`` may be."""
     known = variable.shape.is_fully_defined()
     return tuple(variable.shape if known else variable.read_value().shape)

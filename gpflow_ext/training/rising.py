@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gpflow
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.training.log_space import present_shape
 from gpflow_ext.training.loop import FitResult, Status
 
 _SHARE = 0.1  # of the steps, the last ones, that are looked at
@@ -75,7 +77,7 @@ class LastSteps:
             for name, parameter in named
             if parameter.trainable
             and getattr(parameter, "transform", None) is not None  # plain variables have none
-            and int(tf.size(parameter.unconstrained_variable)) <= _LARGEST
+            and math.prod(present_shape(parameter.unconstrained_variable)) <= _LARGEST
         }
 
 
