@@ -153,3 +153,16 @@ def test_columns_that_no_kernel_reads_do_not_matter_to_predictions(inducing: int
         model.settle_sites()
     for two, one in zip(models[0].predict_f(new), models[1].predict_f(new[:, :1]), strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
+
+
+@pytest.mark.parametrize("functions", [1, 2])
+def test_the_memory_of_a_model_whose_steps_hand_their_factor_on_counts_three_more(functions: int) -> None:
+    X = np.random.default_rng(0).uniform(size=(60, 2))
+    data, options = (X, np.ones([60, functions])), VecchiaOptions(5)
+    parts = Matern32(), gpflow.likelihoods.Poisson()
+    found = [
+        model(data, *parts, num_latent_gps=functions, prior=options).structure
+        for model in (gpx.models.GPLaplace, gpx.models.VGPKMM)
+    ]
+    more = found[1].num_bytes - found[0].num_bytes
+    assert more == 3 * 8 * functions * found[0].num_entries
