@@ -17,7 +17,7 @@ from gpflow.likelihoods import Likelihood, ScalarLikelihood
 
 from gpflow_ext.data.checks import Array
 
-_KNOWN = ("gpflow", "gpflow_ext")
+_LIBRARIES = ("gpflow", "gpflow_ext")
 _APART = 1e-3  # of the largest variance, which jitter and single precision do not reach
 
 
@@ -47,8 +47,13 @@ def check_own_parts(
         _check_kernel(part, X[rows])
 
 
+def of_a_library(kind: type) -> bool:
+    """Tell whether a class is one of GPflow or of this package, and not a user's own."""
+    return kind.__module__.split(".")[0] in _LIBRARIES
+
+
 def _is_own(part: Any) -> bool:
-    return type(part).__module__.split(".")[0] not in _KNOWN
+    return not of_a_library(type(part))
 
 
 def _of_one_output(kernel: Kernel) -> Iterator[Kernel]:

@@ -196,17 +196,12 @@ class Run(tf.Module):
 
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
-        raised = self._go_on(iterations)
-        while bool(self.ended) and self._ended_on_a_slope():
-            reached = float(self.best)
-            self.restart()
-            self._go_on(iterations)
-            if np.isnan(
-                self.best
-            ):  # the sites of its end could not be found again: the next run has not begun
-                self.best.assign(reached)
-                break
-        return raised
+
+        def part() -> tuple[bool, bool]:
+            raised = self._go_on(iterations)
+            return raised, bool(self.ended) and self._ended_on_a_slope()
+
+        return off_slopes(self, part)
 
     def _go_on(self, iterations: int) -> bool:
         rows, width = self.record.numpy().shape
@@ -285,6 +280,31 @@ class Run(tf.Module):
         free = slope if self._bounds is None else np.clip(x + slope, *self._bounds.T) - x
         steepest = np.max(np.abs(free[self._coordinates.is_log]), initial=0.0)
         return bool(gained and not is_gentle(steepest, least))
+
+
+def off_slopes(run: Any, part: Callable[[], tuple[bool, bool]]) -> bool:
+    """Do a part of a run, and of a new one wherever one ends on a slope.
+
+    Parameters
+    ----------
+    run
+        A `Run`, or one in the graph.
+    part
+        Goes on; returns whether the end is no worse than the start, and whether it is on a slope.
+
+    Returns
+    -------
+    What the first part has returned first.
+    """
+    raised, on_a_slope = part()
+    while bool(run.ended) and on_a_slope:
+        reached = float(run.best)
+        run.restart()
+        _, on_a_slope = part()
+        if np.isnan(run.best):  # the sites of its end could not be found again: the next run has not begun
+            run.best.assign(reached)
+            break
+    return raised
 
 
 def number_of_pairs(coordinates: int) -> int:

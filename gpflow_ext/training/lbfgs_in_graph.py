@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -169,15 +170,7 @@ class GraphRun(tf.Module):
 
     def climb(self, iterations: int) -> bool:
         """Do more iterations and leave the variables at the best point; return whether it is no worse."""
-        raised, on_a_slope = self.go_on(iterations)
-        while bool(self.ended) and on_a_slope:
-            reached = float(self.best)
-            self.restart()
-            _, on_a_slope = self.go_on(iterations)
-            if np.isnan(self.best):  # see `lbfgs.Run.climb`
-                self.best.assign(reached)
-                break
-        return raised
+        return lbfgs.off_slopes(self, functools.partial(self.go_on, iterations))
 
     def go_on(
         self, iterations: int, arrived: Callable[[float], None] = lambda objective: None

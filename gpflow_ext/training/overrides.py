@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpflow_ext.data.own_parts import of_a_library
+
 OBJECTIVES = ("elbo", "maximum_log_likelihood_objective", "_training_loss", "training_loss")
-_KNOWN = ("gpflow", "gpflow_ext")
 
 
 def overrides(model: Any, name: str) -> bool:
@@ -37,8 +38,8 @@ def refuse_own_objective(model: Any, recipe: str) -> None:
 
 def _inherited(model: Any, name: str) -> Any:
     """Return the method of the nearest class of GPflow or this package; ``None`` if it defines none."""
-    kinds = (kind for kind in type(model).__mro__ if kind.__module__.split(".")[0] in _KNOWN)
-    found = getattr(next(kinds, object), name, None)
+    known = next(filter(of_a_library, type(model).__mro__), object)
+    found = getattr(known, name, None)
     return None if getattr(found, "__isabstractmethod__", False) else found
 
 
