@@ -136,6 +136,13 @@ def test_white_is_part_of_the_images_alone() -> None:
     assert abs(bound(noisy) - bound(kernel)) > 0.1
 
 
+def test_no_images_have_no_covariances() -> None:
+    kernel, none, points = _kernel(gpx.kernels.Convolutional), np.zeros((0, 20)), InducingPatches(Z)
+    assert Kuf(points, kernel, none).shape == (4, 0)
+    open_rows = tf.function(kernel.K_diag, input_signature=[tf.TensorSpec([None, 20], tf.float64)])
+    assert open_rows(none).shape == kernel.K_diag(none).shape == (0,)
+
+
 def test_float32_stays_float32() -> None:
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
         kernel, points = _kernel(gpx.kernels.Convolutional), InducingPatches(Z.astype(np.float32))

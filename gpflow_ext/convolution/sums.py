@@ -175,7 +175,8 @@ def _blocks(patches: tf.Tensor, each: int) -> tf.Tensor:
 def _split(values: tf.Tensor, c: int) -> tf.Tensor:
     """Return [N, ...] as [blocks, c, ...], zeros at the end."""
     N, *rest = batched.sizes(values)
-    missing = (c - N % c) % c  # ONNX takes remainders of negative numbers for negative
+    some = tf.maximum(N, 1) if tf.is_tensor(N) else max(N, 1)  # no images make a block of zeros
+    missing = some - N + (c - some % c) % c  # ONNX takes remainders of negative numbers for negative
     padding = [[0, missing], *([0, 0] for _ in rest)]
     return tf.reshape(tf.pad(values, padding), [-1, c, *rest])
 
