@@ -299,9 +299,19 @@ def test_functions_that_onnx_lacks(onnx, sign):
     values = {"erf": tf.math.erf, "erfc": tf.math.erfc, "asinh": tf.asinh, "softplus": tf.nn.softplus}
     if sign > 0.0:
         values["log1p"] = tf.math.log1p
+    values["atan"] = tf.atan
+    values |= {call.__name__: lambda x, call=call: call(x / 25.0) for call in (tf.acos, tf.asin)}
 
     def function(inputs):
         return {name: call(inputs) for name, call in values.items()}
 
     traced = tf.function(function).get_concrete_function(tf.TensorSpec([None], tf.float64, "inputs"))
     assert portable.compare(portable.to_onnx(traced), traced, {"inputs": x}) < 1e-10
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_arc_cosine_kernels_are_portable(onnx, tmp_path, order):
+    X, Y = problems.binary(N)
+    model = gpflow.models.GPR((X, Y), gpflow.kernels.ArcCosine(order=order), noise_variance=0.1)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "m", profile="portable"))
+    assert served.manifest["difference_of_onnx"] < 1e-11

@@ -4,103 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import scipy.special
 import tensorflow as tf
 
+from .onnx_functions import DOMAIN, FUNCTIONS, OPSET, function_of
 from .onnx_nodes import HANDLERS, drop_shapes_of_elements, nodes
 
 Array = np.ndarray[Any, Any]
-OPSET = 17
 TOLERANCE = 1e-7  # of the runtime's results, relative to those of size above one
-_DOMAIN = "gpflow_ext"  # of the functions below, until they are inlined
-_DEGREE = 16
-# Operations that ONNX lacks, or that its runtimes have in single precision alone, by those that they have.
-# Functions of x, except for SelectV2; `_NUMBERS` come before.
-_FUNCTIONS = {
-    "Log": """
-        y = Log (x)""",  # which the converter would compute in single precision
-    "SelectV2": """
-        y = Where (choice, x, other)""",
-    "Erfc": """
-        z = Abs (x)
-        c = Constant <value = DTYPE {3.75}> ()
-        far = Add (z, c)
-        near = Sub (z, c)
-        t = Div (near, far)
-        HORNER
-        square = Mul (x, x)
-        fall = Neg (square)
-        decay = Exp (fall)
-        two_z = Add (z, z)
-        below = Add (two_z, one)
-        scaled = Mul (decay, polynomial)
-        right = Div (scaled, below)
-        left = Sub (two, right)
-        negative = Less (x, zero)
-        y = Where (negative, left, right)""",
-    "Erf": """
-        complement = gpflow_ext.Erfc (x)
-        y = Sub (one, complement)""",
-    "Log1p": """
-        u = Add (one, x)
-        moved = Sub (u, one)
-        logarithm = Log (u)
-        product = Mul (x, logarithm)
-        still = Equal (moved, zero)
-        divisor = Where (still, one, moved)
-        ratio = Div (product, divisor)
-        y = Where (still, x, ratio)""",
-    "Expm1": """
-        half = Div (x, two)
-        t = Tanh (half)
-        twice = Add (t, t)
-        rest = Sub (one, t)
-        near = Div (twice, rest)
-        growth = Exp (x)
-        far = Sub (growth, one)
-        size = Abs (x)
-        small = Less (size, one)
-        y = Where (small, near, far)""",
-    "Asinh": """
-        size = Abs (x)
-        square = Mul (x, x)
-        above = Add (square, one)
-        root = Sqrt (above)
-        next = Add (root, one)
-        bent = Div (square, next)
-        sum = Add (size, bent)
-        value = gpflow_ext.Log1p (sum)
-        sign = Sign (x)
-        y = Mul (sign, value)""",
-    "Sinh": """
-        growth = Exp (x)
-        decay = Reciprocal (growth)
-        difference = Sub (growth, decay)
-        y = Div (difference, two)""",
-    "Cosh": """
-        growth = Exp (x)
-        decay = Reciprocal (growth)
-        sum = Add (growth, decay)
-        y = Div (sum, two)""",
-    "Softplus": """
-        size = Abs (x)
-        fall = Neg (size)
-        decay = Exp (fall)
-        bent = gpflow_ext.Log1p (decay)
-        positive = Max (x, zero)
-        y = Add (positive, bent)""",
-    "IsFinite": """
-        nothing = Sub (x, x)
-        y = Equal (nothing, zero)""",
-    "PreventGradient": """
-        y = Identity (x)""",
-}
-_NUMBERS = {"zero": 0.0, "one": 1.0, "two": 2.0}
 
 
 def to_onnx(function: Any) -> bytes:
@@ -119,8 +33,8 @@ def to_onnx(function: Any) -> bytes:
     with _quiet(), _refusing("it cannot be converted"):
         model = _convert(function, onnx, tf2onnx)
     for node in nodes(model.graph):
-        if node.op_type in _FUNCTIONS:
-            node.domain = _DOMAIN  # the converter drops the domain inside branches
+        if node.op_type in FUNCTIONS:
+            node.domain = DOMAIN  # the converter drops the domain inside branches
     drop_shapes_of_elements(model.graph)
     unknown = {n.op_type for n in nodes(model.graph) if not n.domain and not onnx.defs.has(n.op_type)}
     if unknown:
@@ -129,9 +43,9 @@ def to_onnx(function: Any) -> bytes:
             'Export it with profile="cached".'
         )
     dtype = "float" if function.inputs[0].dtype == tf.float32 else "double"
-    model.functions.extend(_function(name, dtype) for name in _FUNCTIONS)
+    model.functions.extend(function_of(name, dtype) for name in FUNCTIONS)
     model = onnx.inliner.inline_local_functions(model)
-    standard = [opset for opset in model.opset_import if opset.domain != _DOMAIN]
+    standard = [opset for opset in model.opset_import if opset.domain != DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(standard)
     with _refusing("what the converter made is no ONNX model"):
@@ -203,8 +117,8 @@ def _convert(function: Any, onnx: Any, tf2onnx: Any) -> Any:
     results = {key: tensor.name for key, tensor in function.structured_outputs.items()}
     inputs, outputs = [function.inputs[0].name], list(results.values())
     frozen = tf2onnx.tf_loader.from_function(function, inputs, outputs)
-    domain = tf2onnx.convert.make_default_custom_op_handler(_DOMAIN)
-    handlers: dict[str, Any] = {name: (domain, []) for name in _FUNCTIONS}
+    domain = tf2onnx.convert.make_default_custom_op_handler(DOMAIN)
+    handlers: dict[str, Any] = {name: (domain, []) for name in FUNCTIONS}
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         tf.import_graph_def(frozen, name="")
         converted = tf2onnx.tfonnx.process_tf_graph(
@@ -212,7 +126,7 @@ def _convert(function: Any, onnx: Any, tf2onnx: Any) -> Any:
             continue_on_error=True,
             opset=OPSET,
             custom_op_handlers={**handlers, **HANDLERS},
-            extra_opset=[onnx.helper.make_opsetid(_DOMAIN, 1)],
+            extra_opset=[onnx.helper.make_opsetid(DOMAIN, 1)],
             input_names=inputs,
             output_names=outputs,
             tensors_to_rename={inputs[0]: "inputs", **{name: key for key, name in results.items()}},
@@ -253,42 +167,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def _function(name: str, dtype: str) -> Any:
-    """Return one of `_FUNCTIONS` as a function of ONNX, its constants in one precision."""
-    import onnx.parser
-
-    body = _FUNCTIONS[name].replace("HORNER", _horner())
-    used = {key: value for key, value in _NUMBERS.items() if re.search(rf"\b{key}\b", body)}
-    numbers = (f"{key} = Constant <value = DTYPE {{{value}}}> ()" for key, value in used.items())
-    body = "\n".join([*numbers, body]).replace("DTYPE", dtype)
-    domains = f'<opset_import: ["" : {OPSET}, "{_DOMAIN}" : 1], domain: "{_DOMAIN}">'
-    inputs = "choice, x, other" if name == "SelectV2" else "x"
-    return onnx.parser.parse_function(f"{domains}\n{name} ({inputs}) => (y) {{{body}\n}}")
-
-
-def _horner() -> str:
-    """Return the lines for a polynomial in t.
-
-    It stands for (1 + 2z) exp(z²) erfc(z), z = 3.75 (1 + t)/(1 - t), on t from -1 to 1 (Shepherd &
-    Laframboise 1981), by Chebyshev interpolation: right to 1e-11 for all z >= 0.
-    """
-
-    def scaled(t: Array) -> Array:
-        z = 3.75 * (1.0 + t) / (1.0 - t)
-        return (1.0 + 2.0 * z) * scipy.special.erfcx(z)
-
-    series: Any = np.polynomial.Chebyshev  # without types
-    interpolant = series.interpolate(scaled, _DEGREE)
-    coefficients = interpolant.convert(kind=np.polynomial.Polynomial).coef
-    lines, value = [], ""
-    for power, coefficient in reversed(list(enumerate(coefficients))):
-        lines.append(f"a{power} = Constant <value = DTYPE {{{float(coefficient)!r}}}> ()")
-        if value:
-            lines.append(f"p{power} = Mul ({value}, t)")
-            value = "polynomial" if power == 0 else f"q{power}"
-            lines.append(f"{value} = Add (p{power}, a{power})")
-        else:
-            value = f"a{power}"
-    return "\n        ".join(lines)
