@@ -185,7 +185,7 @@ def _translate(
     inputs[0, 0] = np.nan
     if profile == "portable":
         model = to_onnx(served.whole)
-        parts = ({"inputs": part} for part in (inputs, inputs[:1], inputs[-1:]))
+        parts = ({"inputs": part} for part in (inputs, inputs[:0], inputs[:1], inputs[-1:]))
         difference = max(compare(model, served.whole, part) for part in parts)
         return lambda folder: (folder / ONNX).write_bytes(model), {"difference_of_onnx": difference}
     if profile == "stablehlo":

@@ -30,6 +30,7 @@ def to_onnx(function: Any) -> bytes:
         If the function has an operation that no operator of ONNX stands for; they are named.
     """
     onnx, tf2onnx, _ = libraries()
+    function = _for_no_rows_too(function)
     with _quiet(), _refusing("it cannot be converted"):
         model = _convert(function, onnx, tf2onnx)
     for node in nodes(model.graph):
@@ -110,6 +111,19 @@ def _difference(key: str, ours: Array, theirs: Array) -> float:
             f"{_tolerance(ours.dtype):.0e}"
         )
     return worst
+
+
+def _for_no_rows_too(function: Any) -> Any:
+    """Return a function that answers no rows too: in a shape, ONNX takes 0 for what the size was before."""
+    spec = tf.TensorSpec(function.inputs[0].shape, function.inputs[0].dtype, "inputs")
+
+    def answer(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        N = tf.shape(inputs)[0]
+        lacking = [[0, tf.maximum(1 - N, 0)], *([0, 0] for _ in spec.shape[1:])]
+        found = function(inputs=tf.ensure_shape(tf.pad(inputs, lacking), spec.shape))
+        return {key: value[:N] for key, value in found.items()}
+
+    return tf.function(answer, autograph=False).get_concrete_function(spec)
 
 
 def _convert(function: Any, onnx: Any, tf2onnx: Any) -> Any:
