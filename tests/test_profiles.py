@@ -315,3 +315,24 @@ def test_arc_cosine_kernels_are_portable(onnx, tmp_path, order):
     model = gpflow.models.GPR((X, Y), gpflow.kernels.ArcCosine(order=order), noise_variance=0.1)
     served = gpx.load_exported(gpx.export(model, tmp_path / "m", profile="portable"))
     assert served.manifest["difference_of_onnx"] < 1e-11
+
+
+@pytest.mark.parametrize("profile", ["cached", "portable"])
+def test_numbers_of_outputs_that_there_are_not_have_no_prediction(onnx, tmp_path, profile):
+    X, Y = problems.binary(N)
+    X = np.hstack([X, np.arange(N)[:, None] % 3])
+    kernel = gpflow.kernels.Matern52(active_dims=[0, 1]) * gpflow.kernels.Coregion(3, 1, active_dims=[2])
+    model = gpflow.models.GPR((X, Y), kernel, noise_variance=0.1)
+    folder = gpx.export(model, tmp_path / "m", profile=profile)
+    rows = X[:6].copy()
+    rows[:, 2] = [2.7, -0.3, 0.0, 3.0, -1.0, 1e30]
+    expected = model.predict_y(rows[:3])[0]
+    found = gpx.load_exported(folder).predict(rows)
+    if profile == "portable":
+        session = __import__("onnxruntime").InferenceSession(folder / "model.onnx")
+        found = dict(
+            zip(["mean", "is_finite"], session.run(["mean", "is_finite"], {"inputs": rows}), strict=True)
+        )
+    assert found["is_finite"].tolist() == [True] * 3 + [False] * 3
+    np.testing.assert_allclose(found["mean"][:3], expected, atol=1e-7)
+    assert np.isnan(found["mean"][3:]).all()

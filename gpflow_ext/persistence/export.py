@@ -23,6 +23,7 @@ from . import raw_rows, stablehlo
 from .card import model_card
 from .durable import alone, check_target, sync, sync_alone, told
 from .manifest import checked_name, describe, plain, sha256_json
+from .numbered import Raw, numbered_columns
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
 from .verify import FORMAT, ONNX, sealed, sha256_file, verify, versions
@@ -121,7 +122,8 @@ def export(
     check_target(path)
     scaler = getattr(data, "scaler", None) if scaler is None else scaler
     mean, scale = _standardisation(model, scaler, example)
-    inputs = _example(example, mean, scale)
+    raw = Raw(mean, scale, numbered_columns(model, len(mean)))
+    inputs = _example(example, raw)
     X = (inputs - mean) / scale
     f = model.predict_f(X)
     probabilities = class_probabilities(model.likelihood, X, *f)
@@ -132,7 +134,7 @@ def export(
     outputs, difference = _try(served, inputs, f)
     if treatment is not None:
         raw_rows.check_alike(treatment, served.signatures)
-    others, differences = _translate(served, profile, mean, scale)
+    others, differences = _translate(served, profile, raw)
     training = _training_inputs(model, data, mean.dtype)
     description = describe(model)
     manifest = {
@@ -176,12 +178,11 @@ def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.mode
 
 
 def _translate(
-    served: Served, profile: Profile, mean: Array, scale: Array
+    served: Served, profile: Profile, raw: Raw
 ) -> tuple[Callable[[Path], object], dict[str, float]]:
     """Return what writes the model for another runtime, tried on rows near and far, and how far it is off."""
-    rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(mean)))
-    rows *= np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None]
-    inputs = mean + scale * rows.astype(mean.dtype)
+    rows = np.random.default_rng(1).standard_normal((_TRIED_ROWS, len(raw.mean)))
+    inputs = raw(rows * np.geomspace(0.1, 10.0, _TRIED_ROWS)[:, None])
     inputs[0, 0] = np.nan
     if profile == "portable":
         model = to_onnx(served.whole)
@@ -190,7 +191,7 @@ def _translate(
         return lambda folder: (folder / ONNX).write_bytes(model), {"difference_of_onnx": difference}
     if profile == "stablehlo":
         artefact = stablehlo.to_stablehlo(served.whole, served.signatures.get("sample_joint"))
-        apart = mean + scale * np.arange(-8.0, 8.0, 2.0, mean.dtype)[:, None]
+        apart = raw(np.arange(-8.0, 8.0, 2.0)[:, None])
         worst = stablehlo.compare(artefact, served.signatures, inputs, apart)
         return artefact.write, {"difference_of_stablehlo": worst}
     return lambda _: None, {}
@@ -262,15 +263,13 @@ def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) ->
     return mean, scale
 
 
-def _example(example: Any, mean: Array, scale: Array) -> Array:
+def _example(example: Any, raw: Raw) -> Array:
     if example is None:  # synthetic, because training rows may be confidential
-        return mean + scale * np.random.default_rng(0).standard_normal((_EXAMPLE_ROWS, len(mean))).astype(
-            mean.dtype
-        )
-    inputs = np.asarray(example, mean.dtype)
-    if inputs.ndim != 2 or inputs.shape[1] != len(mean) or not np.isfinite(inputs).all():
+        return raw(np.random.default_rng(0).standard_normal((_EXAMPLE_ROWS, len(raw.mean))))
+    inputs = np.asarray(example, raw.mean.dtype)
+    if inputs.ndim != 2 or inputs.shape[1] != len(raw.mean) or not np.isfinite(inputs).all():
         raise ValueError(
-            f"example must be finite, of shape [n, D] = [n, {len(mean)}]; its shape is {inputs.shape}"
+            f"example must be finite, of shape [n, D] = [n, {len(raw.mean)}]; its shape is {inputs.shape}"
         )
     return inputs
 

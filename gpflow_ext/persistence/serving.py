@@ -26,14 +26,13 @@ from gpflow_ext.prediction.functions import given_of
 from . import joint_draws, raw_rows
 from .folding import Store, fold
 from .joint_draws import Joint
+from .numbered import Numbered, are_known, numbered_columns
 from .row_blocks import in_blocks
 from .verify.columns import COUNTS
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
-_WHOLE = (
-    "sample",
-    joint_draws.NAME,
-)  # signatures that are not called in blocks: they have their own, or none
+# Signatures that are not called in blocks: they have their own, or none.
+_WHOLE = ("sample", joint_draws.NAME)
 _OPAQUE = (gpflow.Parameter, tfp.bijectors.Bijector, tfp.distributions.Distribution)
 Latent = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -85,7 +84,7 @@ def build(
         make_exact()
     frozen = gpflow.utilities.deepcopy(model)
     predictions, per_output, joint = _predictor(frozen, profile)
-    graph = _Graph(predictions, mean, scale, labels)
+    graph = _Graph(predictions, mean, scale, labels, numbered_columns(model, len(mean)))
     dtype = tf.as_dtype(mean.dtype)
     inputs = tf.TensorSpec([None, len(mean)], dtype, "inputs")
     predict_f = _trace(graph.predict_f, inputs)
@@ -200,8 +199,9 @@ class _Graph:
         mean: np.ndarray[Any, Any],
         scale: np.ndarray[Any, Any],
         labels: Sequence[str] | None,
+        numbered: Numbered,
     ) -> None:
-        self._predictions, self._labels = predictions, labels
+        self._predictions, self._labels, self._numbered = predictions, labels, numbered
         self._mean, self._scale = (tf.Variable(a, trainable=False) for a in (mean, scale))
 
     def predict_f(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -258,12 +258,10 @@ class _Graph:
         return predictions, ok & _finite_rows(mean, variance)
 
     def _standardised(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the model's inputs, non-finite rows replaced: they must not spoil the others."""
-        inputs = tf.ensure_shape(
-            inputs, [None, self._mean.shape[0]]
-        )  # broadcasting would accept other widths
+        """Return the model's inputs, rows that have no answer replaced: they must not spoil the others."""
+        inputs = tf.ensure_shape(inputs, [None, self._mean.shape[0]])  # others would be broadcast
         X = (inputs - self._mean) / self._scale  # [N, D]
-        ok = _finite_rows(X)
+        ok = are_known(X, _finite_rows(X), self._numbered)
         return tf.where(ok[:, None], X, tf.constant(0.0, X.dtype)), ok
 
 
