@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import re
 import shlex
@@ -151,6 +152,15 @@ def test_any_content_type_is_json(url, content_type):
     body = json.dumps({"instances": [ROW]})
     answer = httpx.post(url + PATH, content=body, headers={"content-type": content_type})
     assert answer.json()["predictions"][0]["label"] == "class_0"
+
+
+def test_a_compressed_body_is_refused_by_its_coding(url):
+    body, coding = gzip.compress(json.dumps({"instances": [ROW]}).encode()), {"Content-Encoding": "gzip"}
+    answer = httpx.post(url + PATH, content=body, headers=coding)
+    assert answer.status_code == 415
+    assert "'gzip'" in answer.json()["error"]
+    plain = httpx.post(url + PATH, json={"instances": [ROW]}, headers={"Content-Encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_rows_and_columns_of_every_signature(url, served):

@@ -160,7 +160,10 @@ class Server:
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """Return the body; what is too large is not read to its end."""
+    """Return the body; what is compressed is not read, and what is too large not to its end."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise RefusedError(415, f"the body must not be compressed; its Content-Encoding is {shown(coding)}")
     told = request.headers.get("content-length", "0")
     too_large = RefusedError(413, f"the body has more than {most} bytes")
     if told.isdigit() and int(told) > most:
@@ -176,7 +179,7 @@ async def _body(request: Request, most: int) -> bytes:
 
 def _json(value: Any, status: int = 200) -> Response:
     # A refused body may not have been read: the connection cannot go on.
-    headers = {"connection": "close"} if status in (408, 413) else None
+    headers = {"connection": "close"} if status in (408, 413, 415) else None
     return Response(json.dumps(value), status, headers, media_type="application/json")
 
 
