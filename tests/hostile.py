@@ -362,6 +362,37 @@ PLACES: dict[str, Callable[[Edited, str, str], None]] = {
 """Where an operation is put: each edits a model so that a loader could come to run it."""
 
 
+def saves_in_the_place_of_another(model: Edited, target: str) -> None:
+    """Let serving_default call a function that computes, with the interface of the one that saves.
+
+    TensorFlow then chooses the one for the device.
+    """
+    saving, served = model.called(model.saving), model.called(model.served)
+    twin = model.graph.library.function.add()
+    twin.signature.CopyFrom(saving.signature)
+    twin.signature.name = "__inference_twin_1"
+    twin.signature.ClearField("control_output")
+    arguments = saving.signature.input_arg
+    twin.node_def.add(name="path", op="Identity", input=[arguments[0].name]).attr["T"].type = arguments[
+        0
+    ].type
+    twin.ret[saving.signature.output_arg[0].name] = "path:output:0"
+    for function, device in ((twin, b"GPU"), (saving, b"CPU")):
+        function.attr["api_implements"].s = b"either"
+        function.attr["api_preferred_device"].s = device
+    text = served.node_def.add(name="text", op="Const")
+    text.attr["dtype"].type = text.attr["value"].tensor.dtype = arguments[0].type
+    text.attr["value"].tensor.string_val.append(target.encode())
+    resources = [each.name for each in served.signature.input_arg if each.type == arguments[1].type]
+    call = served.node_def.add(name="evil", op="StatefulPartitionedCall", device="/device:CPU:0")
+    call.input[:] = ["text:output:0", *resources[: len(arguments) - 2], "text:output:0"]
+    call.attr["Tin"].list.type[:] = [argument.type for argument in arguments]
+    call.attr["Tout"].list.type[:] = [arguments[0].type]
+    call.attr["f"].func.name = twin.signature.name
+    call.attr["_noinline"].b = True
+    next(node for node in served.node_def if node.op == "Identity").input.append("^evil")
+
+
 def small() -> gpflow.models.SVGP:
     """A binary classifier of three inputs."""
     Z = np.random.default_rng(0).normal(size=(12, 3))

@@ -156,6 +156,12 @@ def _first_evil(model):
     function.node_def.extend(nodes_of("WriteFile", "/tmp/elsewhere"))
 
 
+def _stand_in(model):
+    """Two functions of one interface, the one that saves and one that computes, for TensorFlow to choose from."""
+    for function in (model.called(model.saving), model.called(model.served)):
+        function.attr["api_implements"].s = b"either"
+
+
 EDITS = {
     "two graphs": (_two_graphs, "2 graphs"),
     "another tag": (lambda m: m.meta.meta_info_def.tags.append("train"), "the tags"),
@@ -191,6 +197,10 @@ EDITS = {
         lambda m: setattr(_chain(m, 1, 0).signature, "name", "WriteFile"),
         "could be an operation",
     ),
+    "one function for another": (_stand_in, "api_implements"),
+    "settings of a function": (lambda m: m.called(m.served).attr["forward_function_name"].SetInParent(), "forward_function_name"),
+    "resource of an argument": (lambda m: m.called(m.served).resource_arg_unique_id.update({0: 1}), "resource_arg_unique_id"),
+    "description of a function": (lambda m: setattr(m.called(m.served).signature, "summary", "x"), "summary"),
     "functions without end": (_endless, "deeper than"),
     "functions too deep": (lambda m: _chain(m, 200, 1), "deeper than"),
     "functions too many": (lambda m: _chain(m, 40, 2), "times over"),

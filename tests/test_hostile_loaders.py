@@ -10,7 +10,7 @@ import consumers
 import numpy as np
 import pytest
 import tensorflow as tf
-from hostile import PLACES, Edited, files
+from hostile import PLACES, Edited, files, saves_in_the_place_of_another
 
 import gpflow_ext as gpx
 from gpflow_ext.persistence.verify import check
@@ -68,6 +68,19 @@ def test_python_runs_what_verifying_refuses(exported, tmp_path, loader, load):
         assert files(sandbox) == before
         load(folder)
         assert written(sandbox) == (loader in runs), (place, operation)
+
+
+def test_tensorflow_puts_one_function_in_the_place_of_another(exported, tmp_path):
+    model = Edited(exported, tmp_path / "model")
+    (tmp_path / "watched").mkdir()
+    saves_in_the_place_of_another(model, str(tmp_path / "watched" / "evil"))
+    folder = model.write()
+    for check_it in (gpx.verify, gpx.load_exported):
+        with pytest.raises(ValueError, match="api_implements"):
+            check_it(folder)
+    assert not written(tmp_path)
+    python(folder)
+    assert written(tmp_path)
 
 
 def test_c_runs_what_verifying_refuses(exported, tmp_path):

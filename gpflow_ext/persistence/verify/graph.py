@@ -39,6 +39,9 @@ _ATTRIBUTES = {
     **{call: {"Tin", "Tout", "f", "config_proto"} for call in _CALLS},
 }
 _FUNCTION = re.compile(r"[a-z_][\w./<>-]*")  # operations begin with a capital
+_PARTS = ("signature", "node_def", "ret", "control_ret", "attr", "arg_attr")
+_DECLARED = ("name", "input_arg", "output_arg", "control_output", "is_stateful")
+_SETTINGS = ("_construction_context", "_input_shapes", "_noinline", "_XlaMustCompile")  # of a function
 _MOST_NODES = 1_000_000  # once every call is replaced by what it calls
 _DEEPEST = 50  # calls within calls
 
@@ -110,6 +113,12 @@ def _functions(library: Any) -> dict[str, Any]:
         name = function.signature.name
         if found.setdefault(name, function) is not function:
             refuse(f"has two functions of the name {name[:80]!a}")
+        where = f"function {name[:80]!a}"
+        check_fields(function, _PARTS, where)
+        check_fields(function.signature, _DECLARED, f"the signature of {where}")
+        strange = sorted(function.attr.keys() - set(_SETTINGS))
+        if strange:  # by `api_implements` TensorFlow may call another function in its place
+            refuse(f"has the settings {strange[:5]!a} of {where}, which an export does not write")
     return found
 
 
