@@ -170,9 +170,9 @@ def _exposure(cell: str, marks: Sequence[str], place: str) -> float:
     """Return an exposure as a number, NaN where it is missing."""
     if is_missing(cell):
         return float("nan")
-    found = {to_number(cell, mark) for mark in marks if is_number(cell, mark)}
-    if "." in marks and is_number(cell):
-        found = {to_number(cell)}
+    plain = "." in marks and is_number(cell)
+    read = (".",) if plain else [mark for mark in marks if is_number(cell, mark)]
+    found = {to_number(cell, mark) for mark in read}
     if len(found) > 1:
         raise ValueError(f"{place}: the comma of {cell!r} may stand before decimals or between thousands.")
     if not found or not min(found) > 0.0:
