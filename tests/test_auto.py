@@ -19,6 +19,7 @@ import scipy.sparse
 pytest.importorskip("sklearn")
 
 import gpflow_ext as gpx
+from gpflow_ext.cli.predict import predict
 from gpflow_ext.data.datasets.targets import values_of
 from gpflow_ext.estimators import (
     GPClassifier,
@@ -655,6 +656,12 @@ def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> Non
     np.testing.assert_allclose(found, mean, rtol=1e-9)
     one = json.loads(app._predicted_by_names(json.dumps(rows[0]).encode()))
     assert one["mean"][0] == pytest.approx(mean[0], rel=1e-9)
+
+    few, exposures = table[:2].assign(days=[2.0, 1e200]), [2.0, 1e200]  # the variance of the latter overflows
+    few.to_csv(tmp_path / "few.csv", index=False)
+    predict(served, tmp_path / "few.csv", tmp_path / "out.csv", [], 10, "days")
+    told = pandas.read_csv(tmp_path / "out.csv").is_finite == 1
+    assert told.tolist() == served.predict_raw(few, exposures)["is_finite"].tolist() == [True, False]
 
 
 def _places(number: int, seed: int = 0, scale: float = 0.05) -> tuple[np.ndarray, np.ndarray]:

@@ -149,7 +149,7 @@ def exposed(
 ) -> dict[str, Any]:
     """Return predictions of counts at their exposures.
 
-    A missing exposure gives no prediction.
+    There is no prediction where the exposure is missing, or so large that the moments of the count overflow.
     """
     import numpy as np
 
@@ -158,12 +158,10 @@ def exposed(
     read = zip(batch.exposures, batch.lines, strict=True)
     e = np.array([_exposure(cell, marks, f"{path}, line {line}, column {name!r}") for cell, line in read])
     mean, variance = found["mean"], found["variance"]
-    expected, spread = at_exposures(mean, variance, e[:, None].astype(mean.dtype))
-    return {
-        "mean": expected,
-        "variance": spread,
-        "is_finite": found["is_finite"] & np.isfinite(e),
-    }
+    with np.errstate(over="ignore"):
+        expected, spread = at_exposures(mean, variance, e[:, None].astype(mean.dtype))
+    ok = found["is_finite"] & (np.isfinite(expected) & np.isfinite(spread)).all(axis=1)
+    return {"mean": expected, "variance": spread, "is_finite": ok}
 
 
 def _exposure(cell: str, marks: Sequence[str], place: str) -> float:

@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import make_exact
 from gpflow_ext.data.reading.treatment import Treatment
-from gpflow_ext.numerics.exposures import at_exposures
 
 from .verify import read_manifest, verified_copy, version_folder
-from .verify.columns import COUNTS
+from .verify.columns import COUNTS, RAW, RAW_COUNTS
 
 Array = np.ndarray[Any, Any]
 
@@ -118,12 +117,10 @@ class Exported:
             )
         cells = self.treatment.cells(rows)
         tensors = {column["tensor"]: cells[column["name"]] for column in self.manifest["columns"]}
-        found = _with_text(self._call("predict_raw", **tensors))
         if exposure is None:
-            return found
-        exposures = self._exposures(exposure, len(found["mean"]))
-        found["mean"], found["variance"] = at_exposures(found["mean"], found["variance"], exposures)
-        return found
+            return _with_text(self._call(RAW, **tensors))
+        rows = len(next(iter(tensors.values())))
+        return self._call(RAW_COUNTS, **tensors, exposure=self._exposures(exposure, rows))
 
     def predict_f(self, X: Any) -> dict[str, Array]:
         """Predict ``mean`` and ``variance`` of the latent functions, [N, P] each, at inputs [N, D]."""
