@@ -187,7 +187,7 @@ def _series(scale: float, lengthscale: float, prior: str) -> VGPKMM:
     return model
 
 
-@pytest.mark.parametrize("prior", ["markov", "vecchia"])
+@pytest.mark.parametrize("prior", ["vecchia", pytest.param("markov", marks=pytest.mark.slow)])
 def test_no_evidence_of_a_structured_prior_where_no_fixed_point_is_near(prior: str) -> None:
     """`settle_sites` still tells what was reached, for a line search of GPflow's optimisers."""
     model = _series(0.2, 0.3, prior)
@@ -195,9 +195,9 @@ def test_no_evidence_of_a_structured_prior_where_no_fixed_point_is_near(prior: s
     assert np.isnan(optimum.evaluate(200, 1e-6).objective)
     np.testing.assert_array_equal(model.sites.nat1, 0.0)
     scales = tf.constant([0.2, 1.0], tf.float64)
-    drawn = model.log_likelihoods(Stack([(model.likelihood.scale, scales)]))
+    drawn = tf.function(model.log_likelihoods)(Stack([(model.likelihood.scale, scales)]))
     np.testing.assert_array_equal(np.isnan(drawn), [True, False])
-    state, finite = model.settle_sites()
+    state, finite = tf.function(model.settle_sites)()
     assert finite
     assert state.violation > 0.01
     assert np.isfinite(optimum.evaluate(3, 1e-6).objective)
