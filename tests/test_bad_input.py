@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import gpflow
 import numpy as np
 import problems
 import pytest
 import tensorflow as tf
 from builders import BUILD, Data
+from gpflow.kernels import Kernel
 
 import gpflow_ext as gpx
 from gpflow_ext.data import checks
@@ -166,6 +170,24 @@ def test_deterministic_optimisers_and_minibatches() -> None:
     svgp = gpflow.models.SVGP(problems.kernel(), gpflow.likelihoods.Bernoulli(), X[:4].copy(), num_data=12)
     with pytest.raises(ValueError, match="tf_keras optimiser"):
         gpx.fit(svgp, (X, Y), optimizer=gpflow.optimizers.Scipy(), minibatch_size=4)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda kernel: gpflow.models.GPR((X, Y), kernel),
+        lambda kernel: gpflow.models.SGPR((X, Y), kernel, X[:4].copy()),
+        lambda kernel: gpflow.models.GPRFITC((X, Y), kernel, X[:4].copy()),
+        lambda kernel: gpflow.models.VGP((X, Y), kernel, BernoulliLogit()),
+        lambda kernel: gpflow.models.VGPOpperArchambeau((X, Y), kernel, BernoulliLogit()),
+        lambda kernel: gpflow.models.GPMC((X, Y), kernel, BernoulliLogit()),
+    ],
+)
+def test_kernels_of_several_outputs_are_refused_for_models_of_one(build: Callable[[Kernel], Any]) -> None:
+    model = build(gpflow.kernels.SharedIndependent(problems.kernel(), output_dim=1))
+    for fit in (gpx.fit, lambda model: gpx.fit(model, recipe="adam")):
+        with pytest.raises(NotImplementedError, match="SharedIndependent has several: use gpflow_ext"):
+            fit(model)
 
 
 def test_a_parameter_without_a_prior_is_not_sampled() -> None:

@@ -340,6 +340,13 @@ def test_the_folder_can_be_moved(tmp_path):
     assert marked(tmp_path / "there")[1].restore_latest() == 2
 
 
+@pytest.mark.parametrize("name", ["file", "file/run"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"cannot be a folder of checkpoints: \S*file is a file"):
+        Checkpoints(tmp_path / name, sparse())
+
+
 @pytest.mark.parametrize("name", ["run [1]", "back\\slash"])
 def test_a_folder_that_could_not_be_read_again_is_refused_at_once(tmp_path, name):
     folder = tmp_path / name / "run"

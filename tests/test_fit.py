@@ -359,3 +359,15 @@ def test_minibatches_need_the_number_of_data(options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="num_data=N"):
         gpx.fit(model, dataset, steps=1, **options)
     gpx.fit(model, problems.binary(), minibatch_size=30, steps=1, recipe="adam")
+
+
+@pytest.mark.parametrize("kind", [gpflow.models.SVGP, gpx.models.SVGPRobustMax])
+@pytest.mark.parametrize("size", [None, 8, 30])
+@pytest.mark.parametrize("recipe", [None, "adam", "lbfgs"])
+def test_another_number_of_data_is_refused(kind: type, size: int | None, recipe: str | None) -> None:
+    """The likelihood would count twice."""
+    likelihood = 2 if kind is gpx.models.SVGPRobustMax else BernoulliLogit()
+    model = kind(problems.kernel(), likelihood, problems.inputs(6, seed=5), num_data=60)
+    options = {} if recipe == "lbfgs" else {"minibatch_size": size}
+    with pytest.raises(ValueError, match="num_data=60, but `data` has 30 rows: build it with num_data=30"):
+        gpx.fit(model, problems.binary(), recipe=recipe, steps=1, **options)

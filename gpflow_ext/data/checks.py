@@ -9,8 +9,10 @@ import gpflow
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from gpflow.models import GPMC, GPR, GPRFITC, SGPR, VGP, VGPOpperArchambeau
 
 Array = npt.NDArray[Any]
+_OF_ONE_OUTPUT = GPR, SGPR, GPRFITC, VGP, VGPOpperArchambeau, GPMC
 _ROOM = 1e-4  # for sums over as many rows as there may be
 
 
@@ -195,7 +197,14 @@ def _matrix(values: Any, name: str, gaps: bool = False) -> Array:
 
 
 def check_held(model: Any) -> None:
-    """Raise ``ValueError`` where data (X, Y) that a model holds are not finite, or not its likelihood's."""
+    """Raise ``ValueError`` where data (X, Y) that a model holds are not finite, or not its likelihood's.
+
+    Raises
+    ------
+    NotImplementedError
+        For a model of GPflow that has no use for the several outputs of its kernel.
+    """
+    _check_one_output(model)
     held = getattr(model, "data", None)
     if not isinstance(held, tuple) or len(held) != 2:
         return
@@ -204,6 +213,15 @@ def check_held(model: Any) -> None:
         if values.dtype.kind == "f" and values.ndim == 2:
             _check_finite(values, name)
     check_model_targets(model, Y)
+
+
+def _check_one_output(model: Any) -> None:
+    if type(model) in _OF_ONE_OUTPUT and isinstance(model.kernel, gpflow.kernels.MultioutputKernel):
+        kind, kernel = type(model).__name__, type(model.kernel).__name__
+        raise NotImplementedError(
+            f"GPflow's {kind} is for kernels of one output, and {kernel} has several: use "
+            "gpflow_ext.models.VGPKMM, or GPflow's SVGP."
+        )
 
 
 def check_model_targets(model: Any, Y: Array) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
-from gpflow_ext.ep.optimum import Sweep, settle
+from gpflow_ext.ep.optimum import Sweep, is_near, settle
 from gpflow_ext.likelihoods import StudentT
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
 
@@ -57,7 +57,7 @@ class EP(SiteMethod):
         if isinstance(likelihood, StudentT):
             return (
                 "With far outliers expectation propagation may have no fixed point: start from a larger "
-                "scale, or use GPflow's SVGP."
+                "scale, give `starts=3`, or use GPflow's SVGP."
             )
         if not _by_quadrature(likelihood):
             return super().remedy(model)
@@ -71,6 +71,10 @@ class EP(SiteMethod):
     def stationarity(self) -> float:
         """See `SiteMethod.stationarity`."""
         return 1e-6 if super().stationarity() < 1e-3 else 1e-3
+
+    def is_near(self, violation: tf.Tensor, steps: int | tf.Tensor) -> tf.Tensor:
+        """See `SiteMethod.is_near`: log Z means nothing where no fixed point is in sight."""
+        return is_near(violation, steps)
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweep:
         """See `SiteMethod.begin`; sites that are not sound under the prior are set to zero."""

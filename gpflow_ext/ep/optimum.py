@@ -129,13 +129,14 @@ class Evidence:
             value = at.log_evidence + target.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
         outcome = tf.stack([value, point.violation])
-        finite = at.sound & tf.reduce_all(tf.math.is_finite(outcome)) & _is_near(point.violation, steps)
+        finite = at.sound & tf.reduce_all(tf.math.is_finite(outcome)) & is_near(point.violation, steps)
         pairs = zip(point.sites, before, strict=True)
         target.assign_sites(Sites(*(tf.where(finite, new, old) for new, old in pairs)))
         return tf.where(finite, outcome, tf.constant(np.nan, outcome.dtype)), gradient
 
 
-def _is_near(violation: tf.Tensor, steps: int | tf.Tensor) -> tf.Tensor:
+def is_near(violation: tf.Tensor, steps: int | tf.Tensor) -> tf.Tensor:
+    """Return whether a violation after so many sweeps leaves a fixed point in sight, []."""
     return (violation <= NEAR) | (steps < ENOUGH)
 
 

@@ -231,9 +231,13 @@ def readable_folder(directory: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ValueError
-        For brackets and backslashes in it, which TensorFlow takes for a pattern when it reads.
+        For brackets and backslashes in it, which TensorFlow takes for a pattern when it reads, and for a
+        file in its place or above it.
     """
     folder = Path(directory).resolve()
+    for path in (folder, *folder.parents):
+        if path.is_file():
+            raise ValueError(f"{folder} cannot be a folder of checkpoints: {path} is a file.")
     if found := _PATTERN.search(folder.as_posix()):
         raise ValueError(
             f"TensorFlow cannot read checkpoints from {folder}, because of {found[0]!r}: choose a folder "

@@ -130,6 +130,10 @@ class SiteMethod(abc.ABC):
         """
         return self.objective(model, prior, Sites(*map(tf.stop_gradient, state.sites)))
 
+    def is_near(self, violation: tf.Tensor, steps: int | tf.Tensor) -> tf.Tensor:
+        """Return whether the objective means something at a violation after so many steps, []."""
+        return tf.constant(True)
+
     def remedy(self, model: SitedModel) -> str:
         """Say what to do where the objective of a fit is not finite, in a sentence."""
         return REMEDY

@@ -49,6 +49,7 @@ KINDS: dict[tuple[bool, bool], Any] = {  # is it dense, are the latent functions
     (False, True): SparseSitePosterior,
     (False, False): MixedSparsePosterior,
 }
+UPDATES = 200  # of all sites on the way to their fixed point, at most
 STRUCTURED: dict[str, Any] = {"markov": MarkovPosterior, "vecchia": of_space, "grid": GridPosterior}
 
 
@@ -200,7 +201,9 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         X, Y = self.data
         return self.likelihood.predict_log_density(X, mean, var, Y)
 
-    def settle_sites(self, steps: int = 200, tolerance: float | None = None) -> tuple[SiteState, tf.Tensor]:
+    def settle_sites(
+        self, steps: int = UPDATES, tolerance: float | None = None
+    ) -> tuple[SiteState, tf.Tensor]:
         """Bring the sites to their fixed point at the current hyperparameters, by the model's site method.
 
         Sites already at the fixed point stay as they are, and so do all if the iteration is not finite.
@@ -221,7 +224,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         return self._settle(self.prior(), steps, tolerance)
 
     def _settle(
-        self, prior: Prior, steps: int = 200, tolerance: float | None = None
+        self, prior: Prior, steps: int = UPDATES, tolerance: float | None = None
     ) -> tuple[SiteState, tf.Tensor]:
         method, before = site_method(self.site_method), self.sites
         if tolerance is None:
@@ -250,7 +253,8 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         """Return the objective at the fixed point of the sites for each member of a stack of parameters, [C].
 
         `gpflow_ext.sample` draws hyperparameters from it: the latent functions are integrated out as the
-        method does. The model's own sites stay as they are; each member starts from them.
+        method does. The model's own sites stay as they are; each member starts from them. NaN for a member
+        whose sites have no fixed point near; see `SiteMethod.is_near`.
         """
         parameters, method = [parameter for parameter, _ in stack.values], site_method(self.site_method)
         tolerance, start = method.stationarity(), self.sites
@@ -258,8 +262,9 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         def one(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
             with stacked.substituted(zip(parameters, values, strict=True)):
                 prior = self.prior()
-                state, finite = method.solve(self, prior, start, 200, tolerance)
+                state, finite = method.solve(self, prior, start, UPDATES, tolerance)
                 value = method.at_rest(self, prior, state)
+                finite &= method.is_near(state.violation, UPDATES)
                 return tf.where(finite, value, tf.constant(np.nan, value.dtype))
 
         values = tuple(value for _, value in stack.values)

@@ -14,7 +14,6 @@ from gpflow_ext.svgp.dual import DualUpdates
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.natural_gradient import AscentUpdates
 from gpflow_ext.svgp.recipe import batch_shards, per_call, reader, several
-from gpflow_ext.svgp.svi import check_size
 from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import training_data
@@ -106,7 +105,8 @@ def dual(model: SVGP, run: Run, options: DualOptions) -> Plan:
 def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> Plan:
     size = options.minibatch_size
     arrays, iterator = training_data(model, run.data, size, run.seed)
-    _check(model, arrays, iterator is not None)
+    if arrays is not None:
+        latent.check_inducing(model.inducing_variable, model.kernel, arrays[0])
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
     optimizer = _optimizer(model, hypers, options)
@@ -201,11 +201,3 @@ def lengths(options: DualOptions, minibatches: bool) -> Any:
 
 def _schedule(options: DualOptions) -> Schedule:
     return Schedule() if options.decay_steps is None else Schedule("root", options.decay_steps)
-
-
-def _check(model: SVGP, arrays: tuple[Any, Any] | None, minibatches: bool) -> None:
-    """Raise ``ValueError`` for data that do not fit the model."""
-    if arrays is None:
-        return
-    latent.check_inducing(model.inducing_variable, model.kernel, arrays[0])
-    check_size(model, arrays, minibatches)

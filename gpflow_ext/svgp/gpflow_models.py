@@ -16,7 +16,7 @@ from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training import schedules
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.gradient_descent import STEPS, GradientOptions, gradient_descent, training_data
-from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, known_inputs, lbfgs_plan
+from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import RATE, built
 from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.overrides import own_objective
@@ -102,10 +102,8 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
             return build(*training_data(model, run.data, options.minibatch_size, run.seed))
 
         return tried(again, model, run, options.starts, build(arrays, batches))
-    X = known_inputs(model, arrays)
-    num_data = 0 if X is None else len(X)
-    whole = arrays if _is_whitened(model, num_data) else None
-    sites = whole is None and has_sites(model, num_data)
+    whole = arrays if _is_whitened(model) else None
+    sites = whole is None and has_sites(model)
     if whole is None and not sites and is_an_estimate(model, constants(arrays), run):
         if options.in_graph:
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
@@ -120,12 +118,11 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     return lbfgs_plan(model, arrays, run, starts=options.starts, in_graph=options.in_graph)
 
 
-def _is_whitened(model: BayesianModel, num_data: int) -> bool:
+def _is_whitened(model: BayesianModel) -> bool:
     """Tell whether a model is an ``SVGP`` that natural gradients take whole."""
     if not isinstance(model, SVGP) or refusal(model) is not None or not has_plain_bound(model, SVGP):
         return False
-    q = model.q_mu, model.q_sqrt
-    return model.num_data in (None, num_data) and all(parameter.prior is None for parameter in q)
+    return all(parameter.prior is None for parameter in (model.q_mu, model.q_sqrt))
 
 
 def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any, starts: int | None) -> Plan:

@@ -21,7 +21,7 @@ from gpflow_ext.svgp.sag import StochasticAverageGradient
 from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved, starts_of
 from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training import gradient
-from gpflow_ext.training.gradient_descent import training_data
+from gpflow_ext.training.gradient_descent import check_weights, training_data
 from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.optimizers import built
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -146,8 +146,6 @@ def svi_natural(model: SVGP, run: Run, options: NaturalOptions) -> Plan:
 def _natural(target: WhitenedSVGP, model: SVGP, run: Run, options: NaturalOptions) -> Plan:
     size = options.minibatch_size
     arrays, iterator = training_data(model, run.data, size, run.seed)
-    if arrays is not None:
-        check_size(model, arrays, minibatches=iterator is not None)
     length = (1.0 if iterator is None else 0.1) if options.gamma is None else options.gamma
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in moved(model) if id(variable) not in q]
@@ -265,15 +263,5 @@ def _arrays(model: SVGP, data: Any, name: str, minibatches: bool = False) -> tup
     arrays, _ = training_data(model, data, None, 0)
     if arrays is None:
         raise ValueError(f'recipe="{name}" needs `data` as a pair of arrays, not a dataset.')
-    check_size(model, arrays, minibatches)
+    check_weights(model, len(arrays[0]), minibatches)
     return arrays
-
-
-def check_size(model: SVGP, arrays: tuple[Any, Any], minibatches: bool) -> None:
-    """Raise where the bound would weight the data wrongly; ``num_data=None`` is for all data at once."""
-    number = len(arrays[0])
-    if model.num_data != number and (minibatches or model.num_data is not None):
-        raise ValueError(
-            f"the model has num_data={model.num_data}, but `data` has {number} rows: build it with "
-            f"num_data={number}."
-        )

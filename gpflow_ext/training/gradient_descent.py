@@ -104,25 +104,42 @@ def training_data(
         checks.check_held(model)
         return None, None
     if isinstance(data, tf.data.Dataset):
-        _check_weights(model, None)
+        check_weights(model, None, minibatches=True)
         return None, iter(data)
     arrays = checks.check_data(data)
     checks.check_model_targets(model, arrays[1])
     if minibatch_size is None:
+        check_weights(model, len(arrays[0]), minibatches=False)
         return arrays, None
     if not 1 <= minibatch_size <= len(arrays[0]):
         raise ValueError(
             f"`minibatch_size` must be from 1 to {len(arrays[0])}, the number of data; got {minibatch_size}."
         )
-    if minibatch_size < len(arrays[0]):
-        _check_weights(model, len(arrays[0]))
+    check_weights(model, len(arrays[0]), minibatches=minibatch_size < len(arrays[0]))
     return arrays, gradient.Minibatches(arrays, minibatch_size, seed)
 
 
-def _check_weights(model: BayesianModel, num_data: int | None) -> None:
-    """Raise ``ValueError`` where the bound would take each minibatch of ``num_data`` rows for all of them."""
-    if isinstance(model, SVGP) and model.num_data is None:
+def check_weights(model: BayesianModel, number: int | None, minibatches: bool) -> None:
+    """Raise ``ValueError`` where the bound would weight the data wrongly.
+
+    Parameters
+    ----------
+    model
+        ``num_data=None`` of an ``SVGP`` is for all data at once.
+    number
+        Rows of the data, where they are known.
+    minibatches
+        Whether the bound sees some of them at a time.
+    """
+    if not isinstance(model, SVGP):
+        return
+    if model.num_data is None and minibatches:
         raise ValueError(
             f"the model has num_data=None, which takes each minibatch for all data: build it with num_data="
-            f"{'N, the number of their rows' if num_data is None else num_data}."
+            f"{'N, the number of their rows' if number is None else number}."
+        )
+    if model.num_data is not None and number is not None and model.num_data != number:
+        raise ValueError(
+            f"the model has num_data={model.num_data}, but `data` has {number} rows: build it with "
+            f"num_data={number}."
         )

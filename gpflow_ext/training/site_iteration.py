@@ -33,7 +33,8 @@ class SiteUpdates(tf.Module):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Bring the sites to their fixed point; return objective and violation, [2], and the gradient.
 
-        Without steps the sites stay as they are, to the last digit.
+        Both are NaN where no fixed point is near, see `SiteMethod.is_near`. Without steps the sites stay as
+        they are, to the last digit.
 
         One graph: the prior is built once, with the tape that takes the gradient, and the iteration runs
         aside from it.
@@ -47,7 +48,7 @@ class SiteUpdates(tf.Module):
             at_rest = method.at_rest if self._variables else method.value
             value = at_rest(model, prior, state) + model.log_prior_density()
         gradient = tape.gradient(value, self._variables, unconnected_gradients="zero")
-        finite &= tf.math.is_finite(value)
+        finite &= tf.math.is_finite(value) & method.is_near(state.violation, steps)
         self._assign(state.sites, before, finite & (steps > 0))
         return _or_nan(finite, tf.stack([value, state.violation])), gradient
 

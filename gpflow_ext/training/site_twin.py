@@ -84,23 +84,15 @@ class SiteTwin(SiteModel):
         return tf.matmul(seen.chol[0], q_mu), tf.matmul(seen.chol[0], q_sqrt), missed
 
 
-def has_sites(model: Any, num_data: int) -> bool:
-    """Tell whether the optimal q of a model is made of sites, and `SiteTwin` finds it.
-
-    Parameters
-    ----------
-    model
-        Any model.
-    num_data
-        The rows of its data.
-    """
+def has_sites(model: Any) -> bool:
+    """Tell whether the optimal q of a model is made of sites, and `SiteTwin` finds it."""
     kind = next((kind for kind in _KINDS if isinstance(model, kind)), None)
     if kind is None or isinstance(model.kernel, MultioutputKernel) or not has_plain_bound(model, kind):
         return False
     points = getattr(model, "inducing_variable", None)
     if isinstance(points, gpflow.inducing_variables.MultioutputInducingVariables):
         return False
-    if kind is SVGP and (model.num_data not in (None, num_data) or len(model.q_sqrt.shape) != 3):
+    if kind is SVGP and len(model.q_sqrt.shape) != 3:
         return False
     return all(parameter.trainable and parameter.prior is None for parameter in q_of(model))
 
