@@ -21,6 +21,7 @@ from gpflow_ext.data.datasets import Split
 from gpflow_ext.likelihoods import CountLikelihood
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.prediction.held_out import without_weights
 
 Array = npt.NDArray[Any]
 _ROWS = 1000  # of the test part that are predicted for pictures
@@ -80,7 +81,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         "<h2>Scores</h2>",
         _scores(model, (X, Y)),
         "<h2>Calibration</h2>",
-        _calibration(model, X[:_ROWS], metrics.without_weights(model, Y)[0][:_ROWS]),
+        _calibration(model, X[:_ROWS], without_weights(model, Y)[0][:_ROWS]),
         "<h2>What was learnt</h2>",
         _parameters(model),
         "<h2>Partial dependence</h2>",

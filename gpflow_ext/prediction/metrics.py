@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import gpflow
 import numpy as np
 import scipy.stats
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
-from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.prediction.held_out import Predictor, checked
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
-
-
-class Predictor(Protocol):
-    """A GPflow model, as far as ``evaluate`` needs one."""
-
-    likelihood: gpflow.likelihoods.Likelihood
-
-    def predict_f(self, Xnew: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return mean and variance [N, L] of the latent functions at the inputs [N, D]."""
 
 
 def error_rate(probabilities: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> float:
@@ -154,7 +144,9 @@ def evaluate(
     Raises
     ------
     ValueError
-        If there are no rows, the shapes or weights are wrong, or a class label is out of range.
+        If there are no rows, the shapes or weights are wrong, or a target lies outside the support of the
+        likelihood, such as a class label out of range or a count that is not whole; and for GPflow's
+        ``Softmax``, whose densities take no floating targets.
     """
     return evaluated_rows(model, data, batch_size=batch_size)[0]
 
@@ -258,10 +250,9 @@ class _Tested(NamedTuple):
 
 
 def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> _Tested:
-    X, Y = _checked_data(*data)
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
-    Y, weights = without_weights(model, Y)
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r} must be a whole number, at least 1.")
+    X, Y, weights = checked(model, data)
     predict = Predicted(model)
     found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
     scored = [_numbers(part, Y[n * batch_size :][:batch_size]) for n, part in enumerate(found)]
@@ -272,15 +263,6 @@ def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
     return _Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
 
 
-def without_weights(model: Predictor, Y: NDArray[Any]) -> tuple[NDArray[Any], Floats | None]:
-    """Return targets [N, P] and the weights [N] that a `Weighted` likelihood has in a column after them."""
-    likelihood = model.likelihood
-    if not isinstance(likelihood, Weighted) or Y.shape[1] == likelihood.num_targets:
-        return Y, None
-    likelihood.check_weights(Y)
-    return Y[:, :-1], Y[:, -1].astype(np.float64)
-
-
 def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
     """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
     density = found["log_density"].numpy()
@@ -289,17 +271,6 @@ def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[An
     probabilities = found["probabilities"].numpy()
     _classified(probabilities, Y)
     return density, probabilities, True
-
-
-def _checked_data(X: ArrayLike, Y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    dtype: type[np.floating[Any]] = gpflow.default_float()
-    inputs, targets = np.asarray(X, dtype), np.asarray(Y, dtype)
-    if inputs.ndim != 2 or targets.ndim != 2 or len(inputs) != len(targets):
-        shapes = f"X of shape {inputs.shape} and Y of shape {targets.shape}"
-        raise ValueError(f"data has {shapes}; they must be [N, D] and [N, P].")
-    if not len(inputs):
-        raise ValueError("data is empty; give at least one row (was test_fraction=0?).")
-    return inputs, targets
 
 
 def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
