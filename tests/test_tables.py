@@ -318,6 +318,22 @@ def test_dates_are_days_since_the_first(write, written, options, days, order):
     assert any(f"column a was read as dates ({order}), in days since" in note for note in split.notes)
 
 
+def test_offsets_from_utc_are_those_of_python(write):
+    """Zones of a frame and the same times as text give the same days."""
+    written = [
+        "2024-01-01T01:30:00+02:00",
+        "2024-01-02 01:30-0330",
+        "2024-01-03 05:00:07.25 +05",
+        "2024-01-01T00:00Z",
+    ]
+    there = pd.to_datetime(pd.Series(written), format="ISO8601", utc=True).dt.tz_convert("Asia/Kolkata")
+    X, _, split = whole(write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written))))
+    of_frame, _, other = whole(pd.DataFrame({"a": there, "y": np.arange(4) / 7}))
+    np.testing.assert_array_equal(X, of_frame)
+    assert split.treatment == other.treatment
+    assert X[0, 0] == 23.5 / 24  # of the last day of 2023, which is the first one in UTC
+
+
 def test_days_agree_with_the_calendar():
     rng = np.random.default_rng(0)
     ordinals = rng.integers(1, datetime.date.max.toordinal(), 3000)
@@ -328,7 +344,9 @@ def test_days_agree_with_the_calendar():
         assert not seconds.any()
         np.testing.assert_array_equal(found - found[0], ordinals - ordinals[0])
     wrong = ["2021-02-29", "1900-02-29", "2020-13-01", "2020-00-10", "2020-04-31", "2020-01-01T24:00",
-             "2020-01-01T10:60", "0000-01-01", "2020-1-1x", "20-01-01", "2020-01-01T10:00:60"]  # fmt: skip
+             "2020-01-01T10:60", "0000-01-01", "2020-1-1x", "20-01-01", "2020-01-01T10:00:60",
+             "2020-01-01+05:00", "2020-01-01T10:00+24:00", "2020-01-01T10:00+05:60", "2020-01-01T10:00+1",
+             "2020-01-01T10:00+00:00Z"]  # fmt: skip
     assert not dates.parse(wrong, "ymd")[2].any()
     assert dates.parse(["2000-02-29", " 2024-02-29T23:59:59.999 "], "ymd")[2].all()
 
