@@ -334,6 +334,61 @@ def test_offsets_from_utc_are_those_of_python(write):
     assert X[0, 0] == 23.5 / 24  # of the last day of 2023, which is the first one in UTC
 
 
+def test_periods_begin_at_their_start_and_ordered_dates_are_dates():
+    y = np.arange(3) / 7
+    months = pd.period_range("2024-09", periods=3, freq="M")
+    ordered = pd.Categorical(months.to_timestamp(), ordered=True)
+    X, _, split = whole(pd.DataFrame({"a": months, "b": ordered, "y": y}))
+    np.testing.assert_array_equal(X, np.repeat([[0.0], [30.0], [61.0]], 2, axis=1))
+    np.testing.assert_array_equal(
+        split.treatment.inputs({"a": [months[1]], "b": [ordered[2]]}), [[30.0, 61.0]]
+    )
+
+
+def test_levels_that_are_dates_are_known_by_any_value_of_that_day(write):
+    days = pd.to_datetime(["2024-01-01", "2024-01-02"] * 4)
+    for table in (
+        pd.DataFrame({"a": days, "y": np.arange(8) / 7}),
+        write("a,y\n" + "".join(f"{day.date()},{i / 7}\n" for i, day in enumerate(days))),
+    ):
+        _, _, split = whole(table, one_hot=["a"])
+        for day in (days[1], datetime.date(2024, 1, 2), np.datetime64("2024-01-02")):
+            np.testing.assert_array_equal(split.treatment.inputs({"a": [day]}), [[0.0, 1.0]])
+
+
+def test_new_rows_may_be_mappings_with_the_names_of_a_frame_that_are_numbers():
+    frame = pd.DataFrame({0: [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]})
+    X, _, split = whole(frame)
+    for rows in (frame.to_dict("records"), frame.to_dict("list")):
+        np.testing.assert_array_equal(split.treatment.inputs(rows), X)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (None, "a data frame, .* the type is NoneType"),
+        (np.zeros((2, 1)), "the type is ndarray"),
+        ({"a": [10**400]}, "is not a number"),
+        ({"a": np.zeros((2, 2))}, r"one cell for each row; its shape is \(2, 2\)"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_refused_in_words(rows, message):
+    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
+    with pytest.raises(ValueError, match=message):
+        split.treatment.inputs(rows)
+
+
+def test_other_data_frames_are_told_to_become_those_of_pandas():
+    class Frame:
+        def to_pandas(self):
+            raise AssertionError("this is left to the user")
+
+    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
+    for read in (load, split.treatment.inputs):
+        with pytest.raises(ValueError, match="Frame: give its to_pandas"):
+            read(Frame())
+
+
 def test_days_agree_with_the_calendar():
     rng = np.random.default_rng(0)
     ordinals = rng.integers(1, datetime.date.max.toordinal(), 3000)

@@ -90,7 +90,9 @@ def orders_of(cells: Sequence[str]) -> list[str]:
 
 
 def written(value: Any, order: str) -> str:
-    """Return a date or time of Python, NumPy or pandas as a cell; zones become UTC."""
+    """Return a date or time of Python, NumPy or pandas as a cell; zones become UTC, periods their start."""
+    if hasattr(value, "to_timestamp"):
+        value = value.to_timestamp()
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if getattr(value, "tzinfo", None) is not None:
@@ -98,6 +100,11 @@ def written(value: Any, order: str) -> str:
     fields = {"y": f"{value.year:04d}", "m": f"{value.month:02d}", "d": f"{value.day:02d}"}
     date = _MARKS[order].join(fields[part] for part in order)
     return f"{date}T{value.strftime('%H:%M:%S.%f')}" if hasattr(value, "hour") else date
+
+
+def is_date(value: Any) -> bool:
+    """Tell whether a value is a date or time of Python, NumPy or pandas."""
+    return hasattr(value, "year") or isinstance(value, np.datetime64)
 
 
 def text_of_day(day: int) -> str:
