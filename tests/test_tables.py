@@ -389,6 +389,18 @@ def test_other_data_frames_are_told_to_become_those_of_pandas():
             read(Frame())
 
 
+@pytest.mark.parametrize(
+    ("numbers", "task"), [((0, 1), None), ((0, 1, 1000), "multiclass"), ((0, 2000), None)]
+)
+def test_classes_whose_numbers_would_be_rounded_are_refused(numbers, task):
+    y = np.resize([2**60 + number for number in numbers], 12)
+    frame = pd.DataFrame({"a": np.arange(12.0), "y": y})
+    with pytest.raises(TableError, match=r"numbers from 2\^53.*put a letter before them"):
+        load(frame, task=task)
+    _, _, split = whole(frame.assign(y=[f"n{each}" for each in y]))
+    assert split.labels == tuple(f"n{2**60 + number}" for number in numbers)
+
+
 def test_days_agree_with_the_calendar():
     rng = np.random.default_rng(0)
     ordinals = rng.integers(1, datetime.date.max.toordinal(), 3000)

@@ -17,6 +17,7 @@ SYNONYMS = {"counts": "count", "events": "count"}
 CLASSIFICATION = ("binary", "multiclass", "ordinal")
 _FEW = 20  # a whole-numbered regression target with so few distinct values may be meant as classes
 _LEAST_ROWS = 5  # of each of many classes in the mean
+_INEXACT = 2.0**53  # from which on whole numbers are rounded
 _MOST_LABELS = 12  # that a sentence lists
 
 
@@ -59,6 +60,13 @@ def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> En
     y, name, labels = raw.y, raw.target, raw.labels
     if y.dtype == object:
         return _encode_words(raw, task, order)
+    if (
+        labels is None
+        and (np.abs(y) >= _INEXACT).any()
+        and (task in CLASSIFICATION or len(np.unique(y)) <= 2)
+    ):
+        what = f"target {name!r} holds classes with numbers from 2^53, which have no exact floating number"
+        _refuse(raw, what, advice="put a letter before them, so that they are words")
     if np.all(y == y[0]):
         kind = "class" if labels or task in CLASSIFICATION else "value"
         _refuse(raw, f"target {name!r} has one {kind} only ({_text(y[0, 0])}): nothing can be learnt from it")
