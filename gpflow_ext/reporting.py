@@ -57,7 +57,8 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ValueError
-        If the split has no test rows, or is not a `Split`.
+        If the split has no test rows or is not a `Split`, ``model`` is no model, or there is no folder for
+        the page.
     ImportError
         Without matplotlib.
     """
@@ -73,6 +74,12 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     X, Y = split.test
     if not len(X):
         raise ValueError("split has no test rows: load it with test_fraction above 0")
+    if not isinstance(getattr(model, "likelihood", None), gpflow.likelihoods.Likelihood):
+        raise ValueError(
+            f"model must be a GPflow model or hold one as `model` or `model_`; got a {type(model).__name__}"
+        )
+    if not isinstance(path, str | os.PathLike) or Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise ValueError(f"path must be that of a file in a folder that is there; got {path!r}")
     if split.exposure is not None and Y.shape[1] == 1:
         Y = np.column_stack([Y, split.exposure[1]])
     parts = [

@@ -32,7 +32,7 @@ class EncodedTarget(NamedTuple):
 
 def check_task(task: str | None) -> str | None:
     """Return the task in this package's words."""
-    if task is None or task in TASKS or task in SYNONYMS:
+    if task is None or (isinstance(task, str) and (task in TASKS or task in SYNONYMS)):
         return SYNONYMS.get(task or "", task)
     known = ", ".join((*TASKS, *SYNONYMS))
     raise ValueError(f"task={task!r} is unknown; choose one of {known}, or None to infer it.")
@@ -60,11 +60,8 @@ def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> En
     y, name, labels = raw.y, raw.target, raw.labels
     if y.dtype == object:
         return _encode_words(raw, task, order)
-    if (
-        labels is None
-        and (np.abs(y) >= _INEXACT).any()
-        and (task in CLASSIFICATION or len(np.unique(y)) <= 2)
-    ):
+    are_classes = task in CLASSIFICATION or (task is None and y.shape[1] == 1 and len(np.unique(y)) <= 2)
+    if are_classes and (np.abs(y) >= _INEXACT).any():
         what = f"target {name!r} holds classes with numbers from 2^53, which have no exact floating number"
         _refuse(raw, what, advice="put a letter before them, so that they are words")
     if np.all(y == y[0]):
