@@ -291,3 +291,15 @@ def test_students_t_of_few_degrees_has_a_centre_and_no_variance(degrees):
     assert np.all(variance.numpy() == np.inf)
     residual = np.asarray(mean) - X
     assert metrics.evaluate(model, (X, X))["rmse"] == pytest.approx(np.sqrt(np.mean(residual**2)))
+
+
+@pytest.mark.parametrize("wrong", ["10", None, 2.5, 0, True])
+def test_numbers_that_are_not_whole_are_refused_by_name(data, wrong) -> None:
+    X, y = data
+    model = gpflow.models.GPR((X, y), gpflow.kernels.SquaredExponential())
+    with pytest.raises(ValueError, match="bins="):
+        metrics.expected_calibration_error(P, Y, bins=wrong)
+    with pytest.raises(ValueError, match="resamples="):
+        metrics.intervals(model, (X, y), resamples=wrong)
+    with pytest.raises(ValueError, match="level="):
+        metrics.intervals(model, (X, y), level="0.9" if wrong == "10" else 1)

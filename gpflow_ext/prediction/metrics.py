@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from gpflow_ext.prediction.batches import Predicted
-from gpflow_ext.prediction.held_out import Predictor, checked
+from gpflow_ext.prediction.held_out import Predictor, check_whole, checked
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
@@ -86,8 +87,7 @@ def expected_calibration_error(
     ValueError
         As ``error_rate``, and for fewer than one bin.
     """
-    if bins < 1:
-        raise ValueError(f"bins={bins!r} must be at least 1.")
+    check_whole("bins", bins)
     p, labels = _classified(probabilities, y)
     confidence = p.max(axis=1)
     counted = _counts(weights, len(labels))
@@ -191,10 +191,11 @@ def intervals(
     Raises
     ------
     ValueError
-        As ``evaluate``, and for a level that is not between 0 and 1.
+        As ``evaluate``, and for a level that is not between 0 and 1, or no resample.
     """
-    if not 0.0 < level < 1.0:
+    if not isinstance(level, Real) or not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} must lie between 0 and 1.")
+    check_whole("resamples", resamples)
     tested = _tested(model, data, batch_size).counted()
     number = len(tested.Y)
     drawn = np.random.default_rng(seed).integers(number, size=(resamples, number))
@@ -250,8 +251,7 @@ class _Tested(NamedTuple):
 
 
 def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> _Tested:
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r} must be a whole number, at least 1.")
+    check_whole("batch_size", batch_size)
     X, Y, weights = checked(model, data)
     predict = Predicted(model)
     found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
