@@ -193,7 +193,7 @@ def test_evaluate_refuses_bad_data(data):
         with pytest.raises(ValueError, match=message):
             metrics.evaluate(model, bad)
     for size in (0, "10", 2.5):
-        with pytest.raises(ValueError, match=f"batch_size={size!r}"):
+        with pytest.raises(ValueError, match=f"batch_size.*{size!r}"):
             metrics.evaluate(model, (X, (y > 0).astype(float)), batch_size=size)
     with pytest.raises(ValueError, match="with a likelihood; got a NoneType"):
         metrics.evaluate(None, (X, y))
@@ -297,9 +297,9 @@ def test_students_t_of_few_degrees_has_a_centre_and_no_variance(degrees):
 def test_numbers_that_are_not_whole_are_refused_by_name(data, wrong) -> None:
     X, y = data
     model = gpflow.models.GPR((X, y), gpflow.kernels.SquaredExponential())
-    with pytest.raises(ValueError, match="bins="):
+    with pytest.raises(ValueError, match="bins"):
         metrics.expected_calibration_error(P, Y, bins=wrong)
-    with pytest.raises(ValueError, match="resamples="):
+    with pytest.raises(ValueError, match="resamples"):
         metrics.intervals(model, (X, y), resamples=wrong)
-    with pytest.raises(ValueError, match="level="):
+    with pytest.raises(ValueError, match="level"):
         metrics.intervals(model, (X, y), level="0.9" if wrong == "10" else 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any, Protocol
 
 import gpflow
@@ -44,12 +43,6 @@ def checked(
     counted = Y if weights is None else Y[weights > 0.0]
     check_targets(likelihood.likelihood if isinstance(likelihood, Weighted) else likelihood, counted)
     return X, Y, weights
-
-
-def check_whole(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless a number is whole, and at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
 
 
 def without_weights(model: Predictor, Y: NDArray[Any]) -> tuple[NDArray[Any], Floats | None]:

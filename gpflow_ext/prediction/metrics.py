@@ -10,8 +10,9 @@ import scipy.stats
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
+from gpflow_ext.data.checks import check_whole
 from gpflow_ext.prediction.batches import Predicted
-from gpflow_ext.prediction.held_out import Predictor, check_whole, checked
+from gpflow_ext.prediction.held_out import Predictor, checked
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
@@ -87,7 +88,7 @@ def expected_calibration_error(
     ValueError
         As ``error_rate``, and for fewer than one bin.
     """
-    check_whole("bins", bins)
+    _from_one(bins=bins)
     p, labels = _classified(probabilities, y)
     confidence = p.max(axis=1)
     counted = _counts(weights, len(labels))
@@ -195,7 +196,7 @@ def intervals(
     """
     if not isinstance(level, Real) or not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} must lie between 0 and 1.")
-    check_whole("resamples", resamples)
+    _from_one(resamples=resamples)
     tested = _tested(model, data, batch_size).counted()
     number = len(tested.Y)
     drawn = np.random.default_rng(seed).integers(number, size=(resamples, number))
@@ -251,7 +252,7 @@ class _Tested(NamedTuple):
 
 
 def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> _Tested:
-    check_whole("batch_size", batch_size)
+    _from_one(batch_size=batch_size)
     X, Y, weights = checked(model, data)
     predict = Predicted(model)
     found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
@@ -292,6 +293,14 @@ def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray
             f"y is {labels[row]} at row {row}; labels must be the class numbers 0 to {p.shape[1] - 1}."
         )
     return p, labels.astype(np.int64)
+
+
+def _from_one(**values: Any) -> None:
+    """Raise ``ValueError`` unless a value is a whole number, at least 1."""
+    check_whole(**values)
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name}={value!r} must be at least 1.")
 
 
 def _residual(prediction: ArrayLike, y: ArrayLike) -> Floats:
