@@ -371,3 +371,9 @@ def test_the_server_refuses_other_rows(client):
         "missing inputs: ['size']"
         in client.post("/predict", json={k: v for k, v in ROW.items() if k != "size"}).text
     )
+
+
+@pytest.mark.parametrize("data", ["table.csv", 3, (np.zeros((3, 2)), np.zeros((3, 1)))])
+def test_data_that_say_nothing_of_columns_are_refused(data) -> None:
+    with pytest.raises(ValueError, match=r"data must be what datasets\.load returns; got a"):
+        raw_rows.treatment_of(data, 2)

@@ -93,8 +93,13 @@ def treatment_of(data: Any, width: int) -> Treatment | None:
     Raises
     ------
     ValueError
-        If they make another number of inputs than the model takes.
+        If they make another number of inputs than the model takes, or data are not what `datasets.load`
+        returns.
     """
+    if data is not None and not hasattr(data, "train"):
+        raise ValueError(
+            f"data must be what datasets.load returns; got a {type(data).__name__}: leave it out"
+        )
     treatment: Treatment | None = getattr(data, "treatment", None)
     if treatment is None:
         return None
