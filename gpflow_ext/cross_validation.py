@@ -165,6 +165,7 @@ def cross_validate(
 
 
 def _check(num_data: int, folds: int, workers: int, fit_options: Mapping[str, Any]) -> None:
+    checks.check_whole(folds=folds, workers=workers)
     if not 2 <= folds <= num_data:
         raise ValueError(f"`folds` must be from 2 to {num_data}, the number of rows; got {folds}.")
     if workers < 1:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
-from gpflow_ext.data import held
+from gpflow_ext.data import checks, held
 from gpflow_ext.ep.recipe import ep
 from gpflow_ext.features.twin import Twin
 from gpflow_ext.gprn.recipe import gprn
@@ -193,12 +193,17 @@ def fit(
         If a trained kernel correlates no two inputs, or cannot tell them apart: its length scales do not
         suit the scale of the inputs.
     """
+    checks.check_whole(checkpoint_every=checkpoint_every, **({} if steps is None else {"steps": steps}))
+    given = {"seconds": seconds, "tolerance": tolerance}
+    checks.check_number(**{name: value for name, value in given.items() if value is not None})
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     if steps is not None and steps < 0:
         raise ValueError(f"`steps` must not be negative; got {steps}.")
     if seconds is not None and not seconds > 0.0:
         raise ValueError(f"`seconds` must be positive; got {seconds}.")
+    if tolerance is not None and math.isnan(tolerance):
+        raise ValueError("`tolerance` must be a number; got nan.")
     if in_scope():
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)

@@ -21,6 +21,7 @@ from gpflow_ext.data.datasets import Split
 from gpflow_ext.likelihoods import CountLikelihood
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.prediction.held_out import without_weights
 
 Array = npt.NDArray[Any]
 _ROWS = 1000  # of the test part that are predicted for pictures
@@ -56,7 +57,8 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ValueError
-        If the split has no test rows, or is not a `Split`.
+        If the split has no test rows or is not a `Split`, ``model`` is no model, or there is no folder for
+        the page.
     ImportError
         Without matplotlib.
     """
@@ -72,6 +74,12 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     X, Y = split.test
     if not len(X):
         raise ValueError("split has no test rows: load it with test_fraction above 0")
+    if not isinstance(getattr(model, "likelihood", None), gpflow.likelihoods.Likelihood):
+        raise ValueError(
+            f"model must be a GPflow model or hold one as `model` or `model_`; got a {type(model).__name__}"
+        )
+    if not isinstance(path, str | os.PathLike) or Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise ValueError(f"path must be that of a file in a folder that is there; got {path!r}")
     if split.exposure is not None and Y.shape[1] == 1:
         Y = np.column_stack([Y, split.exposure[1]])
     parts = [
@@ -80,7 +88,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         "<h2>Scores</h2>",
         _scores(model, (X, Y)),
         "<h2>Calibration</h2>",
-        _calibration(model, X[:_ROWS], metrics.without_weights(model, Y)[0][:_ROWS]),
+        _calibration(model, X[:_ROWS], without_weights(model, Y)[0][:_ROWS]),
         "<h2>What was learnt</h2>",
         _parameters(model),
         "<h2>Partial dependence</h2>",

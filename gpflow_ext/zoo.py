@@ -139,7 +139,9 @@ def _place(folder: str | os.PathLike[str] | None) -> Path | str:
     """Return a folder or an address."""
     given = folder if folder is not None else os.environ.get(VARIABLE)
     if given:
-        text = os.fspath(given)
+        if not isinstance(given, str | os.PathLike):
+            raise ValueError(f"folder must be a folder or an address, as text; got {given!r}.")
+        text = os.fsdecode(given)
         if text.startswith("hf:"):
             if not _HUB.fullmatch(text):
                 raise ValueError(f"a hub address is hf://owner/repository[@revision]; got {text!r}.")

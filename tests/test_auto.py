@@ -601,8 +601,10 @@ def test_the_task_decides_the_candidates() -> None:
 
 
 def test_what_cannot_be_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="budget must be positive"):
-        gpx.auto((X, LINE), budget=0.0)
+    budget: Any
+    for budget in (0.0, "10", None, np.nan):
+        with pytest.raises(ValueError, match="budget must be positive"):
+            gpx.auto((X, LINE), budget=budget)
     with pytest.raises(ValueError, match="as many rows; they have 50 and 3"):
         gpx.auto((X, LINE[:3]))
     with pytest.raises(ValueError, match=r"X must be a data frame or an array.*give X.toarray"):

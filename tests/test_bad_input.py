@@ -215,3 +215,35 @@ def test_new_inputs_of_another_width_are_refused(name: str) -> None:
         for predict in (model.predict_f, model.posterior().predict_f):
             with pytest.raises(ValueError, match=f"have {width} columns, where those of the model have 2"):
                 predict(np.full((5, width), 0.3))
+
+
+@pytest.mark.parametrize("wrong", ["2", None, 2.5, [1, 2], np.nan])
+def test_numbers_that_are_none_are_refused_by_name(wrong: object) -> None:
+    model = GPLaplace((X, Y), problems.kernel(), BernoulliLogit())
+    for name, build in {
+        "num_classes": lambda: RobustMax(wrong),
+        "num_levels": lambda: gpx.likelihoods.CumulativeLogit(wrong),
+        "probes": lambda: gpx.GridOptions(probes=wrong),
+        "neighbours": lambda: gpx.VecchiaOptions(neighbours=wrong),
+        "checkpoint_every": lambda: gpx.fit(model, checkpoint_every=wrong),
+        "folds": lambda: gpx.cross_validate(lambda data: model, (X, Y), folds=wrong),
+    }.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
+            build()
+
+
+@pytest.mark.parametrize("wrong", ["0.2", [0.1, 0.2], np.nan, 1j])
+def test_what_is_no_number_is_refused_by_name(wrong: object) -> None:
+    model = GPLaplace((X, Y), problems.kernel(), BernoulliLogit())
+    for name, build in {
+        "flip": lambda: BernoulliLogit(flip=wrong),
+        "dispersion": lambda: gpx.likelihoods.NegativeBinomialLog(wrong),
+        "df": lambda: gpx.likelihoods.StudentT(df=wrong),
+        "tolerance": lambda: gpx.VecchiaOptions(tolerance=wrong),
+        "seconds": lambda: gpx.fit(model, seconds=wrong),
+        "`tolerance": lambda: gpx.fit(model, tolerance=wrong),
+    }.items():
+        with pytest.raises(ValueError, match=f"{name}`? must be"):
+            build()
+    with pytest.raises(ValueError, match="dispersion must be finite"):
+        gpx.likelihoods.NegativeBinomialLog(np.inf)

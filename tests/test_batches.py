@@ -252,3 +252,19 @@ def test_a_posterior_that_has_predictions_of_its_own_makes_them_from_the_cache()
     asked, (given,) = of._at(X, (cache,))
     assert asked is X
     np.testing.assert_array_equal(given, cache[0])
+
+
+def test_rows_without_probabilities_have_no_label() -> None:
+    """The index of the largest of NaN is that of the first class."""
+    model = gpx.models.GPLaplace(problems.binary(12), problems.kernel(), gpx.likelihoods.BernoulliLogit())
+    predictor = gpx.ClassPredictor(model)
+    rows = np.zeros((3, 2))
+    rows[1, 0] = np.nan
+    assert np.isnan(predictor.probabilities(rows)[1]).all()
+    for call in (predictor.labels, lambda given: predictor.top(given, 1)):
+        with pytest.raises(ValueError, match=r"row 1 of X .* has no finite probabilities, and 1 in all"):
+            call(rows)
+    wrong: Any
+    for wrong in ("1", 1.5, None):
+        with pytest.raises(ValueError, match="`k` must be a whole number"):
+            predictor.top(rows[:1], wrong)

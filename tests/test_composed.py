@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from gpflow_ext.prediction.average import ModelAverage
+from gpflow_ext.prediction.average import ModelAverage, stacking_weights
 from gpflow_ext.prediction.rescaled import RescaledTargets
 
 X, XNEW = problems.inputs(8), problems.inputs(3, seed=7)
@@ -37,6 +37,28 @@ def test_an_average_has_the_moments_and_density_of_the_mixture() -> None:
     each = np.stack([m.predict_log_density((XNEW, YNEW)) for m in members])
     expected = scipy.special.logsumexp(each, axis=0, b=weights[:, None])
     np.testing.assert_allclose(average.predict_log_density((XNEW, YNEW)), expected, rtol=1e-12)
+
+
+def test_a_member_of_weight_zero_adds_nothing_where_its_variance_is_infinite() -> None:
+    heavy = gpflow.models.VGP((X, Y), problems.kernel(), gpflow.likelihoods.StudentT(df=2.0))
+    found = ModelAverage([member(0.1), heavy], [1.0, 0.0]).predict_y(XNEW)
+    np.testing.assert_allclose(found, member(0.1).predict_y(XNEW), rtol=1e-12)
+    assert np.isinf(ModelAverage([member(0.1), heavy], [0.5, 0.5]).predict_y(XNEW)[1]).all()
+
+
+def test_rows_that_no_model_thinks_possible_have_no_say_in_stacking() -> None:
+    densities = np.log(np.random.default_rng(0).uniform(size=(6, 2)))
+    densities[0] = -np.inf, -1.0
+    expected = stacking_weights(densities)
+    found = stacking_weights(np.r_[densities, np.full((2, 2), -np.inf)])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_array_equal(stacking_weights(np.full((2, 4), -np.inf)), np.full(4, 0.25))
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], [[np.nan, 0.0]], [[np.inf, 0.0]], np.zeros((3, 0))])
+def test_densities_that_cannot_be_stacked_are_refused(wrong) -> None:
+    with pytest.raises(ValueError, match="log_densities must be"):
+        stacking_weights(wrong)
 
 
 def test_a_rescaled_model_predicts_in_the_units_of_its_targets() -> None:

@@ -262,3 +262,26 @@ def test_several_targets_keep_their_gaps(write, tmp_path) -> None:
     words = write("a,p,q\n1,2,u\n2,3,v\n3,4,u\n", "words.csv")
     with pytest.raises(ValueError, match="words such as 'u'"):
         load(words, target=["p", "q"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"categories": ["a", "b"]}, "a list of levels for each column"),
+        ({"categories": {"a": "SML"}}, "a list of levels for each column"),
+        ({"categories": {"a": 3}}, "a list of levels for each column"),
+        ({"categories": {3: ["S", "M"]}}, "a list of levels for each column"),
+        ({"dates": ["a"]}, "an order for each column"),
+        ({"exposure": ["a"]}, "the name of a column, as text"),
+        ({"test_fraction": "0.2"}, r"must lie in \[0, 1\)"),
+        ({"test_fraction": None}, r"must lie in \[0, 1\)"),
+        ({"drop": None}, "lists of column names"),
+        ({"drop": [3]}, "lists of column names"),
+        ({"one_hot": (name for name in "a")}, "lists of column names"),
+        ({"task": ["binary"]}, "is unknown; choose one of"),
+        ({"test": 3}, "the path of a table or a pandas data frame"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_words(write, options, message):
+    with pytest.raises(ValueError, match=message):
+        load(write(GOOD), **options)

@@ -245,3 +245,10 @@ def test_a_kernel_of_ones_own_is_registered() -> None:
         assert gpx.sample_functions(gpflow.models.GPR((X, F), _Mine()), 2, 0)(AT).shape == (2, 12, 1)
     finally:
         del frequencies.FREQUENCIES[_Mine]
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None, np.nan, 2**31, 2**40])
+def test_seeds_that_another_number_would_stand_for_are_refused(seed: Any) -> None:
+    model = gpflow.models.GPR((X[:5], F[:5]), gk.SquaredExponential())
+    with pytest.raises(ValueError, match="`seed` must be"):
+        gpx.sample_functions(model, 2, seed)

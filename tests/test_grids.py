@@ -308,3 +308,9 @@ def test_an_outer_product_and_its_gradient() -> None:
         found.append((value, tape.gradient(value, B)))
     for ours, plain in zip(*found, strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bins", [1.5, "3", None, [2, 2.5]])
+def test_bins_that_are_not_whole_are_refused(bins) -> None:
+    with pytest.raises(ValueError, match="`bins` must be a whole number"):
+        gpx.datasets.grid_counts(np.zeros((3, 2)) + np.arange(3.0)[:, None], bins)

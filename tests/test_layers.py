@@ -37,7 +37,9 @@ TOWER: list[dict[str, str]] = [
     {
         "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest softmax binary categorical ordinal robust_max ."
     },
-    {"prediction": "densities functions composed average rescaled batches metrics predictor plotting"},
+    {
+        "prediction": "densities functions composed average rescaled batches held_out metrics predictor plotting"
+    },
     {
         "persistence": "durable verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest manifest verify.saver "
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card onnx_functions onnx_nodes numbered portable predict_jax stablehlo serving exported export ."

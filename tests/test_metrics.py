@@ -9,7 +9,7 @@ import tensorflow as tf
 from scipy.stats import norm, poisson
 
 from gpflow_ext import export, metrics
-from gpflow_ext.likelihoods import Standardised
+from gpflow_ext.likelihoods import PoissonLog, Standardised, Weighted
 from gpflow_ext.models import VGPKMM
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
@@ -187,12 +187,41 @@ def test_evaluate_refuses_bad_data(data):
         ((X[:0], y[:0]), "data is empty"),
         ((X, y[:, 0]), r"Y of shape \(11,\)"),
         ((X, y[:-1]), r"Y of shape \(10, 1\)"),
-        ((X, np.sign(y)), r"labels must be the class numbers 0 to 1"),
+        ((X, np.sign(y)), r"0 and 1; found the values -1, 1. Encode"),
+        (X, "a pair"),
     ):
         with pytest.raises(ValueError, match=message):
             metrics.evaluate(model, bad)
-    with pytest.raises(ValueError, match="batch_size=0"):
-        metrics.evaluate(model, (X, (y > 0).astype(float)), batch_size=0)
+    for size in (0, "10", 2.5):
+        with pytest.raises(ValueError, match=f"batch_size.*{size!r}"):
+            metrics.evaluate(model, (X, (y > 0).astype(float)), batch_size=size)
+    with pytest.raises(ValueError, match="with a likelihood; got a NoneType"):
+        metrics.evaluate(None, (X, y))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "message"),
+    [
+        (PoissonLog(), [0.5, 2.0], "counts"),
+        (gpflow.likelihoods.Poisson(), [-1.0, 2.0], "counts"),
+        (gpflow.likelihoods.Exponential(), [-1.0, 2.0], "negative"),
+        (Weighted(PoissonLog()), [0.5, 2.0], "counts"),
+        (gpflow.likelihoods.Softmax(3), [0.0, 2.0], "use the same likelihood as .*MultinomialLogit"),
+    ],
+)
+def test_targets_outside_the_support_are_not_scored(likelihood, targets, message) -> None:
+    latent = likelihood.latent_dim or 1
+    Z = np.zeros((1, 1))
+    model = gpflow.models.SVGP(gpflow.kernels.SquaredExponential(), likelihood, Z, num_latent_gps=latent)
+    with pytest.raises(ValueError, match=message):
+        metrics.evaluate(model, (np.zeros((2, 1)), np.array(targets)[:, None]))
+
+
+def test_targets_of_rows_that_do_not_count_may_be_anything() -> None:
+    model = gpflow.models.SVGP(gpflow.kernels.SquaredExponential(), Weighted(PoissonLog()), np.zeros((1, 1)))
+    Y = np.array([[2.0, 1.0], [0.5, 0.0]])
+    seen = metrics.evaluate(model, (np.zeros((2, 1)), Y))
+    assert seen == metrics.evaluate(model, (np.zeros((1, 1)), Y[:1]))
 
 
 def test_evaluate_multiplies_rates_by_their_exposures():
@@ -262,3 +291,15 @@ def test_students_t_of_few_degrees_has_a_centre_and_no_variance(degrees):
     assert np.all(variance.numpy() == np.inf)
     residual = np.asarray(mean) - X
     assert metrics.evaluate(model, (X, X))["rmse"] == pytest.approx(np.sqrt(np.mean(residual**2)))
+
+
+@pytest.mark.parametrize("wrong", ["10", None, 2.5, 0, True])
+def test_numbers_that_are_not_whole_are_refused_by_name(data, wrong) -> None:
+    X, y = data
+    model = gpflow.models.GPR((X, y), gpflow.kernels.SquaredExponential())
+    with pytest.raises(ValueError, match="bins"):
+        metrics.expected_calibration_error(P, Y, bins=wrong)
+    with pytest.raises(ValueError, match="resamples"):
+        metrics.intervals(model, (X, y), resamples=wrong)
+    with pytest.raises(ValueError, match="level"):
+        metrics.intervals(model, (X, y), level="0.9" if wrong == "10" else 1)

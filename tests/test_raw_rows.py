@@ -119,6 +119,8 @@ def encode(treatment):
 PIECES = [
     "", "NA", "n/a", "NaN", "NULL", "?", "??", " ", "\t", "\u00a0", "S", "s", "S ", " S", "M", "çok", "ÇOK", "\u212a",
     "2020-02-29", "2021-02-29", "29.02.2020", "1/2/2020", "01-02-2020", "2020.1.1", "2020-01-01T23:59:59.125Z",
+    "2020-01-01T00:30+05:30", "2020-12-31 23:59:59.5 -0845", "2020-01-01 12:00+05", "2020-01-01 12:00+24:00",
+    "2020-01-01T00:30+05:60", "2020-01-01+05:00", "2020-01-01T00:30+00:00Z",
     "2020-01-01 7:05", "2020-01-01T07:5", "2020-01-01T24:00", "2020-01-01T10:00:60", "0000-01-01", "9999-12-31",
     "2020-1-1\n", "２０20-01-01", "2020-01-01T10:00+02:00", "20200101", "1_0", "\x00", "31/12/1999 00:00:00.000000001",
 ]  # fmt: skip
@@ -369,3 +371,9 @@ def test_the_server_refuses_other_rows(client):
         "missing inputs: ['size']"
         in client.post("/predict", json={k: v for k, v in ROW.items() if k != "size"}).text
     )
+
+
+@pytest.mark.parametrize("data", ["table.csv", 3, (np.zeros((3, 2)), np.zeros((3, 1)))])
+def test_data_that_say_nothing_of_columns_are_refused(data) -> None:
+    with pytest.raises(ValueError, match=r"data must be what datasets\.load returns; got a"):
+        raw_rows.treatment_of(data, 2)

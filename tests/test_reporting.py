@@ -103,6 +103,18 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     assert dark[0] > dark[1] + 0.002  # the pictures
 
 
+def test_what_is_no_model_and_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.3)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52())
+    wrong: Any
+    for wrong in (None, gpflow.kernels.Matern52(), gpflow.models.GPR):
+        with pytest.raises(ValueError, match="model must be a GPflow model or hold one"):
+            gpx.report(wrong, split, tmp_path / "report.html")
+    for wrong in (None, tmp_path, tmp_path / "absent" / "report.html"):
+        with pytest.raises(ValueError, match="path must be that of a file"):
+            gpx.report(model, split, wrong)
+
+
 def test_a_split_without_test_rows_is_refused(tmp_path: Path) -> None:
     split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.0)
     with pytest.raises(ValueError, match="no test rows"):

@@ -318,6 +318,89 @@ def test_dates_are_days_since_the_first(write, written, options, days, order):
     assert any(f"column a was read as dates ({order}), in days since" in note for note in split.notes)
 
 
+def test_offsets_from_utc_are_those_of_python(write):
+    """Zones of a frame and the same times as text give the same days."""
+    written = [
+        "2024-01-01T01:30:00+02:00",
+        "2024-01-02 01:30-0330",
+        "2024-01-03 05:00:07.25 +05",
+        "2024-01-01T00:00Z",
+    ]
+    there = pd.to_datetime(pd.Series(written), format="ISO8601", utc=True).dt.tz_convert("Asia/Kolkata")
+    X, _, split = whole(write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written))))
+    of_frame, _, other = whole(pd.DataFrame({"a": there, "y": np.arange(4) / 7}))
+    np.testing.assert_array_equal(X, of_frame)
+    assert split.treatment == other.treatment
+    assert X[0, 0] == 23.5 / 24  # of the last day of 2023, which is the first one in UTC
+
+
+def test_periods_begin_at_their_start_and_ordered_dates_are_dates():
+    y = np.arange(3) / 7
+    months = pd.period_range("2024-09", periods=3, freq="M")
+    ordered = pd.Categorical(months.to_timestamp(), ordered=True)
+    X, _, split = whole(pd.DataFrame({"a": months, "b": ordered, "y": y}))
+    np.testing.assert_array_equal(X, np.repeat([[0.0], [30.0], [61.0]], 2, axis=1))
+    np.testing.assert_array_equal(
+        split.treatment.inputs({"a": [months[1]], "b": [ordered[2]]}), [[30.0, 61.0]]
+    )
+
+
+def test_levels_that_are_dates_are_known_by_any_value_of_that_day(write):
+    days = pd.to_datetime(["2024-01-01", "2024-01-02"] * 4)
+    for table in (
+        pd.DataFrame({"a": days, "y": np.arange(8) / 7}),
+        write("a,y\n" + "".join(f"{day.date()},{i / 7}\n" for i, day in enumerate(days))),
+    ):
+        _, _, split = whole(table, one_hot=["a"])
+        for day in (days[1], datetime.date(2024, 1, 2), np.datetime64("2024-01-02")):
+            np.testing.assert_array_equal(split.treatment.inputs({"a": [day]}), [[0.0, 1.0]])
+
+
+def test_new_rows_may_be_mappings_with_the_names_of_a_frame_that_are_numbers():
+    frame = pd.DataFrame({0: [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]})
+    X, _, split = whole(frame)
+    for rows in (frame.to_dict("records"), frame.to_dict("list")):
+        np.testing.assert_array_equal(split.treatment.inputs(rows), X)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (None, "a data frame, .* the type is NoneType"),
+        (np.zeros((2, 1)), "the type is ndarray"),
+        ({"a": [10**400]}, "is not a number"),
+        ({"a": np.zeros((2, 2))}, r"one cell for each row; its shape is \(2, 2\)"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_refused_in_words(rows, message):
+    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
+    with pytest.raises(ValueError, match=message):
+        split.treatment.inputs(rows)
+
+
+def test_other_data_frames_are_told_to_become_those_of_pandas():
+    class Frame:
+        def to_pandas(self):
+            raise AssertionError("this is left to the user")
+
+    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
+    for read in (load, split.treatment.inputs):
+        with pytest.raises(ValueError, match="Frame: give its to_pandas"):
+            read(Frame())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "task"), [((0, 1), None), ((0, 1, 1000), "multiclass"), ((0, 2000), None)]
+)
+def test_classes_whose_numbers_would_be_rounded_are_refused(numbers, task):
+    y = np.resize([2**60 + number for number in numbers], 12)
+    frame = pd.DataFrame({"a": np.arange(12.0), "y": y})
+    with pytest.raises(TableError, match=r"numbers from 2\^53.*put a letter before them"):
+        load(frame, task=task)
+    _, _, split = whole(frame.assign(y=[f"n{each}" for each in y]))
+    assert split.labels == tuple(f"n{2**60 + number}" for number in numbers)
+
+
 def test_days_agree_with_the_calendar():
     rng = np.random.default_rng(0)
     ordinals = rng.integers(1, datetime.date.max.toordinal(), 3000)
@@ -328,7 +411,9 @@ def test_days_agree_with_the_calendar():
         assert not seconds.any()
         np.testing.assert_array_equal(found - found[0], ordinals - ordinals[0])
     wrong = ["2021-02-29", "1900-02-29", "2020-13-01", "2020-00-10", "2020-04-31", "2020-01-01T24:00",
-             "2020-01-01T10:60", "0000-01-01", "2020-1-1x", "20-01-01", "2020-01-01T10:00:60"]  # fmt: skip
+             "2020-01-01T10:60", "0000-01-01", "2020-1-1x", "20-01-01", "2020-01-01T10:00:60",
+             "2020-01-01+05:00", "2020-01-01T10:00+24:00", "2020-01-01T10:00+05:60", "2020-01-01T10:00+1",
+             "2020-01-01T10:00+00:00Z"]  # fmt: skip
     assert not dates.parse(wrong, "ymd")[2].any()
     assert dates.parse(["2000-02-29", " 2024-02-29T23:59:59.999 "], "ymd")[2].all()
 

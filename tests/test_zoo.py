@@ -240,6 +240,8 @@ def test_where_there_is_no_zoo_the_ways_to_one_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr("gpflow_ext.zoo._CHECKOUT", tmp_path / "none")
     with pytest.raises(ValueError, match="set GPFLOW_EXT_ZOO"):
         gpx.zoo.list()
+    with pytest.raises(ValueError, match="a folder or an address, as text; got 3"):
+        gpx.zoo.list(3)
     with pytest.raises(ValueError, match="no folder 'nowhere'"):
         gpx.zoo.list("nowhere")
     with pytest.raises(ValueError, match="must begin with https://"):

@@ -242,6 +242,20 @@ def _check_finite(raw: Array, name: str) -> None:
     check_size(raw, name)
 
 
+def check_whole(**values: Any) -> None:
+    """Raise ``ValueError`` unless all values are whole numbers, which the message has by their names."""
+    for name, value in values.items():
+        if np.ndim(value) or np.asarray(value).dtype.kind not in "iu":
+            raise ValueError(f"`{name}` must be a whole number; got {value!r}.")
+
+
+def check_number(**values: Any) -> None:
+    """Raise ``ValueError`` unless all values are numbers, which the message has by their names."""
+    for name, value in values.items():
+        if np.ndim(value) or np.asarray(value).dtype.kind not in "iuf":
+            raise ValueError(f"`{name}` must be a number; got {value!r}.")
+
+
 def check_size(values: Array, name: str) -> None:
     """Raise ``ValueError`` where sums of the squares of values [N, R] could overflow; NaN passes."""
     most = np.sqrt(np.finfo(gpflow.default_float()).max) * _ROOM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -223,8 +224,8 @@ def auto(
     >>> print(best)
     >>> gpx.export(best, "saved_models/ill")
     """
-    if not budget > 0.0:
-        raise ValueError(f"budget must be positive, in seconds; got {budget}")
+    if not isinstance(budget, Real) or not budget > 0.0:
+        raise ValueError(f"budget must be positive, in seconds; got {budget!r}")
     split = _without_idle_classes(_read(table, target, task, options))
     begin = time.perf_counter()
     X, Y = split.train

@@ -12,7 +12,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import Likelihood
 
-from gpflow_ext.data.checks import check_class_numbers
+from gpflow_ext.data.checks import check_class_numbers, check_whole
 from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.softmax import expected_lse, log_expected_softmax
 from gpflow_ext.numerics.bounds import (
@@ -37,6 +37,7 @@ class CategoricalLikelihood(Likelihood, abc.ABC):
     mean_of_indicators = True
 
     def __init__(self, num_classes: int, latent_dim: int) -> None:
+        check_whole(num_classes=num_classes)
         super().__init__(input_dim=None, latent_dim=latent_dim, observation_dim=None)
         if num_classes < 2:
             raise ValueError(f"num_classes must be at least 2; found {num_classes}")
@@ -216,6 +217,7 @@ class StickBreaking(CategoricalLikelihood):
     def __init__(self, num_classes: int, bound: LLPBound | None = "piecewise", num_pieces: int = 20) -> None:
         if bound is not None:
             check_llp_bound(bound, num_pieces)
+        check_whole(num_classes=num_classes)
         super().__init__(num_classes, latent_dim=num_classes - 1)
         self.bound, self.num_pieces = bound, num_pieces
 

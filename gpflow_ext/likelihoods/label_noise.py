@@ -15,6 +15,8 @@ from gpflow import default_float
 from gpflow.base import Parameter
 from gpflow.utilities import to_default_float
 
+from gpflow_ext.data.checks import check_number
+
 Bound = TypeVar("Bound", bound=str)
 
 
@@ -28,6 +30,7 @@ def wrong_share(share: float, num_classes: int, *, learn: bool, name: str) -> fl
     ValueError
         If ρ is out of range, or is to be learnt from zero; ``name`` is what the message calls it.
     """
+    check_number(**{name: share})
     highest = 1.0 - 1.0 / num_classes
     if not 0.0 <= share < highest:
         raise ValueError(

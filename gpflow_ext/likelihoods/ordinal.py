@@ -16,7 +16,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 from gpflow.utilities import positive
 
-from gpflow_ext.data.checks import check_class_numbers
+from gpflow_ext.data.checks import check_class_numbers, check_whole
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.special import Elementwise, as_tensor, broadcast, log_expected_sigmoid
@@ -70,6 +70,7 @@ class CumulativeLogit(ScalarLikelihood):
         learn_thresholds: bool = True,
     ) -> None:
         super().__init__()
+        check_whole(num_levels=num_levels)
         if num_levels < 2:
             raise ValueError(f"num_levels must be at least 2; found {num_levels}")
         if bound is not None:

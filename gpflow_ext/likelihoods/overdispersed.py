@@ -11,6 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.utilities import positive
 
+from gpflow_ext.data.checks import check_number
 from gpflow_ext.likelihoods.counts import CountLikelihood, overdispersed_moments
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.logistic import expected_llp
@@ -56,8 +57,11 @@ class NegativeBinomialLog(CountLikelihood):
         fractions: bool = False,
     ) -> None:
         super().__init__(exposure, fractions=fractions)
-        if not dispersion > _SMALLEST:
-            raise ValueError(f"dispersion must be above {_SMALLEST:g}; got {dispersion}: PoissonLog has none")
+        check_number(dispersion=dispersion)
+        if not _SMALLEST < dispersion < math.inf:
+            raise ValueError(
+                f"dispersion must be finite and above {_SMALLEST:g}; got {dispersion}: PoissonLog has none"
+            )
         self.dispersion = gpflow.Parameter(
             dispersion, transform=positive(lower=_SMALLEST), trainable=learn_dispersion
         )

@@ -9,6 +9,7 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import TensorType
 
+from gpflow_ext.data.checks import check_number
 from gpflow_ext.numerics import student_t
 from gpflow_ext.numerics.special import as_tensor, broadcast
 
@@ -43,6 +44,7 @@ class StudentT(gpflow.likelihoods.StudentT):
     """
 
     def __init__(self, scale: Any = 1.0, df: float = 3.0, **kwargs: Any) -> None:
+        check_number(df=df)
         if not 0.0 < df <= student_t.MOST_DEGREES:
             most = f"{student_t.MOST_DEGREES:.0f}"
             raise ValueError(f"df must be above 0 and at most {most}; got {df}: above use Gaussian")

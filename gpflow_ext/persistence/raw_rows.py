@@ -93,8 +93,13 @@ def treatment_of(data: Any, width: int) -> Treatment | None:
     Raises
     ------
     ValueError
-        If they make another number of inputs than the model takes.
+        If they make another number of inputs than the model takes, or data are not what `datasets.load`
+        returns.
     """
+    if data is not None and not hasattr(data, "train"):
+        raise ValueError(
+            f"data must be what datasets.load returns; got a {type(data).__name__}: leave it out"
+        )
     treatment: Treatment | None = getattr(data, "treatment", None)
     if treatment is None:
         return None
@@ -134,7 +139,8 @@ def _trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
             values: list[Any] = [None, *(centre * (1 + k / _ROWS) for k in range(_ROWS - 1))]
         elif column.kind == "date":
             days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 3)]
-            values = ["", "31.02.2000", *(dates.written(day, column.date_order) for day in days), "soon"]
+            written = [dates.written(day, column.date_order) for day in days]
+            values = ["", "31.02.2000", f"{written.pop()}T01:30-03:30", *written, "soon"]
         else:
             values = ["n/a", "no such level", *np.resize(column.levels, _ROWS - 2)]
         found[column.name] = values
@@ -180,7 +186,9 @@ def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
 
     year, month, day = (part(group, tf.int64) for group in dates.groups(column.date_order))
     hour, minute, second = part(4, tf.int64), part(5, tf.int64), part(6, tf.float64)
-    valid = fits & dates.is_valid(year, month, day, hour, minute, second)
-    seconds = 60.0 * tf.cast(60 * hour + minute, tf.float64) + second
+    ahead = tf.strings.regex_replace(safe, pattern, r"\7") != "-"
+    sign, offset = 2 * tf.cast(ahead, tf.int64) - 1, (part(8, tf.int64), part(9, tf.int64))
+    valid = fits & dates.is_valid(year, month, day, (hour, minute, second), offset)
+    seconds = 60.0 * tf.cast(dates.minutes(hour, minute, sign, offset), tf.float64) + second
     since = tf.cast(dates.julian_day(year, month, day) - column.origin, tf.float64) + seconds / 86400.0
     return tf.where(valid, since, tf.constant(np.nan, tf.float64))

@@ -69,11 +69,25 @@ def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:
     Parameters
     ----------
     log_densities
-        log p_k(yₙ | xₙ) of rows that model k was not trained on, [N, K].
+        log p_k(yₙ | xₙ) of rows that model k was not trained on, [N, K]. A row that no model thinks possible
+        (-inf for all) tells nothing of the weights; they are equal where no other row is left.
+
+    Raises
+    ------
+    ValueError
+        For another shape, NaN and infinite densities.
     """
     values = np.asarray(log_densities, np.float64)
+    if values.ndim != 2 or not values.shape[1] or not (values < np.inf).all():
+        raise ValueError(
+            "log_densities must be [N, K], a column for each model, of numbers or -inf; check the "
+            f"predictions. The shape is {values.shape}, with {(~(values < np.inf)).sum()} of NaN or inf."
+        )
+    values = values[np.isfinite(values).any(axis=1)]
     relative = np.exp(values - values.max(axis=1, keepdims=True))
     weights = np.full(values.shape[1], 1.0 / values.shape[1])
+    if not len(values):
+        return weights
     for _ in range(_STEPS):
         shares = relative * weights
         new = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)

@@ -151,8 +151,15 @@ class WeightedPredictions:
         return tf.reduce_logsumexp(found + tf.math.log(self._weights), axis=-1)
 
     def _mixed(self, moments: Sequence[MeanAndVariance]) -> MeanAndVariance:
-        """Return the mean, and the mean of the variances plus the variance of the means."""
-        means, variances = (tf.stack(parts) for parts in zip(*moments, strict=True))  # [K, N, P]
+        """Return the mean, and the mean of the variances plus the variance of the means.
+
+        A model of weight 0 adds nothing, even where its variance is infinite.
+        """
+        used = self._weights[:, None, None] > 0.0
+        means, variances = (
+            tf.where(used, tf.stack(parts), 0.0)
+            for parts in zip(*moments, strict=True)  # [K, N, P]
+        )
         mean = tf.tensordot(self._weights, means, 1)
         spread = variances + tf.square(means - mean)
         return mean, tf.tensordot(self._weights, spread, 1)

@@ -45,7 +45,8 @@ def sample_functions(
         For other models, kernels without random features, and inducing variables other than points or
         features.
     ValueError
-        For numbers below one, an odd ``num_features``, or a ``num_samples`` not divisible by ``groups``.
+        For a seed that is not a whole number of 32 bits, numbers below one, an odd ``num_features``, or a
+        ``num_samples`` not divisible by ``groups``.
     """
     posterior = None if type(model) in _GIVEN or not hasattr(model, "posterior") else model.posterior()
     return FunctionDraws(given_of(model, posterior), num_samples, seed, num_features, groups, dtype)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from numbers import Real
+from typing import Any, NamedTuple
 
-import gpflow
 import numpy as np
 import scipy.stats
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
-from gpflow_ext.likelihoods import Weighted
+from gpflow_ext.data.checks import check_whole
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.prediction.held_out import Predictor, checked
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
-
-
-class Predictor(Protocol):
-    """A GPflow model, as far as ``evaluate`` needs one."""
-
-    likelihood: gpflow.likelihoods.Likelihood
-
-    def predict_f(self, Xnew: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return mean and variance [N, L] of the latent functions at the inputs [N, D]."""
 
 
 def error_rate(probabilities: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> float:
@@ -96,8 +88,7 @@ def expected_calibration_error(
     ValueError
         As ``error_rate``, and for fewer than one bin.
     """
-    if bins < 1:
-        raise ValueError(f"bins={bins!r} must be at least 1.")
+    _from_one(bins=bins)
     p, labels = _classified(probabilities, y)
     confidence = p.max(axis=1)
     counted = _counts(weights, len(labels))
@@ -154,7 +145,9 @@ def evaluate(
     Raises
     ------
     ValueError
-        If there are no rows, the shapes or weights are wrong, or a class label is out of range.
+        If there are no rows, the shapes or weights are wrong, or a target lies outside the support of the
+        likelihood, such as a class label out of range or a count that is not whole; and for GPflow's
+        ``Softmax``, whose densities take no floating targets.
     """
     return evaluated_rows(model, data, batch_size=batch_size)[0]
 
@@ -199,10 +192,11 @@ def intervals(
     Raises
     ------
     ValueError
-        As ``evaluate``, and for a level that is not between 0 and 1.
+        As ``evaluate``, and for a level that is not between 0 and 1, or no resample.
     """
-    if not 0.0 < level < 1.0:
+    if not isinstance(level, Real) or not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} must lie between 0 and 1.")
+    _from_one(resamples=resamples)
     tested = _tested(model, data, batch_size).counted()
     number = len(tested.Y)
     drawn = np.random.default_rng(seed).integers(number, size=(resamples, number))
@@ -258,10 +252,8 @@ class _Tested(NamedTuple):
 
 
 def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> _Tested:
-    X, Y = _checked_data(*data)
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r} must be at least 1.")
-    Y, weights = without_weights(model, Y)
+    _from_one(batch_size=batch_size)
+    X, Y, weights = checked(model, data)
     predict = Predicted(model)
     found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
     scored = [_numbers(part, Y[n * batch_size :][:batch_size]) for n, part in enumerate(found)]
@@ -272,15 +264,6 @@ def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
     return _Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
 
 
-def without_weights(model: Predictor, Y: NDArray[Any]) -> tuple[NDArray[Any], Floats | None]:
-    """Return targets [N, P] and the weights [N] that a `Weighted` likelihood has in a column after them."""
-    likelihood = model.likelihood
-    if not isinstance(likelihood, Weighted) or Y.shape[1] == likelihood.num_targets:
-        return Y, None
-    likelihood.check_weights(Y)
-    return Y[:, :-1], Y[:, -1].astype(np.float64)
-
-
 def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
     """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
     density = found["log_density"].numpy()
@@ -289,17 +272,6 @@ def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[An
     probabilities = found["probabilities"].numpy()
     _classified(probabilities, Y)
     return density, probabilities, True
-
-
-def _checked_data(X: ArrayLike, Y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    dtype: type[np.floating[Any]] = gpflow.default_float()
-    inputs, targets = np.asarray(X, dtype), np.asarray(Y, dtype)
-    if inputs.ndim != 2 or targets.ndim != 2 or len(inputs) != len(targets):
-        shapes = f"X of shape {inputs.shape} and Y of shape {targets.shape}"
-        raise ValueError(f"data has {shapes}; they must be [N, D] and [N, P].")
-    if not len(inputs):
-        raise ValueError("data is empty; give at least one row (was test_fraction=0?).")
-    return inputs, targets
 
 
 def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
@@ -321,6 +293,14 @@ def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray
             f"y is {labels[row]} at row {row}; labels must be the class numbers 0 to {p.shape[1] - 1}."
         )
     return p, labels.astype(np.int64)
+
+
+def _from_one(**values: Any) -> None:
+    """Raise ``ValueError`` unless a value is a whole number, at least 1."""
+    check_whole(**values)
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name}={value!r} must be at least 1.")
 
 
 def _residual(prediction: ArrayLike, y: ArrayLike) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.data.checks import check_whole
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.prediction.batches import Predicted
 
@@ -49,6 +50,7 @@ class ClassPredictor:
         batch_size: int = 1000,
         jit_compile: bool = False,
     ) -> None:
+        check_whole(batch_size=batch_size)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}")
         self._batch_size, self._fill = batch_size, jit_compile
@@ -80,17 +82,34 @@ class ClassPredictor:
             found.append(batch.numpy()[: len(inputs) - begin])
         return np.concatenate(found)
 
+    def _finite(self, X: npt.ArrayLike) -> Array:
+        """Return the probabilities, or say which row has none."""
+        found = self.probabilities(X)
+        if (wrong := ~np.isfinite(found).all(axis=1)).any():
+            raise ValueError(
+                f"row {int(np.argmax(wrong))} of X (counted from 0) has no finite probabilities, and "
+                f"{int(wrong.sum())} in all: drop or fill rows whose inputs are missing."
+            )
+        return found
+
     def labels(self, X: npt.ArrayLike) -> Array:
-        """Return the name of the most probable class at X [N, D], [N]."""
-        return self.names[self.probabilities(X).argmax(axis=1)]
+        """Return the name of the most probable class at X [N, D], [N].
+
+        Raises
+        ------
+        ValueError
+            Where probabilities are not finite, as at inputs that are missing.
+        """
+        return self.names[self._finite(X).argmax(axis=1)]
 
     def top(self, X: npt.ArrayLike, k: int) -> tuple[Array, Array]:
         """Return the names of the k most probable classes at X [N, D] and their probabilities, each [N, k].
 
-        The most probable comes first.
+        The most probable comes first. Errors are those of `labels`, and one for another k than 1 to K.
         """
+        check_whole(k=k)
         if not 1 <= k <= len(self.names):
             raise ValueError(f"k must be from 1 to {len(self.names)}, the number of classes; got {k}")
-        probabilities = self.probabilities(X)
+        probabilities = self._finite(X)
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
         return self.names[order], np.take_along_axis(probabilities, order, axis=1)

@@ -168,7 +168,7 @@ def exported(place: int) -> None:
     model = built("GPLaplace", 30 + place, place)
     gpx.fit(model, steps=1, progress=False)
     with tempfile.TemporaryDirectory() as folder:
-        gpx.export(model, folder, data=model.data)
+        gpx.export(model, folder)
 
 
 def live_graphs() -> int:

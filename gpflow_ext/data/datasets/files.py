@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,8 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
 
 
 def _with_test(table: Table, source: Any) -> Table:
+    if not (is_frame(source) or isinstance(source, str | os.PathLike)):
+        raise ValueError(f"test= takes the path of a table or a pandas data frame; got {source!r}.")
     second = read_table(source, least_rows=1)
     if second.names != table.names:
         what = (

@@ -54,9 +54,10 @@ def grid_counts(
     if points.ndim != 2 or not len(points) or not np.isfinite(points).all():
         raise ValueError(f"`events` must be finite places [E] or [E, D]; their shape is {points.shape}.")
     width = points.shape[1]
-    shape = tuple(np.broadcast_to(np.asarray(bins, int), [width]).tolist())
-    if min(shape) < 1:
-        raise ValueError(f"`bins` must be at least 1; got {bins}.")
+    numbers = np.asarray(bins)
+    if numbers.dtype.kind not in "iu" or numbers.shape not in ((), (1,), (width,)) or numbers.min() < 1:
+        raise ValueError(f"`bins` must be a whole number of at least 1, or {width} of them; got {bins!r}.")
+    shape = tuple(np.broadcast_to(numbers, [width]).tolist())
     ends = np.stack([points.min(0), points.max(0)], axis=1) if bounds is None else np.asarray(bounds, float)
     if ends.shape != (width, 2) or not (ends[:, 0] < ends[:, 1]).all():
         raise ValueError(f"`bounds` must be {width} pairs (low, high) with low < high; got {ends.tolist()}.")

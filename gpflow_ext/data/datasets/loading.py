@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -124,9 +125,8 @@ def load(
     ConnectionError
         If a download fails.
     """
-    _check_arguments(seed, test_fraction, split, missing, drop, one_hot)
-    if standardise not in (True, False, "common"):
-        raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
+    _check_arguments(seed, test_fraction, split, missing, standardise)
+    _check_columns(drop, one_hot, categories, dates, exposure)
     kind = _floating(dtype)
     target = _named(target)
     sizes = tuple(bins) if isinstance(bins, Sequence) else bins
@@ -206,19 +206,47 @@ def _check_arguments(
     test_fraction: float,
     split: str | None,
     missing: str,
-    drop: Sequence[str],
-    one_hot: Sequence[str],
+    standardise: bool | str,
 ) -> None:
     if not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ValueError(f"seed={seed!r} must be a whole number from 0.")
-    if not 0.0 <= test_fraction < 1.0:
+    if not isinstance(test_fraction, Real) or not 0.0 <= test_fraction < 1.0:
         raise ValueError(f"test_fraction={test_fraction!r} must lie in [0, 1); 0 leaves the test part empty.")
     if split not in (None, "random", "published"):
         raise ValueError(f"split={split!r} is unknown; use 'random', 'published' or None.")
     if missing not in MISSING:
         raise ValueError(f"missing={missing!r} is unknown; use one of {', '.join(map(repr, MISSING))}.")
-    if isinstance(drop, str) or isinstance(one_hot, str):
+    if standardise not in (True, False, "common"):
+        raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
+
+
+def _check_columns(drop: Any, one_hot: Any, categories: Any, dates: Any, exposure: Any) -> None:
+    """Raise ``ValueError`` unless what is said of columns names them as text, in lists and mappings."""
+    if not all(_are_names(names) for names in (drop, one_hot)):
         raise ValueError("drop and one_hot take lists of column names, such as drop=['id'].")
+    if categories is not None and not (
+        _maps_names(categories) and all(map(_are_levels, categories.values()))
+    ):
+        raise ValueError(
+            f"categories={categories!r} must have a list of levels for each column, such as "
+            "{'size': ['S', 'M', 'L']}."
+        )
+    if dates is not None and not _maps_names(dates):
+        raise ValueError(f"dates={dates!r} must have an order for each column, such as {{'day': 'dmy'}}.")
+    if exposure is not None and not isinstance(exposure, str):
+        raise ValueError(f"exposure={exposure!r} must be the name of a column, as text.")
+
+
+def _are_levels(values: Any) -> bool:
+    return isinstance(values, Collection) and not isinstance(values, str)
+
+
+def _are_names(values: Any) -> bool:
+    return _are_levels(values) and all(isinstance(name, str) for name in values)
+
+
+def _maps_names(values: Any) -> bool:
+    return isinstance(values, Mapping) and _are_names(values)
 
 
 def _floating(dtype: DTypeLike | None) -> np.dtype[Any]:

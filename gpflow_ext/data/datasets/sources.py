@@ -34,9 +34,11 @@ def find(request: Request) -> Raw:
     if is_frame(request.name):
         return from_file(request.name, request, _OF_THE_USER)
     if not isinstance(request.name, str | os.PathLike):
-        what = type(request.name).__name__
+        kind = type(request.name)
+        convert = ": give its to_pandas()" if hasattr(kind, "to_pandas") else ""
         raise ValueError(
-            f"load takes the name of a set, the path of a table or a pandas data frame; got a {what}."
+            "load takes the name of a set, the path of a table or a pandas data frame; got a "
+            f"{kind.__module__}.{kind.__qualname__}{convert}."
         )
     name = os.fspath(request.name)
     is_path = isinstance(request.name, Path) or os.sep in name

@@ -17,6 +17,7 @@ SYNONYMS = {"counts": "count", "events": "count"}
 CLASSIFICATION = ("binary", "multiclass", "ordinal")
 _FEW = 20  # a whole-numbered regression target with so few distinct values may be meant as classes
 _LEAST_ROWS = 5  # of each of many classes in the mean
+_INEXACT = 2.0**53  # from which on whole numbers are rounded
 _MOST_LABELS = 12  # that a sentence lists
 
 
@@ -31,7 +32,7 @@ class EncodedTarget(NamedTuple):
 
 def check_task(task: str | None) -> str | None:
     """Return the task in this package's words."""
-    if task is None or task in TASKS or task in SYNONYMS:
+    if task is None or (isinstance(task, str) and (task in TASKS or task in SYNONYMS)):
         return SYNONYMS.get(task or "", task)
     known = ", ".join((*TASKS, *SYNONYMS))
     raise ValueError(f"task={task!r} is unknown; choose one of {known}, or None to infer it.")
@@ -59,6 +60,10 @@ def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> En
     y, name, labels = raw.y, raw.target, raw.labels
     if y.dtype == object:
         return _encode_words(raw, task, order)
+    are_classes = task in CLASSIFICATION or (task is None and y.shape[1] == 1 and len(np.unique(y)) <= 2)
+    if are_classes and (np.abs(y) >= _INEXACT).any():
+        what = f"target {name!r} holds classes with numbers from 2^53, which have no exact floating number"
+        _refuse(raw, what, advice="put a letter before them, so that they are words")
     if np.all(y == y[0]):
         kind = "class" if labels or task in CLASSIFICATION else "value"
         _refuse(raw, f"target {name!r} has one {kind} only ({_text(y[0, 0])}): nothing can be learnt from it")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpflow_ext.data.reading.cells import text_of
-from gpflow_ext.data.reading.dates import written
+from gpflow_ext.data.reading.dates import is_date, written
 from gpflow_ext.data.reading.problems import Problem, TableError, drop
 from gpflow_ext.data.reading.table import Cells, Table, check_names
 from gpflow_ext.data.reading.text import read_bytes
@@ -72,7 +72,7 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
             seen = type(series.iloc[wrong[0]]).__name__
             what = f"column {column!r} is neither number, text nor date (a {seen} in row {wrong[0] + 1})"
             problems.append(Problem(what, column, tuple(wrong), (drop(column),)))
-        if getattr(series.dtype, "ordered", None):
+        if getattr(series.dtype, "ordered", None) and not any(map(is_date, series.dtype.categories)):
             levels[column] = tuple(map(text_of, series.dtype.categories))
     if problems:
         raise TableError(name, problems)
@@ -87,7 +87,7 @@ def _cells(series: Any) -> tuple[Cells, list[int]]:
     text, wrong = [], []
     for row, value in enumerate(series):
         cell = text_of(value)
-        if cell and hasattr(value, "year"):
+        if cell and is_date(value):
             cell = written(value, "ymd")
         elif cell and not isinstance(value, str | bool | int | float | decimal.Decimal | np.generic):
             wrong.append(row)

@@ -195,7 +195,7 @@ class _One:
         return None
 
     def _date(self, column: Sequence[str], order: str) -> tuple[Column, Floats] | None:
-        day, _, valid = dates.parse(column, order)
+        day, seconds, valid = dates.parse(column, order)
         wrong = [row for row in np.flatnonzero(~valid) if not is_missing(column[row])]
         if wrong or not valid.any():
             row = wrong[0] if wrong else 0
@@ -203,7 +203,7 @@ class _One:
             advice = f"{len(wrong)} such cells: correct them"
             self.problems.append(Problem(what, self.name, tuple(map(int, wrong)), (drop(self.name),), advice))
             return None
-        origin = int(day[valid].min())
+        origin = int((day + seconds // 86400.0)[valid].min())
         found = Column(self.name, "date", date_order=order, origin=origin)
         first = dates.text_of_day(origin)
         self.notes.append(f"column {self.name} was read as dates ({order}), in days since {first}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -149,6 +149,11 @@ class Treatment:
             else:
                 found[column.name], wrong = _numbers(list(values), column)
                 problems += [] if wrong is None else [wrong]
+        problems += [
+            Problem(f"column {name!r} must have one cell for each row; its shape is {column.shape}", name)
+            for name, column in found.items()
+            if column.ndim != 1
+        ]
         lengths = {name: len(column) for name, column in found.items()}
         if len(set(lengths.values())) > 1:
             problems.append(Problem(f"the columns have not as many rows each: {lengths}"))
@@ -179,18 +184,29 @@ class Treatment:
 def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
     is_frame = hasattr(rows, "columns") and hasattr(rows, "iloc")
     if not is_frame and not isinstance(rows, Mapping):
-        rows = list(rows)
+        rows = list(rows) if isinstance(rows, Iterable) and not hasattr(rows, "to_pandas") else [rows]
         if not all(isinstance(row, Mapping) for row in rows):
-            raise ValueError("rows must be a data frame, a mapping of columns, or a list of mappings")
+            convert = ": give its to_pandas()" if hasattr(rows[0], "to_pandas") else ""
+            raise ValueError(
+                "rows must be a data frame, a mapping of columns, or a list of mappings; the type is "
+                f"{type(rows[0]).__name__}{convert}"
+            )
+        rows = [_named(row) for row in rows]
         lacking = [name for name in names if any(name not in row for row in rows)]
         return {name: [row[name] for row in rows] for name in _there(names, lacking, rows[0] if rows else ())}
     if is_frame:
         return _of_frame(rows, names)
+    rows = _named(rows)
     lacking = [name for name in names if name not in rows]
     found = {name: rows[name] for name in _there(names, lacking, rows)}
     if any(isinstance(cell, str) or not hasattr(cell, "__len__") for cell in found.values()):
         return {name: [cell] for name, cell in found.items()}  # one row
     return found
+
+
+def _named(row: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """Return a mapping by the names that a table has, as for `_of_frame`."""
+    return row if all(isinstance(key, str) for key in row) else {cells.text_of(k): v for k, v in row.items()}
 
 
 def _of_frame(frame: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
@@ -213,17 +229,22 @@ def _there(names: Sequence[str], lacking: Sequence[str], there: Any) -> Sequence
 
 
 def _text(value: Any, column: Column) -> str:
-    if (column.kind == "date" and hasattr(value, "year")) or isinstance(value, np.datetime64):
-        return "" if value != value else dates.written(value, column.date_order or "ymd")
     found = cells.text_of(value)
-    if not found or isinstance(value, str) or found in column.levels:
+    if not found or isinstance(value, str):
+        return found
+    if dates.is_date(value):
+        found = dates.written(value, column.date_order or "ymd")
+    if column.kind == "date" or found in column.levels:
         return found
     same = [level for level in column.levels if _is_level(value, level)]
     return same[0] if len(same) == 1 else found
 
 
 def _is_level(value: Any, level: str) -> bool:
-    """Tell whether a value is that of a level as a file has it, such as TRUE, 01 or 2.0."""
+    """Tell whether a value is that of a level as a file has it, such as TRUE, 01, 2.0 or 2024-01-31."""
+    if dates.is_date(value):
+        own, other = dates.days_since([dates.written(value, "ymd"), level], "ymd", 0)
+        return bool(own == other)
     if isinstance(value, bool | np.bool_):
         return level.lower() == str(value).lower()
     if isinstance(value, int | float | np.number) and cells.is_number(level):
@@ -240,7 +261,7 @@ def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]
                 numbers[row] = np.nan if cells.is_missing(value) else cells.to_number(value, column.decimal)
             elif cells.text_of(value):
                 numbers[row] = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             wrong.append(row)
     if not wrong:
         return numbers, None

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.data.checks import check_number, check_whole
 from gpflow_ext.numerics import lanczos, philox
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid import factors
@@ -52,6 +53,8 @@ class GridOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_whole(probes=self.probes, seed=self.seed)
+        check_number(tolerance=self.tolerance)
         if self.probes < 1:
             raise ValueError(f"`probes` must be at least 1; got {self.probes}.")
         if not 0.0 < self.tolerance <= 0.1:

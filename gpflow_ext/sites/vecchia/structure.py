@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.data import inducing
+from gpflow_ext.data.checks import check_number, check_whole
 from gpflow_ext.sites.vecchia import dissection, fronts, grouping, ordering, residual
 from gpflow_ext.sites.vecchia.prior import TreeAt
 
@@ -79,6 +80,8 @@ class VecchiaOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_whole(neighbours=self.neighbours, seed=self.seed, inducing=self.inducing, probes=self.probes)
+        check_number(tolerance=self.tolerance)
         if self.inducing < 0:
             raise ValueError(f"`inducing` must be at least 0; got {self.inducing}.")
         least = 0 if self.inducing else 1
