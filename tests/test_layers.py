@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "devices arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments"
+        "numerics": "devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
@@ -35,7 +35,7 @@ TOWER: list[dict[str, str]] = [
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
-        "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest softmax binary categorical ordinal robust_max ."
+        "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest_evenly largest_graded largest softmax binary categorical ordinal robust_max ."
     },
     {
         "prediction": "densities functions composed average rescaled batches held_out metrics predictor plotting"

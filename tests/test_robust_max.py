@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from scipy.special import log_ndtr, logsumexp
 
-from gpflow_ext.likelihoods import RobustMax
+from gpflow_ext.likelihoods import RobustMax, largest
 from gpflow_ext.likelihoods.largest import log_probability_largest, probability_largest
 
 LABELS = np.arange(6.0)[:, None] % 3
@@ -200,6 +200,59 @@ def test_evenly_spaced_nodes_where_they_are_enough(low: float, high: float) -> N
         tf.exp(likelihood._log_probabilities(mean, var)),
         atol=1e-9,
     )
+
+
+@each_dtype
+@pytest.mark.parametrize("K", [10, 100])
+def test_many_classes_that_are_alike(K: int, dtype: tf.DType) -> None:
+    """They need closer nodes than one narrow class does: by those 0.7 deviations apart P was off by 1e-6."""
+    rng = np.random.default_rng(5)
+    mean, var = 0.5 * rng.normal(size=(10, K)), np.full((10, K), 1.2)
+    mean[:, 0], var[:, 0] = -1.0, 7.0  # the widest window
+    exact = np.exp([dense(m, v, 0) for m, v in zip(mean, var, strict=True)])
+    own = tf.one_hot(np.zeros(10, int), K, True, False)
+    found = probability_largest(tf.constant(mean, dtype), tf.constant(var, dtype), own)
+    tolerance = 1e-9 if dtype == tf.float64 else 1e-6
+    np.testing.assert_allclose(found, exact, rtol=0, atol=tolerance)
+    p = RobustMax(K).class_probabilities(None, tf.constant(mean, dtype), tf.constant(var, dtype))
+    np.testing.assert_allclose(p[:, 0], exact, rtol=0, atol=tolerance)
+
+
+@each_dtype
+def test_rows_that_need_no_quadrature(dtype: tf.DType) -> None:
+    """From no rival within reach to all, on both sides of where a row is settled by one or none."""
+    rng = np.random.default_rng(6)
+    mean, var = rng.normal(size=(3000, 4)), rng.uniform(0.3, 1.0, (3000, 4))
+    mean[:, 0] += np.linspace(-14.0, 14.0, 3000)
+    near = mean.max(axis=1, where=np.arange(4) > 1, initial=-np.inf)
+    mean[::2, 1] = near[::2] + np.linspace(0.0, 12.0, 1500)  # one rival ahead of the others
+    own = tf.one_hot(np.zeros(3000, int), 4, True, False)
+
+    def derivatives(function, dtype):
+        m, v = tf.constant(mean, dtype), tf.constant(var, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch([m, v])
+            value = function(m, v, own)
+        return value, *tape.gradient(value, [m, v])
+
+    expected = derivatives(lambda *a: tf.exp(log_probability_largest(*a)), tf.float64)
+    _, hard = largest._nearest(tf.constant(mean, dtype), tf.constant(var, dtype), own)
+    assert 0.1 < np.mean(hard) < 0.9
+    tolerance = 1e-9 if dtype == tf.float64 else 1e-6
+    for ours, exact in zip(derivatives(probability_largest, dtype), expected, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=tolerance)
+
+
+def test_a_row_that_is_not_finite_leaves_the_others_alone() -> None:
+    mean, var, y, exact = cases("mild", 10)
+    own, lost = tf.one_hot(y, 10, True, False), np.array(mean)
+    lost[3, (y[3] + 1) % 10] = np.nan
+    others = np.arange(40) != 3
+    found = probability_largest(tf.constant(lost), tf.constant(var), own).numpy()
+    assert np.isnan(found[3])
+    np.testing.assert_allclose(found[others], np.exp(exact)[others], rtol=0, atol=1e-9)
+    p = RobustMax(10).class_probabilities(None, tf.constant(lost), tf.constant(var)).numpy()
+    np.testing.assert_allclose(p[others, y[others]], np.exp(exact)[others], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 5])

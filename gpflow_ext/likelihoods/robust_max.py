@@ -12,12 +12,10 @@ from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
 from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.largest import (
     SecondOrder,
-    from_largest,
     largest_to_second_order,
     log_probability_largest,
     probabilities_largest,
     probability_largest,
-    with_nodes,
 )
 from gpflow_ext.numerics.integrals import positive_variance
 from gpflow_ext.numerics.special import broadcast, log_ndtr
@@ -98,14 +96,9 @@ class RobustMax(CategoricalLikelihood):
     def class_probabilities(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> tf.Tensor:
         """See `CategoricalLikelihood`. All classes at once, where evenly spaced nodes suffice."""
         Fmu, Fvar = broadcast(Fmu, Fvar)
-        Fmu, Fvar = from_largest(Fmu), positive_variance(Fvar)
+        Fvar = positive_variance(Fvar)
         hit, missed = self._levels(Fmu.dtype)
-        largest = with_nodes(
-            Fmu,
-            Fvar,
-            lambda number: probabilities_largest(Fmu, Fvar, number),
-            lambda: tf.exp(self._log_largest(Fmu, Fvar)),
-        )
+        largest = probabilities_largest(Fmu, Fvar, lambda: tf.exp(self._log_largest(Fmu, Fvar)))
         return missed + (hit - missed) * largest  # out here: a variable that a branch reads cannot be folded
 
     @inherit_check_shapes

@@ -18,6 +18,7 @@ import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 
 from gpflow_ext.numerics import batched, centred
+from gpflow_ext.numerics.mapped import mapped
 
 _INHERITED = "__call__", "K", "K_diag", "scale", "scaled_squared_euclid_dist", "slice"
 ELEMENTS = 2**25  # of matrices held at a time where many rows are predicted, 256 MiB
@@ -102,43 +103,30 @@ def _inverse(parameter: gpflow.Parameter, value: tf.Tensor) -> tf.Tensor:
     return value if parameter.transform is None else parameter.transform.inverse(value)
 
 
-def each(function: Callable[..., tf.Tensor], stack: Stack, *tensors: tf.Tensor) -> tf.Tensor:
+def each(function: Callable[..., Any], stack: Stack, *tensors: tf.Tensor, in_turn: bool = False) -> Any:
     """Return function(*tensors[c]) for each member of a stack, [C, ...].
 
-    ``function`` reads the stacked parameters as usual, and the slices of ``tensors`` [C, ...].
+    Parameters
+    ----------
+    function
+        Reads the stacked parameters as usual. Its derivatives are those in these, in its arguments and in
+        variables; other tensors that it reads are taken for constants.
+    stack
+        At least one parameter.
+    tensors
+        [C, ...], of which it takes slices.
+    in_turn
+        One member after the other, where each has much to compute; it then returns one tensor.
     """
     parameters = [parameter for parameter, _ in stack.values]
 
-    def one(arguments: tuple[Any, Any]) -> tf.Tensor:
-        values, slices = arguments
+    def one(*arguments: tf.Tensor) -> Any:
+        values, slices = arguments[: len(parameters)], arguments[len(parameters) :]
         with substituted(zip(parameters, values, strict=True)):
             return function(*slices)
 
-    with _inline():
-        return tf.vectorized_map(one, ([value for _, value in stack.values], list(tensors)))
-
-
-@contextlib.contextmanager
-def _inline() -> Iterator[None]:
-    """Within, let ``tf.vectorized_map`` write into the graph at hand where XLA is to compile that.
-
-    By itself it makes a function there, whose gradient takes axes and shapes from its results. XLA has to
-    know these, and therefore takes all arguments of the function for constants: it would compile anew for
-    each of their values.
-    """
-    found: list[tuple[Any, Any]] = []  # graphs that are for XLA, with what says so
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        if (context := graph._get_control_flow_context()) is not None:
-            found.append((graph, context))
-        graph = getattr(graph, "outer_graph", None)
-    try:
-        for graph, _ in found:
-            graph._set_control_flow_context(None)
-        yield
-    finally:
-        for graph, context in found:
-            graph._set_control_flow_context(context)
+    arguments = [*(value for _, value in stack.values), *tensors]
+    return mapped(one, arguments, in_turn)
 
 
 def each_of(function: Callable[[], tf.Tensor], own: Stack) -> tf.Tensor:
@@ -272,6 +260,7 @@ def per_datum(
     mean: tf.Tensor,
     var: tf.Tensor,
     *targets: tf.Tensor,
+    in_turn: bool = False,
 ) -> Any:
     """Return function(X, mean, var, *targets) of a likelihood for each member, [C, N, ...].
 
@@ -287,10 +276,12 @@ def per_datum(
         Moments of f, each [C, N, P].
     targets
         [N, Q], the same for all.
+    in_turn
+        See `each`.
     """
     own = stack.within(likelihood)
     if own.values:
-        return each(lambda m, v: function(X, m, v, *targets), own, mean, var)
+        return each(lambda m, v: function(X, m, v, *targets), own, mean, var, in_turn=in_turn)
     count, rows = tf.shape(mean)[0], tf.shape(mean)[1]
     flat = [tf.reshape(part, [-1, part.shape[-1]]) for part in (mean, var)]
     shared = [tf.tile(part, [count, 1]) for part in (X, *targets)]

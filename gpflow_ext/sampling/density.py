@@ -112,8 +112,9 @@ class FreeFormDensity:
         """Return Σₙ E[log p(yₙ | fₙ)] given the projection and v [C, M, L], [C]. O(CNML)."""
         X, Y = self.model.data
         likelihood = self.model.likelihood
+        moments = self._moments(stack, X, A, V)
         terms = stacked.per_datum(
-            likelihood.variational_expectations, likelihood, stack, X, *self._moments(stack, X, A, V), Y
+            likelihood.variational_expectations, likelihood, stack, X, *moments, Y, in_turn=True
         )
         return tf.reduce_sum(terms, axis=-1)
 
