@@ -79,6 +79,20 @@ def test_a_rise_is_told_from_noise() -> None:
     assert ended(-100.0 - 10.0 * np.exp(-np.arange(200) / 10.0)) is None
 
 
+def test_parameters_with_zeros_in_single_precision_are_named_too() -> None:
+    """Their change was 0/0, a warning of NumPy, and they were left out."""
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        model = tf.Module()
+        model.factor = gpflow.Parameter(np.eye(2, dtype=np.float32), transform=gpflow.utilities.triangular())
+        last = LastSteps(model, 200)
+        for step in range(1, 201):
+            model.factor.assign(float(step) * np.eye(2, dtype=np.float32))
+            last(step, float(step))
+    said = last.slope(FitResult(np.arange(200.0), np.arange(200.0), 0, Status.MAX_STEPS))
+    assert said is not None
+    assert "(factor" in said
+
+
 def test_a_default_that_ends_on_a_slope_warns_and_a_given_number_of_steps_does_not() -> None:
     def model() -> SparseEP:
         data = problems.binary(40, variance=100.0)

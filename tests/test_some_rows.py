@@ -1,4 +1,4 @@
-"""Functions of some rows equal those of all where they were chosen, in blocks and under XLA."""
+"""Functions of some rows equal those of all where they were chosen, a block at a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from gpflow_ext.numerics import some_rows
 N = 11
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("chosen", [[], [0], [10], [1, 4, 5, 6, 9], list(range(N))])
-def test_at_rows(chosen: list[int], jit_compile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_rows(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(some_rows, "_BLOCK", 4)
     x = tf.constant(np.random.default_rng(0).normal(size=(N, 3)))
     mask = tf.constant(np.isin(np.arange(N), chosen))
@@ -23,15 +22,14 @@ def test_at_rows(chosen: list[int], jit_compile: bool, monkeypatch: pytest.Monke
         sizes.append(x.shape[0])
         return tf.reduce_sum(x, axis=-1), x[:, :, None] * y[:, None]
 
-    @tf.function(autograph=False, jit_compile=jit_compile)
+    @tf.function(autograph=False)
     def found(x, mask):
         return some_rows.at_rows(function, mask, (x, 2.0 * x), ([], [3, 3]))
 
     for ours, expected in zip(found(x, mask), function(x, 2.0 * x), strict=True):
         rows = tf.reshape(mask, [N] + [1] * (expected.shape.rank - 1))
         np.testing.assert_array_equal(ours, tf.where(rows, expected, 0.0))
-    if not jit_compile:  # eagerly, where the sizes of blocks are to be seen
-        sizes.clear()
-        some_rows.at_rows(function, mask, (x, 2.0 * x), ([], [3, 3]))
-        assert sum(sizes) == len(chosen)
-        assert max(sizes, default=0) <= 4
+    sizes.clear()  # eagerly, where those of blocks are to be seen
+    some_rows.at_rows(function, mask, (x, 2.0 * x), ([], [3, 3]))
+    assert sum(sizes) == len(chosen)
+    assert max(sizes, default=0) <= 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -97,15 +98,18 @@ def _by_rows(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, crossed: bool) -> 
     shape, K = tf.shape(mean), mean.shape[-1]
     held = (tf.stop_gradient(part) for part in (mean, positive_variance(var), own))
     mean, var, own = (tf.reshape(part, [-1, K]) for part in held)
-    sign, hard = _nearest(mean, var, own)
     shapes = [[], [K], [K], *([[K, K]] if crossed else [])]
-    by_nodes = at_rows(lambda *rows: _integrals(*rows, crossed=crossed), hard, (mean, var, own), shapes)
-    closed = _larger_of_two(mean, var, sign)
-    found = []
-    for easy, full, ends in zip(closed, by_nodes, shapes, strict=False):
-        chosen = tf.reshape(hard, [-1, *(1 for _ in ends)])
-        found.append(tf.reshape(tf.where(chosen, full, easy), [*tf.unstack(shape)[:-1], *ends]))
-    return found
+    if needs_fixed_shapes():
+        found = _integrals(mean, var, own, crossed=crossed)
+    else:
+        sign, hard = _nearest(mean, var, own)
+        by_nodes = at_rows(functools.partial(_integrals, crossed=crossed), hard, (mean, var, own), shapes)
+        masks = (tf.reshape(hard, [-1, *(1 for _ in ends)]) for ends in shapes)
+        closed = _larger_of_two(mean, var, sign)
+        found = [tf.where(*parts) for parts in zip(masks, by_nodes, closed, strict=False)]
+    return [
+        tf.reshape(part, [*tf.unstack(shape)[:-1], *ends]) for part, ends in zip(found, shapes, strict=True)
+    ]
 
 
 def _nearest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -142,7 +146,7 @@ def _integrals(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, crossed: bool) -
         return [value, value[:, None] * by_mean, value[:, None] * by_var, *scaled]
 
     if needs_fixed_shapes():
-        found = _by_fewest(where.number, evenly, graded)
+        found = _by_fewest(where.number, evenly, graded, _FIXED[1:])
     else:
         few = where.number <= _FIXED[-1]
         number = tf.cast(tf.maximum(where.number, 2.0), tf.int32)  # of no rows it is −∞

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_mapping = contextvars.ContextVar("mapping", default=False)
+_fixed_shapes = contextvars.ContextVar("fixed_shapes", default=False)
 
 
 def has_accelerator() -> bool:
@@ -29,15 +29,15 @@ def graphs_for_xla() -> list[tuple[Any, Any]]:
 
 
 @contextlib.contextmanager
-def mapping() -> Iterator[None]:
-    """Within, say that what is traced is for ``tf.vectorized_map``."""
-    before = _mapping.set(True)
+def fixed_shapes() -> Iterator[None]:
+    """Within, let this thread trace functions whose shapes are the same whatever the values."""
+    before = _fixed_shapes.set(True)
     try:
         yield
     finally:
-        _mapping.reset(before)
+        _fixed_shapes.reset(before)
 
 
 def needs_fixed_shapes() -> bool:
-    """Tell whether what is traced must have the same shapes whatever the values: for XLA, or to be mapped."""
-    return _mapping.get() or bool(graphs_for_xla())
+    """Tell whether shapes must be the same whatever the values: for XLA, or within `fixed_shapes`."""
+    return _fixed_shapes.get() or bool(graphs_for_xla())

@@ -7,8 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpflow_ext.numerics.devices import needs_fixed_shapes
-
 _BLOCK = 2**10  # rows, what is made of which stays in the cache
 
 
@@ -20,8 +18,8 @@ def at_rows(
 ) -> list[tf.Tensor]:
     """Return function(*arrays) at the chosen rows, and zeros at the others; not to be differentiated.
 
-    Cost and memory are those of the chosen rows and of a block; those of all rows under XLA and in what is
-    mapped, since these need fixed shapes.
+    Cost and memory are those of the chosen rows and of a block. Shapes depend on the values, which XLA does
+    not allow; see `devices.needs_fixed_shapes`.
 
     Parameters
     ----------
@@ -35,9 +33,6 @@ def at_rows(
     shapes
         The shape of a row of each result.
     """
-    if needs_fixed_shapes():
-        masks = (tf.reshape(chosen, [-1, *(1 for _ in shape)]) for shape in shapes)
-        return [tf.where(*pair, 0.0) for pair in zip(masks, function(*arrays), strict=True)]
     index = tf.where(chosen)
     count = tf.shape(index)[0]
     blocks = tf.maximum((count + _BLOCK - 1) // _BLOCK, 1)

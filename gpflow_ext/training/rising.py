@@ -93,7 +93,8 @@ def _rise(objective: Array) -> float | None:
 
 
 def _change(before: Array, now: Array) -> float:
-    return float(np.max(np.abs(now - before) / (np.abs(before) + np.abs(now) + 1e-300), initial=0.0))
+    size = np.abs(before) + np.abs(now)
+    return float(np.max(np.abs(now - before)[size > 0.0] / size[size > 0.0], initial=0.0))
 
 
 def _text(value: Any) -> str:

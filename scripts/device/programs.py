@@ -28,7 +28,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled.functions import Compiled, Entry
-from gpflow_ext.numerics import linalg
+from gpflow_ext.numerics import devices, linalg
 from gpflow_ext.persistence.stablehlo import Program, lower
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.schedules import Schedule
@@ -87,6 +87,7 @@ def reached(run: Callable[[], Any], name: str) -> Reached:
         return before[0](self, *flat)
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(devices, "graphs_for_xla", return_value=["all of them"]))
         stack.enter_context(mock.patch.object(Compiled, "_entry", entry))
         stack.enter_context(mock.patch.object(Entry, "__call__", call))
         stack.enter_context(mock.patch.object(Compiled, "_rows", return_value=frozenset()))  # as XLA has them

@@ -34,6 +34,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled.functions import Compiled, Entry
+from gpflow_ext.numerics import devices
 from gpflow_ext.persistence.stablehlo import Program, lower
 
 from .. import _cli
@@ -138,6 +139,7 @@ def harvest() -> Iterator[dict[int, Call]]:
 
     changed = {"_entry": entry, "_copied": copied, "_rows": lambda *_: frozenset()}
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(devices, "graphs_for_xla", return_value=["all of them"]))
         stack.enter_context(mock.patch.object(Entry, "__call__", call))
         for name, function in changed.items():
             stack.enter_context(mock.patch.object(Compiled, name, function))
