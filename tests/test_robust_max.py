@@ -243,6 +243,24 @@ def test_rows_that_need_no_quadrature(dtype: tf.DType) -> None:
         np.testing.assert_allclose(ours, exact, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_mapped_by_tensorflow(compiled: bool) -> None:
+    """The number of rows that need nodes differs from member to member, which maps cannot have."""
+    rng = np.random.default_rng(7)
+    mean, var = rng.normal(size=(2, 20, 3)), rng.uniform(0.1, 1.0, (2, 20, 3))
+    mean[1, :, 0] += np.linspace(0.0, 20.0, 20)
+    own = tf.one_hot(np.zeros(20, int), 3, True, False)
+
+    def all_of(mean, var):
+        return tf.vectorized_map(lambda pair: probability_largest(*pair, own), (mean, var))
+
+    found = (tf.function(all_of, autograph=False) if compiled else all_of)(
+        tf.constant(mean), tf.constant(var)
+    )
+    for ours, m, v in zip(found, mean, var, strict=True):
+        np.testing.assert_allclose(ours, np.exp(log_p(m, v, np.zeros(20, int))), rtol=0, atol=1e-9)
+
+
 def test_a_row_that_is_not_finite_leaves_the_others_alone() -> None:
     mean, var, y, exact = cases("mild", 10)
     own, lost = tf.one_hot(y, 10, True, False), np.array(mean)

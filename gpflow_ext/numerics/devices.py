@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-_fixed_shapes = contextvars.ContextVar("fixed_shapes", default=False)
+_MAPPED = "loop_body"  # TensorFlow's name for the scope of what it maps
 
 
 def has_accelerator() -> bool:
@@ -19,25 +17,19 @@ def has_accelerator() -> bool:
 
 def graphs_for_xla() -> list[tuple[Any, Any]]:
     """Return the graphs that are being traced for XLA to compile, with the contexts that say so."""
-    found = []
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        if (context := graph._get_control_flow_context()) is not None:
-            found.append((graph, context))
-        graph = getattr(graph, "outer_graph", None)
-    return found
-
-
-@contextlib.contextmanager
-def fixed_shapes() -> Iterator[None]:
-    """Within, let this thread trace functions whose shapes are the same whatever the values."""
-    before = _fixed_shapes.set(True)
-    try:
-        yield
-    finally:
-        _fixed_shapes.reset(before)
+    found = ((graph, graph._get_control_flow_context()) for graph in _graphs())
+    return [(graph, context) for graph, context in found if context is not None]
 
 
 def needs_fixed_shapes() -> bool:
-    """Tell whether shapes must be the same whatever the values: for XLA, or within `fixed_shapes`."""
-    return _fixed_shapes.get() or bool(graphs_for_xla())
+    """Tell whether shapes must be the same whatever the values: for XLA, or within ``tf.vectorized_map``."""
+    scopes = (part for graph in _graphs() for part in graph.get_name_scope().split("/"))
+    return bool(graphs_for_xla()) or any(part.startswith(_MAPPED) for part in scopes)
+
+
+def _graphs() -> Iterator[Any]:
+    """Yield the graph that is being traced and those around it."""
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpflow_ext.numerics.devices import fixed_shapes, graphs_for_xla
+from gpflow_ext.numerics.devices import graphs_for_xla
 
 
 def mapped(function: Callable[..., Any], arguments: Sequence[tf.Tensor], in_turn: bool = False) -> Any:
@@ -57,7 +57,7 @@ def _with_slopes(
 
 
 def _at_once(function: Callable[..., Any], arguments: Sequence[tf.Tensor], dtypes: Any) -> Any:
-    with _inline(), fixed_shapes():
+    with _inline():
         return tf.vectorized_map(lambda slices: function(*slices), list(arguments))
 
 
