@@ -145,6 +145,9 @@ def cross_validate(
     >>> print(gpx.cross_validate(build, (X, Y)))
     """
     X, Y = checks.check_data(data, gaps=True)
+    checks.check_callable(build=build, metrics=metrics)
+    checks.check_whole(seed=seed)
+    checks.check_flag(stratified=stratified, progress=progress)
     _check(len(X), folds, WORKERS if workers is None else workers, fit_options)
     tested = dealt(Y, folds, seed, stratified)
     options = {**fit_options, "seed": seed, "progress": False}

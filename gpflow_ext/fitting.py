@@ -196,6 +196,11 @@ def fit(
     checks.check_whole(checkpoint_every=checkpoint_every, **({} if steps is None else {"steps": steps}))
     given = {"seconds": seconds, "tolerance": tolerance}
     checks.check_number(**{name: value for name, value in given.items() if value is not None})
+    checks.check_kind(tf.Module, model=model)
+    checks.check_whole(seed=seed)
+    checks.check_flag(progress=progress, jit_compile=jit_compile)
+    if monitor is not None:
+        checks.check_callable(monitor=monitor)
     if checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
     if steps is not None and steps < 0:

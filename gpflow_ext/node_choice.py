@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpflow_ext.data import checks
 from gpflow_ext.fitting import fit
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.loop import FitResult
@@ -50,12 +51,15 @@ def fit_nodes(
     ValueError
         For ``most`` below one, or if ``build`` returns a network with another number of nodes.
     """
+    checks.check_callable(build=build)
+    checks.check_whole(most=most)
     if most < 1:
         raise ValueError(f"`most` must be at least 1; got {most}.")
     bounds: dict[int, float] = {}
     best: tuple[GPRNTensor, FitResult] | None = None
     for number in range(1, most + 1):
         model = build(number)
+        checks.check_kind(GPRNTensor, **{f"build({number})": model})
         if model.num_latent != number:
             raise ValueError(f"`build({number})` must return {number} nodes; got {model.num_latent}.")
         folder = None if checkpoint_dir is None else Path(checkpoint_dir) / f"nodes_{number}"

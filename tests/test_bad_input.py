@@ -15,8 +15,15 @@ from gpflow.kernels import Kernel
 
 import gpflow_ext as gpx
 from gpflow_ext.data import checks
-from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, PoissonLog, RobustMax, Weighted
-from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
+from gpflow_ext.likelihoods import (
+    BernoulliLogit,
+    BernoulliProbit,
+    NegativeBinomialLog,
+    PoissonLog,
+    RobustMax,
+    Weighted,
+)
+from gpflow_ext.models import VGPKMM, GPLaplace, GPRNTensor, SGPMCFreeForm, SparseEP, SVGPRobustMax
 
 X, Y = problems.binary(12)
 REGRESSION = "GPRNTensor"  # any target will do, and a missing one is NaN
@@ -230,6 +237,80 @@ def test_numbers_that_are_none_are_refused_by_name(wrong: object) -> None:
     }.items():
         with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
             build()
+
+
+Z = X[:3]
+NETWORK = X, X[:, :1]
+WRONG_ARGUMENTS: dict[str, tuple[Callable[[], object], str]] = {
+    "kernel of a site model": (lambda: VGPKMM((X, Y), 3, BernoulliLogit()), "`kernel` must be"),
+    "kernel of a sampled model": (
+        lambda: SGPMCFreeForm((X, Y), 3, BernoulliLogit(), inducing_variable=Z),
+        "`kernel` must be",
+    ),
+    "kernel of a classifier": (lambda: SVGPRobustMax(3, 2, Z, num_data=12), "`kernel` must be"),
+    "kernel of a network": (lambda: gprn(kernel=3), "`kernel` must be"),
+    "likelihood": (lambda: VGPKMM((X, Y), problems.kernel(), 3), "`likelihood` must be"),
+    "weighted likelihood": (lambda: Weighted(None), "`likelihood` must be"),
+    "number of targets": (lambda: Weighted(BernoulliLogit(), "a"), "`num_targets` must be a whole"),
+    "mean function": (lambda: VGPKMM((X, Y), problems.kernel(), BernoulliLogit(), 3), "`mean_function`"),
+    "mean function of a classifier": (lambda: robust_max(mean_function=3), "`mean_function`"),
+    "latent functions": (
+        lambda: VGPKMM((X, Y), problems.kernel(), BernoulliLogit(), None, 1.5),
+        "`num_latent_gps` must be a whole",
+    ),
+    "inducing points": (lambda: robust_max(Z=None), r"`inducing_variable` must be a matrix"),
+    "no rows": (lambda: robust_max(num_data=0), "`num_data` must be at least 1"),
+    "negative rows": (lambda: robust_max(num_data=-5), "`num_data` must be at least 1"),
+    "half a row": (lambda: robust_max(num_data=2.5), "`num_data` must be a whole"),
+    "epsilon": (lambda: robust_max(epsilon=None), "`epsilon` must be a number"),
+    "learn epsilon": (lambda: robust_max(learn_epsilon="no"), "`learn_epsilon` must be True or False"),
+    "shared covariance": (lambda: robust_max(shared_covariance="no"), "`shared_covariance` must be True"),
+    "learn flip": (lambda: BernoulliLogit(flip=0.1, learn_flip="no"), "`learn_flip` must be True or False"),
+    "exposure": (lambda: PoissonLog("no"), "`exposure` must be True or False"),
+    "dispersion": (lambda: NegativeBinomialLog(learn_dispersion="no"), "`learn_dispersion` must be True"),
+    "number of nodes": (lambda: gprn(num_latent=1.5), "`num_latent` must be a whole"),
+    "noise": (lambda: gprn(noise_variance=None), "`noise_variance` must be a number"),
+    "bounds": (lambda: gprn(nugget_bounds=3), "bounds of nugget must be a pair"),
+    "seed of a network": (lambda: gprn(seed=1.5), "`seed` must be a whole"),
+    "points of a network": (lambda: gprn(inducing_variable=3), "`inducing_variable` must be a matrix"),
+    "scales": (lambda: gprn(output_scales="no"), "`output_scales` must be True or False"),
+    "rows": (lambda: gprn(separate_rows="no", posterior="tensor"), "`separate_rows` must be True"),
+    "half a side": (lambda: gprn(output_shape=(1.5, 2), posterior="tensor"), r"output_shape\[0\]"),
+    "side": (lambda: gprn(output_shape=3, posterior="tensor"), "output_shape must be"),
+    "model of fit": (lambda: gpx.fit(3), "`model` must be"),
+    "monitor": (lambda: gpx.fit(model(), monitor=3), "`monitor` must be a function"),
+    "seed of fit": (lambda: gpx.fit(model(), seed=1.5), "`seed` must be a whole"),
+    "progress": (lambda: gpx.fit(model(), progress="no"), "`progress` must be True or False"),
+    "jit": (lambda: gpx.fit(model(), jit_compile="no"), "`jit_compile` must be True or False"),
+    "seed of folds": (lambda: gpx.cross_validate(model, (X, Y), seed=1.5), "`seed` must be a whole"),
+    "build": (lambda: gpx.cross_validate(3, (X, Y)), "`build` must be a function"),
+    "build of nodes": (lambda: gpx.fit_nodes(3), "`build` must be a function"),
+    "built": (lambda: gpx.fit_nodes(lambda _: 3), r"`build\(1\)` must be"),
+    "approximation": (lambda: gpx.gaussian_approximation(None), "`model` must be"),
+    "centres": (lambda: gpx.inducing.kmeans(X, 1.5), "`num_inducing` must be a whole"),
+    "seed of centres": (lambda: gpx.inducing.kmeans(X, 3, seed="a"), "`seed` must be a whole"),
+    "most points": (lambda: gpx.inducing.conditional_variance(X, problems.kernel(), "a"), "`most` must be"),
+}
+
+
+def model(*_: object) -> GPLaplace:
+    return GPLaplace((X, Y), problems.kernel(), BernoulliLogit())
+
+
+def robust_max(Z: object = Z, **options: Any) -> SVGPRobustMax:
+    return SVGPRobustMax(problems.kernel(), 2, Z, **({"num_data": 12} | options))
+
+
+def gprn(kernel: Any = None, num_latent: Any = 1, **options: Any) -> GPRNTensor:
+    kernel = problems.kernel() if kernel is None else kernel
+    return GPRNTensor(NETWORK, kernel, problems.kernel(), num_latent, **options)
+
+
+@pytest.mark.parametrize("name", WRONG_ARGUMENTS)
+def test_arguments_of_another_kind_are_refused_by_name(name: str) -> None:
+    build, message = WRONG_ARGUMENTS[name]
+    with pytest.raises(ValueError, match=message):
+        build()
 
 
 @pytest.mark.parametrize("wrong", ["0.2", [0.1, 0.2], np.nan, 1j])

@@ -36,6 +36,7 @@ MEANS = np.array([0.0, 0.4, -1.7, 3.0, -8.0, 25.0, -60.0])
 VARIANCES = np.array([1e-6, 1e-3, 0.1, 1.0, 7.0, 60.0, 1e3, 1e4, 1e6])
 M, V = (g.ravel() for g in np.meshgrid(MEANS, VARIANCES))
 NO_X = np.zeros((M.size, 1))
+FEW_ROWS = [0.0, 0.0, 0.0, 0.0], [0.7, -5.0, 3.0, -0.2], [1e-4, 0.8, 50.0, 1e4], [0.0, 1.0, 0.0, 1.0]
 
 
 def log_sigmoid(x: np.ndarray) -> np.ndarray:
@@ -424,3 +425,32 @@ def test_arguments_are_checked() -> None:
         BernoulliLogit(num_pieces=8)
     with pytest.raises(ValueError, match=r"Fmu must have one column.*\(3, 2\)"):
         BernoulliProbit().class_probabilities(np.zeros((3, 1)), np.zeros((3, 2)), np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        BernoulliLogit(),
+        BernoulliLogit("jaakkola"),
+        BernoulliLogit(None),
+        BernoulliLogit(flip=0.05),
+        BernoulliProbit(),
+        BernoulliProbit(flip=0.05),
+    ],
+)
+@pytest.mark.parametrize("method", ["variational_expectations", "predict_log_density"])
+def test_gradients_taken_outside_of_a_vectorised_map_are_those_without_it(likelihood, method):
+    """``tf.vectorized_map`` drops custom gradients: what is left has to have the same derivatives."""
+    X, mean, var, Y = (tf.constant(part, tf.float64)[:, None] for part in FEW_ROWS)
+    function = getattr(likelihood, method)
+
+    def one(row):
+        return function(*(part[None] for part in row))[0]
+
+    found = []
+    for values in (lambda: function(X, mean, var, Y), lambda: tf.vectorized_map(one, (X, mean, var, Y))):
+        with tf.GradientTape() as tape:
+            tape.watch([mean, var])
+            value = tf.reduce_sum(values())
+        found.append(tf.concat(tape.gradient(value, [mean, var]), axis=0))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-9)

@@ -282,3 +282,23 @@ def test_a_wrong_call_names_the_fix() -> None:
     for error, message, options, model, given in cases:
         with pytest.raises(error, match=message):
             gpx.fit(model, given, recipe="dual", **options)
+
+
+@pytest.mark.parametrize("recipe", ["dual", "svi_natural"])
+def test_steps_on_all_data_are_shortened_where_whole_ones_overshoot(recipe):
+    """Where a likelihood is not log-concave, whole steps of q may wander for ever."""
+    rng = np.random.default_rng(1)
+    X = np.sort(rng.uniform(-3.0, 3.0, [40, 1]), axis=0)
+    Y = (np.sin(2.0 * X) + 0.5 * X + 0.3 * rng.normal(size=X.shape) > 0.0).astype(float)
+
+    def bound(**options):
+        kernel = gpflow.kernels.SquaredExponential(1.5, 0.8)
+        likelihood = gpx.likelihoods.RobustMax(2, 0.05)
+        model = gpflow.models.SVGP(kernel, likelihood, X.copy(), num_latent_gps=2, num_data=40)
+        for part in (model.kernel, model.inducing_variable):
+            gpflow.set_trainable(part, False)
+        gpx.fit(model, (X, Y), recipe=recipe, steps=60, progress=False, **options)
+        return float(model.elbo((X, Y)))
+
+    assert bound() > bound(gamma=0.2) - 0.01
+    assert bound(gamma=1.0) < bound(gamma=0.2) - 10.0

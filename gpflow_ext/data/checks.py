@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from gpflow.models import GPMC, GPR, GPRFITC, SGPR, VGP, VGPOpperArchambeau
+from gpflow.models.util import inducingpoint_wrapper
 
 Array = npt.NDArray[Any]
 _OF_ONE_OUTPUT = GPR, SGPR, GPRFITC, VGP, VGPOpperArchambeau, GPMC
@@ -41,6 +42,7 @@ def check_targets(likelihood: gpflow.likelihoods.Likelihood, Y: Array) -> None:
     A likelihood says so itself by a method ``check_targets``; for those of GPflow it is said here. Nothing is
     known of others.
     """
+    check_kind(gpflow.likelihoods.Likelihood, likelihood=likelihood)
     own = getattr(likelihood, "check_targets", None)
     if own is not None:
         own(Y)
@@ -137,6 +139,25 @@ def are_inputs(points: gpflow.inducing_variables.InducingVariables | None) -> bo
     """Tell whether inducing variables are values at inputs Z [M, D], and not, say, at patches of images."""
     kinds = gpflow.inducing_variables
     return isinstance(points, kinds.InducingPoints) and not isinstance(points, kinds.InducingPatches)
+
+
+def as_inducing(points: Any) -> gpflow.inducing_variables.InducingVariables:
+    """Return inducing variables as they are, or points [M, D] as such.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    if isinstance(points, gpflow.inducing_variables.InducingVariables):
+        return points
+    shape = np.shape(points) if getattr(points, "shape", None) is None else tuple(points.shape)
+    if len(shape) != 2:
+        raise ValueError(
+            "`inducing_variable` must be a matrix of points [M, D], or inducing variables of GPflow; got "
+            f"{points!r}."
+        )
+    return inducingpoint_wrapper(points)
 
 
 def check_widths(widths: tuple[int, int], before: tuple[int, int]) -> None:
@@ -254,6 +275,27 @@ def check_number(**values: Any) -> None:
     for name, value in values.items():
         if np.ndim(value) or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"`{name}` must be a number; got {value!r}.")
+
+
+def check_flag(**values: Any) -> None:
+    """Raise ``ValueError`` unless all values are ``True`` or ``False``, or ``None`` for a default."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, bool | np.bool_):
+            raise ValueError(f"`{name}` must be True or False; got {value!r}.")
+
+
+def check_callable(**values: Any) -> None:
+    """Raise ``ValueError`` unless all values are functions, which the message has by their names."""
+    for name, value in values.items():
+        if not callable(value):
+            raise ValueError(f"`{name}` must be a function; got {value!r}.")
+
+
+def check_kind(kind: type, **values: Any) -> None:
+    """Raise ``ValueError`` unless all values are of a class, which the message has by its name."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"`{name}` must be of the class {kind.__name__}; got {value!r}.")
 
 
 def check_size(values: Array, name: str) -> None:

@@ -13,6 +13,7 @@ from gpflow.kernels import Kernel, MultioutputKernel
 
 from gpflow_ext.compiled import Preferred
 from gpflow_ext.data import length_scales
+from gpflow_ext.data.checks import check_kind, check_number, check_whole
 
 Array = npt.NDArray[Any]
 MOST = 300  # points by themselves
@@ -48,6 +49,7 @@ def kmeans(X: npt.ArrayLike, num_inducing: int, *, seed: int = 0) -> Array:
         Without scikit-learn.
     """
     inputs = _check(X, num_inducing)
+    check_whole(seed=seed)
     rows = distinct(inputs)
     if len(rows) < num_inducing:
         raise ValueError(
@@ -112,6 +114,9 @@ def conditional_variance(
         For inputs that are not a finite matrix, ``most`` below 1 or ``share`` out of range.
     """
     inputs = _check(X, 1)
+    check_kind(Kernel, kernel=kernel)
+    check_whole(most=most)
+    check_number(share=share)
     if most < 1 or not 0.0 <= share < 1.0:
         raise ValueError(f"most must be at least 1 and share in [0, 1); got {most} and {share}.")
     covariance, rows = _covariance(kernel), tf.constant(inputs, gpflow.default_float())
@@ -207,6 +212,7 @@ def _check(X: npt.ArrayLike, num_inducing: int) -> Array:
         )
     if not np.isfinite(inputs).all():
         raise ValueError(f"X must be finite; row {np.argwhere(~np.isfinite(inputs))[0, 0]} is not.")
+    check_whole(num_inducing=num_inducing)
     if not 1 <= num_inducing <= len(inputs):
         raise ValueError(
             f"num_inducing must be from 1 to {len(inputs)}, the number of rows of X; got {num_inducing}."

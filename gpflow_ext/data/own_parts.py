@@ -15,7 +15,7 @@ import tensorflow as tf
 from gpflow.kernels import Kernel
 from gpflow.likelihoods import Likelihood, ScalarLikelihood
 
-from gpflow_ext.data.checks import Array
+from gpflow_ext.data.checks import Array, check_callable
 
 _LIBRARIES = ("gpflow", "gpflow_ext")
 _APART = 1e-3  # of the largest variance, which jitter and single precision do not reach
@@ -33,6 +33,8 @@ def check_own_parts(
     A log density or a mean function of another shape; a kernel whose variances are not the diagonal of its
     matrix. Parts are called at a few rows of X [N, D] and Y [N, P], as many as no other axis has.
     """
+    if mean_function is not None:
+        check_callable(mean_function=mean_function)
     X, Y = data
     count = max(num_latent_gps, Y.shape[1]) + 2
     rows = np.arange(count) % len(X)

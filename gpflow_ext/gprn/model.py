@@ -129,8 +129,7 @@ class GPRNTensor(
         X, Y = renewal.hold(data)
         if posterior not in ("collapsed", "tensor"):
             raise ValueError(f'posterior must be "collapsed" or "tensor"; got {posterior!r}.')
-        if num_latent < 1:
-            raise ValueError(f"num_latent must be at least 1; got {num_latent}.")
+        renewal.check_nodes(num_latent, seed)
         noise = renewal.bounded("noise_variance", noise_variance, noise_bounds)
         likelihood = gpflow.likelihoods.Gaussian(noise_variance, variance_lower_bound=noise_bounds[0])
         likelihood.variance = noise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from gpflow.kernels import Kernel, MultioutputKernel, SeparateIndependent, SharedIndependent
 
+from gpflow_ext.data.checks import check_kind
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.centred import covariance
 
@@ -38,7 +39,8 @@ def chosen(kernel: Kernel | Sequence[Kernel], num_latent: int) -> Kernel:
 
 
 def of_one_output(kernel: Kernel) -> Kernel:
-    """Return a kernel, refused if it is of several outputs."""
+    """Return a kernel, refused if it is none or of several outputs."""
+    check_kind(Kernel, kernel=kernel)
     if isinstance(kernel, MultioutputKernel):
         raise NotImplementedError(
             "GPRNTensor takes kernels of one output, and for the nodes one for each; "

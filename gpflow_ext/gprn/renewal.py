@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.inducing_variables import InducingPoints
-from gpflow.models.util import inducingpoint_wrapper
 
 from gpflow_ext.data import checks, held
 from gpflow_ext.data.checks import Array
@@ -117,7 +116,7 @@ def points(inducing_variable: Any, posterior: str) -> InducingPoints | None:
     """Return inducing inputs, where the posterior takes what is given."""
     if inducing_variable is None:
         return None
-    wrapped = inducingpoint_wrapper(inducing_variable)
+    wrapped = checks.as_inducing(inducing_variable)
     if posterior == "tensor" or not checks.are_inputs(wrapped):
         raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")
     return wrapped
@@ -127,7 +126,12 @@ def bounded(
     name: str, value: float, bounds: tuple[float, float], number: int | None = None
 ) -> gpflow.Parameter:
     """Return a parameter that stays in an interval: a number, or one for each of a number of nodes."""
+    checks.check_number(**{name: value})
+    if np.shape(bounds) != (2,):
+        raise ValueError(f"The bounds of {name} must be a pair of numbers; got {bounds!r}.")
     low, high = bounds
+    for bound in bounds:
+        checks.check_number(**{f"bounds of {name}": bound})
     if not 0.0 < low < value < high:
         raise ValueError(f"{name} must lie between its bounds {bounds}, both positive; got {value}.")
     dtype = gpflow.default_float()
@@ -137,8 +141,16 @@ def bounded(
     )
 
 
+def check_nodes(num_latent: int, seed: int) -> None:
+    """Check ``num_latent`` and ``seed`` of `GPRNTensor`."""
+    checks.check_whole(num_latent=num_latent, seed=seed)
+    if num_latent < 1:
+        raise ValueError(f"num_latent must be at least 1; got {num_latent}.")
+
+
 def check_rows(separate_rows: bool | None, posterior: str, own_kernels: bool) -> None:
     """Check ``separate_rows`` of `GPRNTensor`."""
+    checks.check_flag(separate_rows=separate_rows)
     if posterior != "tensor" and separate_rows is not None:
         raise ValueError('separate_rows is for posterior="tensor".')
     if separate_rows is False and own_kernels:

@@ -8,6 +8,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.data.checks import check_flag
 from gpflow_ext.gprn.outputs import ArrayOutputs, Outputs
 
 FEW = 8  # outputs that have scales of their own by default
@@ -42,6 +43,7 @@ class HasOutputScales:
         NotImplementedError
             If they are wanted for a posterior other than the collapsed one.
         """
+        check_flag(output_scales=wanted)
         collapsed, number = posterior == "collapsed", Y.num_outputs
         if wanted and not collapsed:
             raise NotImplementedError('`output_scales` are for posterior="collapsed".')

@@ -59,6 +59,9 @@ class TensorPosterior(tf.Module):
         super().__init__()
         self.data, self._num_outputs = (Y,), int(Y.shape[1])
         Y = tf.convert_to_tensor(Y)
+        if not isinstance(shape, Sequence | np.ndarray):
+            raise ValueError(f"output_shape must be whole numbers (d₁, …, d_M); got {shape!r}.")
+        checks.check_whole(**{f"output_shape[{number}]": size for number, size in enumerate(shape)})
         self.output_shape = tuple(int(size) for size in shape)
         if min(self.output_shape, default=0) < 1 or np.prod(self.output_shape) < self._num_outputs:
             raise ValueError(

@@ -12,6 +12,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
+from gpflow_ext.data.checks import check_flag
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.special import as_tensor, broadcast, stirling_correction
 
@@ -37,6 +38,7 @@ class CountLikelihood(ScalarLikelihood):
 
     def __init__(self, exposure: bool = False, *, fractions: bool = False) -> None:
         super().__init__()
+        check_flag(exposure=exposure, fractions=fractions)
         self.exposure, self.fractions = exposure, fractions
         if exposure:
             self.latent_dim, self.observation_dim = 1, 2

@@ -15,7 +15,7 @@ from gpflow import default_float
 from gpflow.base import Parameter
 from gpflow.utilities import to_default_float
 
-from gpflow_ext.data.checks import check_number
+from gpflow_ext.data.checks import check_flag, check_number
 
 Bound = TypeVar("Bound", bound=str)
 
@@ -31,6 +31,7 @@ def wrong_share(share: float, num_classes: int, *, learn: bool, name: str) -> fl
         If ρ is out of range, or is to be learnt from zero; ``name`` is what the message calls it.
     """
     check_number(**{name: share})
+    check_flag(**{f"learn_{name}": learn})
     highest = 1.0 - 1.0 / num_classes
     if not 0.0 <= share < highest:
         raise ValueError(

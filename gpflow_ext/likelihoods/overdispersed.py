@@ -11,7 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.utilities import positive
 
-from gpflow_ext.data.checks import check_number
+from gpflow_ext.data.checks import check_flag, check_number
 from gpflow_ext.likelihoods.counts import CountLikelihood, overdispersed_moments
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.logistic import expected_llp
@@ -58,6 +58,7 @@ class NegativeBinomialLog(CountLikelihood):
     ) -> None:
         super().__init__(exposure, fractions=fractions)
         check_number(dispersion=dispersion)
+        check_flag(learn_dispersion=learn_dispersion)
         if not _SMALLEST < dispersion < math.inf:
             raise ValueError(
                 f"dispersion must be finite and above {_SMALLEST:g}; got {dispersion}: PoissonLog has none"

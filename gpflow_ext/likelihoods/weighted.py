@@ -11,7 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
-from gpflow_ext.data.checks import check_targets
+from gpflow_ext.data.checks import check_kind, check_targets, check_whole
 from gpflow_ext.likelihoods.classes import class_probabilities
 
 
@@ -33,6 +33,8 @@ class Weighted(Likelihood):
     """
 
     def __init__(self, likelihood: Likelihood, num_targets: int = 1) -> None:
+        check_kind(Likelihood, likelihood=likelihood)
+        check_whole(num_targets=num_targets)
         width = likelihood.observation_dim or num_targets
         latent = likelihood.latent_dim or width
         super().__init__(likelihood.input_dim, latent_dim=latent, observation_dim=likelihood.observation_dim)

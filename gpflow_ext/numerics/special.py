@@ -64,7 +64,8 @@ def with_derivatives(value: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, slopes: 
     """Return ``value`` with ``slopes()`` for its derivatives in ``mean`` and ``var``, whatever it is made of.
 
     Higher derivatives are those of the slopes, which are built only where a gradient is taken. Those of
-    expectations are derived in docs/derivations.md, section 10.
+    expectations are derived in docs/derivations.md, section 10. ``value`` keeps derivatives of its own, which
+    are what is left outside of ``tf.vectorized_map``: that drops custom gradients.
     """
 
     @tf.custom_gradient
@@ -73,7 +74,7 @@ def with_derivatives(value: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, slopes: 
             by_mean, by_var = slopes()
             return upstream * by_mean, upstream * by_var
 
-        return tf.stop_gradient(value), grad
+        return value, grad
 
     return attach(mean, var)
 
@@ -210,8 +211,8 @@ def gaussian_expectation(function: Elementwise, mean: Any, var: Any) -> tf.Tenso
     mean, var = broadcast(mean, var)
     nodes = _gaussian_nodes(mean, tf.sqrt(tf.maximum(var, 0.0)))
     weight = nodes.weight * tf.exp(nodes.log_density)
-    weight = tf.stop_gradient(weight / tf.reduce_sum(weight, axis=-1, keepdims=True))
-    x = tf.stop_gradient(nodes.x)
+    weight /= tf.reduce_sum(weight, axis=-1, keepdims=True)
+    x = nodes.x
 
     def expectation(function: Elementwise) -> tf.Tensor:
         def slopes() -> tuple[tf.Tensor, tf.Tensor]:

@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
-from gpflow.models import SVGP
+from gpflow.models import SVGP, GPModel
 
+from gpflow_ext.data.checks import check_kind
 from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.ends import FitWarning
@@ -102,6 +103,7 @@ def gaussian_approximation(
     FitWarning
         If the default number of steps ran out while the bound was still rising.
     """
+    check_kind(GPModel, model=model)
     check_starts(starts)
     if steps is not None and steps < 1:
         raise ValueError(f"`steps` must be at least 1; got {steps}.")

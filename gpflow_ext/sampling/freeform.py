@@ -11,7 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.models import SGPMC, SVGP
-from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
@@ -87,7 +87,7 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         checks.check_targets(likelihood, Y)
         if isinstance(inducing_variable, str):
             inducing_variable = inducing.by_name(inducing_variable, X, kernel)
-        inducing_variable = inducingpoint_wrapper(inducing_variable)
+        inducing_variable = checks.as_inducing(inducing_variable)
         latent.check_kinds(kernel, inducing_variable, type(self).__name__)
         if isinstance(likelihood, gpflow.likelihoods.MonteCarloLikelihood):
             raise NotImplementedError(

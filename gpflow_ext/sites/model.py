@@ -10,7 +10,7 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow import posteriors
 from gpflow.models import GPModel, InternalDataTrainingLossMixin
-from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
 from gpflow_ext.data import checks, held, inducing
@@ -120,7 +120,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         (X, Y), num_data = self._hold(data, likelihood)
         if isinstance(inducing_variable, str):
             inducing_variable = inducing.by_name(inducing_variable, X, kernel)
-        points = None if inducing_variable is None else inducingpoint_wrapper(inducing_variable)
+        points = None if inducing_variable is None else checks.as_inducing(inducing_variable)
         latent.check_kinds(kernel, points, type(self).__name__)
         if num_latent_gps is None:
             num_latent_gps = likelihood.latent_dim or self.calc_num_latent_gps(

@@ -38,7 +38,8 @@ class DualOptions(StartOptions):
         B, rows in a minibatch of arrays; all data by default.
     gamma
         First step length γ in (0, 1] of the natural-gradient steps of q, which falls to no less than 0.01; by
-        default 0.1 with minibatches. Without them it is constant, by default 1.
+        default 0.1 with minibatches. Without them it is constant; by default 1, halved where the bound falls,
+        to 1/8 at least.
     rate
         First learning rate of Adam for the hyperparameters, which moves positive ones by their logarithms.
     inducing_share
@@ -119,6 +120,7 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
         gamma=lengths(options, iterator is not None),
         hold=options.hold,
         concave=iterator is not None,
+        shorten=iterator is None and options.gamma is None,
         shards=shards,
         jit_compile=False if shards is not None else run.jit_compile,
         updates=DualUpdates if options.follow else AscentUpdates,

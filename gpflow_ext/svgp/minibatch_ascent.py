@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
@@ -14,6 +15,8 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import Minibatches
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress
+
+_LEAST = 0.125  # of γ
 
 
 class MinibatchAscent(tf.Module):
@@ -41,6 +44,8 @@ class MinibatchAscent(tf.Module):
         Compile with XLA; ``None`` means on GPU and TPU only.
     updates
         What is compiled.
+    shorten
+        Whether γ is halved, to an eighth at least, where the bound has fallen: for steps on all data.
     several
         Minibatches of arrays, and how many steps on them one call does in the place of a step on what
         ``read`` returns; ``hold`` is a multiple, and ``concave``.
@@ -59,18 +64,21 @@ class MinibatchAscent(tf.Module):
         shards: Shards | None = None,
         jit_compile: bool | None = None,
         updates: type[AscentUpdates] = AscentUpdates,
+        shorten: bool = False,
         several: tuple[Minibatches, int] | None = None,
     ) -> None:
         super().__init__()
         self._batches: Minibatches | None = None if several is None else several[0]
         self._per_call = 1 if several is None else several[1]
         self._optimizer, self._read, self._gamma, self._hold = optimizer, read, gamma, hold
-        self._concave, self._dtype = concave, target.q_mu.dtype
+        self._concave, self._shorten, self._dtype = concave, shorten, target.q_mu.dtype
         self._updates = updates(target, hypers, optimizer, gamma is not None, shards)
         self._compiled = Compiled(self._updates, resolve_jit(jit_compile), batches=True)
         with tf.device("CPU"):  # the host reads and moves them
             self.fallbacks = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps unsafe at first
             self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.share = tf.Variable(1.0, dtype=tf.float64, trainable=False)  # of γ that is taken
+            self.before = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)  # the bound
             self.accuracy = tf.Variable(
                 0.0, dtype=tf.float64, trainable=False
             )  # running mean over minibatches
@@ -96,7 +104,8 @@ class MinibatchAscent(tf.Module):
             return self._several(step)
         method = self._updates.step_held if step < self._hold else self._updates.step
         X, Y = self._read()
-        length = tf.constant(0.0 if self._gamma is None else self._gamma(step), self._dtype)
+        gamma = 0.0 if self._gamma is None else float(self.share) * self._gamma(step)
+        length = tf.constant(gamma, self._dtype)
         for least in (0.0,) if self._concave else (-math.inf, 0.0):
             outcome = self._compiled(method, X, Y, tf.constant(least, self._dtype), length)
             value, finite, sound, correct = outcome.numpy().tolist()
@@ -108,7 +117,16 @@ class MinibatchAscent(tf.Module):
         else:
             return Progress(math.nan)
         self._count(step, [correct / int(X.shape[0])])
+        self._compare(value)
         return Progress(value)
+
+    def _compare(self, value: float) -> None:
+        """Shorten the steps where the bound has fallen by more than rounding, and take note of it."""
+        before = float(self.before)
+        slack = 256.0 * np.finfo(self._dtype.as_numpy_dtype).eps * max(abs(before), 1.0)
+        if self._shorten and value < before - slack:
+            self.share.assign(max(0.5 * float(self.share), _LEAST))
+        self.before.assign(value)
 
     def _several(self, step: int) -> Progress:
         """Do several steps in one call; the objective is the mean of theirs, NaN where one failed."""

@@ -10,9 +10,10 @@ from gpflow.base import MeanAndVariance, RegressionData
 from gpflow.inducing_variables import InducingVariables, MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP
-from gpflow.models.util import InducingVariablesLike, inducingpoint_wrapper
+from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
+from gpflow_ext.data import checks
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.likelihoods.largest import SecondOrder
 from gpflow_ext.numerics import batched
@@ -88,7 +89,15 @@ class SVGPRobustMax(SVGP):
         q_sqrt: tf.Tensor | None = None,
         shared_covariance: bool = False,
     ) -> None:
-        inducing_variable = inducingpoint_wrapper(inducing_variable)
+        checks.check_number(epsilon=epsilon)
+        checks.check_flag(shared_covariance=shared_covariance)
+        if mean_function is not None:
+            checks.check_callable(mean_function=mean_function)
+        if num_data is not None:
+            checks.check_whole(num_data=num_data)
+            if num_data < 1:
+                raise ValueError(f"`num_data` must be at least 1, or None; got {num_data}.")
+        inducing_variable = checks.as_inducing(inducing_variable)
         if latent.mixing(kernel) is not None:
             raise NotImplementedError(
                 f"SVGPRobustMax has independent latent functions, which {type(kernel).__name__} mixes: give "

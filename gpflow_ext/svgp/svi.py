@@ -110,8 +110,9 @@ class NaturalOptions(StartOptions):
     minibatch_size
         B; all data by default.
     gamma
-        Length in (0, 1] of natural-gradient steps: by default 0.1 with minibatches, 1 without. With a
-        Gaussian likelihood and all data one step of length 1 reaches the optimal q(u).
+        Length in (0, 1] of natural-gradient steps: by default 0.1 with minibatches; 1 without, halved
+        where the bound falls, to 1/8 at least. With a Gaussian likelihood and all data one step of length 1
+        reaches the optimal q(u).
     optimizer
         A tf_keras optimiser of the hyperparameters; by default Adam at the rate 0.01.
     steps_per_call
@@ -157,6 +158,7 @@ def _natural(target: WhitenedSVGP, model: SVGP, run: Run, options: NaturalOption
         reader(model, arrays, iterator),
         gamma=lambda step: length,
         concave=iterator is not None,
+        shorten=iterator is None and options.gamma is None,
         jit_compile=run.jit_compile,
         several=several(iterator, options.steps_per_call, None),
     )
