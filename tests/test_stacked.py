@@ -188,7 +188,7 @@ def test_custom_gradients_of_likelihoods(name: str, in_turn: bool) -> None:
         with stacked.substituted([(parameter, values[c])]), tf.GradientTape() as tape:
             tape.watch([m, v])
             alone = likelihood.variational_expectations(X, m, v, Y)
-        slopes = tape.gradient(alone, [m, v])
+            slopes = tape.gradient(alone, [m, v])  # here, as derivatives may read the share of wrong labels
         np.testing.assert_allclose(by_value[c], (ends[1] - ends[0]) / (2.0 * step), rtol=1e-5)
         for ours, expected in zip((found, by_mean, by_var), (alone, *slopes), strict=True):
             np.testing.assert_allclose(ours[c], expected, rtol=1e-9, atol=1e-11)
