@@ -182,6 +182,13 @@ def held_v() -> None:
     gpx.sample(model, 5)
 
 
+def free_points() -> None:
+    model = process()
+    model.inducing_variable.Z.prior = tfd.Normal(np.float64(0.0), np.float64(1.0))
+    gpflow.set_trainable(model.inducing_variable, True)
+    gpx.sample(model, 5)
+
+
 def in_scope() -> None:
     with tf.distribute.MirroredStrategy(["CPU:0"], tf.distribute.ReductionToOneDevice()).scope():
         gpx.sample(process(), 5)
@@ -222,6 +229,7 @@ def in_scope() -> None:
         (free_form, {"warm_up": -1}, "`warm_up` must be a whole number of at least 0; got -1"),
         (free_form, {"seed": None}, "`seed` must be a whole number; got None"),
         (held_v, {}, r"held fixed, but it is what is sampled.*set_trainable\(model\.V, True\)"),
+        (free_points, {}, r"points .* never sampled.*set_trainable\(model\.inducing_variable, False\)"),
         (in_scope, {}, r"outside of `strategy\.scope\(\)`"),
         (lambda: gpx.sample(tf.Module(), 5), {}, "has no `maximum_log_likelihood_objective`"),
     ],
