@@ -93,9 +93,10 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
 
     def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         """Return E[log(ρ + (1 - 2ρ) link(f))], f ~ N(Fmu, Fvar), for ρ > 0, elementwise."""
+        # Read once: derivatives may be taken where another value is no longer substituted for it.
         flip = self.flip if isinstance(self.flip, float) else tf.convert_to_tensor(self.flip)
 
-        def log_p(F: tf.Tensor) -> tf.Tensor:  # with the ρ of now: derivatives may be taken after a substitution
+        def log_p(F: tf.Tensor) -> tf.Tensor:
             return log_mixture(self._log_link(F), flip, 2)
 
         expected = gaussian_expectation(log_p, Fmu, Fvar)
