@@ -210,3 +210,30 @@ def test_derivatives_in_variables_and_of_second_order() -> None:
     np.testing.assert_allclose(by_values, x[:, 0] ** 3 * 2.0, rtol=1e-12)
     np.testing.assert_allclose(by_weight, tf.reduce_sum(x[:, 0] ** 3 * values), rtol=1e-12)
     np.testing.assert_allclose(outer.gradient(by_x, x)[:, 0], 6.0 * x[:, 0] * 2.0 * values, rtol=1e-12)
+
+
+def test_slopes_beside_values_are_those_of_each_member() -> None:
+    """Also where a gradient reads the parameter itself, when the slopes are taken."""
+    module = gpflow.kernels.Constant(1.0)
+    other = gpflow.kernels.Constant(1.0)
+
+    @tf.custom_gradient
+    def doubled(x):
+        return 2.0 * x, lambda upstream: 2.0 * upstream * module.variance / tf.stop_gradient(x)
+
+    stack = Stack([(p, tf.constant([1.0, 2.0, 3.0], tf.float64)) for p in (module.variance, other.variance)])
+
+    @tf.function(autograph=False)
+    def many(*values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            moved = Stack(zip((module.variance, other.variance), values, strict=True))
+            found = stacked.each_with_slopes(
+                lambda: doubled(tf.convert_to_tensor(module.variance)) * other.variance**2, moved
+            )
+        return found, *tape.gradient(found, values)
+
+    found, by_own, by_other = many(*(value for _, value in stack.values))
+    np.testing.assert_allclose(found, [2.0, 16.0, 54.0], rtol=1e-12)
+    np.testing.assert_allclose(by_own, [2.0, 8.0, 18.0], rtol=1e-12)
+    np.testing.assert_allclose(by_other, [4.0, 16.0, 36.0], rtol=1e-12)
