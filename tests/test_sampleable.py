@@ -266,6 +266,18 @@ def test_step_sizes_are_searched_where_the_coordinates_need_them(scaled: bool, b
     )
 
 
+def test_a_prior_of_more_axes_than_its_parameter_is_refused() -> None:
+    """Three chains would each have one of three priors of a number."""
+    model = gpflow.models.GPR((X, Y[:, None]), gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]))
+    gpflow.set_trainable(model.likelihood, False)
+    model.kernel.lengthscales.prior = tfd.Gamma(np.array([2.0, 3.0]), np.float64(1.0))
+    model.kernel.variance.prior = tfd.Gamma(np.array([2.0, 3.0, 4.0]), np.float64(1.0))
+    with pytest.raises(ValueError, match=r"kernel\.variance is of several distributions, \(3,\)"):
+        placed(model, None)
+    model.kernel.variance.prior = tfd.Gamma(np.float64(2.0), np.float64(1.0))
+    assert placed(model, None).target.num_dimensions == 3
+
+
 def test_a_parameter_of_two_kernels_is_sampled_once():
     first, second = gpflow.kernels.SquaredExponential(), gpflow.kernels.Matern32()
     second.lengthscales = first.lengthscales
