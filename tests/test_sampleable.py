@@ -182,6 +182,13 @@ def held_v() -> None:
     gpx.sample(model, 5)
 
 
+def free_points() -> None:
+    model = process()
+    model.inducing_variable.Z.prior = tfd.Normal(np.float64(0.0), np.float64(1.0))
+    gpflow.set_trainable(model.inducing_variable, True)
+    gpx.sample(model, 5)
+
+
 def in_scope() -> None:
     with tf.distribute.MirroredStrategy(["CPU:0"], tf.distribute.ReductionToOneDevice()).scope():
         gpx.sample(process(), 5)
@@ -222,6 +229,7 @@ def in_scope() -> None:
         (free_form, {"warm_up": -1}, "`warm_up` must be a whole number of at least 0; got -1"),
         (free_form, {"seed": None}, "`seed` must be a whole number; got None"),
         (held_v, {}, r"held fixed, but it is what is sampled.*set_trainable\(model\.V, True\)"),
+        (free_points, {}, r"points .* never sampled.*set_trainable\(model\.inducing_variable, False\)"),
         (in_scope, {}, r"outside of `strategy\.scope\(\)`"),
         (lambda: gpx.sample(tf.Module(), 5), {}, "has no `maximum_log_likelihood_objective`"),
     ],
@@ -256,6 +264,18 @@ def test_step_sizes_are_searched_where_the_coordinates_need_them(scaled: bool, b
         0.1,
         0.2,
     )
+
+
+def test_a_prior_of_more_axes_than_its_parameter_is_refused() -> None:
+    """Three chains would each have one of three priors of a number."""
+    model = gpflow.models.GPR((X, Y[:, None]), gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]))
+    gpflow.set_trainable(model.likelihood, False)
+    model.kernel.lengthscales.prior = tfd.Gamma(np.array([2.0, 3.0]), np.float64(1.0))
+    model.kernel.variance.prior = tfd.Gamma(np.array([2.0, 3.0, 4.0]), np.float64(1.0))
+    with pytest.raises(ValueError, match=r"kernel\.variance is of several distributions, \(3,\)"):
+        placed(model, None)
+    model.kernel.variance.prior = tfd.Gamma(np.float64(2.0), np.float64(1.0))
+    assert placed(model, None).target.num_dimensions == 3
 
 
 def test_a_parameter_of_two_kernels_is_sampled_once():

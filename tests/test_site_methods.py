@@ -367,6 +367,24 @@ def test_hyperparameters_are_sampled_with_the_sites_at_rest() -> None:
     assert not model.nat1.numpy().any()
 
 
+def test_slopes_of_stacked_objectives_with_a_vecchia_prior() -> None:
+    """In a graph its custom gradients met an error about captured tensors."""
+    model = VGPKMM(problems.binary(12), problems.kernel(), BernoulliLogit(), prior="vecchia")
+    parameter = model.kernel.lengthscales
+    step = 1e-3
+    values = tf.constant([0.3, 0.3 + step, 0.3 - step], tf.float64)
+
+    @tf.function(autograph=False)
+    def evaluate(values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            found = model.log_likelihoods(Stack([(parameter, values)]))
+        return found, tape.gradient(found, values)
+
+    found, slopes = evaluate(values)
+    np.testing.assert_allclose(slopes[0], (found[1] - found[2]) / (2.0 * step), rtol=1e-3)
+
+
 REFUSED = {
     "markov": ("markov", "algorithm1"),
     "vecchia": ("vecchia", "algorithm1"),

@@ -188,7 +188,7 @@ def test_custom_gradients_of_likelihoods(name: str, in_turn: bool) -> None:
         with stacked.substituted([(parameter, values[c])]), tf.GradientTape() as tape:
             tape.watch([m, v])
             alone = likelihood.variational_expectations(X, m, v, Y)
-        slopes = tape.gradient(alone, [m, v])
+            slopes = tape.gradient(alone, [m, v])  # here, as derivatives may read the share of wrong labels
         np.testing.assert_allclose(by_value[c], (ends[1] - ends[0]) / (2.0 * step), rtol=1e-5)
         for ours, expected in zip((found, by_mean, by_var), (alone, *slopes), strict=True):
             np.testing.assert_allclose(ours[c], expected, rtol=1e-9, atol=1e-11)
@@ -210,3 +210,46 @@ def test_derivatives_in_variables_and_of_second_order() -> None:
     np.testing.assert_allclose(by_values, x[:, 0] ** 3 * 2.0, rtol=1e-12)
     np.testing.assert_allclose(by_weight, tf.reduce_sum(x[:, 0] ** 3 * values), rtol=1e-12)
     np.testing.assert_allclose(outer.gradient(by_x, x)[:, 0], 6.0 * x[:, 0] * 2.0 * values, rtol=1e-12)
+
+
+def test_slopes_beside_values_are_those_of_each_member() -> None:
+    """Also where a gradient reads the parameter itself, when the slopes are taken."""
+    module = gpflow.kernels.Constant(1.0)
+    other = gpflow.kernels.Constant(1.0)
+
+    @tf.custom_gradient
+    def doubled(x):
+        return 2.0 * x, lambda upstream: 2.0 * upstream * module.variance / tf.stop_gradient(x)
+
+    stack = Stack([(p, tf.constant([1.0, 2.0, 3.0], tf.float64)) for p in (module.variance, other.variance)])
+
+    @tf.function(autograph=False)
+    def many(*values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            moved = Stack(zip((module.variance, other.variance), values, strict=True))
+            found = stacked.each_with_slopes(
+                lambda: doubled(tf.convert_to_tensor(module.variance)) * other.variance**2, moved
+            )
+        return found, *tape.gradient(found, values)
+
+    found, by_own, by_other = many(*(value for _, value in stack.values))
+    np.testing.assert_allclose(found, [2.0, 16.0, 54.0], rtol=1e-12)
+    np.testing.assert_allclose(by_own, [2.0, 8.0, 18.0], rtol=1e-12)
+    np.testing.assert_allclose(by_other, [4.0, 16.0, 36.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_gradient_that_reads_a_parameter_later_has_its_value_in_the_stack(in_turn: bool) -> None:
+    module = gpflow.kernels.Constant(1.0)
+    values, x = tf.constant([1.0, 10.0, 100.0], tf.float64), tf.constant([2.0, 3.0, 4.0], tf.float64)
+
+    @tf.custom_gradient
+    def scaled(x):
+        return x * module.variance, lambda upstream: upstream * tf.convert_to_tensor(module.variance)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found = stacked.each(scaled, Stack([(module.variance, values)]), x, in_turn=in_turn)
+    np.testing.assert_allclose(found, x * values, rtol=1e-14)
+    np.testing.assert_allclose(tape.gradient(found, x), values, rtol=1e-14)

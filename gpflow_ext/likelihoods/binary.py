@@ -93,14 +93,19 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
 
     def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         """Return E[log(ρ + (1 - 2ρ) link(f))], f ~ N(Fmu, Fvar), for ρ > 0, elementwise."""
-        expected = gaussian_expectation(lambda F: self._with_flips(self._log_link(F)), Fmu, Fvar)
-        if isinstance(self.flip, float):
+        # Read once: derivatives may be taken where another value is no longer substituted for it.
+        flip = self.flip if isinstance(self.flip, float) else tf.convert_to_tensor(self.flip)
+
+        def log_p(F: tf.Tensor) -> tf.Tensor:
+            return log_mixture(self._log_link(F), flip, 2)
+
+        expected = gaussian_expectation(log_p, Fmu, Fvar)
+        if isinstance(flip, float):
             return expected
-        share = levels(self.flip, 2, Fmu.dtype)[1]
+        share = levels(flip, 2, Fmu.dtype)[1]
 
         def slope(F: tf.Tensor) -> tf.Tensor:
-            log_link = self._log_link(F)
-            return (1.0 - 2.0 * tf.exp(log_link)) / tf.exp(self._with_flips(log_link))
+            return (1.0 - 2.0 * tf.exp(self._log_link(F))) / tf.exp(log_p(F))
 
         by_share = tf.stop_gradient(gaussian_expectation(slope, Fmu, Fvar))
         return expected + (share - tf.stop_gradient(share)) * by_share  # zero, with a gradient

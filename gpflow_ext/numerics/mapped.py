@@ -10,8 +10,16 @@ import tensorflow as tf
 
 from gpflow_ext.numerics.devices import graphs_for_xla
 
+Within = Callable[..., contextlib.AbstractContextManager[None]]
 
-def mapped(function: Callable[..., Any], arguments: Sequence[tf.Tensor], in_turn: bool = False) -> Any:
+
+def mapped(
+    function: Callable[..., Any],
+    arguments: Sequence[tf.Tensor],
+    *,
+    within: Within = contextlib.nullcontext,
+    in_turn: bool = False,
+) -> Any:
     """Return function(*(a[c] for a in arguments)) for each c, with derivatives of every order.
 
     These are in the arguments and variables; other tensors that the function reads are taken for constants.
@@ -24,34 +32,47 @@ def mapped(function: Callable[..., Any], arguments: Sequence[tf.Tensor], in_turn
         Returns tensors, or one tensor where it is called in turn.
     arguments
         Tensors [C, ...] of one dtype.
+    within
+        Of the same slices, the context in which the function and its derivatives are evaluated.
     in_turn
         One member after the other, where each has much to compute.
     """
-    return _with_slopes(function, arguments, _in_turn if in_turn else _at_once, arguments[0].dtype)
+    by = _in_turn if in_turn else _at_once
+    return _with_slopes(function, arguments, arguments[0].dtype, by, within)
 
 
 def _with_slopes(
-    function: Callable[..., Any], arguments: Sequence[tf.Tensor], by: Callable[..., Any], dtypes: Any
+    function: Callable[..., Any],
+    arguments: Sequence[tf.Tensor],
+    dtypes: Any,
+    by: Callable[..., Any],
+    within: Within,
 ) -> Any:
+    count = len(arguments)
+
+    def one(*slices: tf.Tensor) -> Any:
+        with within(*slices):
+            return function(*slices)
+
     @tf.custom_gradient
     def all_of(*arguments: tf.Tensor) -> Any:
         def grad(*upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
             def slopes(*given: tf.Tensor) -> list[tf.Tensor]:
-                own, above = given[: len(arguments)], given[len(arguments) :]
+                own, above = given[:count], given[count:]
                 with tf.GradientTape() as tape:
                     tape.watch(own)
-                    value = tf.nest.flatten(function(*own))
-                found = tape.gradient(
-                    value, [*own, *variables], above, unconnected_gradients=tf.UnconnectedGradients.ZERO
-                )
+                    with within(*own):
+                        value = tf.nest.flatten(function(*own))
+                        found = tape.gradient(value, [*own, *variables], above, unconnected_gradients="zero")
                 return [tf.convert_to_tensor(slope) for slope in found]
 
             dtypes = [part.dtype for part in (*arguments, *variables)]
-            found = _with_slopes(slopes, [*arguments, *upstream], by, dtypes)
-            own, others = found[: len(arguments)], found[len(arguments) :]
+            again = [*arguments, *upstream]
+            found = _with_slopes(slopes, again, dtypes, by, lambda *given: within(*given[:count]))
+            own, others = found[:count], found[count:]
             return (own, [tf.reduce_sum(slope, axis=0) for slope in others]) if variables else own
 
-        return by(function, arguments, dtypes), grad
+        return by(one, arguments, dtypes), grad
 
     return all_of(*arguments)
 

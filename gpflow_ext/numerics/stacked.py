@@ -119,14 +119,45 @@ def each(function: Callable[..., Any], stack: Stack, *tensors: tf.Tensor, in_tur
         One member after the other, where each has much to compute; it then returns one tensor.
     """
     parameters = [parameter for parameter, _ in stack.values]
+    count = len(parameters)
 
-    def one(*arguments: tf.Tensor) -> Any:
-        values, slices = arguments[: len(parameters)], arguments[len(parameters) :]
-        with substituted(zip(parameters, values, strict=True)):
-            return function(*slices)
+    def within(*arguments: tf.Tensor) -> contextlib.AbstractContextManager[None]:
+        return substituted(zip(parameters, arguments[:count], strict=True))
 
     arguments = [*(value for _, value in stack.values), *tensors]
-    return mapped(one, arguments, in_turn)
+    return mapped(lambda *slices: function(*slices[count:]), arguments, within=within, in_turn=in_turn)
+
+
+def each_with_slopes(function: Callable[[], tf.Tensor], stack: Stack) -> tf.Tensor:
+    """Return function() [] for each member of a stack, one after the other, [C].
+
+    Differentiable once, in the stacked values alone: the slopes are found beside the value, in one evaluation
+    of what has loops of its own.
+
+    Parameters
+    ----------
+    function
+        Reads the stacked parameters as usual.
+    stack
+        At least one parameter.
+    """
+    parameters, values = zip(*stack.values, strict=True)
+
+    def one(own: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        with tf.GradientTape() as tape:
+            tape.watch(own)
+            with substituted(zip(parameters, own, strict=True)):
+                value = function()
+                slopes = tape.gradient(value, own, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return value, tuple(map(tf.convert_to_tensor, slopes))
+
+    dtypes = tuple(value.dtype for value in values)
+    found, slopes = tf.map_fn(one, values, fn_output_signature=(dtypes[0], dtypes))
+    total = tf.stop_gradient(found)
+    for value, slope in zip(values, slopes, strict=True):
+        moving = tf.stop_gradient(slope) * (value - tf.stop_gradient(value))  # zero, with a gradient
+        total += tf.reduce_sum(moving, axis=list(range(1, value.shape.rank)))
+    return total
 
 
 def each_of(function: Callable[[], tf.Tensor], own: Stack) -> tf.Tensor:

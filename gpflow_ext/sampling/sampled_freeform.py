@@ -53,7 +53,7 @@ class SampledFreeForm:
     Raises
     ------
     ValueError
-        If V is held fixed.
+        If V is held fixed, or the inducing points are not.
     """
 
     def __init__(self, model: Holding) -> None:
@@ -61,6 +61,11 @@ class SampledFreeForm:
             raise ValueError(
                 f"V of {type(model).__name__} is held fixed, but it is what is sampled, with the "
                 "hyperparameters or without: call `gpflow.set_trainable(model.V, True)`."
+            )
+        if model.inducing_variable.trainable_parameters:
+            raise ValueError(
+                f"The inducing points of {type(model).__name__} are never sampled, but they are trainable: "
+                "call `gpflow.set_trainable(model.inducing_variable, False)`."
             )
         self._model = model
         self.density = model.density

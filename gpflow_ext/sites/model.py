@@ -254,21 +254,18 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
 
         `gpflow_ext.sample` draws hyperparameters from it: the latent functions are integrated out as the
         method does. The model's own sites stay as they are; each member starts from them. NaN for a member
-        whose sites have no fixed point near; see `SiteMethod.is_near`.
+        whose sites have no fixed point near; see `SiteMethod.is_near`. Differentiable once, in the stack.
         """
-        parameters, method = [parameter for parameter, _ in stack.values], site_method(self.site_method)
-        tolerance, start = method.stationarity(), self.sites
+        method, start = site_method(self.site_method), self.sites
 
-        def one(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
-            with stacked.substituted(zip(parameters, values, strict=True)):
-                prior = self.prior()
-                state, finite = method.solve(self, prior, start, UPDATES, tolerance)
-                value = method.at_rest(self, prior, state)
-                finite &= method.is_near(state.violation, UPDATES)
-                return tf.where(finite, value, tf.constant(np.nan, value.dtype))
+        def one() -> tf.Tensor:
+            prior = self.prior()
+            state, finite = method.solve(self, prior, start, UPDATES, method.stationarity())
+            value = method.at_rest(self, prior, state)
+            finite &= method.is_near(state.violation, UPDATES)
+            return tf.where(finite, value, tf.constant(np.nan, value.dtype))
 
-        values = tuple(value for _, value in stack.values)
-        return tf.map_fn(one, values, fn_output_signature=start.nat1.dtype)
+        return stacked.each_with_slopes(one, stack)
 
     def condition(self) -> tuple[tf.Tensor, Whitened]:
         """Return R [1 or L, M, M], RRᵀ = K_uu, or K at the data for a dense model, and q(v) for u = Rv."""
