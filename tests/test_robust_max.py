@@ -252,13 +252,19 @@ def test_mapped_by_tensorflow(compiled: bool) -> None:
     own = tf.one_hot(np.zeros(20, int), 3, True, False)
 
     def all_of(mean, var):
-        return tf.vectorized_map(lambda pair: probability_largest(*pair, own), (mean, var))
+        with tf.GradientTape() as tape:
+            tape.watch([mean, var])
+            found = tf.vectorized_map(lambda pair: probability_largest(*pair, own), (mean, var))
+        return found, *tape.gradient(found, [mean, var])
 
-    found = (tf.function(all_of, autograph=False) if compiled else all_of)(
-        tf.constant(mean), tf.constant(var)
-    )
-    for ours, m, v in zip(found, mean, var, strict=True):
-        np.testing.assert_allclose(ours, np.exp(log_p(m, v, np.zeros(20, int))), rtol=0, atol=1e-9)
+    mapped = tf.function(all_of, autograph=False) if compiled else all_of
+    mean, var = tf.constant(mean), tf.constant(var)
+    with tf.GradientTape() as tape:
+        tape.watch([mean, var])
+        value = probability_largest(mean, var, own)
+    expected = value, *tape.gradient(value, [mean, var])
+    for ours, exact in zip(mapped(mean, var), expected, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-9)
 
 
 def test_a_row_that_is_not_finite_leaves_the_others_alone() -> None:

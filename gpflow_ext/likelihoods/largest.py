@@ -96,12 +96,12 @@ def largest_to_second_order(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> 
 def _by_rows(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor, crossed: bool) -> list[tf.Tensor]:
     """Return P with its derivatives as in `SecondOrder`, those in two means where ``crossed``."""
     shape, K = tf.shape(mean), mean.shape[-1]
-    held = (tf.stop_gradient(part) for part in (mean, positive_variance(var), own))
-    mean, var, own = (tf.reshape(part, [-1, K]) for part in held)
+    mean, var, own = (tf.reshape(part, [-1, K]) for part in (mean, positive_variance(var), own))
     shapes = [[], [K], [K], *([[K, K]] if crossed else [])]
     if needs_fixed_shapes():
         found = _integrals(mean, var, own, crossed=crossed)
     else:
+        mean, var = tf.stop_gradient(mean), tf.stop_gradient(var)
         sign, hard = _nearest(mean, var, own)
         by_nodes = at_rows(functools.partial(_integrals, crossed=crossed), hard, (mean, var, own), shapes)
         masks = (tf.reshape(hard, [-1, *(1 for _ in ends)]) for ends in shapes)

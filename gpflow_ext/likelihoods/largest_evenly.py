@@ -91,7 +91,10 @@ def integrals(
 
     zeros = tf.zeros_like(mean)
     begin = [zeros[:, 0], zeros, zeros] + ([zeros[..., None] * zeros[:, None]] if crossed else [])
-    _, sums = tf.while_loop(lambda k, _: k < chunks, add, (0, begin), parallel_iterations=1)
+    if isinstance(number, int):
+        _, sums = add(0, begin)
+    else:
+        _, sums = tf.while_loop(lambda k, _: k < chunks, add, (0, begin), parallel_iterations=1)
     weight = (step / tf.reduce_sum(tf.where(own, sd, 0.0), axis=-1))[:, None]
     value = weight[:, 0] * sums[0]
     by_mean = weight * sums[1] / sd
