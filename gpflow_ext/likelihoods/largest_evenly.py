@@ -106,7 +106,8 @@ def integrals(
 def _at_nodes(mean: tf.Tensor, sd: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return z = (x − mₖ)/sₖ, Φ(z) and φ(z) at nodes [..., J], each [..., K, J]."""
     least = -30.0 if x.dtype == tf.float64 else -11.0  # where Φ nears underflow the product is zero anyway
-    z = tf.maximum((x[..., None, :] - mean[..., None]) / sd[..., None], least)
+    mean, sd = (tf.expand_dims(part, -1) for part in (mean, sd))  # of slices ONNX needs the rank, in branches
+    z = tf.maximum((tf.expand_dims(x, -2) - mean) / sd, least)
     return z, 0.5 * tf.math.erfc(-math.sqrt(0.5) * z), tf.exp(-0.5 * tf.square(z)) / math.sqrt(2.0 * math.pi)
 
 
@@ -118,7 +119,8 @@ def probabilities(mean: tf.Tensor, sd: tf.Tensor, where: Interval, number: int) 
     One evaluation of Φ for a class and node serves all K integrals, which are normalised.
     """
     share = tf.constant(np.linspace(0.0, 1.0, number), mean.dtype)
-    x = where.low[..., None] + (where.high - where.low)[..., None] * share
+    low, high = (tf.expand_dims(end, -1) for end in (where.low, where.high))
+    x = low + (high - low) * share
     _, cdf, density = _at_nodes(mean, sd, x)
     share = tf.reduce_prod(cdf, axis=-2, keepdims=True) * density / cdf
     total = tf.reduce_sum(share, axis=-1) / sd
