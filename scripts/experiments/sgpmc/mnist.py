@@ -9,6 +9,7 @@ import gpflow
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from gpflow.utilities import to_default_float
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods.largest import probability_largest
@@ -93,22 +94,22 @@ def _densities(model: Any, data: Any) -> Array:
     X, Y = data
     parts = (slice(begin, begin + 500) for begin in range(0, len(X), 500))
     score = tf.function(lambda x, y: model.predict_log_density((x, y)), autograph=False)
-    return np.concatenate([score(tf.constant(X[part]), tf.constant(Y[part])) for part in parts])
+    return np.concatenate([score(to_default_float(X[part]), to_default_float(Y[part])) for part in parts])
 
 
 def _mixed(model: gpx.models.SGPMCFreeForm, draws: gpx.Draws, test: Any) -> Record:
     """Return R-hat and effective sample sizes of what the draws predict."""
-    X, Y = (tf.constant(part[:SCORED]) for part in test)
+    X, Y = (to_default_float(part[:SCORED]) for part in test)
     own = tf.one_hot(tf.cast(Y[:, 0], tf.int32), model.likelihood.num_classes, True, False)
 
     @tf.function(autograph=False)
     def right(V: tf.Tensor) -> tf.Tensor:
         return probability_largest(*model.density.moments(Stack([(model.V, V)]), X), own)
 
-    V = draws.values[".V"]
+    V = draws.values["V"]
     parts = np.array_split(V.reshape(-1, *V.shape[2:]), max(V.shape[0] * V.shape[1] // 50, 1))
     P = np.concatenate([right(tf.constant(part)) for part in parts]).reshape(*V.shape[:2], -1)
-    epsilon = float(model.likelihood.epsilon.numpy())
+    epsilon = float(np.asarray(model.likelihood.epsilon))
     miss = epsilon / (model.likelihood.num_classes - 1)
     score = np.log(miss + (1.0 - epsilon - miss) * P).mean(axis=-1)
     moving = np.flatnonzero(P[..., :FOLLOWED].std(axis=(0, 1)) > 1e-3)  # others are 0 or 1 in all draws
