@@ -96,7 +96,7 @@ def treatment_of(data: Any, width: int) -> Treatment | None:
         If they make another number of inputs than the model takes, or data are not what `datasets.load`
         returns.
     """
-    if data is not None and not hasattr(data, "task"):  # an estimator has its own
+    if data is not None and not any(hasattr(data, name) for name in ("train", "task")):  # split, estimator
         raise ValueError(
             f"data must be what datasets.load returns; got a {type(data).__name__}: leave it out"
         )
