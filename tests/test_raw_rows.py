@@ -377,3 +377,9 @@ def test_the_server_refuses_other_rows(client):
 def test_data_that_say_nothing_of_columns_are_refused(data) -> None:
     with pytest.raises(ValueError, match=r"data must be what datasets\.load returns; got a"):
         raw_rows.treatment_of(data, 2)
+
+
+def test_the_name_of_a_table_is_no_data() -> None:
+    """It was ignored, and the export had no signature of raw rows."""
+    with pytest.raises(ValueError, match=r"what datasets\.load returns; got a str"):
+        raw_rows.treatment_of("table.csv", 3)
