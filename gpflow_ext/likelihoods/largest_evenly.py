@@ -43,17 +43,21 @@ def rule(dtype: tf.DType) -> Rule:
 
 def of_all(mean: tf.Tensor, sd: tf.Tensor) -> Interval:
     """Return where the largest of fₖ ~ N(mₖ, sₖ²) [..., K] lies, all but surely."""
-    reach = rule(mean.dtype).reach
-    low, high = tf.reduce_max(mean - reach * sd, axis=-1), tf.reduce_max(mean + reach * sd, axis=-1)
+    low, high = _ends(mean, sd)
     return Interval(low, high, _needed(mean, sd, low, high))
 
 
 def of_own(mean: tf.Tensor, sd: tf.Tensor, own: tf.Tensor) -> Interval:
     """Return where f_y can be the largest."""
-    low, high, _ = of_all(mean, sd)
+    low, high = _ends(mean, sd)
     end = tf.reduce_sum(tf.where(own, mean + rule(mean.dtype).reach * sd, 0.0), axis=-1)
     high = tf.maximum(low, tf.minimum(high, end))
     return Interval(low, high, _needed(mean, sd, low, high))
+
+
+def _ends(mean: tf.Tensor, sd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    reach = rule(mean.dtype).reach
+    return tf.reduce_max(mean - reach * sd, axis=-1), tf.reduce_max(mean + reach * sd, axis=-1)
 
 
 def _needed(mean: tf.Tensor, sd: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gpflow
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from gpflow.utilities import to_default_float
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods.largest import probability_largest
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.prediction.metrics import evaluated_rows
 from gpflow_ext.sampling import diagnostics
 
 from ...shared import report
 from ...shared.journal import Journal, Record
 from ..robustmax import runs as gaussian
 from . import runs
-
-Array = npt.NDArray[Any]
 
 CHAINS, WARM_UP = 4, 30
 SETTING = gpx.Setting(0.15, 21)  # lengths of π/ε at most, so that a normal coordinate forgets where it was
@@ -53,7 +50,7 @@ def measure(run_dir: Path, steps: int, num_draws: int) -> Record:
     with gpflow.config.as_context(gaussian.SINGLE):
         found = gaussian.digits()
         gaussian.train_on(found, run_dir, steps, every=max(steps // 4, 1))
-        before = gpx.metrics.evaluate(found.model, found.test)
+        before, densities = evaluated_rows(found.model, found.test)
         print(f"MNIST: trained, test NLPD {before['nlpd']:.4f}", flush=True)
         model = gpx.models.SGPMCFreeForm.from_gaussian(found.model, found.train)
         gpflow.set_trainable(model.kernel, False)
@@ -72,8 +69,8 @@ def measure(run_dir: Path, steps: int, num_draws: int) -> Record:
         print(f"MNIST: {draws.num_draws} draws of each chain in {draws.seconds:.0f} s", flush=True)
         mixed = _mixed(model, draws, found.test)
         model.assign_draws(draws, most=AVERAGED)
-        after = gpx.metrics.evaluate(model, found.test)
-        gain = _densities(model, found.test) - _densities(found.model, found.test)
+        after, free = evaluated_rows(model, found.test)
+        gain = free - densities
     return {
         "steps": steps,
         "gaussian": before["nlpd"],
@@ -87,14 +84,6 @@ def measure(run_dir: Path, steps: int, num_draws: int) -> Record:
         **runs.record(draws),
         **mixed,
     }
-
-
-def _densities(model: Any, data: Any) -> Array:
-    """Return the log densities of data [N]."""
-    X, Y = data
-    parts = (slice(begin, begin + 500) for begin in range(0, len(X), 500))
-    score = tf.function(lambda x, y: model.predict_log_density((x, y)), autograph=False)
-    return np.concatenate([score(to_default_float(X[part]), to_default_float(Y[part])) for part in parts])
 
 
 def _mixed(model: gpx.models.SGPMCFreeForm, draws: gpx.Draws, test: Any) -> Record:
