@@ -127,7 +127,6 @@ def _nearest(mean: tf.Tensor, var: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor
     next_to = tf.reduce_min(tf.where(nearest, far, ahead), axis=-1)
     certain = largest_evenly.rule(mean.dtype).certain
     hard = (next_to < certain) & (tf.reduce_min(ahead, axis=-1) > -certain)
-    hard &= tf.math.is_finite(tf.reduce_sum(mean + var, axis=-1))  # else all rows of its block were lost
     return tf.cast(own, mean.dtype) - tf.cast(nearest, mean.dtype), hard
 
 

@@ -37,8 +37,13 @@ def mapped(
     in_turn
         One member after the other, where each has much to compute.
     """
+
+    def one(*slices: tf.Tensor) -> Any:
+        with within(*slices):
+            return function(*slices)
+
     by = _in_turn if in_turn else _at_once
-    return _with_slopes(function, arguments, arguments[0].dtype, by, within)
+    return _with_slopes(one, arguments, arguments[0].dtype, by, within)
 
 
 def _with_slopes(
@@ -49,10 +54,6 @@ def _with_slopes(
     within: Within,
 ) -> Any:
     count = len(arguments)
-
-    def one(*slices: tf.Tensor) -> Any:
-        with within(*slices):
-            return function(*slices)
 
     @tf.custom_gradient
     def all_of(*arguments: tf.Tensor) -> Any:
@@ -72,7 +73,7 @@ def _with_slopes(
             own, others = found[:count], found[count:]
             return (own, [tf.reduce_sum(slope, axis=0) for slope in others]) if variables else own
 
-        return by(one, arguments, dtypes), grad
+        return by(function, arguments, dtypes), grad
 
     return all_of(*arguments)
 
