@@ -6,12 +6,14 @@ A Kalman filter with the sites in natural parameters, and the smoother of Bryson
 1989), which inverts nothing: P⁻ may be singular, as for constants, cosines and equal times. With p = P⁻h:
 
     s = 1 + λ hᵀp    g = λ/s    K = pg    u = (ρ − λhᵀx⁻)/s    x = x⁻ + pu    P = P⁻ − g ppᵀ
-    ½ log|I + ΛΣ| = ½ Σ log s
+    ½ log|I + ΛΣ| = ½ Σ log|s|
     backwards from q = 0, M = 0:    α = u − Kᵀq    r = q + hα    q ← Fᵀr
     N = M − (MK)hᵀ − h(MK)ᵀ + (g + KᵀMK) hhᵀ                     M ← FᵀNF
     Σα = hᵀx⁻ + pᵀr                 Var[f] = hᵀp − pᵀNp
 
-α is exact: it is not ρ − ΛΣα, which cancels where Λ is large. Precisions may be negative while all s > 0.
+α is exact: it is not ρ − ΛΣα, which cancels where Λ is large. Precisions may be negative while Σ⁻¹ + Λ is
+positive definite. An s may then be negative too, until later data make up for it: by Haynsworth's additivity
+of inertia as many s are negative at λ > 0 as at λ < 0 (docs/derivations.md, section 3).
 O(Nd³) for d states, in chunks; see `chunked`. All of it is in double precision, whatever the model is in: in
 single precision Q = P∞ − FP∞Fᵀ would cancel where times are close.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.numerics.batched import sizes
@@ -147,8 +150,10 @@ class MarkovFactor(NamedTuple):
 
     @property
     def finite(self) -> tf.Tensor:
-        """Whether I + ΛΣ is positive, []."""
-        return tf.reduce_all(self.s > 0.0)
+        """Whether Σ⁻¹ + Λ is positive definite, []."""
+        negative = tf.where(self.s < 0.0, tf.sign(self.lam), tf.zeros_like(self.s))
+        balanced = tf.reduce_all(tf.equal(tf.reduce_sum(negative, axis=[0, 2]), 0.0))
+        return balanced & tf.reduce_all(tf.math.is_finite(self.s) & tf.not_equal(self.s, 0.0))
 
     def solve(self, b: tf.Tensor) -> Pair:
         """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L]. O(Nd²)."""
@@ -177,8 +182,9 @@ class MarkovFactor(NamedTuple):
         return self.prior.unlay(tf.reduce_sum(self.p * (self.prior.h - Np), axis=1))
 
     def half_log_det(self) -> tf.Tensor:
-        """Return ½ log|I + ΛΣ|, summed over the latent functions, []."""
-        return tf.cast(0.5 * tf.reduce_sum(tf.math.log(self.s)), self.prior.mean.dtype)
+        """Return ½ log|I + ΛΣ|, summed over the latent functions, [], NaN where it is not `finite`."""
+        value = 0.5 * tf.reduce_sum(tf.math.log(tf.abs(self.s)))
+        return tf.cast(tf.where(self.finite, value, tf.constant(np.nan, value.dtype)), self.prior.mean.dtype)
 
     def filtered_mean(self, passes: Passes) -> tf.Tensor:
         """Return x, [n, d, L, C]."""
