@@ -33,6 +33,11 @@ def wall(x: tf.Tensor) -> tf.Tensor:
     return -tf.math.log(1.0 - x[0]) - 5.0 * x[0]
 
 
+def edge(x: tf.Tensor) -> tf.Tensor:
+    """Falls to where it is not finite, all the way."""
+    return 0.01 * (x[1] - 5.0) ** 2 - x[0] + 0.0 * tf.sqrt(2.0 - x[0])
+
+
 def rough(x: tf.Tensor) -> tf.Tensor:
     """A bowl with noise of which the gradient knows nothing: no line search can find what it wants."""
     depth, tilt = tf.cosh(x[0]) + 2.0 * tf.cosh(x[1] - x[0]), 3e-4 * tf.reduce_sum(x)
@@ -49,6 +54,7 @@ def narrow(x: tf.Tensor) -> tf.Tensor:
 PROBLEMS: dict[str, tuple[Loss, Any, float]] = {
     "valley": (valley, [-1.2, 1.0, -0.5, 0.8], 1e-12),
     "wall": (wall, [-3.0], 1e-9),
+    "edge": (edge, [-3.0, 0.0], 1e-9),
     "noise": (rough, [3.0, -1.0], 1e-8),
     "narrow": (narrow, np.linspace(-1.0, 2.0, 30), 1e-9),
     "flat": (lambda x: 0.0 * tf.reduce_sum(x), [1.0, 2.0], 1e-9),
@@ -289,3 +295,14 @@ def test_a_loss_that_cannot_be_traced_stays_on_the_host(monkeypatch: pytest.Monk
     model = InNumPy(_gpr().data, gpflow.kernels.SquaredExponential())
     steps = lbfgs_recipe.LBFGSSteps(model, (), model.trainable_variables, 5, False)
     assert isinstance(steps.run, lbfgs.Run)
+
+
+@pytest.mark.parametrize("build", [host, graph])
+def test_a_run_ends_before_an_edge(build: Any) -> None:
+    """It would go half of the way again and again, a new run from wherever one ends."""
+    run, x = build(*PROBLEMS["edge"])
+    run.climb(1000)
+    assert bool(run.ended)
+    assert run.barred
+    assert 1.9 < x.numpy()[0] <= 2.0
+    assert len(run.record.numpy()) < 30

@@ -140,6 +140,24 @@ def test_a_sweep_is_dense_algebra(name: str, chunks: int) -> None:
     assert not prior.factorise(tf.constant(-PREC)).finite
 
 
+@pytest.mark.parametrize("chunks", [1, 8])
+def test_later_data_make_up_for_negative_precisions(chunks: int) -> None:
+    """Σ⁻¹ + Λ is positive definite although some s are not positive, up to where an eigenvalue is zero."""
+    kernel, prec = Matern32(2.0, 1.5), PREC.copy()
+    K, prior = _dense(kernel).numpy(), _prior(kernel, chunks)
+    for k in range(5, 70, 15):  # each takes 0.9 of what the others give
+        prec[k] = 0.0
+        lowest = -1.0 / np.diag(K @ np.linalg.inv(np.eye(N) + prec * K))[k]
+        prec[k] = 0.9 * lowest
+    assert np.sum(prior.factorise(tf.constant(prec)).s < 0.0) > 3
+    for found, expected in zip(_swept(prior, tf.constant(prec)), _reference(kernel, prec), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-8 * np.abs(expected).max())
+    for share, sound in ((0.999, True), (1.001, False)):
+        prec[k] = share * lowest
+        factor = prior.factorise(tf.constant(prec))
+        assert bool(factor.finite) == bool(tf.math.is_finite(factor.half_log_det())) == sound
+
+
 @pytest.mark.slow
 def test_xla_gives_the_same_sweep() -> None:
     """At Matern-3/2, chunks of the default number."""

@@ -23,6 +23,7 @@ from gpflow_ext.sites.method import adopt
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.site_iteration import SiteOptimum
 from gpflow_ext.training.solver import Progress
+from gpflow_ext.training.starts import FROM_DATA, OWN
 
 CASES = [
     (df, scale, var, y)
@@ -248,3 +249,13 @@ def test_a_climb_ends_where_expectation_propagation_has_no_fixed_point() -> None
 def _evidence(model: Any) -> float:
     """Return log Z at the hyperparameters as they are."""
     return Optimum(factored(model), model.trainable_variables, None, None).evaluate(200, 1e-6).objective
+
+
+def test_further_starts_are_tried_where_the_sites_of_the_only_one_never_settle() -> None:
+    result = gpx.fit(_series(0.07, 1.0, "vecchia"), recipe="ep", progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    assert [tried.name for tried in result.starts] == [OWN, FROM_DATA, "random 1"]
+    assert np.isnan(result.starts[0].objective)
+    with pytest.warns(gpx.FitWarning, match="NaN or infinite"):
+        alone = gpx.fit(_series(0.07, 1.0, "vecchia"), recipe="ep", starts=1, progress=False)
+    assert alone.status is gpx.Status.NON_FINITE

@@ -28,7 +28,7 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule
 from gpflow_ext.training.site_recipe import GAIN, STEPS, SiteOptions, check_moves, in_graph, site_plan
 from gpflow_ext.training.solver import Solver
-from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
+from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts, spare_starts
 from gpflow_ext.training.trials import tried
 
 _NOISE = 1e-3  # relative error of log Z, as a share of the violation that counts as none
@@ -189,6 +189,7 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
             tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
             starts=further_starts(model, starts - 1, run.seed, X),
+            spare=spare_starts(model, options.starts, starts, run.seed, X),
             in_graph=in_graph(whole, (model.nat1, model.prec), options.in_graph) if shards is None else None,
         )
         settings |= where(solver.run)

@@ -22,7 +22,8 @@ import tensorflow as tf
 from gpflow_ext.training import guarded, lbfgs, line_search
 from gpflow_ext.training.line_search import LineSearch, where
 
-RUNNING, RESTING, ENDED = 0, 1, 2  # RESTING: at the last iterate, as the next iteration would find
+# RESTING: at the last iterate, as the next iteration would find. BARRED: before an edge of the finite loss.
+RUNNING, RESTING, ENDED, BARRED = 0, 1, 2, 3
 _EPSILON = 2.0**-52
 
 Evaluate: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -48,6 +49,7 @@ class State(NamedTuple):
     direction: tf.Tensor  # of the line search, [P]
     search: LineSearch
     memory: Memory
+    turned: tf.Tensor  # trials without a finite loss, see `guarded.BARRED`
     begun: tf.Tensor  # whether the start has been evaluated
     iterations: tf.Tensor
     status: tf.Tensor
@@ -60,7 +62,7 @@ def fresh(start: tf.Tensor, pairs: int) -> State:
     memory = Memory(empty, empty, products, whole)
     search = line_search.begin(none, none, none)
     still = tf.zeros_like(start)
-    return State(none, none, start, still, still, search, memory, tf.constant(False), whole, whole)
+    return State(none, none, start, still, still, search, memory, whole, tf.constant(False), whole, whole)
 
 
 def turn(
@@ -95,9 +97,11 @@ def turn(
     sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(slopes))
     value = tf.where(sound, loss, state.value + tf.abs(tangent))  # turned back, see `guarded.Guarded`
     gradient = tf.where(sound, slopes, -state.gradient)
+    state = state._replace(turned=state.turned + tf.cast(state.begun & evaluated & ~sound, tf.int32))
     after = _after(state, trial, value, gradient, sound, tangent, ends)
     begun = _begun(state, value, gradient, sound)
     new = where(rests, state._replace(status=ENDED), where(state.begun, after, begun))
+    new = where(ends.bars(state.turned), state._replace(status=BARRED), new)
     return new, loss, evaluated, evaluated & tf.reduce_all(new.at == trial)
 
 
@@ -156,6 +160,7 @@ def _after(
         tf.where(arrived | failed, turning, state.direction),
         where(arrived | failed, another, search),
         memory,
+        tf.where(arrived & ~ends.little(gain, value), 0, state.turned),
         state.begun,
         state.iterations + tf.cast(arrived, tf.int32),
         tf.where(noise | stuck, ENDED, tf.where(arrived & rests, RESTING, RUNNING)),

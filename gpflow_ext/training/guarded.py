@@ -14,6 +14,8 @@ from gpflow_ext.training.search import SettledError, Vector
 SETTLED = 3e-4  # of a coordinate: a change of a logarithm by less does not count
 STEEP = 1e-3  # of an objective in a logarithm; where a run ends with more, another one looks for a way up
 GENTLE = 100.0  # times a change that counts as none: a slope that is not steep for a large objective
+BARRED = 6  # trials without a finite loss that end a run
+LITTLE = 3e-4  # relative: after an iteration that gains more they are counted anew
 
 
 def is_gentle(slope: Any, least: Any) -> Any:
@@ -75,6 +77,11 @@ def is_at_rest(gain: Any, move: Any, slope: Any, least: Any) -> Any:
     return (slope <= 10.0 * least) | (gain <= 0.01 * least) | (still & (gain <= least))
 
 
+def gains_little(gain: Any, size: Any) -> Any:
+    """Tell whether an iteration has lowered a loss of a size, at least one, by next to nothing."""
+    return gain <= LITTLE * size
+
+
 class Ends(Protocol):
     """Protocol of when a search in the graph ends; the arguments are those of the functions above."""
 
@@ -86,6 +93,12 @@ class Ends(Protocol):
 
     def after(self, gain: Any, move: Any, slope: Any, value: Any) -> Any:
         """Tell whether to end after an iteration that has come to this loss."""
+
+    def bars(self, turned: Any) -> Any:
+        """Tell whether to end after so many trials without a finite loss."""
+
+    def little(self, gain: Any, value: Any) -> Any:
+        """Tell whether an iteration to this loss leaves trials without a finite loss counted."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,14 @@ class AtRest:
     def after(self, gain: Any, move: Any, slope: Any, value: Any) -> Any:
         """See `is_at_rest`."""
         return is_at_rest(gain, move, slope, self._least(value))
+
+    def bars(self, turned: Any) -> Any:
+        """See `BARRED`."""
+        return turned >= BARRED
+
+    def little(self, gain: Any, value: Any) -> Any:
+        """See `gains_little`."""
+        return gains_little(gain, tf.maximum(abs(value), 1.0))
 
     def _least(self, value: Any) -> Any:
         return self.tolerance * tf.maximum(abs(value), 1.0)
@@ -128,6 +149,14 @@ class ByGain:
         """By the larger of both losses, and at least by one."""
         return gain <= self.tolerance * tf.maximum(tf.maximum(abs(value), abs(value + gain)), 1.0)
 
+    def bars(self, turned: Any) -> Any:
+        """Never."""
+        return tf.constant(False)
+
+    def little(self, gain: Any, value: Any) -> Any:
+        """Never."""
+        return tf.constant(False)
+
 
 class Guarded:
     """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
@@ -136,6 +165,7 @@ class Guarded:
     as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
     then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
     as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
+    ``is_barred`` tells whether it has ended before an edge of where the loss is finite, see `BARRED`.
     """
 
     def __init__(
@@ -146,6 +176,12 @@ class Guarded:
     ) -> None:
         self._loss, self._tolerance, self._leap = loss, tolerance, leap
         self._iterate: tuple[Vector, float, Vector] | None = None
+        self._turned = 0
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether it has ended there."""
+        return self._turned >= BARRED
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
         """Return the loss and its gradient at x [P], or what turns the search back; end it at rest."""
@@ -164,6 +200,10 @@ class Guarded:
         if sound:
             self._last = x.copy(), value, gradient
             return value, gradient
+        self._turned += 1
+        if self._tolerance is not None and self.is_barred:
+            self.best = self._iterate[:2]
+            raise SettledError
         return self._turned_back(x)
 
     def _turned_back(self, x: Vector) -> tuple[float, Vector]:
@@ -200,8 +240,10 @@ class Guarded:
         if self._tolerance is None or before is None:
             return
         at, value, gradient = self._last
-        move = _largest(at - before[0])
-        if is_at_rest(before[1] - value, move, _largest(gradient), self._least(value)):
+        gain, move = before[1] - value, _largest(at - before[0])
+        if not gains_little(gain, max(1.0, abs(value))):
+            self._turned = 0
+        if is_at_rest(gain, move, _largest(gradient), self._least(value)):
             raise StopIteration
 
 

@@ -87,6 +87,8 @@ class HyperparameterAscent(tf.Module):
         The violation that ends the updates of the sites.
     starts
         Further starts: the first step climbs from each of them too, and keeps the best.
+    spare
+        Further starts for where the objective is not finite at the first.
     inputs
         See `LogSpace`; by default those of the model and the solver.
     in_graph
@@ -105,6 +107,7 @@ class HyperparameterAscent(tf.Module):
         tolerance: float,
         stationarity: float,
         starts: Sequence[Start] = (),
+        spare: Sequence[Start] = (),
         inputs: Sequence[tf.Variable] | None = None,
         in_graph: InGraph | None = None,
     ) -> None:
@@ -112,7 +115,7 @@ class HyperparameterAscent(tf.Module):
         self.solver, self._model, self._variables = solver, model, list(variables)
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
         self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
-        self._starts = tuple(starts)
+        self._starts, self._spare = tuple(starts), tuple(spare)
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
         coordinates = LogSpace(variables, model.parameters, points)
@@ -142,13 +145,15 @@ class HyperparameterAscent(tf.Module):
         last = Progress(*self.last.numpy().tolist())
         if bool(self.run.ended) and (last.violation <= self._stationarity or math.isinf(last.violation)):
             return last
-        progress = self._climb() if bool(self.started) else self._climb_from_each()
+        progress = self._climb() if bool(self.started) else self._climb_from_each(self._starts)
+        if self._spare and math.isnan(progress.objective) and math.isnan(last.objective):
+            progress = self._climb_from_each(self._spare)
         self.started.assign(True)
         self.last.assign(progress)
         return progress
 
-    def _climb_from_each(self) -> Progress:
-        """Climb from each start, some at a time on copies where there can be any, and go to the best end."""
+    def _climb_from_each(self, further: Sequence[Start]) -> Progress:
+        """Climb from here and further starts, on copies where there can be any, and go to the best end."""
         here, sites = [variable.read_value() for variable in self._variables], self._model.sites
 
         def climb(ascent: HyperparameterAscent, values: Sequence[tf.Tensor]) -> _End:
@@ -157,7 +162,7 @@ class HyperparameterAscent(tf.Module):
             progress = ascent._climb()
             return progress, [variable.read_value() for variable in ascent._moving], ascent._model.sites
 
-        starts = (Start(OWN, here), *self._starts)
+        starts = (Start(OWN, here), *further)
         alone = bool(examine(self).refused)  # distributed variables, or what cannot be copied
         copies = [self if alone else replica(self) for _ in starts]
         with ThreadPoolExecutor(1 if alone else WORKERS) as pool:
@@ -174,6 +179,11 @@ class HyperparameterAscent(tf.Module):
         return [*self._variables, *self.run.variables, *self.solver.state]
 
     def _climb(self) -> Progress:
+        """Do a part of the run; what ends at an edge of where the objective is finite is not at rest."""
+        reached = self._go_on()
+        return reached._replace(violation=math.inf) if self.run.barred else reached
+
+    def _go_on(self) -> Progress:
         if isinstance(self.run, GraphRun):
             self.run.climb(self._hyper_updates)
             here = Progress(float(self.run.best), float(self._loss.violation))

@@ -144,9 +144,12 @@ class Run(tf.Module):
     is gentle, a trial on whose tangent the objective rises by no more than that is not evaluated. It is if
     no element is above `guarded.STEEP`, or `guarded.GENTLE` times the gain that counts as none.
 
+    Where the objective rises to an edge behind which it is not finite, the run is ``barred``: it ends after
+    `guarded.BARRED` trials there, since the last iteration that gained more than a little.
+
     A run with a bad memory may end on a slope. Where a run that has raised the objective ends with a gradient
     in logarithms that is not gentle, the next one begins there, without memory. So the last run of all has
-    ended where it began or where the objective is flat.
+    ended where it began, where the objective is flat, or barred.
 
     Parameters
     ----------
@@ -181,6 +184,7 @@ class Run(tf.Module):
         self.ended = tf.Variable(False, trainable=False)
         self.latest: Vector | None = None  # where this object has evaluated last
         self.at_latest = False  # whether the last part has left the variables there
+        self.barred = False  # whether the last part has ended where the objective is no longer finite
         self.best = tf.Variable(np.nan, dtype=tf.float64, trainable=False)  # the objective where it left them
 
     @property
@@ -199,7 +203,7 @@ class Run(tf.Module):
 
         def part() -> tuple[bool, bool]:
             raised = self._go_on(iterations)
-            return raised, bool(self.ended) and self._ended_on_a_slope()
+            return raised, bool(self.ended) and not self.barred and self._ended_on_a_slope()
 
         return off_slopes(self, part)
 
@@ -214,6 +218,7 @@ class Run(tf.Module):
         self.record.assign(np.array(record))
         self.iterations.assign(total)
         self.ended.assign(isinstance(found, Ended))
+        self.barred = isinstance(found, Ended) and found.barred
         if isinstance(found, Arrived):
             _SUSPENDED[self] = search, len(record), record[-1]
         raised = bool(found.loss <= found.first)

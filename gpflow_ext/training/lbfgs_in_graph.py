@@ -152,6 +152,7 @@ class GraphRun(tf.Module):
         self.record = tf.Variable(tf.zeros([0], tf.float64), trainable=False, shape=[None])
         self.iterations = tf.Variable(0, trainable=False)
         self.ended = tf.Variable(False, trainable=False)
+        self.barred = False  # see `lbfgs.Run`
         self.best = tf.Variable(np.nan, dtype=tf.float64, trainable=False)
 
     def can_be_traced(self) -> bool:
@@ -199,11 +200,13 @@ class GraphRun(tf.Module):
             if status != climb.RUNNING or done == total:
                 break
         self.iterations.assign(total)
-        self.ended.assign(status == climb.ENDED or (status == climb.RESTING and done < total))
+        self.barred = status == climb.BARRED
+        self.ended.assign(self.barred or status == climb.ENDED or (status == climb.RESTING and done < total))
         raised = bool(last <= first)
         self.best.assign(-last if raised else -first)
         least = self._climb.tolerance * max(1.0, abs(last))
-        return raised, bool(first - last > least and not guarded.is_gentle(slope, least))
+        rising = first - last > least and not guarded.is_gentle(slope, least)
+        return raised, bool(rising and not self.barred)
 
 
 AnyRun: TypeAlias = lbfgs.Run | GraphRun

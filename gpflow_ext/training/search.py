@@ -29,6 +29,10 @@ class Guard(Protocol):
     first: float
     best: tuple[Vector, float]
 
+    @property
+    def is_barred(self) -> bool:
+        """Whether it has ended at the edge of where the loss is finite."""
+
     def __call__(self, x: Vector) -> tuple[float, Vector]:
         """Return loss and gradient."""
 
@@ -56,6 +60,7 @@ class Ended(NamedTuple):
     x: Vector
     loss: float
     first: float
+    barred: bool  # whether it is at the edge of where the loss is finite
 
 
 class SettledError(Exception):
@@ -139,7 +144,8 @@ def _work(
             scipy.optimize.minimize(
                 guarded, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=arrive, options=options
             )
-        outbox.put(Ended(*guarded.best, guarded.first))  # SciPy's own end may be where it was turned back
+        # SciPy's own end may be where it was turned back.
+        outbox.put(Ended(*guarded.best, guarded.first, guarded.is_barred))
     except _ClosedError:
         pass
     except BaseException as error:  # raised again where the run goes on

@@ -19,7 +19,7 @@ from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteOptimum, SiteSteps
 from gpflow_ext.training.solver import GraphSolver, InGraph
-from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts
+from gpflow_ext.training.starts import check_starts, further_starts, number_of_starts, spare_starts
 
 GAIN = 1e-8  # relative: an iteration of L-BFGS that raises the objective by less raises it no more
 UPDATES = 8  # of the sites in a step, where the hyperparameters are held
@@ -43,7 +43,8 @@ class SiteOptions:
         Number of starting points of the hyperparameters: the model's own values, then those that the inputs
         suggest, then random ones; see `training.starts`. The first step climbs from each and keeps the best.
         By default five if a kernel has three length scales or more and there are at most 500 latent values,
-        two if it has several or one that is far from what the inputs suggest, else one.
+        two if it has several or one that is far from what the inputs suggest, else one, and two more where
+        the objective is not finite there.
     in_graph
         Whether the iterations of L-BFGS are done in the graph, without the host; see `LBFGSOptions`.
     """
@@ -124,6 +125,7 @@ def site_plan(
         tolerance=max(GAIN if double else 1e-6, 0.1 * error),
         stationarity=stationarity,
         starts=further_starts(model, starts - 1, run.seed, model.data[0]),
+        spare=spare_starts(model, options.starts, starts, run.seed, model.data[0]),
         in_graph=in_graph(optimum, (model.nat1, model.prec), options.in_graph),
     )
     names = ("hyper_updates", "site_updates")

@@ -16,6 +16,7 @@ from gpflow_ext.data import length_scales
 OWN, FROM_DATA = "the model's own", "length scales of the inputs"
 _DEVIATION = 2.0  # of the logarithm of a random factor
 _MANY, _FEW = 5, 500  # starts of three length scales or more, where there are no more latent values than this
+_SPARE = 2  # further starts where there is no objective at the only one
 _FAR = 8.0  # times the length scales that the inputs suggest, or a share of them
 
 
@@ -75,6 +76,13 @@ def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) 
     rng = np.random.default_rng(seed)
     starts = _from_data(model, X)[:number]
     return starts + [_random(model, rng, count + 1) for count in range(number - len(starts))]
+
+
+def spare_starts(
+    model: BayesianModel, given: int | None, number: int, seed: int, X: Any = None
+) -> list[Start]:
+    """Return starts to try where the only one fails, unless their number is ``given`` by the user."""
+    return further_starts(model, _SPARE, seed, X) if given is None and number == 1 else []
 
 
 def among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable]) -> list[Start]:
