@@ -31,7 +31,18 @@ class Scaler:
 
     @classmethod
     def fit(cls, X: Floats) -> Scaler:
-        """Take mean and standard deviation of each column of X [N, D]; a constant column has scale 1."""
+        """Take mean and standard deviation of each column of X [N, D]; a constant column has scale 1.
+
+        Raises
+        ------
+        ValueError
+            If X has no rows, or cells that are not finite.
+        """
+        X = np.asarray(X, np.float64)
+        if X.ndim != 2 or not len(X) or not np.isfinite(X).all():
+            raise ValueError(
+                f"X must be finite, of shape [N, D]; its shape is {X.shape}: drop or fill rows with gaps."
+            )
         constant = np.ptp(X, axis=0) == 0.0
         mean = np.where(constant, X[0], X.mean(axis=0))
         # Squares are taken relative to the largest deviation, so that no magnitude over- or underflows.
