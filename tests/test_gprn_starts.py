@@ -178,3 +178,17 @@ def test_the_kernel_of_nodes_is_the_most_probable_of_a_grid(kind: str) -> None:
     for name, value in gpflow.utilities.read_values(kernel).items():
         np.testing.assert_allclose(value, densities[best][1][name], rtol=1e-12)
     assert starts._LENGTHS[0] < best[0] < starts._LENGTHS[-1]
+
+
+@pytest.mark.parametrize("zeros", [1, 2])
+def test_outputs_that_are_zero_everywhere_are_fitted(zeros: int) -> None:
+    """As a constant target is once it is standardised: its noise falls to its bound, and all have no factors."""
+    X = np.random.default_rng(0).normal(size=(12, 1))
+    Y = np.column_stack([np.zeros(12), np.sin(X[:, 0])])
+    Y[:, :zeros] = 0.0
+    kernels = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential()
+    model = GPRNTensor((X, Y), *kernels, 2)
+    gpx.fit(model, steps=2, progress=False)
+    mean, variance = model.predict_y(X)
+    np.testing.assert_allclose(mean[:, 0], 0.0, atol=1e-6)
+    assert (variance.numpy() > 0.0).all()
