@@ -30,8 +30,10 @@ class Scaler:
     scale: Floats
 
     @classmethod
-    def fit(cls, X: Floats) -> Scaler:
+    def fit(cls, X: ArrayLike, weights: ArrayLike | None = None) -> Scaler:
         """Take mean and standard deviation of each column of X [N, D]; a constant column has scale 1.
+
+        A row of weight w, of ``weights`` [N], all positive, counts as w copies of it.
 
         Raises
         ------
@@ -44,12 +46,14 @@ class Scaler:
                 f"X must be finite, of shape [N, D]; its shape is {X.shape}: drop or fill rows with gaps."
             )
         constant = np.ptp(X, axis=0) == 0.0
-        mean = np.where(constant, X[0], X.mean(axis=0))
+        mean = np.where(constant, X[0], np.average(X, axis=0, weights=weights))
         # Squares are taken relative to the largest deviation, so that no magnitude over- or underflows.
         deviation = X - mean
         peak = np.where(constant, 1.0, np.abs(deviation).max(axis=0))
         deviation /= peak
-        variance = np.einsum("nd,nd->d", deviation, deviation) / len(X)
+        each = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
+        deviation *= np.sqrt(each)[:, None]
+        variance = np.einsum("nd,nd->d", deviation, deviation) / each.sum()
         return cls(mean, np.where(constant, 1.0, peak * np.sqrt(variance)))
 
     @classmethod
