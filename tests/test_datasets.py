@@ -247,6 +247,18 @@ def test_scaler_refuses_gaps(cells):
         Scaler.fit(cells)
 
 
+def test_a_column_of_one_value_has_scale_one_whatever_its_rounding():
+    X = np.full((10, 2), 0.1)
+    X[:5, 0] = np.nan
+    scaler = Scaler.fit_known(X)
+    np.testing.assert_array_equal([scaler.mean, scaler.scale], [[0.1, 0.1], [1.0, 1.0]])
+    varied = np.where(np.isnan(X), X, np.arange(20.0).reshape(10, 2))
+    scaler = Scaler.fit_known(varied)
+    np.testing.assert_allclose(
+        [scaler.mean, scaler.scale], [np.nanmean(varied, axis=0), np.nanstd(varied, axis=0)]
+    )
+
+
 def test_scaler_takes_lists():
     scaler = Scaler.fit([[1, 2], [3, 2]])
     np.testing.assert_array_equal([scaler.mean, scaler.scale], [[2.0, 2.0], [1.0, 1.0]])

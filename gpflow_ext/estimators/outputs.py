@@ -117,13 +117,12 @@ class GPMultiOutputRegressor(RealEstimator):
         self.kind_, self._flat = "network", np.ndim(y) == 1
         self.scaler_ = StandardScaler().fit(inputs) if self.standardise else None
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        each = [Scaler.fit(column[np.isfinite(column)][:, None]) for column in Y.T]
-        mean, deviation = (np.concatenate([getattr(one, end) for one in each]) for end in ("mean", "scale"))
+        units = Scaler.fit_known(Y)
         kernel = RealEstimator._kernel(self, inputs.shape[1], 1)
-        rows, Z = self._scaled(inputs), (Y - mean) / deviation
+        rows, Z = self._scaled(inputs), units.transform(Y).astype(inputs.dtype)
         self.model_ = networks.network(rows, Z, kernel, self.num_nodes, self.num_inducing, self._seed)
         self._fitted({})
-        self.model_ = RescaledTargets(self.model_, mean, deviation)
+        self.model_ = RescaledTargets(self.model_, units.mean, units.scale)
         return self
 
     def _chosen(self, X: Array, Y: Array, weight: Array | None) -> str:

@@ -57,6 +57,13 @@ class Scaler:
         return cls(mean, np.where(constant, 1.0, peak * np.sqrt(variance)))
 
     @classmethod
+    def fit_known(cls, X: Floats) -> Scaler:
+        """Take those of the cells of X [N, D] that are not NaN; every column must have one."""
+        low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
+        mean, deviation = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
+        return cls(np.where(low < high, mean, high), np.where(low < high, deviation, 1.0))
+
+    @classmethod
     def fit_common(cls, X: Floats) -> Scaler:
         """Take one mean and one standard deviation of all elements of X [N, D]."""
         all_inputs = cls.fit(X.reshape(-1, 1))
