@@ -37,7 +37,7 @@ class CrossValidation:
     Attributes
     ----------
     scores
-        The values of each metric, [folds]; NaN where a fold failed.
+        The values of each metric, [folds]; NaN where a fold failed or has none, as nmae of zeros.
     seconds
         Seconds to build, fit and evaluate each fold, [folds].
     results
@@ -158,7 +158,7 @@ def cross_validate(
 
     done = _in_threads(run, tested, workers or WORKERS, progress)
     _report_failures(done)
-    names = next(fold.scores.keys() for fold in done if fold.error is None)
+    names = dict.fromkeys(name for fold in done for name in fold.scores)  # nmae has none of zeros alone
     return CrossValidation(
         {name: np.array([fold.scores.get(name, math.nan) for fold in done]) for name in names},
         np.array([fold.seconds for fold in done]),

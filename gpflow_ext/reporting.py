@@ -21,6 +21,7 @@ from gpflow_ext.data.datasets import Split
 from gpflow_ext.likelihoods import CountLikelihood
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.prediction.composed import ComposedModel
 from gpflow_ext.prediction.held_out import without_weights
 
 Array = npt.NDArray[Any]
@@ -30,6 +31,8 @@ _GRID = 25
 _BARS = 10
 _MOST_TERMS = 20_000  # probabilities of counts that are summed up for a picture
 _SHOWN = 6  # inputs
+_OF_NETWORKS = "weight_kernel", "nugget", "output_amplitude", "output_noise"
+_LEARNT = {"kernel", "likelihood", "mean_function", *_OF_NETWORKS}
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;border-bottom:1px solid #ddd;"
@@ -199,11 +202,21 @@ def _normal_levels(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
 
 
 def _parameters(model: Any) -> str:
-    held = gpflow.utilities.parameter_dict(model)
-    shown = {
-        name: p for name, p in held.items() if name.split(".")[1] in ("kernel", "likelihood", "mean_function")
-    }
-    return _table([(name[1:], _short(p.numpy())) for name, p in shown.items()], ("parameter", "value"))
+    parts = _parts(model)
+    rows = [
+        (f"model {number}{name}" if len(parts) > 1 else name[1:], _short(parameter.numpy()))
+        for number, part in enumerate(parts, 1)
+        for name, parameter in gpflow.utilities.parameter_dict(part).items()
+        if name.split(".")[1] in _LEARNT
+    ]
+    return _table(rows, ("parameter", "value"))
+
+
+def _parts(model: Any) -> list[Any]:
+    """Return the models that were trained, of one that predicts by others."""
+    if not isinstance(model, ComposedModel):
+        return [model]
+    return [trained for part in model.parts() for trained in _parts(part)]
 
 
 def _short(values: Array) -> str:

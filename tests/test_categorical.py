@@ -500,3 +500,25 @@ def test_arguments_are_checked() -> None:
         MultinomialLogit(3, inner="log")
     with pytest.raises(ValueError, match=r"num_pieces must be one of .*; found 7"):
         MultinomialLogit(3, "bouchard", num_pieces=7)
+
+
+def test_gradients_taken_outside_of_a_vectorised_map_are_those_without_it() -> None:
+    """``tf.vectorized_map`` drops custom gradients: those of the quadrature were zero there."""
+    likelihood = MultinomialLogit(2, None)
+    rng = np.random.default_rng(0)
+    mean, var = tf.constant(rng.normal(size=(2, 2))), tf.constant(rng.gamma(2.0, size=(2, 2)))
+    Y = tf.constant([[0.0], [1.0]], tf.float64)
+
+    def one(row):
+        return likelihood.variational_expectations(Y[:1], *(part[None] for part in row))[0]
+
+    found = []
+    for values in (
+        lambda: likelihood.variational_expectations(Y, mean, var, Y),
+        lambda: tf.vectorized_map(one, (mean, var, Y)),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch([mean, var])
+            value = tf.reduce_sum(values())
+        found.append(tf.concat(tape.gradient(value, [mean, var]), axis=0))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9, atol=1e-12)

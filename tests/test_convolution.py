@@ -16,7 +16,7 @@ from gpflow.kernels import SquaredExponential
 import gpflow_ext as gpx
 from gpflow_ext.convolution import sums
 from gpflow_ext.data import length_scales
-from gpflow_ext.features.kernel import input_widths
+from gpflow_ext.features.kernel import input_width
 from gpflow_ext.training import scale
 from gpflow_ext.training.starts import further_starts
 
@@ -159,10 +159,10 @@ def test_float32_stays_float32() -> None:
 def test_the_number_of_pixels_is_that_of_the_inputs() -> None:
     kernel = gpflow.kernels.Convolutional(SquaredExponential(), IMAGE, PATCH, colour_channels=3)
     model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Bernoulli(), InducingPatches(Z))
-    assert input_widths(model) == [60]
+    assert input_width(model) == 60
     model.kernel = gpflow.kernels.Convolutional(SquaredExponential(), IMAGE, PATCH)
     model.kernel.active_dims = np.arange(20)  # of more columns than these
-    assert input_widths(model) == []
+    assert input_width(model) is None
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 1e-10), (np.float32, 1e-6)])

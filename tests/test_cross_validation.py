@@ -209,3 +209,15 @@ def test_every_fold_has_an_optimiser_of_its_own() -> None:
     assert one.results[0] is not None
     for first, second in zip(one.results, three.results, strict=True):
         np.testing.assert_array_equal(first.objective, second.objective)
+
+
+@pytest.mark.parametrize("fold", [0, 3])
+def test_a_score_that_a_fold_lacks_is_the_mean_of_the_others(fold: int) -> None:
+    """Targets that are all 0 have no normalised error; the first fold lost that of all."""
+    rows = gpx.cross_validate(regression, REAL, folds=4, stratified=False, steps=1).rows[fold]
+    X, Y = REAL[0], np.array(REAL[1])
+    Y[rows] = 0.0
+    found = gpx.cross_validate(regression, (X, Y), folds=4, stratified=False, steps=1)
+    errors = found.scores["nmae"]
+    assert np.flatnonzero(np.isnan(errors)).tolist() == [fold]
+    assert found.mean["nmae"] == np.delete(errors, fold).mean()

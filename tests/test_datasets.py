@@ -50,6 +50,7 @@ BROKEN = {
     "empty": ("", {}, r"is empty"),
     "header only": ("a,y\n", {}, r"0 data rows"),
     "one row": ("a,y\n1,2\n", {}, r"1 data rows"),
+    "separator first": ("sep=;\na;y\n1;2\n3;4\n", {}, r"first line, sep=, tells Excel the separator"),
     "no header": ("1,2,0\n3,4,1\n5,6,0\n", {}, r"no header.*1, 2, 0"),
     "repeated name": ("a,a,y\n1,2,0\n3,4,1\n", {}, r"repeats 'a'"),
     "unnamed column": (",a,y\n0,1,0\n1,2,1\n", {}, r"column 1 has no name"),
@@ -236,6 +237,31 @@ def test_standardised_with_the_training_part_only(write):
 def test_scaler_refuses_another_width():
     with pytest.raises(ValueError, match="last axis must be 2 wide"):
         Scaler.identity(2).transform(np.zeros((3, 4)))
+
+
+@pytest.mark.parametrize(
+    "cells", [[[1.0, np.nan], [2.0, 3.0]], [[np.inf], [1.0]], np.zeros((0, 2)), [1.0, 2.0]]
+)
+def test_scaler_refuses_gaps(cells):
+    with pytest.raises(ValueError, match=r"X must be finite, of shape \[N, D\]"):
+        Scaler.fit(cells)
+
+
+def test_a_column_of_one_value_has_scale_one_whatever_its_rounding():
+    X = np.full((10, 2), 0.1)
+    X[:5, 0] = np.nan
+    scaler = Scaler.fit_known(X)
+    np.testing.assert_array_equal([scaler.mean, scaler.scale], [[0.1, 0.1], [1.0, 1.0]])
+    varied = np.where(np.isnan(X), X, np.arange(20.0).reshape(10, 2))
+    scaler = Scaler.fit_known(varied)
+    np.testing.assert_allclose(
+        [scaler.mean, scaler.scale], [np.nanmean(varied, axis=0), np.nanstd(varied, axis=0)]
+    )
+
+
+def test_scaler_takes_lists():
+    scaler = Scaler.fit([[1, 2], [3, 2]])
+    np.testing.assert_array_equal([scaler.mean, scaler.scale], [[2.0, 2.0], [1.0, 1.0]])
 
 
 def test_several_targets_keep_their_gaps(write, tmp_path) -> None:

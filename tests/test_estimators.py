@@ -22,6 +22,7 @@ from gpflow_ext.estimators import (
     GPRegressor,
     ladder,
     outputs,
+    real,
 )
 from gpflow_ext.models import GPRNTensor
 
@@ -151,3 +152,38 @@ def test_a_network_fills_in_targets_and_is_served_in_their_units(tmp_path: Path)
 def test_a_kernel_that_is_not_of_gpflow_is_named() -> None:
     with pytest.raises(TypeError, match=r"a kernel of GPflow, such as .*; got 'rbf'"):
         GPRegressor(kernel="rbf").fit(np.arange(6.0)[:, None], np.arange(6.0))
+
+
+@pytest.mark.parametrize("value", [7.0, 0.1, 1e5 + 0.1])
+@pytest.mark.parametrize("weight", [None, np.linspace(0.5, 1.5, 10)])
+def test_a_constant_target_keeps_its_unit(value: float, weight: Any) -> None:
+    """The mean of 0.1 is not 0.1: the deviation was that of rounding, 1e-17, and so was that of predictions."""
+    Y = np.column_stack([np.full(10, value), np.arange(10.0)])
+    found = real.standardised(real.gaussian(2), Y, weight)
+    assert (found.shift.numpy()[0], found.scale.numpy()[0]) == (value, 1.0)
+    mean = np.average(Y[:, 1], weights=weight)
+    np.testing.assert_allclose(found.shift[1], mean)
+    np.testing.assert_allclose(found.scale[1] ** 2, np.average((Y[:, 1] - mean) ** 2, weights=weight))
+
+
+def test_kinds_are_compared_on_rows_that_count_as_their_weights(monkeypatch: Any) -> None:
+    rng = np.random.default_rng(0)
+    X, Y, copies = rng.normal(size=(12, 1)), rng.normal(size=(12, 2)), np.arange(12) % 3
+    compared = []
+
+    def compare(build: Any, data: Any, metrics: Any, **options: Any) -> Any:
+        model = build(data)
+        nlpd = metrics(model, data)["nlpd"]
+        density = model.predict_log_density((data[0], data[1][:, :-1]))
+        np.testing.assert_allclose(nlpd, -np.average(density, weights=data[1][:, -1]))
+        compared.append((*data, nlpd))
+        return SimpleNamespace(mean={"nlpd": nlpd})
+
+    monkeypatch.setattr(outputs, "cross_validate", compare)
+    weighted = GPMultiOutputRegressor(standardise=False)._chosen(X, Y, copies.astype(float))
+    many = (np.repeat(part, copies, axis=0) for part in (X, Y))
+    assert weighted == GPMultiOutputRegressor(standardise=False)._chosen(*many, None)
+    for of_weights, of_copies in zip(compared[:2], compared[2:], strict=True):
+        for part, other in zip(of_weights, of_copies, strict=True):
+            np.testing.assert_array_equal(part, other)
+    assert sorted(compared[0][1][:, -1]) == [1.0] * 4 + [2.0] * 4

@@ -439,6 +439,16 @@ def test_single_precision(tmp_path):
         ({"example": X[0]}, r"example must be finite, of shape \[n, D\] = \[n, 3\]"),
         ({"example": X * np.nan}, "example must be finite"),
         ({"labels": LABELS}, "name the 2 classes in order; found 3"),
+        ({"scaler": "a"}, "scaler must have a mean"),
+        ({"scaler": (MEAN, SCALE, SCALE)}, "scaler must have a mean"),
+        ({"metrics": 3}, "metrics must be a mapping"),
+        ({"metrics": {"nlpd": "low"}}, r"metrics\['nlpd'\]` must be a number"),
+        ({"intervals": {"nlpd": 3.0}}, "two ends"),
+        ({"notes": 3}, "notes must be text"),
+        ({"seed": "a"}, "seed` must be a whole number"),
+        ({"example": 3.0}, "example must be finite, of shape"),
+        ({"labels": "ab"}, "labels must be a list"),
+        ({"num_samples": "a"}, "num_samples` must be a whole number"),
         ({"name": "diseases/heart"}, r"without a slash.*got 'diseases/heart'"),
         ({"name": ".."}, "address"),
         ({"name": ""}, "address"),
@@ -449,6 +459,17 @@ def test_a_wrong_argument_is_named(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         export(binary(), tmp_path / "m", **arguments)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("call", [load_exported, verify, lambda path: export(binary(), path)])
+def test_a_path_is_text(call):
+    with pytest.raises(ValueError, match="path of a folder is needed; got 3"):
+        call(3)
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`model` must be of the class GPModel; got 3"):
+        export(3, tmp_path)
 
 
 def test_labels_of_a_regression_are_refused(tmp_path):

@@ -11,7 +11,7 @@ import scipy.stats
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.gprn import factors, network, starts
+from gpflow_ext.gprn import factors, network, scales, starts
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.starts import OWN
@@ -178,3 +178,25 @@ def test_the_kernel_of_nodes_is_the_most_probable_of_a_grid(kind: str) -> None:
     for name, value in gpflow.utilities.read_values(kernel).items():
         np.testing.assert_allclose(value, densities[best][1][name], rtol=1e-12)
     assert starts._LENGTHS[0] < best[0] < starts._LENGTHS[-1]
+
+
+def test_outputs_that_are_zero_everywhere_are_fitted() -> None:
+    """As constant targets are once they are standardised: they have no factors."""
+    X = np.random.default_rng(0).normal(size=(12, 1))
+    model = GPRNTensor((X, np.zeros((12, 2))), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
+    gpx.fit(model, steps=2, progress=False)
+    mean, variance = model.predict_y(X)
+    np.testing.assert_allclose(mean, 0.0, atol=1e-6)
+    assert (variance.numpy() > 0.0).all()
+
+
+def test_the_noise_of_an_output_of_zeros_stays_at_its_bound() -> None:
+    """Where it falls to in a climb: the inverse transform of the bound itself is infinite."""
+    X, Y = np.arange(6.0)[:, None], np.column_stack([np.zeros(6), np.arange(6.0)])
+    model = GPRNTensor((X, Y), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
+    model.output_noise.unconstrained_variable.assign([-60.0, 0.5])
+    assert model.output_noise.numpy()[0] == scales.LEAST
+    starts._raise_noise(model, np.mean(Y**2, axis=0))
+    common = model.likelihood.variance.numpy()
+    expected = [scales.LEAST, starts._LEAST_NOISE * np.mean(Y[:, 1] ** 2) / common]
+    np.testing.assert_allclose(model.output_noise, expected, rtol=2e-6)

@@ -392,6 +392,7 @@ def test_priors_enter_the_objective_of_training() -> None:
         (lambda: model("tensor", Y=np.where(np.isnan(targets()), 0.0, np.inf)), "infinite"),
         (lambda: model(Y=tf.data.Dataset.range(3)), "blocks"),
         (lambda: GPRNTensor((X, targets()), problems.kernel(), problems.kernel(), 0), "num_latent"),
+        (lambda: model(seed=-1), "seed must be at least 0; got -1"),
         (lambda: gpx.fit(model(), (X, targets())), "without `data`"),
         (lambda: gpx.fit(model(), minibatch_size=2), "tensor posterior"),
         (lambda: gpx.fit(model("tensor"), minibatch_size=7), "from 1 to 6"),

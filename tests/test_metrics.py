@@ -6,9 +6,10 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from matplotlib.figure import Figure
 from scipy.stats import norm, poisson
 
-from gpflow_ext import export, metrics
+from gpflow_ext import export, metrics, plotting
 from gpflow_ext.likelihoods import PoissonLog, Standardised, Weighted
 from gpflow_ext.models import VGPKMM
 
@@ -188,6 +189,7 @@ def test_evaluate_refuses_bad_data(data):
         ((X, y[:, 0]), r"Y of shape \(11,\)"),
         ((X, y[:-1]), r"Y of shape \(10, 1\)"),
         ((X, np.sign(y)), r"0 and 1; found the values -1, 1. Encode"),
+        ((X[:, [0, 0]], (y > 0).astype(float)), "X has 2 columns, and the inputs of the model have 1"),
         (X, "a pair"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -303,3 +305,17 @@ def test_numbers_that_are_not_whole_are_refused_by_name(data, wrong) -> None:
         metrics.intervals(model, (X, y), resamples=wrong)
     with pytest.raises(ValueError, match="level"):
         metrics.intervals(model, (X, y), level="0.9" if wrong == "10" else 1)
+
+
+def test_plots_take_lists_and_refuse_other_shapes() -> None:
+    ax = Figure().subplots()
+    plotting.convergence(ax, {"one": [1.0, 2.0], "other": np.array([0.0, 3.0])})
+    plotting.calibration(ax, [0.15, 0.05, 0.95], [1, 0, 1])
+    np.testing.assert_allclose(ax.collections[-1].get_offsets(), [[0.05, 0.0], [0.15, 1.0], [0.95, 1.0]])
+    for probabilities, labels, message in (
+        (np.full((3, 2), 0.5), np.zeros((3, 1)), r"their shapes are \(3, 2\) and \(3, 1\)"),
+        ([0.5, 1.5], [0, 1], "from 0 to 1"),
+        ([0.5, 0.5], [1, 2], "labels 0 or 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plotting.calibration(ax, probabilities, labels)

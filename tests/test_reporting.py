@@ -18,6 +18,7 @@ pytest.importorskip("matplotlib")
 
 import gpflow_ext as gpx
 from gpflow_ext import reporting
+from gpflow_ext.prediction.average import ModelAverage
 
 RNG = np.random.default_rng(0)
 TABLE = pandas.DataFrame(RNG.normal(size=(60, 3)), columns=["age", "height", "<odd> $_$"])
@@ -146,3 +147,25 @@ def test_what_moves_is_named(task: str, likelihood: gpflow.likelihoods.Likelihoo
         split.train, kernel, likelihood, num_latent_gps=likelihood.latent_dim or split.train[1].shape[1]
     )
     assert reporting._moving(model, split) == moving
+
+
+def test_all_that_was_learnt_is_shown() -> None:
+    X, Y = RNG.normal(size=(8, 1)), RNG.normal(size=(8, 2))
+    network = gpx.models.GPRNTensor((X, Y), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
+    shown = reporting._parameters(network)
+    for name in (
+        "kernel.lengthscales",
+        "weight_kernel.variance",
+        "nugget",
+        "output_noise",
+        "likelihood.variance",
+    ):
+        assert f"<td>{name}</td>" in shown
+    assert "q." not in shown
+    models = [
+        gpflow.models.GPR((X, Y[:, :1]), gpflow.kernels.Matern52(lengthscales=length))
+        for length in (0.25, 0.75)
+    ]
+    shown = reporting._parameters(ModelAverage(models, [0.5, 0.5]))
+    assert "<td>model 1.kernel.lengthscales</td><td>0.25</td>" in shown
+    assert "<td>model 2.kernel.lengthscales</td><td>0.75</td>" in shown

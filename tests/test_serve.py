@@ -136,6 +136,11 @@ def test_a_predict_call_without_a_body_is_told_to_post(url, path):
     assert answer.headers["allow"] == "POST"
     assert answer.json()["error"] == f"{path!r} is for POST, not GET: see the page at /"
     assert httpx.post(f"{url}/v1/models/{NAME}/metadata").status_code == 405
+    for verb in ("classify", "regress"):
+        for path in (f"/v1/models/{NAME}", f"/v1/models/{NAME}/versions/1"):
+            answer = httpx.post(f"{url}{path}:{verb}", json={"examples": [{"x": 1.0}]})
+            assert answer.status_code == 400
+            assert answer.json() == {"error": f"this model predicts: use {path}:predict"}
 
 
 def test_many_rows_and_one_by_names(url, served):

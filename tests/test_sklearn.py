@@ -342,6 +342,9 @@ def test_a_failed_training_is_told() -> None:
     ("parameters", "message"),
     [
         ({"num_inducing": 0}, "num_inducing must be at least 1"),
+        ({"num_inducing": 2.5}, "`num_inducing` must be a whole number"),
+        ({"minibatch_size": 2.5}, "`minibatch_size` must be a whole number"),
+        ({"standardise": "no"}, "`standardise` must be True or False"),
         ({"label_noise": 0.9}, "epsilon must be in"),
         ({"steps": -1}, "`steps` must not be negative"),
         ({"minibatch_size": 0}, "minibatch_size must be at least 1"),

@@ -14,6 +14,7 @@ from gpflow.keras import tf_keras
 from marks import others_slow
 
 import gpflow_ext as gpx
+from gpflow_ext.data import length_scales
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit
 from gpflow_ext.models import GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
 from gpflow_ext.training import trials
@@ -32,6 +33,16 @@ def ard(length: float) -> gpflow.kernels.Kernel:
 
 def laplace(kernel: gpflow.kernels.Kernel) -> GPLaplace:
     return GPLaplace((X, Y), kernel, BernoulliLogit())
+
+
+def test_inputs_that_do_not_vary_suggest_no_length_scale() -> None:
+    """The mean of 0.1 is not 0.1: the deviation was 1e-17, and so was the length scale."""
+    X = np.column_stack([np.arange(10.0), np.full(10, 0.1)])
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])
+    np.testing.assert_allclose(
+        length_scales.suggested(kernel, X), np.sqrt(2.0) * np.array([X[:, 0].std(), 1.0])
+    )
+    assert length_scales.suggested(kernel, X[:, [1, 1]]) is None
 
 
 def test_length_scales_of_the_inputs_are_their_deviations_times_the_root_of_their_number() -> None:

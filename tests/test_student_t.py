@@ -149,6 +149,12 @@ def test_degrees_of_freedom_are_checked(df: float) -> None:
         StudentT(1.0, df)
 
 
+@pytest.mark.parametrize("scale", ["a", None, 0.0, -1.0, float("nan"), [1.0, -1.0]])
+def test_a_scale_that_is_not_positive_is_refused(scale: Any) -> None:
+    with pytest.raises(ValueError, match="scale must be positive and finite; got"):
+        StudentT(scale)
+
+
 def test_single_precision() -> None:
     rng = np.random.default_rng(3)
     values = rng.normal(size=50), rng.uniform(0.0, 2.0, 50), rng.uniform(0.05, 1.0, 50)

@@ -121,11 +121,19 @@ def test_classes_of_many_inputs_by_name() -> None:
     for call, message in (
         (lambda: gpx.ClassPredictor(new, ["a"]), "3 classes"),
         (lambda: predictor.top(DATA[0], 4), "from 1 to 3"),
+        (lambda: predictor.probabilities(DATA[0][:, :1]), "X has 1 columns, and the inputs of the model"),
+        (lambda: gpx.ClassPredictor(None), "`model` must be of the class GPModel; got None"),
         (lambda: predictor.labels(DATA[0][0]), "two axes"),
         (lambda: gpx.ClassPredictor(gpflow.models.GPR(problems.continuous(), problems.kernel())), "Gaussian"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("q_mu", (4, 3)), ("q_sqrt", (3, 4, 4)), ("q_sqrt", (2, 5, 5))])
+def test_an_initial_q_of_another_shape_is_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be .*5.*; its shape is"):
+        model(5, **{name: np.ones(shape)})
 
 
 def test_one_step_of_length_one_is_the_natural_gradient_of_gpflow() -> None:

@@ -378,15 +378,25 @@ def test_rows_that_cannot_be_read_are_refused_in_words(rows, message):
         split.treatment.inputs(rows)
 
 
-def test_other_data_frames_are_told_to_become_those_of_pandas():
-    class Frame:
-        def to_pandas(self):
-            raise AssertionError("this is left to the user")
-
-    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
-    for read in (load, split.treatment.inputs):
-        with pytest.raises(ValueError, match="Frame: give its to_pandas"):
-            read(Frame())
+def test_tables_of_arrow_are_taken_as_the_frames_that_they_make():
+    arrow = pytest.importorskip("pyarrow")
+    days = [datetime.date(2024, 1, 1 + n) for n in range(8)]
+    made = {
+        "whole": [1, None, 3, 4, 5, 6, 7, 8],
+        "word": arrow.array(["b", "a", "b", "a", "b", None, "a", "b"]).dictionary_encode(),
+        "day": arrow.array([None, *days[1:]]),
+        "y": [0.5 * n for n in range(8)],
+    }
+    table = arrow.table(made)
+    options = {"target": "y", "missing": "mean", "seed": 1}
+    found, expected = load(table, **options), load(table.to_pandas(), **options)
+    for part, other in zip((*found.train, *found.test), (*expected.train, *expected.test), strict=True):
+        np.testing.assert_array_equal(part, other)
+    assert found.feature_names == expected.feature_names
+    assert found.sha256 == expected.sha256
+    np.testing.assert_array_equal(found.inputs(table), expected.inputs(table.to_pandas()))
+    apart = load(table, target="y", missing="mean", test=table.slice(2))
+    np.testing.assert_array_equal(apart.test[1][:, 0], made["y"][2:])
 
 
 @pytest.mark.parametrize(

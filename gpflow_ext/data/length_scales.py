@@ -37,10 +37,11 @@ def suggested(part: Stationary, X: Any) -> tf.Tensor | None:
     length = part.lengthscales
     if not isinstance(length, gpflow.Parameter) or length.transform is None or not length.trainable:
         return None
-    spread = np.std(np.asarray(part.slice(tf.convert_to_tensor(X), None)[0]), axis=0)
-    if not (spread > 0.0).any():
+    columns = np.asarray(part.slice(tf.convert_to_tensor(X), None)[0])
+    varies = np.ptp(columns, axis=0) > 0.0  # the deviation of what does not may be rounding
+    if not varies.any():
         return None
-    spread = np.where(spread > 0.0, spread, 1.0) * np.sqrt(len(spread))
+    spread = np.where(varies, np.std(columns, axis=0), 1.0) * np.sqrt(len(varies))
     return tf.constant(spread if part.ard else np.sqrt(np.mean(spread**2)), length.dtype)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import names_of, values_of
 from gpflow_ext.data.reading.cells import text_of
+from gpflow_ext.data.reading.frames import as_frame
 from gpflow_ext.data.reading.problems import listed
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
 from gpflow_ext.estimators.base import Array, GPEstimator
@@ -226,6 +227,7 @@ def auto(
     """
     if not isinstance(budget, Real) or not budget > 0.0:
         raise ValueError(f"budget must be positive, in seconds; got {budget!r}")
+    table = tuple(map(as_frame, table)) if isinstance(table, tuple) else as_frame(table)
     split = _without_idle_classes(_read(table, target, task, options))
     begin = time.perf_counter()
     X, Y = split.train

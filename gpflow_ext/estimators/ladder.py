@@ -195,8 +195,6 @@ def _points(problem: Problem) -> Array:
     Many for a posterior that is computed once are drawn at random: the choice would take as long as it does.
     """
     most = POINTS if problem.num_inducing is None else problem.num_inducing
-    if most < 1:
-        raise ValueError(f"num_inducing must be at least 1; got {most}")
     rows = problem.X
     if problem.held and most > _CHOSEN:
         return inducing.subset(rows, most, seed=problem.seed)

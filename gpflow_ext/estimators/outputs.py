@@ -12,9 +12,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 from gpflow_ext.cross_validation import cross_validate
+from gpflow_ext.data.datasets import Scaler
 from gpflow_ext.estimators import checked, networks
 from gpflow_ext.estimators.base import Array
 from gpflow_ext.estimators.real import RealEstimator, gaussian, standardised
+from gpflow_ext.prediction import metrics
 from gpflow_ext.prediction.rescaled import RescaledTargets
 
 Outputs = Literal["best", "independent", "coregionalised", "network"]
@@ -102,7 +104,7 @@ class GPMultiOutputRegressor(RealEstimator):
         Y = np.asarray(targets, inputs.dtype)
         self._flat = Y.ndim == 1
         Y = Y.reshape(len(Y), -1)
-        self.kind_ = self._chosen(inputs, Y)
+        self.kind_ = self._chosen(inputs, Y, weight)
         return self._train(inputs, Y, weight)
 
     def _train_network(self, X: Any, y: Any, sample_weight: Any) -> GPMultiOutputRegressor:
@@ -115,29 +117,36 @@ class GPMultiOutputRegressor(RealEstimator):
         self.kind_, self._flat = "network", np.ndim(y) == 1
         self.scaler_ = StandardScaler().fit(inputs) if self.standardise else None
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        mean, deviation = np.nanmean(Y, axis=0), np.nanstd(Y, axis=0)
-        deviation = np.where(deviation > 0.0, deviation, 1.0)
+        units = Scaler.fit_known(Y)
         kernel = RealEstimator._kernel(self, inputs.shape[1], 1)
-        rows, Z = self._scaled(inputs), (Y - mean) / deviation
+        rows, Z = self._scaled(inputs), units.transform(Y).astype(inputs.dtype)
         self.model_ = networks.network(rows, Z, kernel, self.num_nodes, self.num_inducing, self._seed)
         self._fitted({})
-        self.model_ = RescaledTargets(self.model_, mean, deviation)
+        self.model_ = RescaledTargets(self.model_, units.mean, units.scale)
         return self
 
-    def _chosen(self, X: Array, Y: Array) -> str:
+    def _chosen(self, X: Array, Y: Array, weight: Array | None) -> str:
         """Return the kind that predicts better, the simpler one where both do alike."""
+        X, Y, weight = checked.merged(X, Y, weight)
         if self.kind != "best" or Y.shape[1] == 1 or len(X) < 2 * _FOLDS:
             return "independent" if self.kind == "best" else self.kind
         rows = np.random.default_rng(0).permutation(len(X))[:_COMPARED]
+        weighted = np.column_stack([Y, np.ones(len(Y)) if weight is None else weight])
         scores = {}
         for kind in ("independent", "coregionalised"):
             self.kind_ = kind
 
             def build(data: Any) -> Any:
-                return self.model_of(*data)[0]
+                return self.model_of(*_parted(data))[0]
 
             found = cross_validate(
-                build, (X[rows], Y[rows]), folds=_FOLDS, workers=1, stratified=False, progress=False
+                build,
+                (X[rows], weighted[rows]),
+                folds=_FOLDS,
+                workers=1,
+                stratified=False,
+                metrics=_scored,
+                progress=False,
             )
             scores[kind] = found.mean["nlpd"]
         return min(scores, key=lambda kind: scores[kind])
@@ -176,3 +185,15 @@ class GPMultiOutputRegressor(RealEstimator):
 
     def _shaped(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values
+
+
+def _parted(data: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    """Return inputs [N, D], targets [N, P] and weights [N] of data with the weights behind the targets."""
+    X, Y = data
+    return X, Y[:, :-1], Y[:, -1]
+
+
+def _scored(model: Any, data: tuple[Array, Array]) -> dict[str, float]:
+    X, Y, weight = _parted(data)
+    densities = metrics.evaluated_rows(model, (X, Y))[1]
+    return {"nlpd": metrics.negative_log_predictive_density(densities, weight)}

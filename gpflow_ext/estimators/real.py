@@ -10,6 +10,7 @@ from gpflow.likelihoods import Likelihood
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from gpflow_ext.data.datasets import Scaler
 from gpflow_ext.estimators import checked
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.likelihoods import Standardised
@@ -44,9 +45,8 @@ class RealEstimator(RegressorMixin, GPEstimator):
 
 def standardised(likelihood: Likelihood, Y: Array, weight: Array | None) -> Standardised:
     """Return a likelihood of targets [N, P] with their mean and standard deviation."""
-    mean = np.average(Y, axis=0, weights=weight)
-    deviation = np.sqrt(np.average((Y - mean) ** 2, axis=0, weights=weight))
-    return Standardised(likelihood, mean, np.where(deviation > 0.0, deviation, 1.0))
+    scaler = Scaler.fit(Y, weight)
+    return Standardised(likelihood, scaler.mean.astype(Y.dtype), scaler.scale.astype(Y.dtype))
 
 
 def gaussian(num_targets: int) -> gpflow.likelihoods.Gaussian:

@@ -13,6 +13,8 @@ from gpflow.covariances import Kuf, Kuu
 from gpflow.inducing_variables.inducing_variables import InducingPointsBase
 from gpflow.kernels import Combination, Convolutional, Kernel, SharedIndependent, Static
 
+from gpflow_ext.data.checks import are_inputs
+
 
 class Features(Protocol):
     """A ``tf.Module`` that maps inputs [..., D] to features φ [..., D'], in the dtype of the inputs.
@@ -141,10 +143,24 @@ def sharing(owner: Any, **changed: Any) -> Any:
     return made
 
 
-def input_widths(model: tf.Module) -> list[int]:
-    """Return how many columns inputs have by the kernels of a model that know it and take all of them."""
-    known = (part for part in model.submodules if isinstance(part, Feature | Convolutional))
-    return [width for width in map(num_columns, known) if width is not None]
+def input_width(model: Any) -> int | None:
+    """Return how many columns the inputs of a model have, by its data, its inducing points or its kernels.
+
+    ``None`` where none of them tells.
+    """
+    held, parts = getattr(model, "data", None), getattr(model, "submodules", ())
+    if isinstance(held, tuple | list):
+        return int(held[0].shape[-1])
+    kernels = (num_columns(part) for part in parts if isinstance(part, Feature | Convolutional))
+    widths = [part.Z.shape[-1] for part in parts if are_inputs(part)] or [*filter(None, kernels)]
+    return int(widths[0]) if widths else None
+
+
+def check_inputs(model: Any, X: Any) -> None:
+    """Raise ``ValueError`` for inputs [N, D] of another number of columns than those of a model."""
+    width = input_width(model)
+    if width not in (None, X.shape[1]):
+        raise ValueError(f"X has {X.shape[1]} columns, and the inputs of the model have {width}.")
 
 
 def num_columns(part: Feature | Convolutional) -> int | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import gpflow
 import tensorflow as tf
 
+from gpflow_ext.data.checks import check_whole
 from gpflow_ext.functions.features import features_of, white_variance
 from gpflow_ext.functions.given import Given, by_kernel
 from gpflow_ext.functions.randomness import Numbers
@@ -192,8 +193,9 @@ def _copies(given: Given, dtype: tf.DType, of_kernels: tf.DType) -> tuple[Any, .
 
 def _check(num_samples: int, num_features: int, groups: int) -> None:
     for name, value in (("num_samples", num_samples), ("num_features", num_features), ("groups", groups)):
-        if int(value) != value or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+        check_whole(**{name: value})
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1; got {value!r}.")
     if num_features % 2:
         raise ValueError(f"num_features must be even, cosines and sines in pairs; got {num_features}.")
     if num_samples % groups:

@@ -144,8 +144,9 @@ def bounded(
 def check_nodes(num_latent: int, seed: int) -> None:
     """Check ``num_latent`` and ``seed`` of `GPRNTensor`."""
     checks.check_whole(num_latent=num_latent, seed=seed)
-    if num_latent < 1:
-        raise ValueError(f"num_latent must be at least 1; got {num_latent}.")
+    for name, value, least in (("num_latent", num_latent, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}; got {value}.")
 
 
 def check_rows(separate_rows: bool | None, posterior: str, own_kernels: bool) -> None:

@@ -12,7 +12,7 @@ from gpflow_ext.data.checks import check_flag
 from gpflow_ext.gprn.outputs import ArrayOutputs, Outputs
 
 FEW = 8  # outputs that have scales of their own by default
-_LEAST = 1e-3  # of an amplitude or a ratio of variances
+LEAST = 1e-3  # of an amplitude or a ratio of variances
 
 
 class OutputScales(NamedTuple):
@@ -70,4 +70,4 @@ def _are_apart(Y: Outputs) -> bool:
 
 
 def _ratio(number: int) -> gpflow.Parameter:
-    return gpflow.Parameter(np.ones(number), transform=gpflow.utilities.positive(lower=_LEAST))
+    return gpflow.Parameter(np.ones(number), transform=gpflow.utilities.positive(lower=LEAST))

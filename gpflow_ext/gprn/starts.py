@@ -17,6 +17,7 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
+from gpflow_ext.gprn.scales import LEAST
 from gpflow_ext.gprn.updates import Updates
 from gpflow_ext.training.starts import OWN, Tried, assign, best, further_starts
 
@@ -29,6 +30,7 @@ _STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
 _FAR = 5.0  # length scales of k_w over those that the inputs suggest: weights are almost constant
 _LENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # of k_f, in the same units
 _LEAST_AMPLITUDE = 0.05
+_WITHIN = 1.0 + 1e-6  # of a bound, where its inverse transform is finite
 _LEAST_NOISE = (
     0.05  # of the mean square of an output: evidence may rise to where an output is a node without any
 )
@@ -129,10 +131,12 @@ def _moment_start(model: GPRNTensor, updates: Updates, first: Callable[[], None]
 
 
 def _has_factors(model: GPRNTensor) -> bool:
-    """Tell whether the factors of the targets are few numbers to find: with no more outputs than data."""
+    """Tell whether the targets have factors, few numbers to find: with no more outputs than data."""
     outputs = model.outputs
     small = outputs.num_outputs <= outputs.num_data and not isinstance(outputs, StreamOutputs)
-    return small and model.inducing_variable is None and isinstance(model.q, CollapsedPosterior)
+    if not (small and model.inducing_variable is None and isinstance(model.q, CollapsedPosterior)):
+        return False
+    return bool(np.nan_to_num(outputs.gather(range(outputs.num_outputs))).any())
 
 
 def _factor_start(model: GPRNTensor, in_graph: bool | None) -> None:
@@ -162,7 +166,8 @@ def _raise_noise(model: GPRNTensor, squares: Array) -> None:
         _assign(model.likelihood.variance, max(float(model.noise()), _LEAST_NOISE * float(np.mean(squares))))
     elif model.output_noise.trainable:
         common = float(tf.convert_to_tensor(model.likelihood.variance))
-        model.output_noise.assign(np.maximum(model.output_noise, _LEAST_NOISE * squares / common))
+        least = np.maximum(_LEAST_NOISE * squares / common, _WITHIN * LEAST)  # of zeros, the bound itself
+        model.output_noise.assign(np.maximum(model.output_noise, least))
 
 
 def _suit_nodes(model: GPRNTensor, F: Array) -> None:

@@ -104,8 +104,9 @@ def expected_lse(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         by_mean, by_var = (-step[..., None] * tf.reduce_sum(part, axis=0) for part in parts)
         return by_mean, by_var
 
-    held = tf.stop_gradient(mean), tf.stop_gradient(var)
-    total = tf.reduce_sum(tf.map_fn(lambda fraction: below(fraction, *held), nodes), axis=0)
+    # Derivatives of its own are for those who map this in a graph: a tape would keep every node of them.
+    own = [tf.stop_gradient(part) if tf.executing_eagerly() else part for part in (mean, var)]
+    total = tf.reduce_sum(tf.map_fn(lambda fraction: below(fraction, *own), nodes), axis=0)
     value = high - np.euler_gamma - step * (total - 0.5)  # the weight of the last node, at u₁, is a half
     return with_derivatives(value[..., None], mean, var, slopes)[..., 0]
 

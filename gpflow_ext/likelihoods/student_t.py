@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import TensorType
@@ -35,7 +36,8 @@ class StudentT(gpflow.likelihoods.StudentT):
     Raises
     ------
     ValueError
-        If ``df`` is not: beyond, the density is nearly Gaussian, and the mixtures miss how narrow it is.
+        If ``scale`` or ``df`` is not: with more degrees of freedom the density is nearly Gaussian, and the
+        mixtures miss how narrow it is.
 
     Examples
     --------
@@ -48,6 +50,10 @@ class StudentT(gpflow.likelihoods.StudentT):
         if not 0.0 < df <= student_t.MOST_DEGREES:
             most = f"{student_t.MOST_DEGREES:.0f}"
             raise ValueError(f"df must be above 0 and at most {most}; got {df}: above use Gaussian")
+        if not (callable(scale) or isinstance(scale, gpflow.Parameter)):
+            given = np.asarray(scale)
+            if given.dtype.kind not in "iuf" or not ((given > 0.0) & (given < np.inf)).all():
+                raise ValueError(f"scale must be positive and finite; got {scale!r}")
         super().__init__(scale, float(df), **kwargs)
 
     @inherit_check_shapes

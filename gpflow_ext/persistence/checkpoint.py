@@ -16,6 +16,7 @@ import tensorflow as tf
 from .durable import sync, sync_alone, told
 from .manifest import check_same, describe, plain, write_json, write_text
 from .record import write_record
+from .verify import as_path
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
 _SHARD = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
@@ -234,7 +235,7 @@ def readable_folder(directory: str | os.PathLike[str]) -> Path:
         For brackets and backslashes in it, which TensorFlow takes for a pattern when it reads, and for a
         file in its place or above it.
     """
-    folder = Path(directory).resolve()
+    folder = as_path(directory).resolve()
     for path in (folder, *folder.parents):
         if path.is_file():
             raise ValueError(f"{folder} cannot be a folder of checkpoints: {path} is a file.")

@@ -16,17 +16,17 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
 from gpflow_ext.data import checks
-from gpflow_ext.features.kernel import input_widths
+from gpflow_ext.features.kernel import input_width
 from gpflow_ext.likelihoods.classes import class_probabilities
 
 from . import raw_rows, stablehlo
 from .card import model_card
 from .durable import alone, check_target, sync, sync_alone, told
-from .manifest import checked_name, describe, plain, sha256_json
+from .manifest import checked_name, describe, plain, recorded, sha256_json
 from .numbered import Raw, numbered_columns
 from .portable import compare, libraries, to_onnx
 from .serving import Profile, Served, build
-from .verify import FORMAT, ONNX, sealed, sha256_file, verify, versions
+from .verify import FORMAT, ONNX, as_path, sealed, sha256_file, verify, versions
 from .verify.signing import sign as try_key
 
 Array = np.ndarray[Any, Any]
@@ -117,7 +117,8 @@ def export(
     if sign is not None:
         try_key(b"", sign)
     model, scaler, labels, data = _parts(model, scaler, labels, data)
-    path = Path(path)
+    record = recorded(metrics, intervals, notes, getattr(data, "seed", None) if seed is None else seed)
+    path = as_path(path)
     name = checked_name(path.resolve().name if name is None else name)
     check_target(path)
     scaler = getattr(data, "scaler", None) if scaler is None else scaler
@@ -150,10 +151,7 @@ def export(
         "signatures": {key: _signature(s) for key, s in served.signatures.items()},
         "labels": labels,
         "data": _data(data, training, len(mean)),
-        "seed": getattr(data, "seed", None) if seed is None else seed,
-        "metrics": {key: float(value) for key, value in (metrics or {}).items()},
-        "intervals": {key: list(map(float, ends)) for key, ends in (intervals or {}).items()},
-        "notes": [notes] if isinstance(notes, str) else list(notes),
+        **record,
         "holds_training_inputs": _holds(served, training, [] if example is None else X),
         "difference_from_model": difference,
         "difference_of_onnx": None,
@@ -171,6 +169,7 @@ def export(
 def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.models.GPModel, Any, Any, Any]:
     exported = getattr(model, "exported_parts", None)  # of an estimator
     if exported is None:
+        checks.check_kind(gpflow.models.GPModel, model=model)
         return model, scaler, labels, data
     if not all(part is None for part in (scaler, labels, data)):
         raise ValueError("scaler, labels and data are those of the estimator: leave them out")
@@ -244,16 +243,16 @@ def _standardisation(model: gpflow.models.GPModel, scaler: Any, example: Any) ->
     parameters = gpflow.utilities.parameter_dict(model)
     dtypes = [p.dtype.as_numpy_dtype for p in parameters.values() if p.dtype.is_floating]
     dtype = dtypes[0] if dtypes else gpflow.default_float()
-    held = _training_inputs(model, None, dtype)
-    widths = [each.Z.shape[-1] for each in model.submodules if checks.are_inputs(each)] or input_widths(model)
-    widths = widths or [np.shape(part)[-1] for part in [example] if part is not None] or [None]
-    width = widths[0] if held is None else held.shape[-1]
+    width = input_width(model) or next(iter(np.shape(example)[-1:]), None)
     if scaler is None:
         if width is None:
             raise ValueError("the width of the inputs is not known: pass example= with rows of shape [n, D]")
         return np.zeros(width, dtype), np.ones(width, dtype)
-    mean, scale = scaler if isinstance(scaler, tuple) else (scaler.mean, scaler.scale)
-    mean, scale = np.asarray(mean, dtype), np.asarray(scale, dtype)
+    own = (getattr(scaler, name, None) for name in ("mean", "scale"))
+    parts = [np.asarray(part) for part in (scaler if isinstance(scaler, tuple) else own)]
+    if len(parts) != 2 or any(part.dtype.kind not in "biuf" for part in parts):
+        raise ValueError(f"scaler must have a mean [D] and a scale [D], or be that pair; got {scaler!r}")
+    mean, scale = (part.astype(dtype) for part in parts)
     if mean.ndim != 1 or mean.shape != scale.shape or (width is not None and len(mean) != width):
         raise ValueError(
             f"scaler must have mean and scale of shape [D] = [{width}]; found {mean.shape} and {scale.shape}"
@@ -301,6 +300,8 @@ def _labels(labels: Sequence[str] | None, data: Any, classes: int | None) -> lis
         raise ValueError("labels were given, but the likelihood of this model has no classes: leave them out")
     if given is None or classes is None:
         return None
+    if np.ndim(given) != 1:
+        raise ValueError(f"labels must be a list, of the names of the classes in order; got {given!r}")
     names = [str(name) for name in given]
     if len(names) != classes:
         raise ValueError(f"labels must name the {classes} classes in order; found {len(names)}: {names}")

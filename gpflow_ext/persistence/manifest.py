@@ -22,6 +22,7 @@ import tensorflow_probability as tfp
 from gpflow.quadrature import GaussianQuadrature
 
 from gpflow_ext._version import __version__
+from gpflow_ext.data.checks import check_number, check_whole
 
 from .durable import sync, sync_alone
 from .verify.manifest import is_name
@@ -96,6 +97,36 @@ def checked_name(name: str) -> str:
             f"/v1/models/NAME of a server; got {name!r}"
         )
     return name
+
+
+def recorded(metrics: Any, intervals: Any, notes: Any, seed: Any) -> dict[str, Any]:
+    """Return what the user tells of a model, in types that JSON has.
+
+    Raises
+    ------
+    ValueError
+        Unless metrics are numbers and intervals pairs of them, by name, notes text, and a seed whole.
+    """
+    for name, given in (("metrics", metrics), ("intervals", intervals)):
+        if not isinstance(given, Mapping | None):
+            raise ValueError(f"{name} must be a mapping from the name of a metric; got {given!r}")
+    metrics, intervals = metrics or {}, intervals or {}
+    check_number(**{f"metrics[{key!r}]": value for key, value in metrics.items()})
+    for key, ends in intervals.items():
+        if np.shape(ends) != (2,):
+            raise ValueError(f"intervals[{key!r}] must be the two ends of an interval; got {ends!r}")
+        check_number(**{f"intervals[{key!r}]": end for end in ends})
+    notes = [notes] if isinstance(notes, str) else notes
+    if not isinstance(notes, Sequence) or not all(isinstance(note, str) for note in notes):
+        raise ValueError(f"notes must be text, or a list of it; got {notes!r}")
+    if seed is not None:
+        check_whole(seed=seed)
+    return {
+        "metrics": {key: float(value) for key, value in metrics.items()},
+        "intervals": {key: [float(end) for end in ends] for key, ends in intervals.items()},
+        "notes": list(notes),
+        "seed": seed,
+    }
 
 
 def versions() -> dict[str, str]:

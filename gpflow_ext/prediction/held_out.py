@@ -10,6 +10,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from gpflow_ext.data.checks import check_targets
+from gpflow_ext.features.kernel import check_inputs
 from gpflow_ext.likelihoods import Weighted
 
 Floats = NDArray[np.float64]
@@ -38,6 +39,7 @@ def checked(
     if not isinstance(getattr(model, "likelihood", None), gpflow.likelihoods.Likelihood):
         raise ValueError(f"model must be a GPflow model with a likelihood; got a {type(model).__name__}.")
     X, Y = _matrices(data)
+    check_inputs(model, X)
     Y, weights = without_weights(model, Y)
     likelihood = model.likelihood
     counted = Y if weights is None else Y[weights > 0.0]

@@ -131,7 +131,8 @@ def evaluate(
     "nlpd" is the mean of ``-log p(y_n | x_n)``, by ``likelihood.predict_log_density``. Classifiers also have
     "error" and "ece", all other models "rmse" and "nmae" of the predictive mean. Counts with exposures, Y
     [N, 2], are compared with the predicted rate times the exposure. With the weights of a ``Weighted``
-    likelihood in the last column of Y, a row counts as its weight of copies.
+    likelihood in the last column of Y, a row counts as its weight of copies. The density of a `GPRNTensor`
+    without draws of a sampler is the Gaussian with its moments, as that of its exports is.
 
     Parameters
     ----------

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpflow_ext.prediction.metrics import _ROUNDING
+
 Array = npt.NDArray[Any]
 
 
@@ -21,6 +23,7 @@ def convergence(ax: Any, objectives: Mapping[str, Array]) -> None:
     objectives
         Objective after each step, shape [steps], by the name of the method.
     """
+    objectives = {name: np.asarray(objective) for name, objective in objectives.items()}
     best = max(objective.max() for objective in objectives.values())
     floor = np.finfo(float).eps * max(1.0, abs(best))
     for name, objective in objectives.items():
@@ -45,7 +48,20 @@ def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) ->
         Observed classes 0 and 1, shape [N].
     bins
         Number of equal bins of [0, 1]; the area of a marker is proportional to the data in its bin.
+
+    Raises
+    ------
+    ValueError
+        For other shapes or values.
     """
+    probabilities, labels = np.asarray(probabilities, float), np.asarray(labels, float)
+    if probabilities.ndim != 1 or labels.shape != probabilities.shape:
+        raise ValueError(
+            "probabilities of class 1 and labels must be [N] each; their shapes are "
+            f"{probabilities.shape} and {labels.shape}"
+        )
+    if not (np.abs(probabilities - 0.5) <= 0.5 + _ROUNDING).all() or not np.isin(labels, (0.0, 1.0)).all():
+        raise ValueError("probabilities must be from 0 to 1, and labels 0 or 1")
     index = np.minimum((probabilities * bins).astype(int), bins - 1)
     counts = np.bincount(index, minlength=bins)
     used = counts > 0

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_whole
+from gpflow_ext.data.checks import check_kind, check_whole
+from gpflow_ext.features.kernel import check_inputs
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.prediction.batches import Predicted
 
@@ -50,10 +51,11 @@ class ClassPredictor:
         batch_size: int = 1000,
         jit_compile: bool = False,
     ) -> None:
+        check_kind(gpflow.models.GPModel, model=model)
         check_whole(batch_size=batch_size)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}")
-        self._batch_size, self._fill = batch_size, jit_compile
+        self._model, self._batch_size, self._fill = model, batch_size, jit_compile
         self._predict = Predicted(model, jit_compile, lasting=True)
         dtype = gpflow.default_float()
         moments: tuple[Array, Array] = (
@@ -73,6 +75,7 @@ class ClassPredictor:
         inputs: Array = np.asarray(X, gpflow.default_float())
         if inputs.ndim != 2:
             raise ValueError(f"X must have two axes, [N, D]; its shape is {inputs.shape}")
+        check_inputs(self._model, inputs)
         found = [np.zeros([0, len(self.names)], inputs.dtype)]
         for begin in range(0, len(inputs), self._batch_size):
             part = inputs[begin : begin + self._batch_size]

@@ -29,6 +29,7 @@ _log = logging.getLogger("gpflow_ext.server")
 _MODEL = "/v1/models/{name:served}"
 _MAP = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _COUNTS = "predict_counts"
+_OF_EXAMPLES = ":classify", ":regress"  # verbs of TensorFlow Serving
 Endpoint = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ T = TypeVar("T")
 class _Served(StringConvertor):
     """A name or a version in a path, without the verb after it: ``NAME:predict`` is no model to describe."""
 
-    regex = "[^/]+(?<!:predict)"
+    regex = "[^/]+" + "".join(f"(?<!{verb})" for verb in (":predict", *_OF_EXAMPLES))
 
 
 register_url_convertor("served", _Served())
@@ -92,6 +93,11 @@ class Server:
         """Predict many rows, by rows or by columns, by any signature."""
         self._check_path(request)
         return await self._answer(request, self._predicted)
+
+    async def of_examples(self, request: Request) -> Response:
+        """Refuse, as TensorFlow Serving does where signatures are of predictions alone."""
+        self._check_path(request)
+        raise RefusedError(400, f"this model predicts: use {request.url.path.rpartition(':')[0]}:predict")
 
     async def predict_one(self, request: Request) -> Response:
         """Predict one row by the names of its inputs, or of the columns of its table."""
@@ -229,6 +235,7 @@ def make_app(model: ServedModel, limits: Limits | None = None, threads: int | No
     for path in (_MODEL, f"{_MODEL}/versions/{{version:served}}"):
         routes += [
             ("POST", f"{path}:predict", server.predict),
+            *(("POST", f"{path}{verb}", server.of_examples) for verb in _OF_EXAMPLES),
             ("GET", f"{path}/metadata", server.metadata),
             ("GET", path, server.status),
         ]

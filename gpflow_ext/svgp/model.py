@@ -66,8 +66,8 @@ class SVGPRobustMax(SVGP):
     Raises
     ------
     ValueError
-        For fewer than two classes, ε out of range, inducing points that are not finite, a multi-output
-        kernel whose number of outputs is not K, or one with ``shared_covariance``.
+        For fewer than two classes, ε out of range, inducing points that are not finite, an initial q of other
+        shapes, a multi-output kernel whose number of outputs is not K, or one with ``shared_covariance``.
     NotImplementedError
         For ``LinearCoregionalization`` and other multi-output kernels.
     """
@@ -110,6 +110,8 @@ class SVGPRobustMax(SVGP):
         likelihood = RobustMax(num_classes, epsilon, learn_epsilon=learn_epsilon)
         if shared_covariance:
             q_sqrt = _one_factor(kernel, inducing_variable, q_sqrt)
+        factors = 1 if shared_covariance else num_classes
+        _check_shapes(q_mu, q_sqrt, int(inducing_variable.num_inducing), num_classes, factors)
         super().__init__(
             kernel,
             likelihood,
@@ -181,9 +183,11 @@ def _one_factor(
             "output."
         )
     M = points.num_inducing
-    q_sqrt = tf.eye(M, batch_shape=[1], dtype=gpflow.default_float()) if q_sqrt is None else q_sqrt
-    if tuple(q_sqrt.shape) != (1, M, M):
-        raise ValueError(
-            f"With `shared_covariance` `q_sqrt` must be [1, {M}, {M}]; its shape is {tuple(q_sqrt.shape)}."
-        )
-    return q_sqrt
+    return tf.eye(M, batch_shape=[1], dtype=gpflow.default_float()) if q_sqrt is None else q_sqrt
+
+
+def _check_shapes(q_mu: tf.Tensor | None, q_sqrt: tf.Tensor | None, M: int, K: int, factors: int) -> None:
+    """Raise ``ValueError`` unless the initial q is of M inducing points, K classes and so many factors."""
+    for name, given, shape in (("q_mu", q_mu, [M, K]), ("q_sqrt", q_sqrt, [factors, M, M])):
+        if given is not None and (found := tuple(tf.convert_to_tensor(given).shape)) != tuple(shape):
+            raise ValueError(f"`{name}` must be {shape}; its shape is {found}.")

@@ -19,7 +19,7 @@ from gpflow_ext.data.datasets.targets import CLASSIFICATION
 from gpflow_ext.data.reading import cells
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.dates import ORDERS
-from gpflow_ext.data.reading.frames import from_frame, is_frame, read_parquet
+from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, read_parquet
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
     MARKS,
@@ -77,8 +77,9 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
 
 
 def _with_test(table: Table, source: Any) -> Table:
+    source = as_frame(source)
     if not (is_frame(source) or isinstance(source, str | os.PathLike)):
-        raise ValueError(f"test= takes the path of a table or a pandas data frame; got {source!r}.")
+        raise ValueError(f"test= takes the path of a table or a data frame; got {source!r}.")
     second = read_table(source, least_rows=1)
     if second.names != table.names:
         what = (

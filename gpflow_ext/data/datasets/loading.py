@@ -52,7 +52,7 @@ def load(
     """Load a data set and divide it into a standardised training and test part.
 
     A table is a text file with a header line (separated by comma, semicolon, tab or bar; plain, ``.gz``,
-    ``.bz2`` or ``.xz``), a Parquet file, or a pandas data frame. The type of each column is inferred:
+    ``.bz2`` or ``.xz``), a Parquet file, or a data frame. The type of each column is inferred:
     numbers, with decimal points or commas; dates, as days since the first one; text of few levels, as one 0/1
     column per level. Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or
     ``<name>.npz``, those of images also as IDX files in a folder ``<name>``), among the sets bundled with

@@ -17,7 +17,7 @@ from gpflow_ext.data.datasets.arrays import from_idx, from_npz, from_split_files
 from gpflow_ext.data.datasets.catalogue import BUNDLED, KNOWN, SPLIT_FILES, Known, known_names
 from gpflow_ext.data.datasets.files import PARQUET, from_file
 from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
-from gpflow_ext.data.reading.frames import is_frame
+from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.text import SUFFIXES
 
 _OF_THE_USER = Known({}, "not stated (of the user)")
@@ -31,14 +31,13 @@ def find(request: Request) -> Raw:
     ValueError
         If there is no such file or name (the known names are listed), or the file cannot be read.
     """
-    if is_frame(request.name):
-        return from_file(request.name, request, _OF_THE_USER)
+    if is_frame(frame := as_frame(request.name)):
+        return from_file(frame, request, _OF_THE_USER)
     if not isinstance(request.name, str | os.PathLike):
         kind = type(request.name)
-        convert = ": give its to_pandas()" if hasattr(kind, "to_pandas") else ""
         raise ValueError(
-            "load takes the name of a set, the path of a table or a pandas data frame; got a "
-            f"{kind.__module__}.{kind.__qualname__}{convert}."
+            "load takes the name of a set, the path of a table or a data frame; got a "
+            f"{kind.__module__}.{kind.__qualname__}."
         )
     name = os.fspath(request.name)
     is_path = isinstance(request.name, Path) or os.sep in name

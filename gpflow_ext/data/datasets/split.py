@@ -30,16 +30,38 @@ class Scaler:
     scale: Floats
 
     @classmethod
-    def fit(cls, X: Floats) -> Scaler:
-        """Take mean and standard deviation of each column of X [N, D]; a constant column has scale 1."""
+    def fit(cls, X: ArrayLike, weights: ArrayLike | None = None) -> Scaler:
+        """Take mean and standard deviation of each column of X [N, D]; a constant column has scale 1.
+
+        A row of weight w, of ``weights`` [N], all positive, counts as w copies of it.
+
+        Raises
+        ------
+        ValueError
+            If X has no rows, or cells that are not finite.
+        """
+        X = np.asarray(X, np.float64)
+        if X.ndim != 2 or not len(X) or not np.isfinite(X).all():
+            raise ValueError(
+                f"X must be finite, of shape [N, D]; its shape is {X.shape}: drop or fill rows with gaps."
+            )
         constant = np.ptp(X, axis=0) == 0.0
-        mean = np.where(constant, X[0], X.mean(axis=0))
+        mean = np.where(constant, X[0], np.average(X, axis=0, weights=weights))
         # Squares are taken relative to the largest deviation, so that no magnitude over- or underflows.
         deviation = X - mean
         peak = np.where(constant, 1.0, np.abs(deviation).max(axis=0))
         deviation /= peak
-        variance = np.einsum("nd,nd->d", deviation, deviation) / len(X)
+        each = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
+        deviation *= np.sqrt(each)[:, None]
+        variance = np.einsum("nd,nd->d", deviation, deviation) / each.sum()
         return cls(mean, np.where(constant, 1.0, peak * np.sqrt(variance)))
+
+    @classmethod
+    def fit_known(cls, X: Floats) -> Scaler:
+        """Take those of the cells of X [N, D] that are not NaN; every column must have one."""
+        low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
+        mean, deviation = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
+        return cls(np.where(low < high, mean, high), np.where(low < high, deviation, 1.0))
 
     @classmethod
     def fit_common(cls, X: Floats) -> Scaler:

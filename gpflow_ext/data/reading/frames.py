@@ -1,4 +1,4 @@
-"""Take a table from a pandas data frame, or by pandas from a Parquet file."""
+"""Take a table from a data frame, or by pandas from a Parquet file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ _ENGINES = "reading Parquet needs pyarrow: pip install gpflow-ext[parquet] ({err
 def is_frame(value: object) -> bool:
     """Tell whether a value is a data frame, without importing pandas."""
     return hasattr(value, "columns") and hasattr(value, "iloc")
+
+
+def as_frame(value: Any) -> Any:
+    """Return a table of polars or pyarrow as what its ``to_pandas`` makes, and all else as it is."""
+    convert = getattr(value, "to_pandas", None)
+    return value if convert is None or is_frame(value) else convert()
 
 
 def read_parquet(path: Path, least_rows: int = 2) -> Table:

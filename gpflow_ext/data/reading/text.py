@@ -12,6 +12,7 @@ import hashlib
 import io
 import itertools
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -70,6 +71,9 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     separator = separator_of(io.StringIO(text.lstrip("\r\n"), newline=""))
     rows, lines = _rows(text, separator, path)
     names = [cell.strip() for cell in rows[0]]
+    if re.fullmatch("(?i)sep=.?", names[0]):
+        what = f"its first line, {names[0]}, tells Excel the separator and is no header"
+        raise TableError(str(path), [Problem(what, advice="take that line out")])
     problems = _header_problems(names) or check_names(names)
     if len(rows) <= least_rows:
         problems.append(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpflow_ext.data.reading import cells, dates
 from gpflow_ext.data.reading.cells import Floats
+from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
 
 Kind = Literal["number", "date", "one-hot", "ordinal"]
@@ -182,19 +183,18 @@ class Treatment:
 
 
 def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-    is_frame = hasattr(rows, "columns") and hasattr(rows, "iloc")
-    if not is_frame and not isinstance(rows, Mapping):
-        rows = list(rows) if isinstance(rows, Iterable) and not hasattr(rows, "to_pandas") else [rows]
+    rows = as_frame(rows)
+    if not is_frame(rows) and not isinstance(rows, Mapping):
+        rows = list(rows) if isinstance(rows, Iterable) else [rows]
         if not all(isinstance(row, Mapping) for row in rows):
-            convert = ": give its to_pandas()" if hasattr(rows[0], "to_pandas") else ""
             raise ValueError(
                 "rows must be a data frame, a mapping of columns, or a list of mappings; the type is "
-                f"{type(rows[0]).__name__}{convert}"
+                f"{type(rows[0]).__name__}"
             )
         rows = [_named(row) for row in rows]
         lacking = [name for name in names if any(name not in row for row in rows)]
         return {name: [row[name] for row in rows] for name in _there(names, lacking, rows[0] if rows else ())}
-    if is_frame:
+    if is_frame(rows):
         return _of_frame(rows, names)
     rows = _named(rows)
     lacking = [name for name in names if name not in rows]

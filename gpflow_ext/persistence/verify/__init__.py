@@ -5,7 +5,7 @@ folder can be copied to a machine that has only TensorFlow. docs/trust.md tells 
 """
 
 from .check import Verified, read_manifest, verified_copy, verify
-from .folder import DRAWS, ONNX, STABLEHLO, WEIGHTS, sha256_file, version_folder, versions
+from .folder import DRAWS, ONNX, STABLEHLO, WEIGHTS, as_path, sha256_file, version_folder, versions
 from .manifest import FORMAT, sealed
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "STABLEHLO",
     "WEIGHTS",
     "Verified",
+    "as_path",
     "read_manifest",
     "sealed",
     "sha256_file",

@@ -112,9 +112,16 @@ class Reader:
             yield stream
 
 
+def as_path(path: object) -> Path:
+    """Return what a user gives as the path of a folder, or raise ``ValueError``."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"the path of a folder is needed; got {path!r}")
+    return Path(path)
+
+
 def version_folder(path: str | os.PathLike[str]) -> Path:
     """Return the folder of one version: ``path`` itself, or the newest version below it."""
-    folder = Path(path)
+    folder = as_path(path)
     if (folder / MANIFEST).exists() or (folder / GRAPH).exists():
         return folder
     numbers = versions(folder)
