@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from .durable import sync, sync_alone, told
-from .manifest import check_same, describe, plain, write_json, write_text
+from .manifest import check_same, describe, fixed_values, plain, write_json, write_text
 from .record import write_record
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
@@ -82,7 +82,7 @@ class Checkpoints:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._model, self._data, self._max_to_keep = model, data, max_to_keep
         kinds = {name: type(value).__name__ for name, value in sorted(trackables.items())}
-        self._run = plain({"training": training or {}, "trackables": kinds})
+        self._run = plain({"training": training or {}, "trackables": kinds, "fixed": fixed_values(model)})
         self._saved_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._checkpoint = tf.train.Checkpoint(model=model, saved_step=self._saved_step, **trackables)
         self._counter = self._checkpoint.save_counter  # made now: TensorFlow would make it at the first save

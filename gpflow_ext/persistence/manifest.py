@@ -62,6 +62,19 @@ def describe(model: tf.Module, data: Sequence[Any] | None = None) -> dict[str, A
     )
 
 
+def fixed_values(model: tf.Module) -> dict[str, Any]:
+    """Return the parameters of kernels, likelihoods and mean functions that are not trained, by path.
+
+    No run moves them, so that they are as the user has set them: a part of what the model is.
+    """
+    kinds = (gpflow.kernels.Kernel, gpflow.likelihoods.Likelihood, gpflow.functions.MeanFunction)
+    owners = [part for part in model.submodules if isinstance(part, kinds)]
+    owned = {id(each) for part in owners for each in part.parameters}
+    found = {path.lstrip("."): each for path, each in gpflow.utilities.parameter_dict(model).items()}
+    fixed = {path: each for path, each in found.items() if id(each) in owned and not each.trainable}
+    return {path: plain(np.asarray(each)) for path, each in sorted(fixed.items())}
+
+
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that two descriptions agree in everything but the versions.
 
