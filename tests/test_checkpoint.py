@@ -307,6 +307,14 @@ def test_checkpoints_without_a_manifest_are_refused(tmp_path):
         marked(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "[]"])
+def test_a_damaged_manifest_is_named(tmp_path, text):
+    save_marked(tmp_path, [1])
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json (cannot be read|holds a list)"):
+        marked(tmp_path)[1].restore_latest()
+
+
 def test_a_run_does_not_write_among_the_checkpoints_of_another(tmp_path):
     save_marked(tmp_path, [5])
     with pytest.raises(ValueError, match="step 5 that this run has not restored"):

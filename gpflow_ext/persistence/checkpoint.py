@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from .durable import sync, sync_alone, told
-from .manifest import check_same, describe, fixed_values, plain, write_json, write_text
+from .manifest import check_same, describe, fixed_values, plain, read_json, write_json, write_text
 from .record import write_record
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
@@ -148,11 +147,11 @@ class Checkpoints:
         Raises
         ------
         ValueError
-            If the checkpoints belong to another model or run, or if none of them can be read.
+            If the checkpoints belong to another model or run, or if none of them or no manifest can be read.
         """
         if not self.steps:
             return None
-        saved = json.loads(self._manifest.read_text(encoding="utf-8"))
+        saved = read_json(self._manifest)
         saved.pop("record", None)
         check_same(saved, self._describe())
         step, damaged = newest_readable(self._directory)

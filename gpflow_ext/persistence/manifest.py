@@ -142,6 +142,17 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; `ValueError` for one that cannot be read or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds a {type(found).__name__} in place of a JSON object.")
+    return found
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file as `replacing` does."""
     with replacing(path) as partial:
