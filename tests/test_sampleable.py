@@ -14,6 +14,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import PoissonLog
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.persistence.manifest import describe
 from gpflow_ext.sampling import sampled_freeform
 from gpflow_ext.sampling.options import BayesOptOptions, GibbsOptions, NUTSOptions
 from gpflow_ext.sampling.sampleable import PlainSampleable
@@ -329,6 +330,18 @@ def test_what_are_no_draws_of_one_call_is_refused() -> None:
         model.assign_draws([draws, draws])
     with pytest.raises(ValueError, match="`most` must be at least 1"):
         model.assign_draws(draws, most=0)
+
+
+def test_a_model_that_held_draws_is_described_as_one_that_never_did() -> None:
+    """So that it goes on from the checkpoints of either."""
+    model, stats = process(), {"log_density": np.zeros([1, 2])}
+    before = describe(model)
+    draws = gpx.Draws({"V": np.zeros([1, 2, *model.V.shape])}, stats, Setting(0.1, 3), 1.0)
+    model.assign_draws(draws)
+    assert model.draw_names == ("V",)
+    model.assign_draws(None)
+    assert not model.draw_names
+    assert describe(model) == before
 
 
 def test_one_draw_of_each_chain_has_no_diagnostics() -> None:
