@@ -251,6 +251,12 @@ def test_a_wrong_call_does_not_forget_the_draws() -> None:
     assert not model.calls
 
 
+def test_a_model_without_its_data_is_refused() -> None:
+    model = gpflow.models.SVGP(gpflow.kernels.Matern52(), PoissonLog(), X)
+    with pytest.raises(ValueError, match=r"SVGP does not hold its data, .*SGPMCFreeForm\.from_gaussian"):
+        gpx.sample(model, 4, 2, **QUICK)
+
+
 def test_options_by_name_and_as_an_object_are_the_same() -> None:
     given = {"rounds": 3, "walk": 0.5}
     assert tuner_from("gibbs", given, 1) == tuner_from("gibbs", GibbsOptions(**given), 1)
