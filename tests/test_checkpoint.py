@@ -191,6 +191,22 @@ def test_tied_parameters_are_told_from_others_of_equal_value(tmp_path):
     assert "kernel.kernels[1].lengthscales.same_as" in refused(tmp_path, model(tie=True))
 
 
+def test_another_value_that_no_run_would_change_is_refused(tmp_path):
+    def model(variance, moves=False):
+        built = sparse(gpflow.kernels.Matern52(variance))
+        gpflow.set_trainable(built.kernel.variance, moves)
+        return built
+
+    def checkpoints(name, *arguments):
+        return Checkpoints(tmp_path / name, model(*arguments), data=(X, Y))
+
+    checkpoints("fixed", 1.0).save(1)
+    assert checkpoints("fixed", 1.0).restore_latest() == 1
+    assert "fixed.kernel.variance: saved 1.0, current 4.0" in refused(tmp_path / "fixed", model(4.0))
+    checkpoints("moving", 1.0, True).save(1)
+    assert checkpoints("moving", 4.0, True).restore_latest() == 1  # a start from elsewhere
+
+
 def test_settings_of_objects_that_are_no_modules_are_told_apart():
     def model(nodes):
         quadrature = gpflow.quadrature.NDiagGHQuadrature(1, nodes)
@@ -289,6 +305,14 @@ def test_checkpoints_without_a_manifest_are_refused(tmp_path):
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"no manifest\.json"):
         marked(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]"])
+def test_a_damaged_manifest_is_named(tmp_path, text):
+    save_marked(tmp_path, [1])
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json (cannot be read|holds a list)"):
+        marked(tmp_path)[1].restore_latest()
 
 
 def test_a_run_does_not_write_among_the_checkpoints_of_another(tmp_path):

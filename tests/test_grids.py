@@ -271,6 +271,22 @@ def test_the_inverse_root_and_its_gradient() -> None:
         )
 
 
+@pytest.mark.parametrize("on_grid", [True, False])
+def test_points_that_are_moved_off_their_grid_or_to_another_are_followed(on_grid: bool) -> None:
+    moved = 1.1 * Z if on_grid else Z + np.random.default_rng(6).normal(0.0, 0.1, Z.shape)
+    model, built_there = (
+        model_of(gpflow.kernels.SquaredExponential(), points.copy()) for points in (Z, moved)
+    )
+    assert model.structure is not None
+    model.inducing_variable.Z.assign(moved)
+    for each in (model, built_there):
+        each.V.assign(np.linspace(-1.0, 1.0, len(Z))[:, None])
+    for a, b in zip(model.predict_f(X), built_there.predict_f(X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+    assert model.log_likelihood_lower_bound() == built_there.log_likelihood_lower_bound()
+    assert (model.structure is not None) == on_grid
+
+
 def test_predictions_on_a_grid_use_its_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are those at the same points in another order, which are no grid, a few rows at a time."""
     model = model_of(KERNELS["one length scale each"]())

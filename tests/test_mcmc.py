@@ -406,6 +406,8 @@ def test_files_hold_all_and_no_pickle(tmp_path) -> None:
         draws.setting, draws.trials, draws.seconds, dict(draws.info),
     )  # fmt: skip
     assert list(tmp_path.iterdir()) == [path]
+    for name in ("shape 0.1", "shape 0.2"):  # each its own file
+        assert draws.save(tmp_path / name) == tmp_path / f"{name}.npz"
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     with pytest.raises(ValueError, match="holds no draws"):
         gpx.Draws.load(tmp_path / "other.npz")

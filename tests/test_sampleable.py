@@ -14,6 +14,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import PoissonLog
 from gpflow_ext.models import SGPMCFreeForm
 from gpflow_ext.numerics.stacked import Stack
+from gpflow_ext.persistence.manifest import describe
 from gpflow_ext.sampling import sampled_freeform
 from gpflow_ext.sampling.options import BayesOptOptions, GibbsOptions, NUTSOptions
 from gpflow_ext.sampling.sampleable import PlainSampleable
@@ -250,6 +251,12 @@ def test_a_wrong_call_does_not_forget_the_draws() -> None:
     assert not model.calls
 
 
+def test_a_model_without_its_data_is_refused() -> None:
+    model = gpflow.models.SVGP(gpflow.kernels.Matern52(), PoissonLog(), X)
+    with pytest.raises(ValueError, match=r"SVGP does not hold its data, .*SGPMCFreeForm\.from_gaussian"):
+        gpx.sample(model, 4, 2, **QUICK)
+
+
 def test_options_by_name_and_as_an_object_are_the_same() -> None:
     given = {"rounds": 3, "walk": 0.5}
     assert tuner_from("gibbs", given, 1) == tuner_from("gibbs", GibbsOptions(**given), 1)
@@ -329,6 +336,18 @@ def test_what_are_no_draws_of_one_call_is_refused() -> None:
         model.assign_draws([draws, draws])
     with pytest.raises(ValueError, match="`most` must be at least 1"):
         model.assign_draws(draws, most=0)
+
+
+def test_a_model_that_held_draws_is_described_as_one_that_never_did() -> None:
+    """So that it goes on from the checkpoints of either."""
+    model, stats = process(), {"log_density": np.zeros([1, 2])}
+    before = describe(model)
+    draws = gpx.Draws({"V": np.zeros([1, 2, *model.V.shape])}, stats, Setting(0.1, 3), 1.0)
+    model.assign_draws(draws)
+    assert model.draw_names == ("V",)
+    model.assign_draws(None)
+    assert not model.draw_names
+    assert describe(model) == before
 
 
 def test_one_draw_of_each_chain_has_no_diagnostics() -> None:

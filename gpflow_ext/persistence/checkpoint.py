@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from .durable import sync, sync_alone, told
-from .manifest import check_same, describe, plain, write_json, write_text
+from .manifest import check_same, describe, fixed_values, plain, read_json, write_json, write_text
 from .record import write_record
 from .verify import as_path
 
@@ -83,7 +82,7 @@ class Checkpoints:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._model, self._data, self._max_to_keep = model, data, max_to_keep
         kinds = {name: type(value).__name__ for name, value in sorted(trackables.items())}
-        self._run = plain({"training": training or {}, "trackables": kinds})
+        self._run = plain({"training": training or {}, "trackables": kinds, "fixed": fixed_values(model)})
         self._saved_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._checkpoint = tf.train.Checkpoint(model=model, saved_step=self._saved_step, **trackables)
         self._counter = self._checkpoint.save_counter  # made now: TensorFlow would make it at the first save
@@ -149,11 +148,11 @@ class Checkpoints:
         Raises
         ------
         ValueError
-            If the checkpoints belong to another model or run, or if none of them can be read.
+            If the checkpoints belong to another model or run, or if none of them or no manifest can be read.
         """
         if not self.steps:
             return None
-        saved = json.loads(self._manifest.read_text(encoding="utf-8"))
+        saved = read_json(self._manifest)
         saved.pop("record", None)
         check_same(saved, self._describe())
         step, damaged = newest_readable(self._directory)

@@ -63,6 +63,19 @@ def describe(model: tf.Module, data: Sequence[Any] | None = None) -> dict[str, A
     )
 
 
+def fixed_values(model: tf.Module) -> dict[str, Any]:
+    """Return the parameters of kernels, likelihoods and mean functions that are not trained, by path.
+
+    No run moves them, so that they are as the user has set them: a part of what the model is.
+    """
+    kinds = (gpflow.kernels.Kernel, gpflow.likelihoods.Likelihood, gpflow.functions.MeanFunction)
+    owners = [part for part in model.submodules if isinstance(part, kinds)]
+    owned = {id(each) for part in owners for each in part.parameters}
+    found = {path.lstrip("."): each for path, each in gpflow.utilities.parameter_dict(model).items()}
+    fixed = {path: each for path, each in found.items() if id(each) in owned and not each.trainable}
+    return {path: plain(np.asarray(each)) for path, each in sorted(fixed.items())}
+
+
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that two descriptions agree in everything but the versions.
 
@@ -158,6 +171,17 @@ def sha256_json(value: Any) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file as ``write_text`` does."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; `ValueError` for one that cannot be read or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds a {type(found).__name__} in place of a JSON object.")
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

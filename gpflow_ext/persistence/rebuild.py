@@ -6,7 +6,6 @@ attributes; only parameters, bijectors and distributions go through their constr
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ import tensorflow as tf
 
 from .checkpoint import MANIFEST, newest_readable, prefix_of, readable_folder, steps_in
 from .known import CONSTRUCTED, Known, hides
-from .manifest import sha256_arrays
+from .manifest import read_json, sha256_arrays
 from .record import ARRAYS, FORMAT, FORMS, RECORD
 from .verify import sha256_file
 
@@ -55,9 +54,9 @@ def rebuild(folder: Path, data: Any = None, classes: Iterable[Any] = ()) -> Rebu
     if not folder.is_dir() or not steps_in(folder):
         raise ValueError(f"{folder} holds no checkpoint: name the folder that was given as checkpoint_dir.")
     readable_folder(folder)
-    manifest = _read_json(folder / MANIFEST)
+    manifest = read_json(folder / MANIFEST)
     _check_files(folder, manifest)
-    record = _read_json(folder / RECORD)
+    record = read_json(folder / RECORD)
     if record.get("format") != FORMAT:
         raise ValueError(
             f"{folder / RECORD} has format {record.get('format')!r}, this version of gpflow_ext reads "
@@ -76,16 +75,6 @@ def rebuild(folder: Path, data: Any = None, classes: Iterable[Any] = ()) -> Rebu
     model = _Reader(record, _stored(folder / ARRAYS), data, Known(classes)).model()
     _restore(model, prefix_of(folder, step))
     return Rebuilt(model, step, prefix_of(folder, step), manifest)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds a {type(found).__name__} in place of a JSON object.")
-    return found
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -166,8 +166,9 @@ class Draws:
         return diagnostics.to_arviz(self.values, self.stats)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one ``.npz`` file without pickle; return its path."""
-        path = Path(path).with_suffix(".npz")
+        """Write one ``.npz`` file without pickle; return its path, which ends so whatever was given."""
+        path = Path(path)
+        path = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {
             "setting": self.setting,

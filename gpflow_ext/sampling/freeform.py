@@ -188,6 +188,10 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
     @property
     def density(self) -> FreeFormDensity:
         """The density, many values of V and the hyperparameters at a time."""
+        if tf.executing_eagerly() and self._structure is not None:
+            Z = np.asarray(latent.sets(self.inducing_variable)[0].Z)
+            if not np.array_equal(grids.grid(*self._structure.inducing_axes), Z):  # the user has moved them
+                self._structure = self._find_structure()
         return FreeFormDensity(self)
 
     def sampleable(self) -> SampledFreeForm:

@@ -49,7 +49,10 @@ class HoldsDraws:
             set(given) - {"V", *self._named()} or given.get("V", tf.zeros([])).shape[1:] != self._shape_of_V()
         ):
             raise ValueError(f"These are draws of another model: they hold {', '.join(given)}.")
-        self.draw_names = tuple(given)
+        if "draw_names" in vars(self):
+            del self.draw_names  # without draws a model is described as one that never had any
+        if given:
+            self.draw_names = tuple(given)
         self.draw_values = [
             tf.Variable(tf.cast(value, gpflow.default_float()), trainable=False) for value in given.values()
         ]

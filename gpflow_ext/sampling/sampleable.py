@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import tensorflow as tf
+from gpflow.models import ExternalDataTrainingLossMixin
 
 from gpflow_ext.data import checks
 from gpflow_ext.numerics import stacked
@@ -98,7 +99,7 @@ class PlainSampleable:
     Raises
     ------
     ValueError
-        For a model without this method, or data that its likelihood cannot have.
+        For a model without this method or without its data, or data that its likelihood cannot have.
     """
 
     def __init__(self, model: Any) -> None:
@@ -106,6 +107,11 @@ class PlainSampleable:
             raise ValueError(
                 f"{type(model).__name__} has no `maximum_log_likelihood_objective` to sample from: give a "
                 "GPflow model, or one with a method `sampleable`."
+            )
+        if isinstance(model, ExternalDataTrainingLossMixin):
+            raise ValueError(
+                f"{type(model).__name__} does not hold its data, and has no density without them: sample "
+                "one that does, as `gpflow_ext.models.SGPMCFreeForm.from_gaussian(svgp, data)` for an SVGP."
             )
         checks.check_held(model)
         self.module = model
