@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,7 +118,7 @@ def vgp(kernel: gpflow.kernels.Kernel) -> gpflow.models.VGP:
         pytest.param(vgp, marks=pytest.mark.slow),
     ],
 )
-def test_the_best_of_the_starts_goes_on(build: Any, tmp_path) -> None:
+def test_the_best_of_the_starts_goes_on(build: Any, tmp_path: Path) -> None:
     """From length scales at which no two rows are related, the model's own start climbs nowhere."""
     alone, several, resumed = build(ard(0.05)), build(ard(0.05)), build(ard(0.05))
     poor = gpx.fit(alone, starts=1, progress=False)
@@ -311,3 +312,24 @@ def test_numbers_of_starts_are_checked() -> None:
     for build in (laplace, gpr):
         with pytest.raises(ValueError, match="`starts` must be at least 1; got 0"):
             gpx.fit(build(ard(1.0)), starts=0)
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (laplace, {"hyper_updates": 1}),
+        (gpr, {"recipe": "lbfgs", "iterations": 1}),
+        (sparse_ep, {"optimizer": "sign_agreement"}),
+    ],
+)
+def test_a_run_goes_on_from_where_one_start_would_do(build: Any, options: Any, tmp_path: Path) -> None:
+    """A far length scale has two starts, what it has become has one: the same call goes on all the same."""
+    far = gpflow.kernels.SquaredExponential(lengthscales=2000.0)
+    model, whole = build(far), build(gpflow.kernels.SquaredExponential(lengthscales=2000.0))
+    first = gpx.fit(model, steps=2, **options, checkpoint_dir=tmp_path, progress=False)
+    assert len(first.starts) == 2
+    assert number_of_starts(model, None, X) == 1
+    again = gpx.fit(model, steps=4, **options, checkpoint_dir=tmp_path, progress=False)
+    assert again.first_step == 2
+    expected = gpx.fit(whole, steps=4, **options, progress=False)
+    np.testing.assert_array_equal(again.objective, expected.objective[2:])

@@ -179,7 +179,7 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
         whole = Optimum(target, hypers, options.damping, jit_compile)
         X = None if model.data is None else model.data[0]
         starts = number_of_starts(model, options.starts, X)
-        settings["starts"] = starts
+        settings["starts"] = options.starts
         solver = HyperparameterAscent(
             whole if shards is None else matcher,
             model,

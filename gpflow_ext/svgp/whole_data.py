@@ -332,7 +332,7 @@ def whole_data_plan(
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},
-        settings={"recipe": name, "starts": number, "seed": run.seed, **where(ascent.run)},
+        settings={"recipe": name, "starts": starts, "seed": run.seed, **where(ascent.run)},
         data=arrays,
         tried=lambda: ascent.tried,
     )

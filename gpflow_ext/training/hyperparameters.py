@@ -16,7 +16,7 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
-from gpflow_ext.training.starts import OWN, Start, Tried, best
+from gpflow_ext.training.starts import OWN, Further, Start, Tried, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
 _End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
@@ -115,7 +115,7 @@ class HyperparameterAscent(tf.Module):
         self.solver, self._model, self._variables = solver, model, list(variables)
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
         self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
-        self._starts, self._spare = tuple(starts), tuple(spare)
+        self._further, self._spare = Further(starts), Further(spare)
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
         coordinates = LogSpace(variables, model.parameters, points)
@@ -145,14 +145,14 @@ class HyperparameterAscent(tf.Module):
         last = Progress(*self.last.numpy().tolist())
         if bool(self.run.ended) and (last.violation <= self._stationarity or math.isinf(last.violation)):
             return last
-        progress = self._climb() if bool(self.started) else self._climb_from_each(self._starts)
-        if self._spare and math.isnan(progress.objective) and math.isnan(last.objective):
+        progress = self._climb() if bool(self.started) else self._climb_from_each(self._further)
+        if self._spare.starts and math.isnan(progress.objective) and math.isnan(last.objective):
             progress = self._climb_from_each(self._spare)
         self.started.assign(True)
         self.last.assign(progress)
         return progress
 
-    def _climb_from_each(self, further: Sequence[Start]) -> Progress:
+    def _climb_from_each(self, further: Further) -> Progress:
         """Climb from here and further starts, on copies where there can be any, and go to the best end."""
         here, sites = [variable.read_value() for variable in self._variables], self._model.sites
 
@@ -162,7 +162,7 @@ class HyperparameterAscent(tf.Module):
             progress = ascent._climb()
             return progress, [variable.read_value() for variable in ascent._moving], ascent._model.sites
 
-        starts = (Start(OWN, here), *further)
+        starts = (Start(OWN, here), *further.starts)
         alone = bool(examine(self).refused)  # distributed variables, or what cannot be copied
         copies = [self if alone else replica(self) for _ in starts]
         with ThreadPoolExecutor(1 if alone else WORKERS) as pool:

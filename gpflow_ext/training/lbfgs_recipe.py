@@ -21,6 +21,7 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import (
     OWN,
+    Further,
     Start,
     Tried,
     assign,
@@ -100,7 +101,7 @@ class LBFGSSteps(tf.Module):
     ) -> None:
         super().__init__()
         self.run = _run_of_all(model, data, variables, jit_compile, box, tolerance, in_graph)
-        self._variables, self._iterations, self._starts = list(variables), iterations, tuple(starts)
+        self._variables, self._iterations, self._further = list(variables), iterations, Further(starts)
         self.started = tf.Variable(not (starts or posterior), trainable=False)
         self.tried: tuple[Tried, ...] = ()
         if posterior:
@@ -128,7 +129,7 @@ class LBFGSSteps(tf.Module):
         """Climb from each start, and go to the best end with the memory of the climb."""
         moving, ends, tried = [*self._variables, *self.run.variables], [], []
         own = Start(OWN, [variable.read_value() for variable in self._variables])
-        for start in (own, *self._starts):
+        for start in (own, *self._further.starts):
             assign(self._variables, start.values)
             if hasattr(self, "_alone"):
                 self._alone.restart()
@@ -138,7 +139,7 @@ class LBFGSSteps(tf.Module):
             ends.append([variable.read_value() for variable in moving])
             tried.append(Tried(start.name, float(self.run.best)))
         assign(moving, ends[best(tried)])
-        self.tried = tuple(tried) if self._starts else ()
+        self.tried = tuple(tried) if self._further.starts else ()
         self.started.assign(True)
 
 
@@ -272,7 +273,7 @@ def lbfgs_plan(
         settings={
             "recipe": "lbfgs",
             "iterations": iterations,
-            "starts": number,
+            "starts": starts,
             "seed": run.seed,
             **where(solver.run),
         },

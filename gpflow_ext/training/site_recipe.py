@@ -140,7 +140,7 @@ def site_plan(
         settings={
             **settings,
             "seed": run.seed,
-            "starts": starts,
+            "starts": options.starts,
             **{name: getattr(options, name) for name in names},
             **where(ascent.run),
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,13 @@ class Start(NamedTuple):
 
     name: str
     values: list[tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Further:
+    """Further starts of a solver. Checkpoints hold none: how many there are depends on where the model is."""
+
+    starts: Sequence[Start] = ()
 
 
 class Tried(NamedTuple):

@@ -17,6 +17,7 @@ from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Progress, Solver
 from gpflow_ext.training.starts import (
     OWN,
+    Further,
     Start,
     Tried,
     assign,
@@ -78,9 +79,9 @@ class Trials(tf.Module):
         optimizer: Any = None,
     ) -> None:
         super().__init__()
-        self._model, self._build, self.solver, self._starts = model, build, solver, tuple(starts)
+        self._model, self._build, self.solver, self._further = model, build, solver, Further(starts)
         self._seconds, self._optimizer = seconds, optimizer
-        self.started = tf.Variable(False, trainable=False)
+        self.started = tf.Variable(not starts, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
     @property
@@ -104,7 +105,7 @@ class Trials(tf.Module):
         """Try each start, and leave the model as it was but for the values of the best one."""
         moving = [*self._model.variables, *(() if self._optimizer is None else self._optimizer.variables)]
         kept, trainable = [variable.read_value() for variable in moving], self._model.trainable_variables
-        starts, tried = (Start(OWN, [v.read_value() for v in trainable]), *self._starts), []
+        starts, tried = (Start(OWN, [v.read_value() for v in trainable]), *self._further.starts), []
         most = math.inf
         for start in starts:
             assign(trainable, start.values)
@@ -154,11 +155,9 @@ def tried(
     plan = build() if plan is None else plan
     held = getattr(model, "data", None) if plan.data is None else plan.data
     X = held[0] if isinstance(held, tuple | list) else None
-    alone = starts is None and (X is None or run.strategy is not None)
-    number = 1 if alone else number_of_starts(model, starts, X)
-    if number == 1:
+    if starts == 1 or (starts is None and (X is None or run.strategy is not None)):
         return plan
-    further = further_starts(model, number - 1, run.seed, X)
+    further = further_starts(model, number_of_starts(model, starts, X) - 1, run.seed, X)
     solver = Trials(
         model, build, plan.solver, further, run.seconds / _SHARE, plan.trackables.get("optimizer")
     )
@@ -166,6 +165,6 @@ def tried(
         plan,
         solver=solver,
         trackables=plan.trackables | {"started": solver.started},
-        settings=plan.settings | {"starts": number, "seed": run.seed},
+        settings=plan.settings | {"starts": starts, "seed": run.seed},
         tried=lambda: solver.tried,
     )
