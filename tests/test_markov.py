@@ -28,8 +28,9 @@ from gpflow.kernels import (
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled import trace_count
-from gpflow_ext.sites import Sites, chunked, markov_prior, state_space
+from gpflow_ext.sites import Sites, chunked, markov_posterior, markov_prior, state_space
 from gpflow_ext.sites.markov import Markov
+from gpflow_ext.sites.markov_posterior import Joint, Smoothing
 from gpflow_ext.training.scale import scale_failure
 from scripts.benchmarks import state_space as state_space_benchmark
 
@@ -353,6 +354,36 @@ def test_what_predictions_need_of_the_data_is_compiled_once_and_differentiable()
             variable.assign_add(move)
             ends.append(total())
         np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(Matern32(1.2, 2.0), marks=slow),
+        SeparateIndependent([Matern12(1.0, 2.0), Matern52() + Constant()]),
+    ],
+)
+def test_covariances_between_new_times_are_those_of_the_dense_model(
+    kernel: Kernel, no_jitter: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any sites, at times before, between, after and of the data, and of members of a batch."""
+    rng = np.random.default_rng(6)
+    Y = rng.integers(0, 3, X.shape).astype(float)
+    new = np.concatenate([NEW[::4], X[:3], X[:1]]).reshape(1, -1, 1) + np.array([0.0, 0.5])[:, None, None]
+    prec = np.where(rng.random((80, 2)) < 0.2, 0.0, rng.gamma(1.0, 2.0, (80, 2)))
+    found = []
+    for prior in (None, "markov"):
+        model = gpx.models.VGPKMM((X, Y), kernel, gpx.likelihoods.StickBreaking(3), prior=prior)
+        model.assign_sites(Sites(tf.constant(3.0 * np.cos(X + np.arange(2.0))), tf.constant(prec)))
+        cached = model.posterior().predict_f(new[0], full_cov=True, full_output_cov=True)
+        found.append((*model.predict_f(new, full_cov=True), *cached))
+        assert model.predict_f_samples(NEW[:5], 3).shape == (3, 5, 2)
+    for dense, markov in zip(*found, strict=True):
+        np.testing.assert_allclose(markov, dense, rtol=0.0, atol=1e-9)
+    monkeypatch.setattr(markov_posterior, "COLUMNS", 300)  # three columns at a time
+    times, *_, lam = Smoothing(model).parts()
+    blocks = tf.function(Joint(kernel).covariances)(tf.constant(new[0]), times, lam)
+    np.testing.assert_allclose(blocks, found[0][1][0], rtol=0.0, atol=1e-9)
 
 
 @slow

@@ -15,7 +15,7 @@ from gpflow_ext.sites.posterior import SitePosterior
 
 
 class MarginalPosterior(SitePosterior):
-    """A cached posterior of a structured prior, without covariances between new inputs.
+    """A cached posterior of a structured prior, perhaps without covariances between new inputs.
 
     Attributes
     ----------
@@ -30,16 +30,25 @@ class MarginalPosterior(SitePosterior):
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at inputs [R, D], [R, L]."""
 
+    def _covariance(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tf.Tensor:
+        """Return covariances at inputs [R, D], [L, R, R]."""
+        raise NotImplementedError(
+            f'prior="{self.prior_name}" predicts each {self.one_input} by itself: for covariances between '
+            "new inputs take the dense model or `inducing_variable`, and for joint draws "
+            "`gpx.sample_functions`."
+        )
+
     @inherit_check_shapes
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        if full_cov:
-            raise NotImplementedError(
-                f'prior="{self.prior_name}" predicts each {self.one_input} by itself: for covariances '
-                "between new inputs take the dense model or `inducing_variable`."
-            )
         rows = Rows(Xnew)
         check_width(rows.flat, self.X_data)
-        mean, var = (tf.cast(part, rows.flat.dtype) for part in self._at(cache, rows.flat))
-        return rows.apart(mean), batched.independent_outputs(rows.apart(var), full_cov, full_output_cov)
+        mean, var = self._at(cache, rows.flat)
+        if full_cov:
+            var = tf.map_fn(lambda X: tf.cast(self._covariance(cache, X), X.dtype), rows.members)
+            var = rows.of_members(var)
+        else:
+            var = rows.apart(var)
+        mean, var = (tf.cast(part, rows.flat.dtype) for part in (rows.apart(mean), var))
+        return mean, batched.independent_outputs(var, full_cov, full_output_cov)

@@ -59,9 +59,9 @@ class Markov(NamedTuple):
         return tf.transpose(tf.reshape(filled, [C, n, L]), [1, 2, 0])
 
     def unlay(self, values: tf.Tensor) -> tf.Tensor:
-        """Undo `lay`."""
+        """Undo `lay`, also for several columns to a latent function, [N, LS]."""
         moved = tf.gather(chunked.unlay(values, sizes(self.mean)[0]), self.rank)
-        return tf.ensure_shape(tf.cast(moved, self.mean.dtype), self.mean.shape)
+        return tf.ensure_shape(tf.cast(moved, self.mean.dtype), [self.mean.shape[0], values.shape[1]])
 
     def variance(self) -> tf.Tensor:
         """Return diag Σ, [N, 1 or L]."""
@@ -156,12 +156,13 @@ class MarkovFactor(NamedTuple):
         return balanced & tf.reduce_all(tf.math.is_finite(self.s) & tf.not_equal(self.s, 0.0))
 
     def solve(self, b: tf.Tensor) -> Pair:
-        """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L]. O(Nd²)."""
+        """Return α = (I + ΛΣ)⁻¹b and Σα for b [N, L], or S of each [N, LS]. O(Nd²)."""
         return self.pair(self.passes(b))
 
     def pair(self, passes: Passes) -> Pair:
         """Return what `solve` does."""
-        shift = tf.reduce_sum(self.prior.h * passes.before + self.p * passes.r, axis=1)
+        h, p = (copies(part, sizes(passes.u)[1]) for part in (self.prior.h, self.p))
+        shift = tf.reduce_sum(h * passes.before + p * passes.r, axis=1)
         return Pair(self.prior.unlay(passes.alpha), self.prior.unlay(shift))
 
     def passes(self, b: tf.Tensor) -> Passes:
@@ -198,7 +199,8 @@ class MarkovFactor(NamedTuple):
 def copies(part: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     """Return a part [..., L, C] for ``number`` functions, each of L as often; that of one or all as it is."""
     L = part.shape[-2]
-    return part if L in (1, number) else tf.repeat(part, number // L, axis=-2)
+    same = L == 1 or (isinstance(number, int) and number == L)
+    return part if same else tf.repeat(part, number // L, axis=-2)
 
 
 def _outer_rows(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

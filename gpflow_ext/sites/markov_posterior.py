@@ -20,6 +20,8 @@ from gpflow_ext.sites.markov import Markov, MarkovFactor
 from gpflow_ext.sites.posterior import SiteConditioned, check_precisions
 from gpflow_ext.sites.state_space import DTYPE, StateSpace
 
+COLUMNS = 2**22  # numbers in a right-hand side of covariances
+
 
 class MarkovPosterior(SamplesFunctions, MarginalPosterior):
     """GPflow's cached posterior, its cache what the filter and the smoother know at each datum.
@@ -29,14 +31,16 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
 
         x⁻ = Fx  P⁻ = FPFᵀ + Q    r⁻ = F₊ᵀr₊  N⁻ = F₊ᵀN₊F₊    mean hᵀ(x⁻ + P⁻r⁻)  variance hᵀ(P⁻ − P⁻N⁻P⁻)h
 
-    O(log N + d³) for a time, whatever the number of data. ``update_cache`` reads the model again.
+    O(log N + d³) for a time, whatever the number of data. Covariances between R new times are (Σ⁻¹ + Λ)⁻¹ of
+    all times together, with Λ = 0 at the new ones: their columns are R solves of the same passes, O(NRd²).
+    ``update_cache`` reads the model again.
     """
 
     prior_name, one_input = "markov", "time"
     _model: SiteConditioned[Markov]
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
-        """Return the sorted times [N], and x, P, r, N at each: [N, d, L] and [N, d, d, L]."""
+        """See `Smoothing.parts`."""
         known = Smoothing(self._model)
         return Preferred(known)(known.parts)
 
@@ -46,9 +50,15 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
 
     def _at(self, cache: tuple[tf.Tensor, ...], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at X [R, 1], [R, L]."""
-        times, x, P, r, N = cache
+        times, x, P, r, N, _ = cache
         between = Between(markov_prior.spaces_of(self.kernel), times, P, X)
         return between.mean(x[..., None], r[..., None])[..., 0], between.variance(N)
+
+    def _covariance(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tf.Tensor:
+        """Return covariances at X [R, 1], [L, R, R]."""
+        joint = Joint(self.kernel)
+        found: tf.Tensor = Preferred(joint)(joint.covariances, new, cache[0], cache[-1])
+        return found
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
@@ -104,14 +114,44 @@ class Smoothing(tf.Module):
         return self._model.prior().factorise(self._model.latent_sites.prec)
 
     def parts(self) -> tuple[tf.Tensor, ...]:
-        """Return the sorted times [N], and x, P, r, N at each: [N, d, L] and [N, d, d, L]."""
+        """Return the sorted times [N], then x, P, r, N and Λ at each: [N, d, L], [N, d, d, L] and [N, L]."""
         X, current, factor = self._model.data[0], self._model.latent_sites, self.factor()
         prior = factor.prior
         passes = factor.passes(current.nat1 - current.prec * prior.mean)
         spread, _ = factor.adjoint()
-        laid = factor.filtered_mean(passes), factor.filtered_covariance(), passes.r, spread
+        laid = factor.filtered_mean(passes), factor.filtered_covariance(), passes.r, spread, factor.lam
         times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
         return times, *(chunked.unlay(part, batched.sizes(X)[0]) for part in laid)
+
+
+class Joint(tf.Module):
+    """Functions to compile, of a kernel: what new times have to do with each other, given the data."""
+
+    def __init__(self, kernel: gpflow.kernels.Kernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+
+    def covariances(self, new: tf.Tensor, times: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+        """Return those within X [R, 1], [L, R, R], for sorted times of data [N] and Λ [N, L].
+
+        Some columns at a time where there are many data.
+        """
+        (R, _), (N, L) = batched.sizes(new), batched.sizes(prec)
+        X = tf.concat([tf.cast(times, new.dtype)[:, None], new], axis=0)
+        prior = markov_prior.of_kernel(self._kernel, X, tf.zeros([N + R, L], new.dtype))
+        factor = prior.factorise(tf.pad(prec, [[0, R], [0, 0]]))
+        width = tf.maximum(1, tf.minimum(R, COLUMNS // (N + R)))
+        blocks = (R + width - 1) // width
+
+        def columns(block: tf.Tensor) -> tf.Tensor:
+            numbers = N + block * width + tf.range(width)  # there are no rows beyond, and no ones in these
+            b = tf.one_hot(numbers, N + R, axis=0, dtype=new.dtype)  # [N + R, S]
+            found = factor.solve(tf.tile(b, [1, L])).shift[N:]  # [R, LS]
+            return tf.transpose(tf.reshape(found, [R, L, width]), [2, 1, 0])
+
+        found = tf.map_fn(columns, tf.range(blocks), fn_output_signature=new.dtype)
+        cov = tf.transpose(tf.reshape(found, [blocks * width, L, R])[:R], [1, 0, 2])
+        return 0.5 * (cov + tf.linalg.matrix_transpose(cov))
 
 
 class Between:

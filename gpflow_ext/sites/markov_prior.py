@@ -111,7 +111,12 @@ def sort(times: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def at(prior: latent.Functions, X: tf.Tensor) -> Markov:
     """Return the prior at X [N, 1]. O(N d²), O(N log N) where X is not sorted."""
-    spaces, N = spaces_of(prior.kernel), sizes(X)[0]
+    return of_kernel(prior.kernel, X, latent.mean(prior, X))
+
+
+def of_kernel(kernel: gpflow.kernels.Kernel, X: tf.Tensor, mean: tf.Tensor) -> Markov:
+    """Return the prior at X [N, 1] of a kernel and a prior mean [N, L]."""
+    spaces, N = spaces_of(kernel), sizes(X)[0]
     order, rank = sort(X[:, 0])
     times = tf.cast(tf.gather(X[:, 0], order), DTYPE)
     chunks = chunked.chunk_count(N)
@@ -121,8 +126,8 @@ def at(prior: latent.Functions, X: tf.Tensor) -> Markov:
     starts = (first[:, None] * lane)[:, None, None, None]  # [n, 1, 1, 1, C]
     F, Q = (1.0 - starts) * F, (1.0 - starts) * Q + starts * covariances(spaces)[None, ..., None]
     leap, _ = transitions(spaces, laid[-1:] - _entering(laid)[:1])
-    own = latent.variances(prior.kernel, X)
-    return Markov(latent.mean(prior, X), order, rank, F, Q, observations(spaces, laid), leap[0], own)
+    own = latent.variances(kernel, X)
+    return Markov(mean, order, rank, F, Q, observations(spaces, laid), leap[0], own)
 
 
 def _entering(laid: tf.Tensor) -> tf.Tensor:
