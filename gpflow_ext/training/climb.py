@@ -101,7 +101,7 @@ def turn(
     after = _after(state, trial, value, gradient, sound, tangent, ends)
     begun = _begun(state, value, gradient, sound)
     new = where(rests, state._replace(status=ENDED), where(state.begun, after, begun))
-    new = where(ends.bars(state.turned), state._replace(status=BARRED), new)
+    new = new._replace(status=tf.where(ends.bars(state.turned), BARRED, new.status))
     return new, loss, evaluated, evaluated & tf.reduce_all(new.at == trial)
 
 
