@@ -110,6 +110,12 @@ def test_the_gaussian_approximation_is_that_of_the_dense_model(name: str) -> Non
         np.testing.assert_allclose(bound, svgp.elbo((X, Y)) + svgp.log_prior_density(), rtol=1e-7)
 
 
+def test_the_points_of_a_grid_are_not_freed() -> None:
+    """They seemed to be, but the bound, of the grid as it was, did not follow them."""
+    with pytest.raises(ValueError, match="`free_inducing` would move the inducing points off the grid"):
+        gpx.gaussian_approximation(model_of(KERNELS["isotropic"]()), steps=2, free_inducing=True)
+
+
 def test_the_conditional_density_is_that_of_the_dense_model() -> None:
     with gpflow.config.as_context(gpflow.config.Config(jitter=1e-12)):
         model = model_of(KERNELS["one length scale each"]())

@@ -96,7 +96,8 @@ def gaussian_approximation(
     Raises
     ------
     ValueError
-        If the bound is not finite at the start, or for a number of starts or steps below one.
+        If the bound is not finite at the start, for a number of starts or steps below one, or to free the
+        points of a grid.
 
     Warns
     -----
@@ -107,6 +108,11 @@ def gaussian_approximation(
     check_starts(starts)
     if steps is not None and steps < 1:
         raise ValueError(f"`steps` must be at least 1; got {steps}.")
+    if free_inducing and model.structure is not None:
+        raise ValueError(
+            "`free_inducing` would move the inducing points off the grid that they share with the data, by "
+            "which the bound is computed: leave it out, or give points that form no such grid."
+        )
     points = model.inducing_variable
     svgp = SVGP(
         model.kernel,
