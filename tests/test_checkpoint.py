@@ -203,6 +203,7 @@ def test_another_value_that_no_run_would_change_is_refused(tmp_path):
     checkpoints("fixed", 1.0).save(1)
     assert checkpoints("fixed", 1.0).restore_latest() == 1
     assert "fixed.kernel.variance: saved 1.0, current 4.0" in refused(tmp_path / "fixed", model(4.0))
+    assert checkpoints("fixed", 1.0 + 1e-14).restore_latest() == 1  # rounded elsewhere
     checkpoints("moving", 1.0, True).save(1)
     assert checkpoints("moving", 4.0, True).restore_latest() == 1  # a start from elsewhere
 

@@ -66,14 +66,23 @@ def describe(model: tf.Module, data: Sequence[Any] | None = None) -> dict[str, A
 def fixed_values(model: tf.Module) -> dict[str, Any]:
     """Return the parameters of kernels, likelihoods and mean functions that are not trained, by path.
 
-    No run moves them, so that they are as the user has set them: a part of what the model is.
+    No run moves them, so that they are as the user has set them: a part of what the model is. Their last
+    digits, which transforms on another machine may round otherwise, are left out.
     """
     kinds = (gpflow.kernels.Kernel, gpflow.likelihoods.Likelihood, gpflow.functions.MeanFunction)
     owners = [part for part in model.submodules if isinstance(part, kinds)]
     owned = {id(each) for part in owners for each in part.parameters}
     found = {path.lstrip("."): each for path, each in gpflow.utilities.parameter_dict(model).items()}
     fixed = {path: each for path, each in found.items() if id(each) in owned and not each.trainable}
-    return {path: plain(np.asarray(each)) for path, each in sorted(fixed.items())}
+    return {path: plain(_rounded(np.asarray(each))) for path, each in sorted(fixed.items())}
+
+
+def _rounded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return floats without their last three digits."""
+    if values.dtype.kind != "f":
+        return values
+    digits = np.finfo(values.dtype).precision - 3
+    return np.reshape([float(f"{value:.{digits}g}") for value in values.ravel()], values.shape)
 
 
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
