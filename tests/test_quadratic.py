@@ -9,10 +9,11 @@ import pytest
 import resuming
 import tensorflow as tf
 from gpflow.models import GPR, SGPR
+from scipy import stats
 
 import gpflow_ext as gpx
 from gpflow_ext import sites
-from gpflow_ext.laplace import expansion, updates
+from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.likelihoods import BernoulliLogit, CumulativeLogit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor
 from gpflow_ext.sites import site_method
@@ -207,6 +208,56 @@ def test_a_likelihood_that_is_not_log_concave_ends_the_run() -> None:
     result = gpx.fit(model)
     assert result.status is gpx.Status.NON_FINITE
     assert np.isfinite(model.nat1.numpy()).all()
+
+
+def _outliers() -> tuple[np.ndarray, np.ndarray]:
+    X, Y = problems.continuous(30)
+    Y[::5] += 3.0
+    return X, Y
+
+
+def _mode(prior: sites.Projection, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the mode under Student's t of scale 0.3 and three degrees of freedom, and Laplace's log q(y).
+
+    By Newton steps with max(W, 0), halved until the density rises.
+    """
+    Q, y = (prior.A[0].numpy().T @ prior.A[0].numpy()), Y[:, 0]
+
+    def parts(f: np.ndarray) -> tuple[np.ndarray, ...]:
+        r, s = y - f, 3.0 * 0.3**2
+        return stats.t(3.0, scale=0.3).logpdf(r), 4.0 * r / (s + r**2), 4.0 * (s - r**2) / (s + r**2) ** 2
+
+    def density(a: np.ndarray) -> float:
+        return float(parts(Q @ a)[0].sum() - 0.5 * a @ Q @ a)
+
+    alpha, eye = np.zeros(len(y)), np.eye(len(y))
+    for _ in range(500):
+        _, g, W = parts(Q @ alpha)
+        step = np.linalg.solve(eye + np.maximum(W, 0.0)[:, None] * Q, g - alpha)
+        while density(alpha + step) < density(alpha) - 1e-12:
+            step /= 2.0
+        alpha = alpha + step
+    W = parts(Q @ alpha)[2]
+    assert W.min() < -0.1
+    return Q @ alpha, density(alpha) - 0.5 * np.linalg.slogdet(eye + W[:, None] * Q)[1]
+
+
+def test_newton_climbs_where_the_density_is_not_concave() -> None:
+    """Its whole step leads down from the prior mean, where I + WQ is not positive definite."""
+    X, Y = _outliers()
+    likelihood = gpflow.likelihoods.StudentT(0.3, 3.0)
+    model = _fixed(GPLaplace((X, Y), problems.kernel(), likelihood, inducing_variable=X))
+    prior = model.prior()
+    point = expansion.start(prior, model.log_density, model.sites)
+    assert not prior.factorise(point.at.curvature).finite
+    mode, evidence = _mode(prior, X, Y)
+    near = nearby.find_mode(prior, model.log_density, model.sites, 60, 1e-9)
+    plain, finite = site_method("laplace").solve(model, prior, model.sites, 60, 1e-9)
+    assert finite
+    for found in (plain, near):
+        assert found.violation <= 1e-9
+        np.testing.assert_allclose(found.mean[:, 0], mode, atol=1e-7)
+        np.testing.assert_allclose(expansion.evidence(prior, found), evidence, rtol=1e-8)
 
 
 # ---------------------------------------------------------------------------------------------------- Taylor
