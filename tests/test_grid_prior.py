@@ -242,6 +242,14 @@ def test_predictions_in_cells_are_those_of_the_probes() -> None:
         np.testing.assert_allclose(model.predict_f(CELLS)[1][:, 0], factor.variances()[0, 0], rtol=1e-10)
 
 
+def test_a_logarithm_of_what_is_not_positive_definite_is_none() -> None:
+    """Nor is one of numbers that are not finite, which TensorFlow's eigenvalues would raise for."""
+    for T in (np.diag([2.0, -0.1]), np.full([2, 2], np.nan)):
+        value, c = lanczos.logarithm(tf.constant(np.stack([np.eye(2), T])))
+        assert np.isfinite(value).tolist() == [True, False]
+        assert np.isfinite(c).all(axis=(1, 2)).tolist() == [True, False]
+
+
 def test_exposure_and_latent_functions_of_their_own() -> None:
     """Counts with exposure; two functions of a stick-breaking likelihood."""
     exposed = np.hstack([Y, RNG.uniform(0.5, 2.0, (N, 1))])
