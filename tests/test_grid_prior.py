@@ -242,6 +242,33 @@ def test_predictions_in_cells_are_those_of_the_probes() -> None:
         np.testing.assert_allclose(model.predict_f(CELLS)[1][:, 0], factor.variances()[0, 0], rtol=1e-10)
 
 
+def test_a_logarithm_of_what_is_not_positive_definite_is_none() -> None:
+    """Nor is one of numbers that are not finite, which TensorFlow's eigenvalues would raise for."""
+    for T in (np.diag([2.0, -0.1]), np.full([2, 2], np.nan)):
+        value, c = lanczos.logarithm(tf.constant(np.stack([np.eye(2), T])))
+        assert np.isfinite(value).tolist() == [True, False]
+        assert np.isfinite(c).all(axis=(1, 2)).tolist() == [True, False]
+
+
+def test_precisions_below_zero() -> None:
+    """Laplace's sites of Student's t under outliers: those of Z = X, which predicts the same in cells."""
+    targets = np.sin(5.0 * X[:, :1])
+    targets[::6] += 4.0
+    found = []
+    for given in ({"prior": ALL}, {"inducing_variable": X}):
+        model = gpx.models.GPLaplace((X, targets), _kernel(), gpflow.likelihoods.StudentT(0.3, 3.0), **given)
+        gpflow.set_trainable(model, False)
+        assert gpx.fit(model, progress=False).status is gpx.Status.CONVERGED
+        assert model.prec.numpy().min() < -0.1
+        found.append((float(model.log_evidence()), *model.predict_f(X)))
+        assert np.isfinite(model.predict_f(NEW)[1]).all()
+        if "prior" in given:
+            with pytest.raises(NotImplementedError, match="needs sites of non-negative precision"):
+                gpx.sample_functions(model, 2, seed=0)
+    for grid, sparse in zip(*found, strict=True):
+        np.testing.assert_allclose(grid, sparse, rtol=1e-6, atol=1e-6)
+
+
 def test_exposure_and_latent_functions_of_their_own() -> None:
     """Counts with exposure; two functions of a stick-breaking likelihood."""
     exposed = np.hstack([Y, RNG.uniform(0.5, 2.0, (N, 1))])

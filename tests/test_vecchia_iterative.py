@@ -287,6 +287,13 @@ def test_functions_of_it_have_its_mean() -> None:
     assert np.abs(apart).max() < 5.0
 
 
+def test_functions_need_the_noise_of_sites() -> None:
+    model = _model("iterative")
+    model.assign_sites(Sites(tf.constant(B), tf.constant(MIXED)))
+    with pytest.raises(NotImplementedError, match="needs sites of non-negative precision"):
+        gpx.sample_functions(model, 2, seed=0)
+
+
 @pytest.mark.slow
 def test_it_serves_and_resumes(tmp_path: Path) -> None:
     """An export predicts the same, a checkpoint rebuilds the model, neighbours follow new data."""

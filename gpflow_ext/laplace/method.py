@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import examine
@@ -15,7 +16,9 @@ from gpflow_ext.likelihoods import CategoricalLikelihood
 from gpflow_ext.sites import Prior, Sites, condition, variational_bound, with_inverse
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
-_PASSED: set[Hashable] = set()  # structures of likelihoods that Laplace's method is for
+# Structures of likelihoods that Laplace's method is for, and whether these are not log-concave.
+_PASSED: dict[Hashable, bool] = {}
+_FURTHEST, _ROUNDS = 1e4, 3  # of the latent values at which curvatures are looked at; how often at each
 
 
 class Laplace(SiteMethod):
@@ -27,14 +30,20 @@ class Laplace(SiteMethod):
     name: ClassVar[str] = "laplace"
     newton: ClassVar[bool] = True
     sums_variances: ClassVar[bool] = True
+    signed: ClassVar[bool] = True
 
     def check(self, model: SitedModel) -> None:
-        """Refuse a likelihood whose second derivatives couple the latent functions, or are zero."""
+        """Refuse a likelihood whose second derivatives couple the latent functions, or are zero.
+
+        A model with one that is not log-concave is told that precisions may be below zero; GPflow's Bernoulli
+        is, but for the jitter of its link.
+        """
         check_one_factor(model, self.name)
         like, name = model.sites.nat1, type(model.likelihood).__name__
         structure = examine(model.likelihood)
         kind = type(model), structure.key, like.shape[1], like.dtype, gpflow.default_float()
         if kind in _PASSED:
+            _tell(model, _PASSED[kind])
             return
         point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
         if like.shape[1] > 1 and expansion.is_coupled(model.log_density, point):
@@ -46,8 +55,10 @@ class Laplace(SiteMethod):
             raise NotImplementedError(
                 f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
             )
+        concave = isinstance(model.likelihood, gpflow.likelihoods.Bernoulli) or is_concave(model)
         if not structure.refused:
-            _PASSED.add(kind)
+            _PASSED[kind] = not concave
+        _tell(model, not concave)
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: a curvature below zero at the prior mean tells what is at fault."""
@@ -55,8 +66,8 @@ class Laplace(SiteMethod):
         if not tf.reduce_any(expansion.expand(model.log_density, mean).curvature < 0.0):
             return super().remedy(model)
         return (
-            f"{type(model.likelihood).__name__} is not log-concave, as Laplace's method needs it: use "
-            "gpflow_ext.models.SGPMCFreeForm, or GPflow's SVGP."
+            f"{type(model.likelihood).__name__} is not log-concave: Laplace's method may find no mode. Start "
+            "from more noise, give `starts=3`, or use gpflow_ext.models.SGPMCFreeForm or GPflow's SVGP."
         )
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Located:
@@ -148,6 +159,25 @@ class Jaakkola(SiteMethod):
         value = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
         moving = envelope(model, prior, state.sites, q.mean, q.var, factor)
         return tf.stop_gradient(value - moving) + moving
+
+
+def is_concave(model: SitedModel) -> bool:
+    """Tell whether log p(y | f) of the data is concave, by latent values of all sizes in turn."""
+    like = model.sites.nat1
+    sizes = np.geomspace(1e-2, _FURTHEST, 13)
+    values = np.stack([sizes, -sizes], axis=1).ravel()
+    rounds = _ROUNDS * -(-len(values) // like.shape[0])
+    for shift in np.arange(rounds) * len(values) // rounds:
+        point = np.resize(np.roll(values, shift), like.shape[0])[:, None]
+        at = expansion.expand(model.log_density, tf.zeros_like(like) + tf.constant(point, like.dtype))
+        if tf.reduce_any(at.curvature < 0.0):
+            return False
+    return True
+
+
+def _tell(model: Any, indefinite: bool) -> None:
+    if model.indefinite != indefinite:
+        model.indefinite = indefinite
 
 
 def _instead(likelihood: gpflow.likelihoods.Likelihood) -> str:

@@ -39,8 +39,9 @@ class GPLaplace(ExpandedModel):
 
     q(f) = N(f̂, (Σ⁻¹ + W)⁻¹) at the mode f̂ of p(f | y), W = −∂² log p(y | f̂). `gpflow_ext.fit` finds the
     mode by Newton's method with a line search and learns the hyperparameters by L-BFGS on log q(y), whose
-    gradient includes the movement of the mode. The likelihood must be log-concave in each latent function;
-    its second derivatives must not couple them (use `StickBreaking` for several classes).
+    gradient includes the movement of the mode. The second derivatives of the likelihood must not couple the
+    latent functions (use `StickBreaking` for several classes). If it is not log-concave in each, as
+    `StudentT`, there may be several modes: the one that is reached from the prior mean is taken.
 
     With ``inducing_variable`` the mode is that of p(y | f = μ + Aᵀv) p(v), at O(NM²). The variance of f that
     the inducing points do not explain enters predictions but not log q(y), so learnt inducing points may

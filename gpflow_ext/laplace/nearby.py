@@ -55,12 +55,15 @@ def find_mode(
         rough = tf.clip_by_value(0.1 * violation, *_TOLERANCES)
         change, close = conjugate.near(factor, point.at.curvature, wanted, rough)
         close &= (violation > _NEAR) | (violation < _SLOW * before)
+        close &= updates.rises(point, change)
 
-        def renewed() -> tuple[Any, Pair]:
-            new = system(point.at.curvature)
-            return _alike(new, factor), new.solve(wanted)
+        def renewed(prec: tf.Tensor) -> tuple[Any, Pair]:
+            new = system(prec)
+            return _alike(new, factor), _alike(new.solve(wanted), change)
 
-        factor, change = tf.cond(close, lambda: (factor, change), renewed)
+        factor, change = tf.cond(
+            close, lambda: (factor, change), lambda: updates.ascent(point, renewed, (factor, change))
+        )
         return k + 1, violation, factor, _alike(updates.moved(prior, log_density, point, change), point)
 
     infinite = tf.constant(float("inf"), mean.dtype)

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 RANK = 8  # vectors by which the derivative of a logarithm is represented; the rest is below 1e-6 of it
+_ROUNDING = 1e3  # units in the last place of the largest eigenvalue that one above zero may be below it
 
 
 class Tridiagonal(NamedTuple):
@@ -75,7 +76,7 @@ def tridiagonal(
         error *= tf.math.divide_no_nan(new, pivot)
         written = (
             vectors.write(k, tf.cast(v, kept)),
-            diagonal.write(k, tf.where(alpha > 0.0, alpha, one)),
+            diagonal.write(k, tf.where(alpha == 0.0, one, alpha)),  # a vector of zeros
             beside.write(k, new),
         )
         return k + 1, v, tf.math.divide_no_nan(r, new), new, pivot, error, *written
@@ -97,8 +98,15 @@ def _last(values: tf.Tensor) -> tf.Tensor:
 
 
 def logarithm(T: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return e₁ᵀ log(T) e₁, [...], and c, [..., m, `RANK` at most], for T [..., m, m]."""
-    values, U = tf.linalg.eigh(T)
+    """Return e₁ᵀ log(T) e₁, [...], and c, [..., m, `RANK` at most], for T [..., m, m].
+
+    Both are NaN where T is not finite, or has an eigenvalue below zero by more than rounding.
+    """
+    finite = tf.reduce_all(tf.math.is_finite(T), axis=[-2, -1], keepdims=True)
+    values, U = tf.linalg.eigh(tf.where(finite, T, tf.eye(int(T.shape[-1]), dtype=T.dtype)))
+    rounding = _ROUNDING * np.finfo(T.dtype.as_numpy_dtype).eps * values[..., -1:]
+    defined = finite[..., 0] & (values[..., :1] >= -rounding)  # [..., 1]
+    defined = tf.where(defined, tf.ones_like(rounding), tf.constant(np.nan, T.dtype))
     values = tf.maximum(values, tf.constant(1e-12, T.dtype))
     g = U[..., 0, :]
     scaled = U * g[..., None, :]
@@ -106,7 +114,7 @@ def logarithm(T: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     weights, c = tf.linalg.eigh(theta)
     rank = min(RANK, int(T.shape[-1]))
     c = c[..., -rank:] * tf.sqrt(tf.nn.relu(weights[..., None, -rank:]))
-    return tf.reduce_sum(g**2 * tf.math.log(values), axis=-1), c
+    return tf.reduce_sum(g**2 * tf.math.log(values), axis=-1) * defined[..., 0], c * defined[..., None]
 
 
 def divided(values: tf.Tensor) -> tf.Tensor:

@@ -86,6 +86,7 @@ class SiteMethod(abc.ABC):
     newton: ClassVar[bool] = False  # whether a step near the fixed point squares the violation
     sums_variances: ClassVar[bool] = False  # whether estimates of variances do, whose errors even out
     hands_on: ClassVar[bool] = False  # whether a step hands its factor on to the next
+    signed: ClassVar[bool] = False  # whether `check` tells a model that precisions may be below zero
 
     def check(self, model: SitedModel) -> None:
         """Raise if the method does not support the model's likelihood, sites or prior.

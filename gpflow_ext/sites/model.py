@@ -105,6 +105,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
 
     site_method: SiteMethod | str = "kmm"
     centres_inputs = True  # before it computes distances
+    indefinite = False  # whether sites of the site method may have precisions below zero; see `SiteMethod`
 
     def __init__(
         self,
@@ -171,7 +172,11 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
             parameter.unconstrained_variable.assign(value)
 
     def prior(self, X: tf.Tensor | None = None) -> Dense | Projection | Coupled | Any:
-        """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K."""
+        """Return the prior at the training inputs, or at X [N, D], with GPflow's default jitter on K.
+
+        That of a dense model is whitened where precisions may be below zero, of which a `DenseFactor` would
+        take the root.
+        """
         X = self.data[0] if X is None else X
         if self.prior_name == "markov":
             return markov_prior.at(self, X)
@@ -181,7 +186,9 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
             return conditionals.at(self, self.structure, X)
         if self.inducing_variable is not None:
             return sparse_prior.project(self, X)
-        return dense_prior.at(self, X)
+        prior = dense_prior.at(self, X)
+        signed = self.indefinite and site_method(self.site_method).signed and isinstance(prior, Dense)
+        return prior.whiten() if signed else prior
 
     def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
         """Return Eq[log p(yₙ | fₙ)], or the likelihood's lower bound of it, for marginals [N, L], as [N].

@@ -187,7 +187,7 @@ def check_precisions(prec: tf.Tensor, owner: str) -> None:
     if (least := least_precision(prec)) < 0.0:
         raise NotImplementedError(
             f"sample_functions of {owner} needs sites of non-negative precision; the least is {least:.3g}: "
-            "use another site method than expectation propagation, or a likelihood that is log-concave."
+            "use a likelihood that is log-concave, or variational inference."
         )
 
 

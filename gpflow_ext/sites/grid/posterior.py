@@ -22,7 +22,7 @@ from gpflow_ext.sites.grid.prior import DTYPE, Grid
 from gpflow_ext.sites.grid.structure import SAME, GridStructure
 from gpflow_ext.sites.grid.trace import plain
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
-from gpflow_ext.sites.posterior import SiteConditioned
+from gpflow_ext.sites.posterior import SiteConditioned, check_precisions
 from gpflow_ext.sites.vecchia.posterior import conditioned
 
 ROWS = 1024  # places that are taken side by side
@@ -48,7 +48,8 @@ class GridPosterior(SamplesFunctions, MarginalPosterior):
         D + aᵀV_c a
 
     where V_c has the variances of these cells, and the correlations of (K_c⁻¹ + Λ_c)⁻¹: an approximation,
-    which ignores what data beyond c say of these. O(G) for a place. ``update_cache`` reads the model again.
+    which ignores what data beyond c say of these, and so precisions below zero too. O(G) for a place.
+    ``update_cache`` reads the model again.
     """
 
     prior_name, one_input = "grid", "place"
@@ -59,7 +60,7 @@ class GridPosterior(SamplesFunctions, MarginalPosterior):
         prior, current = self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha = factor.weights(prior.scatter(current.nat1 - current.prec * prior.mean))
-        fields = alpha, factor.variances(), factor.inside
+        fields = alpha, factor.variances(), tf.nn.relu(factor.inside)
         axes = map(tf.convert_to_tensor, self._model.structure.axes)
         return *(tf.transpose(field[:, 0]) for field in fields), *axes
 
@@ -99,6 +100,7 @@ class GridPosterior(SamplesFunctions, MarginalPosterior):
         function.
         """
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
+        check_precisions(current.prec, type(self._model).__name__)
         factor, axes = (
             prior.factorise(current.prec),
             list(map(tf.convert_to_tensor, self._model.structure.axes)),

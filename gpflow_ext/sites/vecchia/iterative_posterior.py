@@ -6,7 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpflow_ext.functions.given import Given
 from gpflow_ext.numerics import philox
+from gpflow_ext.sites.posterior import check_precisions
 from gpflow_ext.sites.vecchia import conditionals
 from gpflow_ext.sites.vecchia.posterior import VecchiaPosterior
 from gpflow_ext.sites.vecchia.rows import DTYPE
@@ -24,6 +26,11 @@ class IterativePosterior(VecchiaPosterior):
     """
 
     _model: Any  # whose prior is an `IterativeVecchia`
+
+    def functions(self) -> Given:
+        """See `SamplesFunctions`; a negative precision has no noise to draw."""
+        check_precisions(self._model.latent_sites.prec, type(self._model).__name__)
+        return super().functions()
 
     def _variance(self, system: Any) -> tf.Tensor:
         """Return the variances at the data, [N, L]."""

@@ -77,8 +77,8 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
         mean μ* + aᵀ(m − μ)_c        variance D + aᵀV_c a
 
     Means and variances at the data are exact. The correlations in V_c are those of (K_c⁻¹ + Λ_c)⁻¹, which
-    ignores what data beyond c say of them. O(ND + k³) for a place with its k neighbours. ``update_cache``
-    reads the model again.
+    ignores what data beyond c say of them, and so precisions below zero too. O(ND + k³) for a place with its
+    k neighbours. ``update_cache`` reads the model again.
     """
 
     prior_name, one_input = "vecchia", "place"
