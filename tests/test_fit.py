@@ -13,6 +13,7 @@ from gpflow.keras import tf_keras
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM
+from gpflow_ext.training.ends import bad_end
 from gpflow_ext.training.loop import Trail, iterate
 from gpflow_ext.training.starts import Tried
 
@@ -244,6 +245,15 @@ def test_sites_without_a_fixed_point_end_the_run_and_say_what_to_use() -> None:
         result = gpx.fit(model, progress=False)
     assert result.status is gpx.Status.STALLED
     assert result.steps < 100
+
+
+def test_a_model_without_sites_that_stalls_is_not_told_to_use_another() -> None:
+    stalled = gpx.FitResult(np.zeros(11), np.zeros(11), 0, gpx.Status.STALLED)
+    said = bad_end(stalled, _svgp())
+    assert "after step 11" in said
+    assert "starts" in said
+    assert "SVGP" not in said
+    assert "SparseEP" in bad_end(stalled, VGPKMM(problems.binary(), problems.kernel(), BernoulliLogit()))
 
 
 def test_statuses_are_sentences() -> None:

@@ -205,6 +205,14 @@ def test_minibatches_of_outputs_give_an_unbiased_bound_and_gradient() -> None:
     np.testing.assert_allclose(np.mean(slopes[:3], axis=0), slopes[3], rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("recipe", ["lbfgs", "adam"])
+def test_other_recipes_take_missing_targets_as_well(recipe) -> None:
+    new = model("tensor", missing=True)
+    before = float(new.elbo())
+    gpx.fit(new, recipe=recipe, steps=2, starts=1, progress=False)
+    assert float(new.elbo()) > before
+
+
 @pytest.mark.parametrize("missing", [False, True])
 def test_one_node_of_one_starts_as_independent_regression(missing) -> None:
     """Acceptance check C4, through the model."""

@@ -269,6 +269,17 @@ def test_a_network_is_flat_where_neither_its_nodes_nor_its_weights_vary(nodes, w
     assert failure is None if found is None else re.search(found, failure)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "flat"), [(1.0, 2.0, False), (1e6, 2.0, False), (1e6, 2e6, True)]
+)
+def test_a_network_with_a_kernel_for_each_node_is_flat_where_none_of_them_varies(first, second, flat) -> None:
+    X = np.linspace(0.0, 3.0, 8)[:, None]
+    nodes = [gpflow.kernels.SquaredExponential(lengthscales=length) for length in (first, second)]
+    weights = gpflow.kernels.SquaredExponential(lengthscales=1e6)
+    failure = scale_failure(GPRNTensor((X, np.sin([1.0, 2.0] * X)), nodes, weights, 2))
+    assert (failure is not None and "does not tell the inputs apart" in failure) == flat
+
+
 def test_an_optimiser_of_ones_own_is_used() -> None:
     slow = _trace("robust_max", optimizer=tf_keras.optimizers.SGD(0.0), gamma=None)
     assert np.ptp(slow) < np.ptp(_trace("robust_max", gamma=None))

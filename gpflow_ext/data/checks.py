@@ -220,6 +220,8 @@ def _matrix(values: Any, name: str, gaps: bool = False) -> Array:
 def check_held(model: Any) -> None:
     """Raise ``ValueError`` where data (X, Y) that a model holds are not finite, or not its likelihood's.
 
+    Targets of a model that predicts missing ones may be NaN.
+
     Raises
     ------
     NotImplementedError
@@ -230,10 +232,11 @@ def check_held(model: Any) -> None:
     if not isinstance(held, tuple) or len(held) != 2:
         return
     X, Y = map(np.asarray, held)
-    for name, values in (("X", X), ("Y", Y)):
+    known = np.where(np.isnan(Y), 0.0, Y) if hasattr(model, "predict_missing") else Y
+    for name, values in (("X", X), ("Y", known)):
         if values.dtype.kind == "f" and values.ndim == 2:
             _check_finite(values, name)
-    check_model_targets(model, Y)
+    check_model_targets(model, known)
 
 
 def _check_one_output(model: Any) -> None:

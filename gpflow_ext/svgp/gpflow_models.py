@@ -8,10 +8,12 @@ from typing import Any
 
 from gpflow.models import SVGP, BayesianModel
 
+from gpflow_ext.sites import latent
 from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
-from gpflow_ext.svgp.whitened import WhitenedSVGP, refusal
+from gpflow_ext.svgp.unwhitened import unwhitened_plan
+from gpflow_ext.svgp.whitened import WhitenedSVGP, has_full_q, has_independent, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training import schedules
 from gpflow_ext.training.gradient import check_per_call
@@ -81,7 +83,7 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     """Return the plan that converges on a GPflow model; the options are `GPflowOptions`.
 
     On all data: ``VGP``, ``VGPOpperArchambeau`` and ``SVGP`` by natural gradients for q and L-BFGS for the
-    rest, see `training.site_twin` and, for a whitened ``SVGP``, `svgp.whole_data`; what that does not cover,
+    rest, see `training.site_twin` and, for ``SVGP``, `svgp.whole_data`; what that does not cover,
     such as a diagonal q_sqrt, a kernel that mixes outputs, or a model without q, by L-BFGS on everything; an
     objective that is an estimate by Adam. On minibatches: a whitened ``SVGP`` by natural gradients and Adam,
     all else by Adam.
@@ -102,13 +104,15 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
             return build(*training_data(model, run.data, options.minibatch_size, run.seed))
 
         return tried(again, model, run, options.starts, build(arrays, batches))
-    whole = arrays if _is_whitened(model) else None
+    whole = arrays if _has_natural_steps(model) else None
     sites = whole is None and has_sites(model)
     if whole is None and not sites and is_an_estimate(model, constants(arrays), run):
         if options.in_graph:
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
     refuse_unused(options, schedules.OPTIONS, "L-BFGS finds its step lengths; these are for minibatches")
+    if whole is not None and not model.whiten:
+        return unwhitened_plan(model, whole, run, options.starts, options.in_graph)
     if whole is not None:
         return whole_data_plan(
             WhitenedSVGP(model), model, whole, run, "gpflow", options.starts, options.in_graph
@@ -118,9 +122,12 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     return lbfgs_plan(model, arrays, run, starts=options.starts, in_graph=options.in_graph)
 
 
-def _is_whitened(model: BayesianModel) -> bool:
-    """Tell whether a model is an ``SVGP`` that natural gradients take whole."""
-    if not isinstance(model, SVGP) or refusal(model) is not None or not has_plain_bound(model, SVGP):
+def _has_natural_steps(model: BayesianModel) -> bool:
+    """Tell whether a model is an ``SVGP`` that natural gradients take whole, whitened or with one kernel."""
+    if not isinstance(model, SVGP) or not has_plain_bound(model, SVGP):
+        return False
+    single = latent.num_outputs(model.kernel) is None
+    if not (model.whiten or single) or not has_independent(model) or not has_full_q(model):
         return False
     return all(parameter.prior is None for parameter in (model.q_mu, model.q_sqrt))
 

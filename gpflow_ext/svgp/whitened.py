@@ -18,16 +18,26 @@ from gpflow_ext.svgp.whitened_normal import marginals
 
 def refusal(model: SVGP, recipe: str = "svi_natural") -> str | None:
     """Say what of an SVGP a recipe of natural gradients does not take; ``None`` where it takes all."""
-    points = model.inducing_variable
-    many = isinstance(model.kernel, MultioutputKernel), isinstance(points, MultioutputInducingVariables)
-    if not model.whiten or latent.mixing(model.kernel) is not None or many[0] != many[1]:
+    if not model.whiten or not has_independent(model):
         return (
             f"{recipe} needs SVGP(whiten=True) with a kernel and inducing variables of one output, or "
             "with SharedIndependent or SeparateIndependent ones of several."
         )
-    if len(model.q_sqrt.shape) != 3 or not (model.q_mu.trainable and model.q_sqrt.trainable):
+    if not has_full_q(model):
         return f"{recipe} needs a full q_sqrt, and q_mu and q_sqrt trainable."
     return None
+
+
+def has_independent(model: SVGP) -> bool:
+    """Tell whether the inducing variables of an SVGP are those of its outputs, none of which are mixed."""
+    points = model.inducing_variable
+    many = isinstance(model.kernel, MultioutputKernel), isinstance(points, MultioutputInducingVariables)
+    return latent.mixing(model.kernel) is None and many[0] == many[1]
+
+
+def has_full_q(model: SVGP) -> bool:
+    """Tell whether an SVGP has a full q_sqrt, and q moves."""
+    return len(model.q_sqrt.shape) == 3 and model.q_mu.trainable and model.q_sqrt.trainable
 
 
 class WhitenedSVGP:

@@ -71,7 +71,9 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     found: dict[str, str | None] = {}
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
-        if isinstance(kernel, Kernel) and not isinstance(kernel, MultioutputKernel):
+        if isinstance(kernel, latent.KERNELS):
+            found[name] = _shared_failure(kernel, X, Z)
+        elif isinstance(kernel, Kernel) and not isinstance(kernel, MultioutputKernel):
             found[name] = _failure(kernel, X, Z)
     flat = all(failure == _FLAT for failure in found.values())
     for name, failure in found.items():
@@ -145,6 +147,12 @@ def _failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
     if 1.0 - correlations.min() < gpflow.default_jitter() / max(variances[: len(X)].max(), 1.0):
         return _FLAT
     return None
+
+
+def _shared_failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
+    """Return the failure that the kernels of all outputs or nodes have in common."""
+    failures = {_failure(part, X, Z) for part in latent.kernels(kernel)}
+    return failures.pop() if len(failures) == 1 else None
 
 
 def _most_rows(model: BayesianModel) -> int:
