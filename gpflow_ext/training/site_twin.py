@@ -1,10 +1,10 @@
 """The sites behind a q(f) that GPflow holds in full: at its optimum it is determined by them.
 
-With a likelihood of independent data the bound of GPflow's ``VGP``, ``VGPOpperArchambeau`` and, on all data,
-``SVGP`` is highest where S⁻¹ is the prior's precision plus one Gaussian site for each datum (Opper &
-Archambeau 2009). So such a model is trained as a `SiteModel` that has its kernel, likelihood and mean for its
-own: natural gradients bring the sites to their fixed point in each evaluation, and L-BFGS moves the
-hyperparameters on the bound there, which has the gradient of the optimised one.
+With a likelihood of independent data the bound of GPflow's ``VGP`` and ``VGPOpperArchambeau`` is highest
+where S⁻¹ is the prior's precision plus one Gaussian site for each datum (Opper & Archambeau 2009). So such a
+model is trained as a `SiteModel` that has its kernel, likelihood and mean for its own: natural gradients
+bring the sites to their fixed point in each evaluation, and L-BFGS moves the hyperparameters on the bound
+there, which has the gradient of the optimised one. ``SVGP`` on all data is for `svgp.whole_data`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.kernels import MultioutputKernel
 from gpflow.likelihoods import MonteCarloLikelihood
-from gpflow.models import SVGP, VGP, VGPOpperArchambeau
+from gpflow.models import VGP, VGPOpperArchambeau
 
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.sites import Dense, Sites, condition, expect, latent
@@ -34,11 +34,11 @@ from gpflow_ext.training.solver import Progress, Solver
 _SMALL = 1e-7  # relative: what the bound may gain beyond positive sites, and not be sought
 _POLISHED = 1e-7  # relative gain of an iteration on all parameters, of which there may be N², that is none
 _LEAST = 1e-8  # precision of a site of VGPOpperArchambeau, which takes its inverse
-_KINDS = (VGP, VGPOpperArchambeau, SVGP)
+_KINDS = (VGP, VGPOpperArchambeau)
 
 
 class SiteTwin(SiteModel):
-    """A site model with the kernel, likelihood, mean function and inducing variables of another model.
+    """A site model with the kernel, likelihood and mean function of another model.
 
     Parameters
     ----------
@@ -49,15 +49,7 @@ class SiteTwin(SiteModel):
     """
 
     def __init__(self, model: Any, data: tuple[Any, Any]) -> None:
-        super().__init__(
-            data,
-            model.kernel,
-            model.likelihood,
-            model.mean_function,
-            model.num_latent_gps,
-            inducing_variable=getattr(model, "inducing_variable", None),
-        )
-        self._is_whitened = getattr(model, "whiten", True)
+        super().__init__(data, model.kernel, model.likelihood, model.mean_function, model.num_latent_gps)
         self._by_precision = isinstance(model, VGPOpperArchambeau)
 
     def prior(self, X: tf.Tensor | None = None) -> Any:
@@ -77,22 +69,13 @@ class SiteTwin(SiteModel):
         missed = 0.25 * tf.reduce_sum(tf.square(tf.minimum(curvature, 0.0) * found.var))
         if self._by_precision:
             return found.alpha, tf.sqrt(tf.maximum(self.prec, _LEAST)), missed
-        seen = self.prior().whiten()
-        q_mu, q_sqrt = seen.message(self.sites).moments()
-        if self._is_whitened:
-            return q_mu, q_sqrt, missed
-        return tf.matmul(seen.chol[0], q_mu), tf.matmul(seen.chol[0], q_sqrt), missed
+        return *self.prior().whiten().message(self.sites).moments(), missed
 
 
 def has_sites(model: Any) -> bool:
     """Tell whether the optimal q of a model is made of sites, and `SiteTwin` finds it."""
     kind = next((kind for kind in _KINDS if isinstance(model, kind)), None)
     if kind is None or isinstance(model.kernel, MultioutputKernel) or not has_plain_bound(model, kind):
-        return False
-    points = getattr(model, "inducing_variable", None)
-    if isinstance(points, gpflow.inducing_variables.MultioutputInducingVariables):
-        return False
-    if kind is SVGP and len(model.q_sqrt.shape) != 3:
         return False
     return all(parameter.trainable and parameter.prior is None for parameter in q_of(model))
 
