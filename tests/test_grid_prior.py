@@ -250,6 +250,7 @@ def test_a_logarithm_of_what_is_not_positive_definite_is_none() -> None:
         assert np.isfinite(c).all(axis=(1, 2)).tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_precisions_below_zero() -> None:
     """Laplace's sites of Student's t under outliers: those of Z = X, which predicts the same in cells."""
     targets = np.sin(5.0 * X[:, :1])
