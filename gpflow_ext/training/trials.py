@@ -155,9 +155,10 @@ def tried(
     plan = build() if plan is None else plan
     held = getattr(model, "data", None) if plan.data is None else plan.data
     X = held[0] if isinstance(held, tuple | list) else None
-    if starts == 1 or (starts is None and (X is None or run.strategy is not None)):
+    if starts == 1:
         return plan
-    further = further_starts(model, number_of_starts(model, starts, X) - 1, run.seed, X)
+    alone = starts is None and (X is None or run.strategy is not None)
+    further = [] if alone else further_starts(model, number_of_starts(model, starts, X) - 1, run.seed, X)
     solver = Trials(
         model, build, plan.solver, further, run.seconds / _SHARE, plan.trackables.get("optimizer")
     )
