@@ -305,7 +305,7 @@ def test_several_targets_keep_their_gaps(write, tmp_path) -> None:
         ({"drop": [3]}, "lists of column names"),
         ({"one_hot": (name for name in "a")}, "lists of column names"),
         ({"task": ["binary"]}, "is unknown; choose one of"),
-        ({"test": 3}, "the path of a table or a pandas data frame"),
+        ({"test": 3}, "the path of a table or a data frame"),
     ],
 )
 def test_arguments_of_another_type_are_refused_in_words(write, options, message):

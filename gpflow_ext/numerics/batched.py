@@ -157,6 +157,17 @@ def sizes(value: tf.Tensor) -> list[Any]:
     return [shape[axis] if size is None else size for axis, size in enumerate(value.shape)]
 
 
+def blocks(rows: Any, most: Any) -> tuple[Any, Any]:
+    """Return how many blocks rows are taken in, and how many are in each: one at least, at most ``most``.
+
+    Each argument is a number where it is known, else a scalar tensor, and so are the results.
+    """
+    known = isinstance(rows, int) and isinstance(most, int)
+    largest, least = (max, min) if known else (tf.maximum, tf.minimum)
+    size = largest(1, least(rows, most))
+    return largest(1, -(-rows // size)), size
+
+
 def _moved(value: tf.Tensor, axis: int, behind: int = 1) -> tf.Tensor:
     """Move an axis to where ``behind`` axes come after it."""
     order = [other for other in range(value.shape.rank) if other != axis]

@@ -303,7 +303,8 @@ def _predictor(
     if hasattr(posterior, "predictions"):
         return posterior.predictions, per_output, None
     latent: Latent = posterior.fused_predict_f if fused else posterior.predict_f
-    joint: Joint = functools.partial(latent, full_cov=True)
+    lowers = getattr(posterior, "lowers_covariances", True)
+    joint: Joint | None = functools.partial(latent, full_cov=True) if lowers else None
     return (lambda X: GaussianPredictions(model.likelihood, X, *latent(X))), per_output, joint
 
 

@@ -37,6 +37,7 @@ class MarkovPosterior(SamplesFunctions, MarginalPosterior):
     """
 
     prior_name, one_input = "markov", "time"
+    lowers_covariances = False  # their loops are as long as there are new times, which XLA has to know
     _model: SiteConditioned[Markov]
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
@@ -140,8 +141,7 @@ class Joint(tf.Module):
         X = tf.concat([tf.cast(times, new.dtype)[:, None], new], axis=0)
         prior = markov_prior.of_kernel(self._kernel, X, tf.zeros([N + R, L], new.dtype))
         factor = prior.factorise(tf.pad(prec, [[0, R], [0, 0]]))
-        width = tf.maximum(1, tf.minimum(R, COLUMNS // (N + R)))
-        blocks = (R + width - 1) // width
+        blocks, width = batched.blocks(R, COLUMNS // (N + R))
 
         def columns(block: tf.Tensor) -> tf.Tensor:
             numbers = N + block * width + tf.range(width)  # there are no rows beyond, and no ones in these

@@ -172,7 +172,7 @@ def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:
     centre = tf.reduce_mean(X, axis=0)
     X, new = X - centre, new - centre
     squares, (R, D) = tf.reduce_sum(X**2, axis=1), batched.sizes(new)
-    number, size = _blocks(R, batched.sizes(X)[0])
+    number, size = batched.blocks(R, DISTANCES // batched.sizes(X)[0])
 
     @tf.autograph.experimental.do_not_convert  # for each block anew, outside a graph
     def of_block(places: tf.Tensor) -> tf.Tensor:
@@ -182,14 +182,6 @@ def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:
     like = tf.TensorSpec([size if isinstance(size, int) else None, most], tf.int32)
     found = tf.map_fn(of_block, blocks, fn_output_signature=like)
     return tf.reshape(found, [number * size, most])[:R]
-
-
-def _blocks(R: int | tf.Tensor, N: int | tf.Tensor) -> tuple[Any, Any]:
-    """Return how many blocks R places are taken in, and how many are in each, one at least, for N data."""
-    known = isinstance(R, int) and isinstance(N, int)
-    most, least = (max, min) if known else (tf.maximum, tf.minimum)
-    size = most(1, least(R, DISTANCES // N))
-    return most(1, -(-R // size)), size
 
 
 def conditioned(K: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
