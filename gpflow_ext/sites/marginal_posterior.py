@@ -44,11 +44,11 @@ class MarginalPosterior(SitePosterior):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         rows = Rows(Xnew)
         check_width(rows.flat, self.X_data)
-        mean, var = self._at(cache, rows.flat)
-        if full_cov:
-            var = tf.map_fn(lambda X: tf.cast(self._covariance(cache, X), X.dtype), rows.members)
-            var = rows.of_members(var)
-        else:
-            var = rows.apart(var)
-        mean, var = (tf.cast(part, rows.flat.dtype) for part in (rows.apart(mean), var))
-        return mean, batched.independent_outputs(var, full_cov, full_output_cov)
+        cov = self._covariances(cache, rows) if full_cov else None  # refused before anything is computed
+        mean, var = (rows.apart(tf.cast(part, rows.flat.dtype)) for part in self._at(cache, rows.flat))
+        return mean, batched.independent_outputs(var if cov is None else cov, full_cov, full_output_cov)
+
+    def _covariances(self, cache: tuple[tf.Tensor, ...], rows: Rows) -> tf.Tensor:
+        """Return covariances within members of a batch, [batch..., L, N, N]."""
+        found = tf.map_fn(lambda X: tf.cast(self._covariance(cache, X), X.dtype), rows.members)
+        return rows.of_members(found)

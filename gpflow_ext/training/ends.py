@@ -72,13 +72,13 @@ def bad_end(result: FitResult, model: Any) -> str:
     """Say how a fit has failed, in what state it has left the model, and what to do."""
     named = getattr(model, "site_method", None)
     method = None if named is None else site_method(named)
-    if result.status is Status.STALLED and method is None:
-        return (
-            f"{result.status.value} The model is in the state after step {result.steps}. Give several "
-            "`starts`, or priors to the hyperparameters."
-        )
     if result.status is Status.STALLED:
-        other = "" if method is not None and method.name == "ep" else "SparseEP or "
+        if method is None:
+            return (
+                f"{result.status.value} The model is in the state after step {result.steps}. Give several "
+                "`starts`, or priors to the hyperparameters."
+            )
+        other = "" if method.name == "ep" else "SparseEP or "
         return (
             f"{result.status.value} If the likelihood is not log-concave the sites may have no fixed point: "
             f"use gpflow_ext.models.{other}SGPMCFreeForm, or GPflow's SVGP."
