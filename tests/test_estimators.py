@@ -66,7 +66,9 @@ def test_many_rows_of_one_input_or_of_a_grid_have_their_priors() -> None:
     assert _problem(times[:1000], matern).prior is None
     assert _problem(times, matern, num_inducing=50).prior is None
     assert _problem(times, matern, minibatch_size=100).prior is None
-    assert _problem(times, matern, inference="variational").prior is None
+    assert _problem(times, matern, inference="signed").prior == "markov"
+    assert _problem(cells, smooth, inference="signed").prior is None
+    assert _problem(times, matern, inference="ep").prior is None
 
 
 def test_an_order_that_sorting_would_lose_is_refused() -> None:

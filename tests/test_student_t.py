@@ -177,6 +177,7 @@ def _hard(seed: int, size: int, scale: float) -> VGPKMM:
 def test_no_evidence_where_no_fixed_point_is_near() -> None:
     """The sweeps wander: after many of them log Z is none, and the sites are as they were."""
     model = _hard(1, 60, 0.1)
+    adopt(model, EP())
     optimum = Optimum(factored(model), model.trainable_variables, None, None)
     assert np.isnan(optimum.evaluate(200, 1e-6).objective)
     np.testing.assert_array_equal(model.sites.nat1, 0.0)

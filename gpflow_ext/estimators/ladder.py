@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gpflow.functions import MeanFunction
 from gpflow.kernels import Kernel
 from gpflow.likelihoods import Likelihood
-from gpflow.models import SVGP, VGP, GPModel
+from gpflow.models import SVGP, GPModel
 
 from gpflow_ext.data import inducing, length_scales
 from gpflow_ext.likelihoods import RobustMax
@@ -20,9 +20,9 @@ from gpflow_ext.models import VGPKMM, SiteModel, SparseEP, SVGPRobustMax
 from gpflow_ext.sites.structured import misfit
 
 Array = npt.NDArray[Any]
-Inference = Literal["sites", "variational", "ep"]
+Inference = Literal["sites", "signed", "ep"]
 
-DENSE = {"sites": 1500, "variational": 700, "ep": 300}
+DENSE = {"sites": 1500, "signed": 700, "ep": 300}
 """Rows, with one latent function, up to which every row is a point of the model."""
 
 HELD = 4000
@@ -56,8 +56,8 @@ class Problem:
     num_latent_gps
         L.
     inference
-        ``"sites"`` of Khan, Mohamed & Murphy for a log-concave likelihood; for others ``"variational"``, or
-        ``"ep"`` where the expected log likelihood has no good value.
+        ``"sites"`` of Khan, Mohamed & Murphy for a log-concave likelihood; for others ``"signed"``, where
+        their precisions may be negative, or ``"ep"`` where the expected log likelihood has no good value.
     num_inducing, minibatch_size
         As asked for; ``None`` means by the number of rows.
     seed
@@ -108,20 +108,21 @@ class Problem:
         """The structured prior of rows too many to be dense, if one suits the kernel and the inputs."""
         if self.wanted is not None or not self.takes_structure:
             return self.wanted
-        return next((name for name in ("markov", "grid") if misfit(name, self.kernel, self.X) is None), None)
+        names = ("markov", "grid") if self.inference == "sites" else ("markov",)
+        return next((name for name in names if misfit(name, self.kernel, self.X) is None), None)
 
     @property
     def takes_structure(self) -> bool:
         """Whether a structured prior may take the place of inducing points."""
         given = self.num_inducing, self.minibatch_size
-        if self.dense or self.inference != "sites" or given != (None, None):
+        if self.dense or self.inference == "ep" or given != (None, None):
             return False
         return not isinstance(self.likelihood, RobustMax)
 
 
 def takes_vecchia(problem: Problem) -> bool:
     """Tell whether a problem may have a Vecchia prior, and no other structured one suits it."""
-    if not problem.takes_structure or problem.prior is not None:
+    if problem.inference != "sites" or not problem.takes_structure or problem.prior is not None:
         return False
     return misfit("vecchia", problem.kernel, problem.X) is None
 
@@ -132,15 +133,14 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     ==============  ===============  =====================  ===================
     inference       dense            with inducing points   on minibatches
     ==============  ===============  =====================  ===================
-    "sites"         `VGPKMM`         `VGPKMM`               ``SVGP``
-    "variational"   ``VGP``          ``SVGP``               ``SVGP``
+    others          `VGPKMM`         `VGPKMM`               ``SVGP``
     "ep"            `SparseEP`       `SparseEP`             `SparseEP`
     `RobustMax`     `SVGPRobustMax`  the same               the same
     ==============  ===============  =====================  ===================
 
-    On minibatches ``SVGP`` is trained by the recipe "dual". Under "sites" one input has `VGPKMM` with
-    ``prior="markov"`` in place of inducing points and minibatches, and the cells of a grid have
-    ``prior="grid"``, if the kernel allows it. ``wanted`` chooses another one.
+    On minibatches ``SVGP`` is trained by the recipe "dual". One input has `VGPKMM` with ``prior="markov"`` in
+    place of inducing points and minibatches, and under "sites" the cells of a grid have ``prior="grid"``, if
+    the kernel allows it. ``wanted`` chooses another one.
     """
     data = problem.X, problem.Y
     parts: Any = problem.kernel, problem.likelihood
@@ -149,14 +149,14 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
         "num_latent_gps": problem.num_latent_gps,
     }
     if problem.dense and problem.inference != "ep":
-        return (VGPKMM if problem.inference == "sites" else VGP)(data, *parts, **rest), {}
+        return VGPKMM(data, *parts, **rest), {}
     if (prior := problem.prior) is not None:
         return VGPKMM(data, *parts, **rest, prior=prior), {}
     points = _points(problem)
     model: Any
     if isinstance(problem.likelihood, RobustMax):
         model = _robust_max(problem, problem.likelihood, points)
-    elif problem.inference == "ep" or (problem.inference == "sites" and not problem.batches):
+    elif problem.inference == "ep" or not problem.batches:
         build: Any = SparseEP if problem.inference == "ep" else VGPKMM
         model = build(data, *parts, inducing_variable=points, **rest)
     else:

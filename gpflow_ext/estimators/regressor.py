@@ -27,8 +27,8 @@ class GPRegressor(RealEstimator):
     kernel
         See `estimators.base.GPEstimator`; in units of the targets' standard deviation.
     noise
-        ``"gaussian"``, or ``"student_t"`` with 4 degrees of freedom, which is robust to outliers: GPflow's
-        ``VGP`` up to about 700 rows, ``SVGP`` beyond.
+        ``"gaussian"``, or ``"student_t"`` with 4 degrees of freedom, which is robust to outliers: dense up to
+        about 700 rows.
     num_inducing, minibatch_size, steps, standardise, random_state
         See `estimators.base.GPEstimator`.
 
@@ -81,7 +81,7 @@ class GPRegressor(RealEstimator):
 
     @property
     def _inference(self) -> Inference:
-        return "sites" if self.noise == "gaussian" else "variational"
+        return "sites" if self.noise == "gaussian" else "signed"
 
     def _likelihood(self, Y: Array, weight: Array | None) -> Likelihood:
         if self.noise == "gaussian":

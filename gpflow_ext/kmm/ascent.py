@@ -40,6 +40,7 @@ class State(NamedTuple):
     objective: tf.Tensor  # the bound, []
     last_prec: tf.Tensor  # λ before the last covariance step if that was damped, else λ, [N, L]
     last_natural: tf.Tensor  # the natural gradient λ(v) − λ there, [N, L]
+    least: tf.Tensor  # of a precision: zero, or −∞ where they may be negative, []
 
     @property
     def sites(self) -> Sites:
@@ -48,10 +49,14 @@ class State(NamedTuple):
 
     @property
     def violation(self) -> tf.Tensor:
-        """The largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + λ, zero at the optimum, []."""
-        by_var = tf.abs(self.prec - tf.nn.relu(self.curvature))
+        """The largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + |λ|, zero at the optimum, []."""
+        by_var = tf.abs(self.prec - self.bounded(self.curvature))
         worst = tf.maximum(by_var, tf.abs(self.alpha - self.grad))
-        return tf.reduce_max(worst / (1.0 + self.prec))
+        return tf.reduce_max(worst / (1.0 + tf.abs(self.prec)))
+
+    def bounded(self, prec: tf.Tensor) -> tf.Tensor:
+        """Return precisions of any shape, or the least that they may have."""
+        return tf.maximum(prec, self.least)
 
 
 class Factored(NamedTuple):
@@ -66,11 +71,24 @@ def factored(prior: Prior, prec: tf.Tensor) -> Factored:
     return Factored(prec, prior.factorise(prec))
 
 
-def start(prior: Prior, expectation: Expectation, initial: Sites, factor: Factor | None = None) -> State:
+def start(
+    prior: Prior, expectation: Expectation, initial: Sites, factor: Factor | None = None, signed: bool = False
+) -> State:
     """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1).
 
-    ``factor`` is that of their precisions, if it is known.
+    Parameters
+    ----------
+    initial
+        The sites.
+    factor
+        That of their precisions, if it is known.
+    signed
+        Whether precisions may be negative. Sites under which the posterior has no covariance, as after a
+        change of the prior, are then replaced by zeros.
     """
+    if signed:
+        factor = prior.factorise(initial.prec) if factor is None else factor
+        initial = kept(initial, factor.finite)
 
     def conditioned() -> tuple[tf.Tensor, ...]:
         q = sites.condition(prior, initial, factor)
@@ -81,9 +99,14 @@ def start(prior: Prior, expectation: Expectation, initial: Sites, factor: Factor
         return initial.nat1, mean, prior.variance() + tf.zeros_like(mean), tf.zeros([], mean.dtype)
 
     alpha, mean, var, spread = tf.cond(tf.reduce_any(initial.prec != 0.0), conditioned, unconditioned)
-    zero = tf.zeros_like(alpha)
-    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero)
+    zero, least = tf.zeros_like(alpha), tf.constant(-np.inf if signed else 0.0, alpha.dtype)
+    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero, least)
     return _evaluate(prior, expectation, first)
+
+
+def kept(initial: Sites, finite: tf.Tensor) -> Sites:
+    """Return the sites if the factorisation of their precisions worked, else zeros."""
+    return Sites(*(tf.where(finite, part, tf.zeros_like(part)) for part in initial))
 
 
 def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -119,20 +142,24 @@ def covariance_step(
     (Barzilai & Borwein 1988): where the precisions of neighbours push each other, as under counts, all λ(v)
     overshoot together. Along d = λ(v) − λ, the natural gradient, the bound rises by ½ dᵀ(V∘V)d ≥ 0. So where
     the first trials fail, the later ones halve the largest multiple of d that halves no variance by itself.
+
+    Where λ may be negative, as for likelihoods that are not log-concave, no site more than doubles its
+    variance by itself; a trial without a covariance has no objective, and is none.
     """
     seen = state.var - prior.residual
     cavity = 1.0 / seen - state.prec
 
     def curvature(v: tf.Tensor) -> tf.Tensor:
-        return sites.expect(expectation, state.mean, v + prior.residual).curvature
+        return state.bounded(sites.expect(expectation, state.mean, v + prior.residual).curvature)
 
-    at_current = tf.nn.relu(state.curvature)
+    at_current = state.bounded(state.curvature)
     natural = at_current - state.prec
-    direct = _not_beyond_root(curvature, cavity, seen, at_current) - state.prec
+    doubled = tf.where(state.least < 0.0, state.prec - 0.5 / seen, state.least)
+    direct = tf.maximum(_not_beyond_root(curvature, cavity, seen, at_current), doubled) - state.prec
     # Where a datum's latent functions are coupled, roots found side by side may lie behind.
     direct = tf.where(natural * direct > 0.0, direct, natural)
     full = _secant_step(state, natural) * direct
-    gradual = natural / tf.maximum(tf.reduce_max(natural * seen), 1.0)
+    gradual = natural / tf.maximum(tf.reduce_max(tf.abs(natural) * seen), 1.0)
 
     def trial(step: tf.Tensor) -> tuple[State, Factored]:
         move = tf.where(step > 0.05, step * full, 32.0 * step * gradual)
@@ -159,10 +186,11 @@ def _not_beyond_root(
 ) -> tf.Tensor:
     """Return the smaller of λ(v), given as ``prec``, and λ at the root of equation 16, where v must shrink.
 
-    No root is sought where v must grow, nor beyond a point that shows λ to rise as v shrinks.
+    No root is sought where v must grow, nor beyond a point that shows λ to rise as v shrinks, nor where the
+    other sites alone leave the datum no variance.
     """
     overshoot = tf.math.log(v * (cavity + prec))
-    shrinks = overshoot > ROOT_TOLERANCE
+    shrinks = (overshoot > ROOT_TOLERANCE) & (cavity > 0.0)
 
     def settled(h: tf.Tensor, at_point: tf.Tensor) -> tf.Tensor:
         near = tf.abs(h) <= tf.minimum(0.1 * overshoot, ROOT_TOLERANCE)
@@ -188,8 +216,11 @@ def diagonal_elements(
     tolerance
         Tolerance of the root in log v.
     """
-    prec = tf.nn.relu(curvature(v))
-    return _root(curvature, cavity, v, prec, lambda h, _: tf.abs(h) <= tolerance)
+
+    def positive(v: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(curvature(v))
+
+    return _root(positive, cavity, v, positive(v), lambda h, _: tf.abs(h) <= tolerance)
 
 
 def _root(
@@ -211,7 +242,7 @@ def _root(
         secant = x - h / slope
         inside = (secant > low) & (secant < high)  # false for NaN
         proposal = tf.where(inside, secant, 0.5 * (low + high))
-        prec = tf.nn.relu(curvature(tf.exp(proposal)))
+        prec = curvature(tf.exp(proposal))
         value = -tf.math.log(cavity + prec) - proposal
         return k + 1, low, high, proposal, value, (value - h) / (proposal - x), prec
 
@@ -230,7 +261,7 @@ def _root(
 def at_precision(
     prior: Prior, expectation: Expectation, state: State, prec: tf.Tensor, factor: Factor | None = None
 ) -> State:
-    """Return the state with other precisions ≥ 0, their factor if it is known, and the same mean. O(N³)."""
+    """Return the state with other precisions, their factor if it is known, and the same mean. O(N³)."""
     factor = prior.factorise(prec) if factor is None else factor
     var = factor.variance()
     zero = tf.zeros_like(state.alpha)
@@ -243,10 +274,11 @@ def at_variance(
 ) -> State:
     """Return the state with another covariance, given by its λ, variances and divergence, and the same mean.
 
-    λv ≤ 1 holds exactly; where rounding breaks it the variances, and so the bound, are meaningless: −inf.
+    λv ≤ 1 holds exactly for precisions λ ≥ 0; where rounding breaks it the variances, and so the bound, are
+    meaningless: −inf.
     """
     new = _evaluate(prior, expectation, state._replace(prec=prec, var=var, spread=spread))
-    sound = tf.reduce_all(prec * (var - prior.residual) <= 1.001)
+    sound = tf.reduce_all(prec * (var - prior.residual) <= 1.001) | (state.least < 0.0)
     return new._replace(objective=tf.where(sound, new.objective, -np.inf))
 
 

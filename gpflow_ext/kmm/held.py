@@ -47,23 +47,26 @@ class Held(NamedTuple):
         )
 
 
-def start(prior: Prior, expectation: Expectation, initial: Sites) -> Held:
-    """Return the point at given sites with their factor."""
+def start(prior: Prior, expectation: Expectation, initial: Sites, signed: bool = False) -> Held:
+    """Return the point at given sites with their factor; see `ascent.start`."""
     near = ascent.factored(prior, initial.prec)
-    return Held(ascent.start(prior, expectation, initial, near.factor), near)
+    if signed:
+        initial = ascent.kept(initial, near.factor.finite)
+        near = tf.cond(near.factor.finite, lambda: near, lambda: ascent.factored(prior, initial.prec))
+    return Held(ascent.start(prior, expectation, initial, near.factor, signed), near)
 
 
 def step(prior: Prior, expectation: Expectation, held: Held) -> Held:
     """Take the step of `ascent.parallel_step`. One factorisation, and one more where W is not near Λ."""
     state, (prec, factor) = held.point, held.near
-    curvature = tf.nn.relu(state.curvature)
-    close = tf.abs(curvature - prec) <= CLOSE * (prec + 1.0 / prior.variance())
+    curvature = state.bounded(state.curvature)
+    close = tf.abs(curvature - prec) <= CLOSE * (tf.abs(prec) + 1.0 / prior.variance())
 
     def mean_step(state: State, factor: Any) -> State:
         return ascent.mean_step(prior, expectation, state, factor.solve)
 
     if not tf.executing_eagerly():  # a graph has it once, as a function that is called twice
         mean_step = tf.function(mean_step, autograph=False, experimental_attributes={"_noinline": True})
-    first = tf.cond(tf.reduce_all(close), lambda: factor, lambda: prior.factorise(curvature))
+    first = tf.cond(tf.reduce_all(close), lambda: factor, lambda: prior.factorise(tf.nn.relu(curvature)))
     state, near = ascent.covariance_step(prior, expectation, mean_step(state, first), held.near)
     return Held(mean_step(state, near.factor), near)

@@ -11,30 +11,33 @@ from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.kmm.held import Held
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.sites import Dense, Prior, Sites, variational_bound
+from gpflow_ext.sites import Dense, Prior, Sites, concavity, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
 
 class KMM(SiteMethod):
     """Variational inference: the Gaussian q(f) that maximises E_q[log p(y | f)] − KL[q || p], or a bound.
 
-    It uses the safeguarded parallel fixed point of `kmm.ascent`, which never lowers the bound. The likelihood
-    must be log-concave in each latent function, so that λ ≥ 0.
+    It uses the safeguarded parallel fixed point of `kmm.ascent`, which never lowers the bound. Where the
+    likelihood is log-concave in each latent function λ ≥ 0; else precisions may be negative.
     """
 
     name: ClassVar[str] = "kmm"
     monotone: ClassVar[bool] = True
     hands_on: ClassVar[bool] = True
+    signed: ClassVar[bool] = True
 
     def check(self, model: SitedModel) -> None:
         """Refuse sites of several factors to a datum, and estimates of variances."""
         super().check(model)
         check_one_factor(model, self.name)
+        if self.signed:
+            concavity.tell(model)
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""
         _check_curvature(model)
-        return ascent.start(prior, model.expectation, sites)
+        return ascent.start(prior, model.expectation, sites, signed=_is_signed(model))
 
     def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
         """See `SiteMethod.step`."""
@@ -71,8 +74,12 @@ class KMM(SiteMethod):
         def step(held: Held) -> Held:
             return held_ascent.step(prior, model.expectation, held)
 
-        first = held_ascent.start(prior, model.expectation, sites)
+        first = held_ascent.start(prior, model.expectation, sites, _is_signed(model))
         return self._iterate(step, first, steps, tolerance, least)
+
+
+def _is_signed(model: SitedModel) -> bool:
+    return getattr(model, "indefinite", False)
 
 
 def _check_curvature(model: SitedModel) -> None:
@@ -83,8 +90,8 @@ def _check_curvature(model: SitedModel) -> None:
     likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
     if isinstance(likelihood, RobustMax) and likelihood.num_classes > 2:
         raise NotImplementedError(
-            f"{type(model).__name__} needs a log-concave likelihood whose expectations have second "
-            "derivatives, which RobustMax is not: use gpflow_ext.models.SVGPRobustMax, or SparseEP."
+            f"{type(model).__name__} needs a likelihood whose expectations have second derivatives, which "
+            "those of RobustMax have for two classes only: use gpflow_ext.models.SVGPRobustMax, or SparseEP."
         )
 
 
@@ -115,6 +122,7 @@ class Algorithm1(KMM):
     """
 
     _solve = SiteMethod._solve
+    signed: ClassVar[bool] = False
 
     def __init__(self, block: int = 64) -> None:
         self.block = block
@@ -122,6 +130,11 @@ class Algorithm1(KMM):
     def check(self, model: SitedModel) -> None:
         """Refuse priors without a covariance of all rows too."""
         super().check(model)
+        if not concavity.is_concave(model):
+            name = type(model.likelihood).__name__
+            raise NotImplementedError(
+                f'method="algorithm1" is for log-concave likelihoods, which {name} is not: use "parallel".'
+            )
         prior_name = getattr(model, "prior_name", None)
         if prior_name is not None:
             raise NotImplementedError(

@@ -21,9 +21,10 @@ class VGPKMM(SiteModel):
     and m = μ + Σα with αₙ = ∂f_b/∂mₙ: O(N) numbers, the model's sites (``prec`` = λ, ``nat1`` = α + λm).
 
     `gpflow_ext.fit` finds them by the safeguarded parallel fixed point or by the paper's Algorithm 1, and
-    learns the hyperparameters on the same bound with the sites held fixed. The likelihood must be
-    log-concave in each latent function, so that λ ≥ 0. With ``inducing_variable`` the same inference runs
-    on the sparse prior at O(NM²).
+    learns the hyperparameters on the same bound with the sites held fixed. A likelihood that is not
+    log-concave in each latent function, such as `StudentT`, may have λ < 0, and a bound with several maxima;
+    Algorithm 1 is not for it. With ``inducing_variable`` the same inference runs on the sparse prior at
+    O(NM²).
     """
 
     site_method = KMM.name

@@ -36,6 +36,10 @@ class MeanPoint(Protocol):
     def curvature(self) -> tf.Tensor:
         """−2 ∂f_b/∂v."""
 
+    @property
+    def least(self) -> tf.Tensor:
+        """The least precision, [], negative where the likelihood is not log-concave."""
+
 
 def own_factor(prior: Prior, point: MeanPoint) -> Factor:
     """Return the factor of I + WQ, W = −2 ∂f_b/∂v, whose solutions are exact with one latent function."""
@@ -48,7 +52,8 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
     With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and the solution by
     the factor of I + WQ is it. With several, as for the multinomial logit, W only bounds H; and a solution by
     a factor for other precisions does not equal it. Then either preconditions conjugate gradients in m, which
-    find the step at O(N²) an iteration.
+    find the step at O(N²) an iteration. H may be indefinite if the likelihood is not log-concave: the
+    solution by the factor, along which the bound rises, is the step there.
 
     Parameters
     ----------
@@ -74,5 +79,5 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
             slope = tf.reduce_sum(inner.gradient(value, point.mean) * tf.stop_gradient(p))
         return -outer.gradient(slope, point.mean)
 
-    most = CG_ITERATIONS if exact else conjugate.ITERATIONS
+    most = tf.where(point.least < 0.0, 1, CG_ITERATIONS if exact else conjugate.ITERATIONS)
     return conjugate.solve(times_hessian, solve, residual, CG_TOLERANCE, most)[0]

@@ -10,45 +10,12 @@ computed from the expansion about it has the right derivatives (Rasmussen & Will
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.sites import Pair, Prior, Sites, coupling, with_inverse
-
-LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
-"""Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
-
-_ROUNDING = 64.0  # units in the last place of 1 + |g|
-
-
-class Expansion(NamedTuple):
-    """Value and derivatives of log p(y | f), whose Hessian is diagonal."""
-
-    value: tf.Tensor  # summed over the data, []
-    grad: tf.Tensor  # g, [N, L]
-    curvature: tf.Tensor  # W, minus the second derivatives, [N, L]
-
-
-def expand(log_density: LogDensity, point: tf.Tensor) -> Expansion:
-    """Expand log p(y | f) about F = ``point`` [N, L]; differentiable in the point. O(N) densities."""
-    with tf.GradientTape(watch_accessed_variables=False) as outer:
-        outer.watch(point)
-        with tf.GradientTape(watch_accessed_variables=False) as inner:
-            inner.watch(point)
-            value = tf.reduce_sum(log_density(point))
-        grad = inner.gradient(value, point, unconnected_gradients="zero")
-    curvature = -outer.gradient(grad, point, unconnected_gradients="zero")
-    return Expansion(value, grad, _without_rounding(curvature, grad))
-
-
-def _without_rounding(curvature: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-    """Return W with zeros where it is below zero by no more than rounding: dense factors take its root."""
-    least = -_ROUNDING * float(np.finfo(grad.dtype.as_numpy_dtype).eps) * (1.0 + tf.abs(grad))
-    excess = tf.where((curvature < 0.0) & (curvature > least), -curvature, tf.zeros_like(curvature))
-    return curvature + tf.stop_gradient(excess)
+from gpflow_ext.sites.concavity import Expansion, LogDensity, expand
 
 
 def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:

@@ -6,19 +6,17 @@ from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import gpflow
-import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import examine
 from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.likelihoods import CategoricalLikelihood
-from gpflow_ext.sites import Prior, Sites, condition, variational_bound, with_inverse
+from gpflow_ext.sites import Prior, Sites, concavity, condition, variational_bound, with_inverse
+from gpflow_ext.sites.concavity import expand
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
-# Structures of likelihoods that Laplace's method is for, and whether these are not log-concave.
-_PASSED: dict[Hashable, bool] = {}
-_FURTHEST, _ROUNDS = 1e4, 3  # of the latent values at which curvatures are looked at; how often at each
+_PASSED: set[Hashable] = set()  # structures of likelihoods that Laplace's method is for
 
 
 class Laplace(SiteMethod):
@@ -35,15 +33,17 @@ class Laplace(SiteMethod):
     def check(self, model: SitedModel) -> None:
         """Refuse a likelihood whose second derivatives couple the latent functions, or are zero.
 
-        A model with one that is not log-concave is told that precisions may be below zero; GPflow's Bernoulli
-        is, but for the jitter of its link.
+        A model with one that is not log-concave is told that precisions may be below zero.
         """
         check_one_factor(model, self.name)
+        self._check_likelihood(model)
+        concavity.tell(model)
+
+    def _check_likelihood(self, model: SitedModel) -> None:
         like, name = model.sites.nat1, type(model.likelihood).__name__
         structure = examine(model.likelihood)
         kind = type(model), structure.key, like.shape[1], like.dtype, gpflow.default_float()
         if kind in _PASSED:
-            _tell(model, _PASSED[kind])
             return
         point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
         if like.shape[1] > 1 and expansion.is_coupled(model.log_density, point):
@@ -51,19 +51,17 @@ class Laplace(SiteMethod):
                 f"The second derivatives of {name} couple its latent functions, but {type(model).__name__} "
                 f"has one site for each: {_instead(model.likelihood)}."
             )
-        if not tf.reduce_any(expansion.expand(model.log_density, point).curvature != 0.0):
+        if not tf.reduce_any(expand(model.log_density, point).curvature != 0.0):
             raise NotImplementedError(
                 f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
             )
-        concave = isinstance(model.likelihood, gpflow.likelihoods.Bernoulli) or is_concave(model)
         if not structure.refused:
-            _PASSED[kind] = not concave
-        _tell(model, not concave)
+            _PASSED.add(kind)
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: a curvature below zero at the prior mean tells what is at fault."""
         mean = tf.zeros_like(model.sites.nat1) + model.prior().mean
-        if not tf.reduce_any(expansion.expand(model.log_density, mean).curvature < 0.0):
+        if not tf.reduce_any(expand(model.log_density, mean).curvature < 0.0):
             return super().remedy(model)
         return (
             f"{type(model.likelihood).__name__} is not log-concave: Laplace's method may find no mode. Start "
@@ -159,25 +157,6 @@ class Jaakkola(SiteMethod):
         value = tf.reduce_sum(model.expectation(q.mean, q.var)) - q.kl
         moving = envelope(model, prior, state.sites, q.mean, q.var, factor)
         return tf.stop_gradient(value - moving) + moving
-
-
-def is_concave(model: SitedModel) -> bool:
-    """Tell whether log p(y | f) of the data is concave, by latent values of all sizes in turn."""
-    like = model.sites.nat1
-    sizes = np.geomspace(1e-2, _FURTHEST, 13)
-    values = np.stack([sizes, -sizes], axis=1).ravel()
-    rounds = _ROUNDS * -(-len(values) // like.shape[0])
-    for shift in np.arange(rounds) * len(values) // rounds:
-        point = np.resize(np.roll(values, shift), like.shape[0])[:, None]
-        at = expansion.expand(model.log_density, tf.zeros_like(like) + tf.constant(point, like.dtype))
-        if tf.reduce_any(at.curvature < 0.0):
-            return False
-    return True
-
-
-def _tell(model: Any, indefinite: bool) -> None:
-    if model.indefinite != indefinite:
-        model.indefinite = indefinite
 
 
 def _instead(likelihood: gpflow.likelihoods.Likelihood) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpflow_ext.laplace import expansion, updates
-from gpflow_ext.laplace.expansion import Located, LogDensity
+from gpflow_ext.laplace import updates
+from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.sites import Pair, Sites, conjugate
+from gpflow_ext.sites.concavity import LogDensity, expand
 
 _TOLERANCES = 1e-3, 0.1  # of a step, the least and the most; between these a tenth of the violation
 _NEAR = 1e-4  # the violation below which a step is exact
@@ -37,13 +38,13 @@ def find_mode(
     """
     there = tf.reduce_any(sites.prec != 0.0) | tf.reduce_any(sites.nat1 != 0.0)
     mean = prior.mean + tf.zeros_like(sites.nat1)
-    at_prior = Located(tf.zeros_like(mean), mean, expansion.expand(log_density, mean))
+    at_prior = Located(tf.zeros_like(mean), mean, expand(log_density, mean))
     system = getattr(prior, "system", prior.factorise)
     factor = system(tf.where(there, sites.prec, at_prior.at.curvature))
 
     def located() -> Located:
         alpha, shift = factor.solve(sites.nat1 - sites.prec * prior.mean)
-        return Located(alpha, prior.mean + shift, expansion.expand(log_density, prior.mean + shift))
+        return Located(alpha, prior.mean + shift, expand(log_density, prior.mean + shift))
 
     first = tf.cond(there, located, lambda: at_prior)
 

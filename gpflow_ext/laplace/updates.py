@@ -8,9 +8,9 @@ from typing import TypeVar
 import tensorflow as tf
 
 from gpflow_ext import sites
-from gpflow_ext.laplace import expansion
-from gpflow_ext.laplace.expansion import Located, LogDensity
+from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.sites import Expectation, Pair, Prior, Sites, Step
+from gpflow_ext.sites.concavity import LogDensity, expand
 
 SMALLEST_STEP = 2.0**-20  # of a Newton step in the line search
 
@@ -85,7 +85,7 @@ def moved(prior: Prior, log_density: LogDensity, point: Located, change: Pair) -
     whole = tf.ones([], least.dtype)
     (length,) = tf.while_loop(falls, lambda length: (0.5 * length,), (whole,))
     mean = point.mean + length * move
-    return Located(point.alpha + length * delta, mean, expansion.expand(log_density, mean))
+    return Located(point.alpha + length * delta, mean, expand(log_density, mean))
 
 
 def jaakkola_step(prior: Prior, expectation: Expectation, current: Sites) -> Step:

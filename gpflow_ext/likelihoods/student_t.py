@@ -23,8 +23,8 @@ class StudentT(gpflow.likelihoods.StudentT):
     from the mean, log E[p(y | f)] is off by 0.8, which keeps expectation propagation from converging. See
     `numerics.student_t` for the mixtures that take their place (Andrews & Mallows 1974, for the density).
 
-    The density is not log-concave: `SparseEP` and ``recipe="ep"`` may have sites of negative precision, and
-    VGPKMM and Laplace's method are not for it.
+    The density is not log-concave: sites may have negative precisions, under any site method but Jaakkola's,
+    and the posterior of a far outlier may have several modes.
 
     Parameters
     ----------

@@ -117,10 +117,6 @@ class CoupledFactor(NamedTuple):
         """See `DenseFactor.reduction`, [1, NP, NP]."""
         return self.flat.reduction()
 
-    def reduction_root(self) -> tf.Tensor:
-        """See `DenseFactor.reduction_root`, [1, NP, NP]."""
-        return self.flat.reduction_root()
-
     def inverted(self) -> CoupledFactor:
         """See `DenseFactor.inverted`."""
         return self._replace(flat=with_inverse(self.flat))

@@ -27,10 +27,13 @@ class MixedDensePosterior(DenseSitePosterior):
         outputs = tf.einsum("pl,lns->pns", latent.mixing(self.kernel), prior)
         return outputs + np.sqrt(gpflow.default_jitter()) * numbers.normal(tf.shape(outputs))
 
-    def _apply(self, root: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
-        P, N, S = batched.sizes(seen)
-        flat = tf.reshape(tf.transpose(seen, [1, 0, 2]), [1, -1, S])  # output by output within each datum
-        return tf.transpose(tf.reshape(super()._apply(root, flat), [N, P, S]), [1, 0, 2])
+    def _in_line(self, values: tf.Tensor) -> tf.Tensor:
+        S = batched.sizes(values)[-1]
+        return tf.reshape(tf.transpose(values, [1, 0, 2]), [1, -1, S])  # output by output within each datum
+
+    def _apart(self, line: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        P, N, S = batched.sizes(like)
+        return tf.transpose(tf.reshape(line, [N, P, S]), [1, 0, 2])
 
     def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
         return tf.einsum("pl,pns->lns", latent.mixing(self.kernel), alpha)

@@ -106,6 +106,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     site_method: SiteMethod | str = "kmm"
     centres_inputs = True  # before it computes distances
     indefinite = False  # whether sites of the site method may have precisions below zero; see `SiteMethod`
+    allows_indefinite = True  # whether they may in this class of models
 
     def __init__(
         self,
@@ -187,8 +188,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         if self.inducing_variable is not None:
             return sparse_prior.project(self, X)
         prior = dense_prior.at(self, X)
-        signed = self.indefinite and site_method(self.site_method).signed and isinstance(prior, Dense)
-        return prior.whiten() if signed else prior
+        return prior.whiten() if self.indefinite and site_method(self.site_method).signed else prior
 
     def expectation(self, mean: tf.Tensor, var: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
         """Return Eq[log p(yₙ | fₙ)], or the likelihood's lower bound of it, for marginals [N, L], as [N].

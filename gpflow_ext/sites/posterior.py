@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import gpflow
 import tensorflow as tf
@@ -17,9 +18,14 @@ from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
+from gpflow_ext.sites.coupled import Coupled, CoupledFactor
 from gpflow_ext.sites.dense import Dense
+from gpflow_ext.sites.projection import Whitened
 
 P = TypeVar("P", covariant=True)
+
+Draw: TypeAlias = Callable[[tf.Tensor, Numbers], tf.Tensor]
+"""Map values of a prior draw that sites see, [L, N, S], to weights of K_*f in a draw of q(f), [L, N, S]."""
 
 
 class SiteConditioned(Protocol[P]):
@@ -36,6 +42,9 @@ class SiteConditioned(Protocol[P]):
 
     def prior(self) -> P:
         """Return the prior at the training inputs."""
+
+    def condition(self) -> tuple[tf.Tensor, Whitened]:
+        """Return the Cholesky factor of K at the data, and the whitened q(v); for negative precisions."""
 
 
 class SitePosterior(TakesNumbers, AbstractPosterior):
@@ -95,29 +104,25 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
-        if isinstance(prior, Dense) and least_precision(current.prec) < 0.0:
+        if isinstance(prior, (Dense, Coupled)) and least_precision(current.prec) < 0.0:
             prior = prior.whiten()
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
-        own = getattr(factor, "reduction_root", None)
-        root = _reduction(factor, current.prec)[None] if own is None else own()
-        return alpha, root, X, current.prec
+        return alpha, _root(prior, factor, current.prec), X, current.prec
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
 
         α̃ = (I + ΛK)⁻¹(ν − Λf̃ − Λ^½ξ) = α − Qinv(f̃ + Λ^-½ξ) for the prior draw f̃ at the data, where a site
-        of precision zero has no column in Qinv = WᵀW.
+        of precision zero has no column in Qinv = WᵀW. Negative precisions have no root: there
+        α̃ = L⁻ᵀ(v − L⁻¹f̃) for LLᵀ = K and a draw of the whitened q(v).
         """
         alpha, root, X, prec = self.cache or self._parts()
-        check_precisions(prec, type(self._model).__name__)
-        prec = tf.transpose(prec)[..., None]  # [L, N, 1]
-        scale = tf.math.divide_no_nan(tf.ones_like(prec), tf.sqrt(prec))
+        signed = least_precision(prec) < 0.0
+        draw = self._whitened_draw() if signed else self._rooted_draw(alpha, root, prec)
 
         def condition(prior: tf.Tensor, numbers: Numbers) -> tf.Tensor:
-            seen = self._values(prior, numbers)
-            seen += scale * numbers.normal(tf.shape(seen))
-            return self._weights(tf.transpose(alpha)[..., None] - self._apply(root, seen))
+            return self._weights(draw(self._values(prior, numbers), numbers))
 
         return Given(
             domain=domain(type(self._model).__name__, latent.kernels(self.kernel), (X,)),
@@ -128,6 +133,29 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
             jitter=self._jitter(),
         )
 
+    def _rooted_draw(self, alpha: tf.Tensor, root: tf.Tensor, prec: tf.Tensor) -> Draw:
+        prec = tf.transpose(prec)[..., None]  # [L, N, 1]
+        scale = tf.math.divide_no_nan(tf.ones_like(prec), tf.sqrt(prec))
+
+        def draw(values: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+            seen = self._in_line(values + scale * numbers.normal(tf.shape(values)))
+            _, columns = explained(root, seen)
+            found = tf.matmul(root, columns, transpose_a=True) if _is_root(root) else columns
+            return tf.transpose(alpha)[..., None] - self._apart(found, values)
+
+        return draw
+
+    def _whitened_draw(self) -> Draw:
+        chol, q = self._model.condition()
+
+        def draw(values: tf.Tensor, numbers: Numbers) -> tf.Tensor:
+            line = self._in_line(values)
+            noise = tf.linalg.triangular_solve(q.chol, numbers.normal(tf.shape(line)), adjoint=True)
+            v = tf.transpose(q.mean)[..., None] + noise - tf.linalg.triangular_solve(chol, line)
+            return self._apart(tf.linalg.triangular_solve(chol, v, adjoint=True), values)
+
+        return draw
+
     def _jitter(self) -> float | None:
         """Return what the latent functions have at the data; ``None`` is GPflow's jitter."""
         return None
@@ -136,10 +164,13 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
         """Return what sites see of latent functions [L, N, S]."""
         return prior
 
-    def _apply(self, root: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
-        """Return Qinv times columns [L, N, S]."""
-        _, columns = explained(root, seen)
-        return tf.matmul(root, columns, transpose_a=True) if _is_root(root) else columns
+    def _in_line(self, values: tf.Tensor) -> tf.Tensor:
+        """Return values [L, N, S] in the layout of W's columns."""
+        return values
+
+    def _apart(self, line: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        """Undo `_in_line`, for values shaped as ``like``."""
+        return line
 
     def _weights(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return α of the latent functions for that of what sites see."""
@@ -187,8 +218,16 @@ def check_precisions(prec: tf.Tensor, owner: str) -> None:
     if (least := least_precision(prec)) < 0.0:
         raise NotImplementedError(
             f"sample_functions of {owner} needs sites of non-negative precision; the least is {least:.3g}: "
-            "use a likelihood that is log-concave, or variational inference."
+            "use the dense model or inducing variables, or a likelihood that is log-concave."
         )
+
+
+def _root(prior: Prior, factor: Factor, prec: tf.Tensor) -> tf.Tensor:
+    """Return W with WᵀW = Qinv, or Qinv with an axis more where the factor has no such root."""
+    if isinstance(prior, Coupled) and isinstance(factor, CoupledFactor):
+        factor, prec = factor.flat, prior.pack(prec)
+    own = getattr(factor, "reduction_root", None)
+    return _reduction(factor, prec)[None] if own is None else own()
 
 
 def _is_root(root: tf.Tensor) -> bool:

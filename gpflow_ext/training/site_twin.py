@@ -49,8 +49,9 @@ class SiteTwin(SiteModel):
     """
 
     def __init__(self, model: Any, data: tuple[Any, Any]) -> None:
-        super().__init__(data, model.kernel, model.likelihood, model.mean_function, model.num_latent_gps)
         self._by_precision = isinstance(model, VGPOpperArchambeau)
+        self.allows_indefinite = not self._by_precision  # which takes the root of precisions
+        super().__init__(data, model.kernel, model.likelihood, model.mean_function, model.num_latent_gps)
 
     def prior(self, X: tf.Tensor | None = None) -> Any:
         """See `SiteModel`; without jitter where the model has none."""
@@ -62,14 +63,16 @@ class SiteTwin(SiteModel):
     def q(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the two parameters of q(f) as the model has them, and about how much they miss, [].
 
-        That is what the bound can gain by sites with negative precisions, ¼ Σₙ (λ(vₙ) − λₙ)² vₙ².
+        That is what the bound could gain where precisions are cut at zero, ¼ Σₙ (λ(vₙ) − λₙ)² vₙ²; less by
+        other precisions that are not negative.
         """
-        found = condition(self.prior(), self.sites)
+        prior = self.prior()
+        if not self._by_precision:
+            return *prior.whiten().message(self.sites).moments(), tf.zeros([], self.nat1.dtype)
+        found = condition(prior, self.sites)
         curvature = expect(self.expectation, found.mean, found.var).curvature
         missed = 0.25 * tf.reduce_sum(tf.square(tf.minimum(curvature, 0.0) * found.var))
-        if self._by_precision:
-            return found.alpha, tf.sqrt(tf.maximum(self.prec, _LEAST)), missed
-        return *self.prior().whiten().message(self.sites).moments(), missed
+        return found.alpha, tf.sqrt(tf.maximum(self.prec, _LEAST)), missed
 
 
 def has_sites(model: Any) -> bool:
@@ -98,8 +101,8 @@ def q_of(model: Any) -> tuple[gpflow.Parameter, gpflow.Parameter]:
 class TwinSteps(tf.Module):
     """Steps of the twin, after each of which the model has its q; then, where needed, of the model itself.
 
-    Where the likelihood is not log-concave the optimum can have sites with negative precisions, which the
-    twin's do not reach, or do not come to rest: L-BFGS on all parameters goes on from where it ends.
+    Where they do not come to rest, or ``VGPOpperArchambeau`` has precisions of zero because its likelihood is
+    not log-concave, L-BFGS on all parameters goes on from where the twin ends.
 
     Parameters
     ----------

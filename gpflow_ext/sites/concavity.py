@@ -1,0 +1,91 @@
+"""The second-order expansion of log p(y | f), and whether it is concave.
+
+Where it is not, the precisions of sites may be negative: of Laplace's method, of variational inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeAlias
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_ext.compiled import examine
+from gpflow_ext.sites.method import SitedModel
+
+LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+"""Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
+
+_CONCAVE: dict[Hashable, bool] = {}  # of structures of likelihoods
+_FURTHEST, _ROUNDS = 1e4, 3  # of the latent values at which curvatures are looked at; how often at each
+_ROUNDING = 64.0  # units in the last place of 1 + |g|
+
+
+class Expansion(NamedTuple):
+    """Value and derivatives of log p(y | f), whose Hessian is diagonal."""
+
+    value: tf.Tensor  # summed over the data, []
+    grad: tf.Tensor  # g, [N, L]
+    curvature: tf.Tensor  # W, minus the second derivatives, [N, L]
+
+
+def expand(log_density: LogDensity, point: tf.Tensor) -> Expansion:
+    """Expand log p(y | f) about F = ``point`` [N, L]; differentiable in the point. O(N) densities."""
+    with tf.GradientTape(watch_accessed_variables=False) as outer:
+        outer.watch(point)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point)
+            value = tf.reduce_sum(log_density(point))
+        grad = inner.gradient(value, point, unconnected_gradients="zero")
+    curvature = -outer.gradient(grad, point, unconnected_gradients="zero")
+    return Expansion(value, grad, _without_rounding(curvature, grad))
+
+
+def _without_rounding(curvature: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+    """Return W with zeros where it is below zero by no more than rounding: dense factors take its root."""
+    least = -_ROUNDING * float(np.finfo(grad.dtype.as_numpy_dtype).eps) * (1.0 + tf.abs(grad))
+    excess = tf.where((curvature < 0.0) & (curvature > least), -curvature, tf.zeros_like(curvature))
+    return curvature + tf.stop_gradient(excess)
+
+
+def tell(model: Any) -> None:
+    """Tell a model whether precisions may be negative: if it allows that and log p(y | f) is not concave."""
+    indefinite = model.allows_indefinite and not is_concave(model)
+    if model.indefinite != indefinite:
+        model.indefinite = indefinite
+
+
+def is_concave(model: SitedModel) -> bool:
+    """Tell whether log p(y | f) is concave, by its curvature at the data for latent values of all sizes.
+
+    It is looked at once for each structure of likelihoods. One without a density is taken to be concave;
+    GPflow's Bernoulli is, but for the jitter of its link.
+    """
+    if isinstance(model.likelihood, gpflow.likelihoods.Bernoulli):
+        return True
+    structure, like = examine(model.likelihood), model.sites.nat1
+    kind = structure.key, like.shape[-1], like.dtype, gpflow.default_float()
+    if kind not in _CONCAVE:
+        found = _looks_concave(model)
+        if structure.refused:
+            return found
+        _CONCAVE[kind] = found
+    return _CONCAVE[kind]
+
+
+def _looks_concave(model: SitedModel) -> bool:
+    like = model.sites.nat1
+    sizes = np.geomspace(1e-2, _FURTHEST, 13)
+    values = np.stack([sizes, -sizes], axis=1).ravel()
+    rounds = _ROUNDS * -(-len(values) // like.shape[0])
+    for shift in np.arange(rounds) * len(values) // rounds:
+        point = np.resize(np.roll(values, shift), like.shape[0])[:, None]
+        try:
+            at = expand(model.log_density, tf.zeros_like(like) + tf.constant(point, like.dtype))
+        except NotImplementedError:
+            return True
+        if tf.reduce_any(at.curvature < 0.0):
+            return False
+    return True
