@@ -15,6 +15,8 @@ KERNELS: dict[str, Callable[[], gk.Kernel]] = {
     "RationalQuadratic": lambda: gk.RationalQuadratic(2.0, 1.0, alpha=1.5),
     "Periodic": lambda: gk.Periodic(gk.SquaredExponential(2.0, 0.8), [2.0, 3.0]),
     "Cosine": lambda: gk.Cosine(2.0, [1.0, 2.0]),
+    "cosines": lambda: gk.Cosine(2.0, 1.0) * gk.Cosine(1.0, [2.3, 1.1]),
+    "envelope": lambda: gk.SquaredExponential(2.0) * gk.Cosine(1.0, 2.3) * gk.Cosine(1.0, 1.1),
     "ArcCosine0": lambda: gk.ArcCosine(0, 2.0, [0.5, 2.0], 0.3),
     "ArcCosine2": lambda: gk.ArcCosine(2, 0.2, [0.5, 0.3], 0.3),
     "Polynomial": lambda: gk.Polynomial(3, 0.2, 0.5),

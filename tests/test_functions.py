@@ -27,7 +27,7 @@ COUNTS = RNG.poisson(1.0, [40, 2]).astype(float)
 Z = X[:5].copy()
 AT = np.concatenate([Z + 0.1, RNG.uniform(-5.0, 5.0, [7, 2])])  # near the points, where α rules, and far off
 
-EXACT = "Linear", "Polynomial", "Cosine"
+EXACT = "Linear", "Polynomial", "Cosine", "cosines"
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -242,7 +242,7 @@ def _is_white(factors: tuple[Kernel, ...]) -> bool:
 
 
 def _term(factors: tuple[Any, ...]) -> tuple[Features, ...]:
-    waves = tuple(each for each in factors if type(each) in FREQUENCIES)
+    waves, cosines = _waves(factors)
     levels = tuple(each for each in factors if type(each) is Constant)
     others = [each for each in factors if type(each) not in FREQUENCIES and type(each) is not Constant]
     exact = [EXACT[type(each)](each) for each in others if type(each) in EXACT]
@@ -251,10 +251,23 @@ def _term(factors: tuple[Any, ...]) -> tuple[Features, ...]:
         names = " and ".join(type(each).__name__ for each in factors)
         raise NotImplementedError(f"The product of {names} has no random features: {INSTEAD}.")
     parts: list[Features] = [Fourier(waves)] if waves else []
+    parts += [Fourier((cosine,)) for cosine in cosines]
     parts += rest + exact
     if levels or not parts:
         parts.append(Level(levels))
     return tuple(parts)
+
+
+def _waves(factors: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return the stationary factors whose frequencies are added, and cosines that have features of their own.
+
+    The spectral density of a cosine is at ±ω. One sign is enough where all others are symmetric, but not for
+    two cosines: cos a cos b is no cos(a + b).
+    """
+    stationary = [each for each in factors if type(each) in FREQUENCIES]
+    cosines = [each for each in stationary if type(each) is gpflow.kernels.Cosine]
+    others = [each for each in stationary if type(each) is not gpflow.kernels.Cosine]
+    return (*others, *cosines[:1]), cosines[1:]
 
 
 def _random(kernel: Any) -> Features:
