@@ -173,6 +173,16 @@ def test_gradients_in_x(dense: Any) -> None:
         np.testing.assert_allclose(found[:, d], (ahead - behind) / (2.0 * step), atol=1e-6)
 
 
+def test_single_precision_far_from_zero() -> None:
+    """Inputs such as years: phases of the features alone are then off, by 2000 ε ω."""
+    at = np.linspace(2000.0, 2010.0, 50)[:, None]
+    model = gpflow.models.GPR(
+        (at[::2], np.sin(at[::2])), gk.SquaredExponential(1.0, 0.7), noise_variance=1e-3
+    )
+    double, single = (gpx.sample_functions(model, 5, 1, dtype=dtype)(at) for dtype in (None, tf.float32))
+    np.testing.assert_allclose(single, double, atol=0.03)
+
+
 def test_a_draw_stays_when_the_model_moves_on() -> None:
     model = gpflow.models.GPR((X, F), _kernel())
     draws = gpx.sample_functions(model, 2, 0, num_features=16)

@@ -20,6 +20,7 @@ from gpflow_ext.features.kernel import (
     has_features,
     num_columns,
 )
+from gpflow_ext.numerics import centred
 
 Condition: TypeAlias = Callable[..., Any]
 """Map prior draws at the points [L, M, S], random numbers and a member's tensors to α."""
@@ -147,6 +148,6 @@ def by_kernel(
     count = max(len(kernels), len(points))
     found = []
     for i, part in enumerate(tf.split(alpha, count)):
-        cross = kernels[i % len(kernels)](X, points[i % len(points)])
-        found.append(tf.einsum("nm,cms->ncs", cross, part))
+        cross = centred.covariance(kernels[i % len(kernels)], points[i % len(points)], X)
+        found.append(tf.einsum("mn,cms->ncs", cross, part))
     return tf.concat(found, axis=1)
