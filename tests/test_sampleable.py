@@ -285,6 +285,24 @@ def test_a_prior_of_more_axes_than_its_parameter_is_refused() -> None:
     assert placed(model, None).target.num_dimensions == 3
 
 
+def test_a_prior_that_its_parameter_would_be_broadcast_to_is_refused() -> None:
+    """W [3, 1] with three priors has nine log densities, as each row meets that of each other one."""
+    X = np.stack([np.arange(6.0), np.arange(6.0) % 3], axis=1)
+    kernel = gpflow.kernels.Coregion(3, 1, active_dims=[1])
+    kernel.W.prior = tfd.Normal(np.zeros(3), np.ones(3))
+    model = gpflow.models.GPR((X, X[:, :1]), kernel)
+    for held in (kernel.kappa, model.likelihood):
+        gpflow.set_trainable(held, False)
+    with pytest.raises(ValueError, match=r"kernel\.W is of several distributions, \(3,\), .* shape \(3, 1\)"):
+        placed(model, None)
+    for prior in (
+        tfd.Normal(np.zeros([3, 1]), 1.0),
+        tfd.MultivariateNormalDiag(np.zeros([3, 1]), np.ones(1)),
+    ):
+        kernel.W.prior = prior
+        assert placed(model, None).target.num_dimensions == 3
+
+
 def test_a_parameter_of_two_kernels_is_sampled_once():
     first, second = gpflow.kernels.SquaredExponential(), gpflow.kernels.Matern32()
     second.lengthscales = first.lengthscales

@@ -59,8 +59,8 @@ class Target:
     Raises
     ------
     ValueError
-        For a trainable parameter without a prior or with one of another dtype or of more axes, or a model
-        without trainable parameters.
+        For a trainable parameter without a prior or with one of another dtype or shape, or a model without
+        trainable parameters.
     """
 
     def __init__(
@@ -158,20 +158,31 @@ def coordinates(model: tf.Module) -> list[Coordinate]:
                 f"The prior of {name} is {found.name}, but the parameter {parameter.dtype.name}: make the "
                 "prior's arguments with gpflow.utilities.to_default_float."
             )
-        if _is_batch(parameter):
+        sizes = _sizes(parameter.prior)
+        if _is_broadcast(parameter, sizes):
             raise ValueError(
-                f"The prior of {name} is of several distributions, {parameter.prior.batch_shape}, but the "
+                f"The prior of {name} is of several distributions, {sizes}, but the "
                 f"parameter has the shape {parameter.shape}: give it one for each of its values."
             )
     named = sorted(trainable.items(), key=lambda item: (item[0] != "V", item[0]))
     return [Coordinate(name, parameter, log_scale(parameter.transform)) for name, parameter in named]
 
 
-def _is_batch(parameter: gpflow.Parameter) -> bool:
-    """Tell whether a prior has more axes than its parameter, so that those would be taken for the chains."""
-    prior = parameter.prior
-    axes = [getattr(getattr(prior, name, None), "rank", None) or 0 for name in ("batch_shape", "event_shape")]
-    return sum(axes) > max(parameter.shape.rank, axes[1])
+def _sizes(prior: Any) -> tuple[int | None, ...]:
+    """Return the sizes of the axes of a prior's values, as far as it tells them."""
+    shapes: list[Any] = [getattr(prior, name, None) for name in ("batch_shape", "event_shape")]
+    return tuple(n for shape in shapes if getattr(shape, "rank", None) for n in shape.as_list())
+
+
+def _is_broadcast(parameter: gpflow.Parameter, sizes: Sequence[int | None]) -> bool:
+    """Tell whether a parameter would be broadcast to its prior, which has an axis of another size.
+
+    Each value would be counted several times, or further axes be taken for the chains.
+    """
+    constrained = parameter.prior_on is PriorOn.CONSTRAINED
+    own = (parameter if constrained else parameter.unconstrained_variable).shape.as_list()
+    last = zip(reversed(sizes), reversed(own), strict=False)
+    return len(sizes) > len(own) or any(size not in (1, None, value) for size, value in last)
 
 
 def _weak_prior(transform: Any) -> str:
