@@ -11,6 +11,7 @@ import pytest
 import resuming
 import tensorflow as tf
 from gpflow.models import GPR, SGPR
+from gpflow_ext.sites.curvature import expand
 from scipy import stats
 
 import gpflow_ext as gpx
@@ -61,12 +62,10 @@ def test_a_curvature_below_zero_by_rounding_is_zero() -> None:
     X = np.linspace(0.0, 3.0, 12)[:, None]
     Y = np.exp(np.sin(2.0 * X)) * (np.arange(12)[:, None] % 3 > 0)
     model = _fixed(GPLaplace((X, Y), problems.kernel(), gpflow.likelihoods.Exponential()))
-    at = expansion.expand(model.log_density, tf.constant(np.linspace(-3.0, 3.0, 12)[:, None]))
+    at = expand(model.log_density, tf.constant(np.linspace(-3.0, 3.0, 12)[:, None]))
     assert at.curvature.numpy().min() == 0.0
     assert gpx.fit(model, progress=False).status is gpx.Status.CONVERGED
-    lifted = expansion.expand(
-        lambda F: 0.5 * tf.reduce_sum(1e-12 * F**2, axis=1), tf.ones([3, 1], tf.float64)
-    )
+    lifted = expand(lambda F: 0.5 * tf.reduce_sum(1e-12 * F**2, axis=1), tf.ones([3, 1], tf.float64))
     np.testing.assert_allclose(lifted.curvature, -1e-12)
 
 

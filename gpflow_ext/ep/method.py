@@ -13,6 +13,7 @@ from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, is_near, settle
 from gpflow_ext.likelihoods import StudentT
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
+from gpflow_ext.sites.concavity import expand, is_concave, is_coupled, known, tell
 
 _MORE_NODES = "give it more nodes, likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 250)"
 
@@ -20,8 +21,8 @@ _MORE_NODES = "give it more nodes, likelihood.quadrature = gpflow.quadrature.NDi
 class EP(SiteMethod):
     """Parallel expectation propagation: each site matches the moments of its factor; see `ep.engine`.
 
-    A dense model is its own set of inducing points. There the sites must keep prec ≥ 0, as they do for a
-    likelihood that is log-concave. A prior that cannot be whitened is conditioned on the sites as it is.
+    A dense model is its own set of inducing points. A prior that cannot be whitened is conditioned on the
+    sites as it is. Where the likelihood is not log-concave, precisions may be below zero.
     """
 
     name: ClassVar[str] = "ep"
@@ -50,6 +51,7 @@ class EP(SiteMethod):
                 f"{type(likelihood).__name__} splits into factors of some latent functions, which need sites "
                 "of their own: use gpflow_ext.models.SparseEP."
             )
+        tell(model, _is_dense(model) and not (is_concave(model) and known(model, _bends_apart)))
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: quadrature that misses a narrow likelihood is the first suspect."""
@@ -103,8 +105,7 @@ class EP(SiteMethod):
         def attempt(k: tf.Tensor, length: tf.Tensor, *_: Any) -> tuple[Any, ...]:
             new = Sites(*tf.unstack(old + length * direction))
             point = factors.evaluate(target, seen, new)
-            sound = point.sound & self._legal(model, new)
-            return k + 1, 0.5 * length, sound, new, point.proposal, point.violation
+            return k + 1, 0.5 * length, point.sound, new, point.proposal, point.violation
 
         begin = (tf.constant(0), whole, tf.constant(False), state.sites, state.proposal, state.violation)
         _, length, sound, new, proposal, violation = tf.while_loop(
@@ -125,11 +126,7 @@ class EP(SiteMethod):
         """See `SiteMethod.solve`; K is whitened once, and the graph evaluates the factors in one place."""
         prior = tf.nest.map_structure(tf.stop_gradient, prior)
         sites = Sites(*map(tf.stop_gradient, sites))
-
-        def legal(new: Sites) -> tf.Tensor:
-            return self._legal(model, new)
-
-        state = settle(factored(model), unwhitened.seen(prior), sites, steps, tolerance, legal=legal)
+        state = settle(factored(model), unwhitened.seen(prior), sites, steps, tolerance)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack(state.sites)))
         return state, finite & tf.math.is_finite(state.violation)
 
@@ -141,11 +138,17 @@ class EP(SiteMethod):
             seen, target.log_normaliser, sites, layout=target.layout()
         ).log_evidence
 
-    def _legal(self, model: Any, sites: Sites) -> tf.Tensor:
-        """Whether the model's own prior can be conditioned on the sites, []."""
-        if model.inducing_variable is not None or model.is_structured:
-            return tf.constant(True)
-        return tf.reduce_all(sites.prec >= 0.0)
+
+def _is_dense(model: Any) -> bool:
+    return model.inducing_variable is None and not model.is_structured
+
+
+def _bends_apart(model: SitedModel) -> bool:
+    """Tell whether log p(y | f) is curved, in each latent function by itself."""
+    like = model.sites.nat1
+    point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
+    bends = bool(tf.reduce_any(expand(model.log_density, point).curvature != 0.0))
+    return bends and not is_coupled(model.log_density, point)
 
 
 def _by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:

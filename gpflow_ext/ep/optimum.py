@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ def settle(
     steps: int | tf.Tensor,
     tolerance: float | tf.Tensor,
     damping: float | None = None,
-    legal: Callable[[Sites], tf.Tensor] | None = None,
 ) -> Sweep:
     """Sweep until the violation is within the tolerance; the violation is NaN where that fails.
 
@@ -56,8 +55,6 @@ def settle(
         The violation that ends them, [].
     damping
         ρ of a sweep; ``None`` adapts it.
-    legal
-        Tells whether sites may be moved to.
     """
     zero = tf.zeros([], sites.nat1.dtype)
     longest = engine.largest_relaxation(sites.nat1)
@@ -72,7 +69,6 @@ def settle(
         ρ = (whole if damping is None else damping) * 0.5 ** tf.cast(attempt, zero.dtype)
         new = Sites(*tf.unstack(old + ρ * direction))
         found = factors.evaluate(target, prior, new)
-        sound = found.sound if legal is None else found.sound & (legal(new) | tf.equal(done, 0))
         moved = Sweep(new, found.proposal, found.violation, direction, ρ)
         begins = tf.equal(done, 0)
         lost = tf.where(begins & (attempt > 0), engine.ATTEMPTS, attempt + 1)
@@ -81,9 +77,9 @@ def settle(
             sites=Sites(*(tf.where(begins, *pair) for pair in zip(none, point.sites, strict=True))),
             proposal=Sites(*(tf.where(begins, *pair) for pair in zip(none, point.proposal, strict=True))),
         )
-        kept = tf.nest.map_structure(lambda a, b: tf.where(sound, a, b), moved, back)
+        kept = tf.nest.map_structure(lambda a, b: tf.where(found.sound, a, b), moved, back)
         kept = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), kept, point)
-        return done + tf.cast(sound, tf.int32), tf.where(sound, 0, lost), kept
+        return done + tf.cast(found.sound, tf.int32), tf.where(found.sound, 0, lost), kept
 
     begin = Sweep(sites, sites, zero + np.inf, tf.zeros_like(tf.stack(sites)), zero)
     _, attempt, point = tf.while_loop(going, turn, (tf.constant(0), tf.constant(0), begin))

@@ -32,7 +32,7 @@ class KMM(SiteMethod):
         super().check(model)
         check_one_factor(model, self.name)
         if self.signed:
-            concavity.tell(model)
+            concavity.tell(model, not concavity.is_concave(model))
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""

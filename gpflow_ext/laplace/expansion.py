@@ -18,22 +18,6 @@ from gpflow_ext.sites import Pair, Prior, Sites, coupling, with_inverse
 from gpflow_ext.sites.concavity import Expansion, LogDensity, expand
 
 
-def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:
-    """Tell whether the second derivatives at F = ``point`` [N, L] couple latent functions. O(NL)."""
-    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
-        outer.watch(point)
-        with tf.GradientTape(watch_accessed_variables=False) as inner:
-            inner.watch(point)
-            value = tf.reduce_sum(log_density(point))
-        columns = tf.unstack(inner.gradient(value, point, unconnected_gradients="zero"), axis=1)
-    for latent, column in enumerate(columns):
-        row = outer.gradient(column, point, unconnected_gradients="zero")
-        others = tf.one_hot(latent, len(columns), False, True)
-        if tf.reduce_any((row != 0.0) & others):
-            return True
-    return False
-
-
 class Located(NamedTuple):
     """A mean of q(f), and the sites that keep it; the state of Laplace's method."""
 

@@ -13,7 +13,7 @@ from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.likelihoods import CategoricalLikelihood
 from gpflow_ext.sites import Prior, Sites, concavity, condition, variational_bound, with_inverse
-from gpflow_ext.sites.concavity import expand
+from gpflow_ext.sites.concavity import expand, is_coupled
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
 _PASSED: set[Hashable] = set()  # structures of likelihoods that Laplace's method is for
@@ -37,7 +37,7 @@ class Laplace(SiteMethod):
         """
         check_one_factor(model, self.name)
         self._check_likelihood(model)
-        concavity.tell(model)
+        concavity.tell(model, not concavity.is_concave(model))
 
     def _check_likelihood(self, model: SitedModel) -> None:
         like, name = model.sites.nat1, type(model.likelihood).__name__
@@ -46,7 +46,7 @@ class Laplace(SiteMethod):
         if kind in _PASSED:
             return
         point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
-        if like.shape[1] > 1 and expansion.is_coupled(model.log_density, point):
+        if like.shape[1] > 1 and is_coupled(model.log_density, point):
             raise NotImplementedError(
                 f"The second derivatives of {name} couple its latent functions, but {type(model).__name__} "
                 f"has one site for each: {_instead(model.likelihood)}."

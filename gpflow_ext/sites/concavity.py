@@ -18,7 +18,7 @@ from gpflow_ext.sites.method import SitedModel
 LogDensity: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 """Map latent values F [N, L] to log p(yₙ | fₙ), [N]."""
 
-_CONCAVE: dict[Hashable, bool] = {}  # of structures of likelihoods
+_KNOWN: dict[Hashable, bool] = {}  # of structures of likelihoods
 _FURTHEST, _ROUNDS = 1e4, 3  # of the latent values at which curvatures are looked at; how often at each
 _ROUNDING = 64.0  # units in the last place of 1 + |g|
 
@@ -50,29 +50,50 @@ def _without_rounding(curvature: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
     return curvature + tf.stop_gradient(excess)
 
 
-def tell(model: Any) -> None:
-    """Tell a model whether precisions may be negative: if it allows that and log p(y | f) is not concave."""
-    indefinite = model.allows_indefinite and not is_concave(model)
+def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:
+    """Tell whether the second derivatives at F = ``point`` [N, L] couple latent functions. O(NL)."""
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
+        outer.watch(point)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point)
+            value = tf.reduce_sum(log_density(point))
+        columns = tf.unstack(inner.gradient(value, point, unconnected_gradients="zero"), axis=1)
+    for latent, column in enumerate(columns):
+        row = outer.gradient(column, point, unconnected_gradients="zero")
+        others = tf.one_hot(latent, len(columns), False, True)
+        if tf.reduce_any((row != 0.0) & others):
+            return True
+    return False
+
+
+def tell(model: Any, indefinite: bool) -> None:
+    """Tell a model whether precisions of its sites may be negative, if it allows that."""
+    indefinite &= model.allows_indefinite
     if model.indefinite != indefinite:
         model.indefinite = indefinite
 
 
 def is_concave(model: SitedModel) -> bool:
-    """Tell whether log p(y | f) is concave, by its curvature at the data for latent values of all sizes.
+    """Tell whether log p(y | f) is concave in each function, by its curvature for latent values of all sizes.
 
-    It is looked at once for each structure of likelihoods. One without a density is taken to be concave;
-    GPflow's Bernoulli is, but for the jitter of its link.
+    One without a density is taken to be concave; GPflow's Bernoulli is, but for the jitter of its link.
     """
-    if isinstance(model.likelihood, gpflow.likelihoods.Bernoulli):
-        return True
+    return isinstance(model.likelihood, gpflow.likelihoods.Bernoulli) or known(model, _looks_concave)
+
+
+def known(model: SitedModel, tells: Callable[[SitedModel], bool]) -> bool:
+    """Return what a function tells of the likelihood of a model, once for each structure; true without a density."""
     structure, like = examine(model.likelihood), model.sites.nat1
-    kind = structure.key, like.shape[-1], like.dtype, gpflow.default_float()
-    if kind not in _CONCAVE:
-        found = _looks_concave(model)
+    kind = tells, structure.key, like.shape[-1], like.dtype, gpflow.default_float()
+    if kind not in _KNOWN:
+        try:
+            found = tells(model)
+        except NotImplementedError:
+            found = True
         if structure.refused:
             return found
-        _CONCAVE[kind] = found
-    return _CONCAVE[kind]
+        _KNOWN[kind] = found
+    return _KNOWN[kind]
 
 
 def _looks_concave(model: SitedModel) -> bool:
@@ -82,10 +103,7 @@ def _looks_concave(model: SitedModel) -> bool:
     rounds = _ROUNDS * -(-len(values) // like.shape[0])
     for shift in np.arange(rounds) * len(values) // rounds:
         point = np.resize(np.roll(values, shift), like.shape[0])[:, None]
-        try:
-            at = expand(model.log_density, tf.zeros_like(like) + tf.constant(point, like.dtype))
-        except NotImplementedError:
-            return True
+        at = expand(model.log_density, tf.zeros_like(like) + tf.constant(point, like.dtype))
         if tf.reduce_any(at.curvature < 0.0):
             return False
     return True

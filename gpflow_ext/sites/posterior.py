@@ -35,6 +35,7 @@ class SiteConditioned(Protocol[P]):
     mean_function: gpflow.functions.MeanFunction
     data: tuple[tf.Tensor, ...]
     num_latent_gps: int
+    indefinite: bool
 
     @property
     def latent_sites(self) -> Sites:
@@ -96,15 +97,16 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
     the model again, so the object follows a model that is trained further or has got other data.
 
     Of a prior whose factors have no ``reduction_root`` it holds Qinv = (I + ΛK)⁻¹Λ in place of W, which may
-    be indefinite, with an axis more. So it does where precisions are negative, as those of expectation
-    propagation can be; a graph, in which they are not known, takes them for non-negative.
+    be indefinite, with an axis more. So it does where precisions are negative; in a graph, in which they are
+    not known, where the model says that they may be.
     """
 
     _model: SiteConditioned[Prior]
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
-        if isinstance(prior, (Dense, Coupled)) and least_precision(current.prec) < 0.0:
+        unknown = self._model.indefinite and not tf.executing_eagerly()
+        if isinstance(prior, (Dense, Coupled)) and (unknown or least_precision(current.prec) < 0.0):
             prior = prior.whiten()
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
