@@ -8,11 +8,10 @@ from typing import Any
 
 from gpflow.models import SVGP, BayesianModel
 
-from gpflow_ext.sites import latent
 from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
-from gpflow_ext.svgp.unwhitened import unwhitened_plan
+from gpflow_ext.svgp.unwhitened import has_twin, unwhitened_plan
 from gpflow_ext.svgp.whitened import WhitenedSVGP, has_full_q, has_independent, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training import schedules
@@ -85,8 +84,8 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     On all data: ``VGP``, ``VGPOpperArchambeau`` and ``SVGP`` by natural gradients for q and L-BFGS for the
     rest, see `training.site_twin` and, for ``SVGP``, `svgp.whole_data`; what that does not cover,
     such as a diagonal q_sqrt, a kernel that mixes outputs, or a model without q, by L-BFGS on everything; an
-    objective that is an estimate by Adam. On minibatches: a whitened ``SVGP`` by natural gradients and Adam,
-    all else by Adam.
+    objective that is an estimate by Adam. On minibatches: ``SVGP`` of the same kinds by natural gradients
+    and Adam, all else by Adam.
     """
     if options.optimizer is not None:
         return _adam(model, run, options, options.optimizer, options.starts or 1)
@@ -111,23 +110,25 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
     refuse_unused(options, schedules.OPTIONS, "L-BFGS finds its step lengths; these are for minibatches")
-    if whole is not None and not model.whiten:
-        return unwhitened_plan(model, whole, run, options.starts, options.in_graph)
     if whole is not None:
-        return whole_data_plan(
-            WhitenedSVGP(model), model, whole, run, "gpflow", options.starts, options.in_graph
-        )
+
+        def on_all(whitened: SVGP) -> Plan:
+            target = WhitenedSVGP(whitened)
+            return whole_data_plan(target, whitened, whole, run, "gpflow", options.starts, options.in_graph)
+
+        return on_all(model) if model.whiten else unwhitened_plan(model, run, on_all)
     if sites:
         return twin_plan(model, arrays, run, options.starts, options.in_graph)
     return lbfgs_plan(model, arrays, run, starts=options.starts, in_graph=options.in_graph)
 
 
 def _has_natural_steps(model: BayesianModel) -> bool:
-    """Tell whether a model is an ``SVGP`` that natural gradients take whole, whitened or with one kernel."""
+    """Tell whether a model is an ``SVGP`` that natural gradients take whole, whitened or with a twin."""
     if not isinstance(model, SVGP) or not has_plain_bound(model, SVGP):
         return False
-    single = latent.num_outputs(model.kernel) is None
-    if not (model.whiten or single) or not has_independent(model) or not has_full_q(model):
+    if not model.whiten:
+        return has_twin(model)
+    if not has_independent(model) or not has_full_q(model):
         return False
     return all(parameter.prior is None for parameter in (model.q_mu, model.q_sqrt))
 
@@ -143,10 +144,26 @@ def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
     schedule = options.falling(Schedule("cosine", _FALL))
-    if not isinstance(model, SVGP) or refusal(model) is not None or own_objective(model):
-        steps = schedule.steps if schedule.name == "cosine" else None
-        chosen = dataclasses.replace(options, schedule=schedule.name, decay_steps=steps)
-        return _adam(model, run, chosen, None, 1)
+    if isinstance(model, SVGP) and not own_objective(model):
+        if refusal(model) is None:
+            return _natural(model, run, options, arrays, batches, schedule)
+        if has_twin(model):
+            return unwhitened_plan(
+                model, run, lambda twin: _natural(twin, run, options, arrays, batches, schedule)
+            )
+    steps = schedule.steps if schedule.name == "cosine" else None
+    chosen = dataclasses.replace(options, schedule=schedule.name, decay_steps=steps)
+    return _adam(model, run, chosen, None, 1)
+
+
+def _natural(
+    model: SVGP,
+    run: Run,
+    options: GPflowOptions,
+    arrays: tuple[Any, Any] | None,
+    batches: Any,
+    schedule: Schedule,
+) -> Plan:
     q = {id(part.unconstrained_variable) for part in (model.q_mu, model.q_sqrt)}
     hypers = [variable for variable in model.trainable_variables if id(variable) not in q]
     optimizer = built(None, hypers, schedule.rate(RATE), model=model) if hypers else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpflow.models import SVGP
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.sag import StochasticAverageGradient
+from gpflow_ext.svgp.unwhitened import has_twin, unwhitened_plan
 from gpflow_ext.svgp.vi_means import Box, box_of, check_box, moved, starts_of
 from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training import gradient
@@ -52,14 +54,42 @@ class LBFGSBOptions(StartOptions):
 
 @recipe("svi_lbfgsb", LBFGSBOptions, knows_objective=True)
 def svi_lbfgsb(model: SVGP, run: Run, options: LBFGSBOptions) -> Plan:
-    """Return the plan svi-L-BFGS-B: q(u), by its Cholesky factor, and the hyperparameters on all data."""
+    """Return the plan svi-L-BFGS-B: q(u), by its Cholesky factor, and the hyperparameters on all data.
+
+    An unwhitened model is trained in whitened coordinates, where L-BFGS-B does not creep, and q first: it may
+    begin far from its prior, to which the kernel would be fitted.
+    """
     arrays = _arrays(model, run.data, "svi_lbfgsb")
+
+    def in_whitened(twin: SVGP) -> Plan:
+        q = [part.unconstrained_variable for part in (twin.q_mu, twin.q_sqrt)]
+        return _lbfgsb(twin, run, options, arrays, q)
+
+    return (
+        unwhitened_plan(model, run, in_whitened) if has_twin(model) else _lbfgsb(model, run, options, arrays)
+    )
+
+
+def _lbfgsb(
+    model: SVGP,
+    run: Run,
+    options: LBFGSBOptions,
+    arrays: tuple[Any, Any],
+    first: Sequence[tf.Variable] = (),
+) -> Plan:
     variables = moved(model)
     constants = tuple(tf.constant(part) for part in arrays)
     box = box_of(model, variables, options.bounds)
     starts = starts_of(model, variables, options.starts, run, arrays[0])
     solver = LBFGSSteps(
-        model, (constants,), variables, options.iterations, run.jit_compile, box, starts=starts
+        model,
+        (constants,),
+        variables,
+        options.iterations,
+        run.jit_compile,
+        box,
+        starts=starts,
+        posterior=first,
     )
     return Plan(
         solver,

@@ -1,4 +1,4 @@
-"""GPflow's unwhitened SVGP on all data, trained in the whitened coordinates of its inducing variables.
+"""GPflow's unwhitened SVGP, trained in the whitened coordinates of its inducing variables.
 
 q(u) = N(m, S) of u = Lv, LLᵀ = K_uu, is q(v) = N(L⁻¹m, L⁻¹SL⁻ᵀ), at which the bound is the same.
 """
@@ -6,19 +6,27 @@ q(u) = N(m, S) of u = Lv, LLᵀ = K_uu, is q(v) = N(L⁻¹m, L⁻¹SL⁻ᵀ), at
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from gpflow.models import SVGP
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.sites import products, sparse_prior
-from gpflow_ext.svgp.whitened import WhitenedSVGP
-from gpflow_ext.svgp.whole_data import whole_data_plan
+from gpflow_ext.sites import latent, products, sparse_prior
+from gpflow_ext.svgp.whitened import has_full_q, has_independent
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.recipe import Plan, Run
+from gpflow_ext.training.site_twin import has_plain_bound
 from gpflow_ext.training.solver import Progress, Solver
+
+
+def has_twin(model: SVGP) -> bool:
+    """Tell whether q(u) of an unwhitened ``SVGP`` is that of a whitened one, and both have one objective."""
+    if model.whiten or not has_plain_bound(model, SVGP):
+        return False
+    single = latent.num_outputs(model.kernel) is None
+    free = all(parameter.prior is None for parameter in (model.q_mu, model.q_sqrt))
+    return single and free and has_independent(model) and has_full_q(model)
 
 
 def whitened_twin(model: SVGP) -> SVGP:
@@ -109,17 +117,15 @@ def _assign(model: SVGP, moments: tuple[tf.Tensor, tf.Tensor]) -> None:
         parameter.assign(value)
 
 
-def unwhitened_plan(
-    model: SVGP, arrays: tuple[Any, Any], run: Run, starts: int | None = None, in_graph: bool | None = None
-) -> Plan:
-    """Return the plan that trains an unwhitened model on all its data; see `whole_data_plan`."""
+def unwhitened_plan(model: SVGP, run: Run, build: Callable[[SVGP], Plan]) -> Plan:
+    """Return the plan that trains an unwhitened model as ``build`` trains its whitened twin."""
     twin = whitened_twin(model)
-    plan = whole_data_plan(WhitenedSVGP(twin), twin, arrays, run, "gpflow", starts, in_graph)
+    plan = build(twin)
     solver = UnwhitenedSteps(model, twin, plan.solver, run.jit_compile)
     solver.begin()
     return dataclasses.replace(
         plan,
         solver=solver,
         variables=[*model.variables, *solver.state],
-        trackables={"solver": solver},
+        trackables=plan.trackables | {"solver": solver},
     )
