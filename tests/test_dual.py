@@ -10,6 +10,7 @@ import problems
 import pytest
 import resuming
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 from gpflow.models import SVGP
 from marks import others_slow
@@ -302,3 +303,18 @@ def test_steps_on_all_data_are_shortened_where_whole_ones_overshoot(recipe):
 
     assert bound() > bound(gamma=0.2) - 0.01
     assert bound(gamma=1.0) < bound(gamma=0.2) - 10.0
+
+
+@pytest.mark.parametrize("recipe", ["dual", "svi_natural"])
+def test_a_step_after_which_the_bound_plunges_is_undone(recipe):
+    """A second whole step led to -2e7 here, with a gradient that Adam never forgot: it ended at -46 or -44."""
+    rng = np.random.default_rng(5)
+    X = np.sort(rng.uniform(-2.0, 2.0, (50, 1)), axis=0)
+    Y = np.sin(2.0 * X) + np.exp(-1.0 + 0.7 * X) * rng.normal(size=X.shape)
+    likelihood = gpflow.likelihoods.HeteroskedasticTFPConditional(scale_transform=tfp.bijectors.Exp())
+    kernel, Z = gpflow.kernels.Matern32(1.0, 0.8), np.linspace(-2.0, 2.0, 8)[:, None]
+    model = gpflow.models.SVGP(kernel, likelihood, Z, num_latent_gps=2, num_data=50)
+    gpflow.set_trainable(model.inducing_variable, False)
+    result = gpx.fit(model, (X, Y), recipe=recipe, steps=100, progress=False)
+    assert np.min(result.objective[1:]) >= result.objective[0]
+    assert float(model.elbo((X, Y))) > -40.0

@@ -45,7 +45,9 @@ class MinibatchAscent(tf.Module):
     updates
         What is compiled.
     shorten
-        Whether γ is halved, to an eighth at least, where the bound has fallen: for steps on all data.
+        Whether γ is halved, to an eighth at least, where the bound has fallen: for steps on all data. One
+        after which it is more than twice as far below zero is undone: of its gradient Adam would keep a
+        memory for thousands of steps.
     several
         Minibatches of arrays, and how many steps on them one call does in the place of a step on what
         ``read`` returns; ``hold`` is a multiple, and ``concave``.
@@ -82,12 +84,19 @@ class MinibatchAscent(tf.Module):
             self.accuracy = tf.Variable(
                 0.0, dtype=tf.float64, trainable=False
             )  # running mean over minibatches
+        self._kept = [tf.Variable(part, trainable=False) for part in self._changed] if shorten else []
+
+    @property
+    def _changed(self) -> list[tf.Variable]:
+        """All variables that a step changes."""
+        moved = [*self._updates.moved, *([] if self._optimizer is None else self._optimizer.variables)]
+        return [*moved, *self._updates.of_q]
 
     @property
     def state(self) -> list[tf.Variable]:
         """See `Solver`: what the optimiser moves and keeps; q moves only where a step is sound."""
-        moved = [*self._updates.moved, *([] if self._optimizer is None else self._optimizer.variables)]
-        return moved if self._per_call == 1 else [*moved, *self._updates.of_q]
+        changed = self._changed
+        return changed if self._per_call > 1 else changed[: len(changed) - len(self._updates.of_q)]
 
     def start(self) -> Progress:
         """See `Solver`: the natural parameters are taken from q again."""
@@ -104,6 +113,7 @@ class MinibatchAscent(tf.Module):
             return self._several(step)
         method = self._updates.step_held if step < self._hold else self._updates.step
         X, Y = self._read()
+        old = [part.read_value() for part in self._changed] if self._shorten else []
         gamma = 0.0 if self._gamma is None else float(self.share) * self._gamma(step)
         length = tf.constant(gamma, self._dtype)
         for least in (0.0,) if self._concave else (-math.inf, 0.0):
@@ -117,16 +127,26 @@ class MinibatchAscent(tf.Module):
         else:
             return Progress(math.nan)
         self._count(step, [correct / int(X.shape[0])])
-        self._compare(value)
-        return Progress(value)
+        return Progress(self._compared(value, old) if self._shorten else value)
 
-    def _compare(self, value: float) -> None:
-        """Shorten the steps where the bound has fallen by more than rounding, and take note of it."""
-        before = float(self.before)
-        slack = 256.0 * np.finfo(self._dtype.as_numpy_dtype).eps * max(abs(before), 1.0)
-        if self._shorten and value < before - slack:
-            self.share.assign(max(0.5 * float(self.share), _LEAST))
-        self.before.assign(value)
+    def _compared(self, value: float, old: Sequence[tf.Tensor]) -> float:
+        """Shorten the steps where the bound has fallen by more than rounding, and undo one after a plunge.
+
+        Return the bound where the step began, or where the next one begins after a plunge.
+        """
+        before, share = float(self.before), float(self.share)
+        size = max(abs(before), 1.0)
+        slack = 256.0 * np.finfo(self._dtype.as_numpy_dtype).eps * size
+        if value < before - slack:
+            self.share.assign(max(0.5 * share, _LEAST))
+        plunged = value < before - size and share > _LEAST
+        for part, kept, now in zip(self._changed, self._kept, old, strict=True):
+            if plunged:
+                part.assign(kept)
+            else:
+                kept.assign(now)
+        self.before.assign(before if plunged else value)
+        return before if plunged else value
 
     def _several(self, step: int) -> Progress:
         """Do several steps in one call; the objective is the mean of theirs, NaN where one failed."""
