@@ -11,7 +11,6 @@ import pytest
 import resuming
 import tensorflow as tf
 from gpflow.models import GPR, SGPR
-from gpflow_ext.sites.curvature import expand
 from scipy import stats
 
 import gpflow_ext as gpx
@@ -20,6 +19,7 @@ from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.likelihoods import BernoulliLogit, CumulativeLogit, StickBreaking
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor
 from gpflow_ext.sites import site_method
+from gpflow_ext.sites.concavity import expand
 from gpflow_ext.training.site_iteration import SiteOptimum
 
 XNEW = problems.inputs(7, seed=11)

@@ -6,13 +6,13 @@ from typing import Any
 
 import gpflow
 import numpy as np
+import problems
 import pytest
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliProbit, StudentT
 from gpflow_ext.models import VGPKMM, GPLaplace
 from gpflow_ext.sites import Sites, concavity, site_method
-from tests import problems
 
 RNG = np.random.default_rng(0)
 X = np.sort(RNG.uniform(0.0, 6.0, (30, 1)), axis=0)

@@ -82,7 +82,7 @@ def is_concave(model: SitedModel) -> bool:
 
 
 def known(model: SitedModel, tells: Callable[[SitedModel], bool]) -> bool:
-    """Return what a function tells of the likelihood of a model, once for each structure; true without a density."""
+    """Return what a function tells of a likelihood, asked once for each structure; true without a density."""
     structure, like = examine(model.likelihood), model.sites.nat1
     kind = tells, structure.key, like.shape[-1], like.dtype, gpflow.default_float()
     if kind not in _KNOWN:
