@@ -23,9 +23,9 @@ from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Raised
 from gpflow_ext.training.solver import Progress
-from gpflow_ext.training.starts import OWN, Tried
+from gpflow_ext.training.starts import OWN, Tried, best
 
-COLLAPSED = "the collapsed posterior's best start"
+COLLAPSED = "the collapsed posterior's best starts"
 _LEAST_DIAGONAL = 2e-6  # of a factor of the tensor posterior
 _UNIT = 0.7  # of a hyperparameter, next to one of ξ
 
@@ -206,38 +206,44 @@ class ProfiledAscent(tf.Module):
 
     def _begin(self) -> float:
         """Do a first round from each start, and stay at the best end."""
-        model, companion, q = self._model, self._companion, self._model.q
+        q, companion, prior = self._model.q, self._companion, self._model.prior()
         here = [variable.read_value() for variable in self._hypers]
-        ends: list[Any] = []
-        tried: tuple[Tried, ...] = ()
-        number = self._settings["starts"]
-        settings = {**self._settings, "starts": None if number is None else number - 1}
-        names = (OWN, COLLAPSED) if number != 1 else (OWN,)
-        for name in names:
-            for variable, value in zip(self._hypers, here, strict=True):
-                variable.assign(value)
-            if name == OWN:
-                prior = model.prior()
-                companion.q.update(prior, q.nodes(prior))
-                M = tf.convert_to_tensor(q.node_mean)
-            else:
-                companion.q.restart(model.prior())
-                everything = [*self._hypers, companion.q.location.unconstrained_variable]
-                updates = Updates(companion, everything, jit_compile=self._jit, in_graph=self._in_graph)
-                tried = starts.begin(companion, everything, updates, settings)
-                prior = model.prior()
-                M = companion.q.mean(prior)
-            self.profile.begin(prior, tf.convert_to_tensor(companion.q.prec), M)
-            reached = self._round()
-            moved = [*self._hypers, *self.profile.variables]
-            ends.append((reached, [(variable, variable.read_value()) for variable in moved]))
-        if len(ends) > 1:
-            reached_from = (Tried(name, end[0]) for name, end in zip(names, ends, strict=True))
-            self.tried = (*reached_from, *tried[1:])
-        best, values = max(ends, key=lambda end: end[0] if np.isfinite(end[0]) else -np.inf)
-        for variable, value in values:
+        companion.q.update(prior, q.nodes(prior))
+        ends = [self._end(OWN, prior, tf.convert_to_tensor(q.node_mean))]
+        for variable, value in zip(self._hypers, here, strict=True):
             variable.assign(value)
-        return best
+        tried, found = self._collapsed_starts()
+        for values in found:
+            starts.back(companion, values)
+            prior = companion.prior()
+            ends.append(self._end(COLLAPSED, prior, companion.q.mean(prior)))
+        if found:
+            further = [end for end, _ in ends[1:]]
+            self.tried = (ends[0][0], further[best(further)], *tried[1:])
+        end, values = ends[best([end for end, _ in ends])]
+        for variable, value in zip(self._moved, values, strict=True):
+            variable.assign(value)
+        return end.objective
+
+    def _collapsed_starts(self) -> tuple[tuple[Tried, ...], list[list[tf.Tensor]]]:
+        """See `starts.climbed`, for the companion; nothing where one start is asked for."""
+        number, companion = self._settings["starts"], self._companion
+        if number == 1:
+            return (), []
+        settings = {**self._settings, "starts": None if number is None else number - 1}
+        companion.q.restart(companion.prior())
+        everything = [*self._hypers, companion.q.location.unconstrained_variable]
+        updates = Updates(companion, everything, jit_compile=self._jit, in_graph=self._in_graph)
+        return starts.climbed(companion, everything, updates, settings)
+
+    @property
+    def _moved(self) -> list[tf.Variable]:
+        return [*self._hypers, *self.profile.variables]
+
+    def _end(self, name: str, prior: NetworkPrior, M: tf.Tensor) -> tuple[Tried, list[tf.Tensor]]:
+        """Do a round from M [N, K] and the companion's sites; return what it has reached, and where."""
+        self.profile.begin(prior, tf.convert_to_tensor(self._companion.q.prec), M)
+        return Tried(name, self._round()), [variable.read_value() for variable in self._moved]
 
     def _round(self) -> float:
         self._compiled(self._of.locate)

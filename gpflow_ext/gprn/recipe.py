@@ -53,14 +53,16 @@ class GPRNOptions:
         Let the first step of the collapsed posterior also try k_w and σ² of independent regressions.
     moment_start
         Let it also try nodes that explain the second moments of the targets, with k_w of the length scale
-        that suits them best (`network.moment_nodes`). Without inducing inputs.
+        that suits them best (`network.moment_nodes`), with k_f as it is and as suits these nodes, and small
+        draws of nodes with such a k_f. Without inducing inputs.
     factor_start
         Let it also try nodes that are common factors of the outputs, with weights that hardly depend on the
         input (`factors.factors`). Without inducing inputs, for no more outputs than data.
 
         Of these starts, the model as it is among them, training goes on from the one from which
-        ``hyper_updates`` iterations of L-BFGS on everything reach the highest bound. The profiled bound of
-        the tensor posterior is climbed from the best of them, and from the posterior as it is.
+        ``hyper_updates`` iterations of L-BFGS on everything reach the highest bound, and with ``joint``
+        as many more of the best two. The profiled bound of the tensor posterior is climbed from the best two,
+        and from the posterior as it is.
     minibatch_size
         Outputs in a step of the tensor posterior; all by default.
     starts

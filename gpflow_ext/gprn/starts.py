@@ -12,18 +12,20 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.data import length_scales
-from gpflow_ext.gprn import factors, network, node_kernels
+from gpflow_ext.gprn import factors, network, node_kernels, renewal
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.scales import LEAST
 from gpflow_ext.gprn.updates import Updates
-from gpflow_ext.training.starts import OWN, Tried, assign, best, further_starts
+from gpflow_ext.training.starts import OWN, Tried, assign, further_starts, ranked
 
 Array = npt.NDArray[np.float64]
 
 INDEPENDENT, MOMENTS, FACTORS = "independent regressions", "moments of the targets", "factors of the targets"
+SUITED, DRAWN = "moments of the targets, whose kernels suit them", "small nodes with such kernels"
+_FURTHER = 2  # starts that are climbed further, by as many iterations
 _START_UPDATES = 200  # iterations of L-BFGS on independent regressions, at most
 # Of the length scales of k_w, which are those of the targets at first.
 _STRETCHES = (1.0, 1.5, 2.5, 5.0, 10.0)
@@ -40,7 +42,16 @@ _SHARES = (0.01, 0.1, 0.3, 0.6)  # of the nugget in the variance of a node
 def begin(
     model: GPRNTensor, everything: Sequence[tf.Variable], updates: Updates, settings: Mapping[str, Any]
 ) -> tuple[Tried, ...]:
-    """Move the model to the best of its starts, each climbed by some iterations of L-BFGS on everything.
+    """Move the model to the best of its starts; see `climbed`."""
+    tried, ends = climbed(model, everything, updates, settings)
+    back(model, ends[0])
+    return tried
+
+
+def climbed(
+    model: GPRNTensor, everything: Sequence[tf.Variable], updates: Updates, settings: Mapping[str, Any]
+) -> tuple[tuple[Tried, ...], list[list[tf.Tensor]]]:
+    """Climb from each start by some iterations of L-BFGS on everything, from the best two further.
 
     Parameters
     ----------
@@ -53,6 +64,11 @@ def begin(
     settings
         Which starts there are, by the names of `recipe.GPRNOptions`, and ``hyper_updates``, the iterations;
         with ``starts`` also the ``seed`` of random ones.
+
+    Returns
+    -------
+    What was tried, nothing if there is one start, and the values of the model's variables at the ends of the
+    best starts, at most two, the best first.
     """
     independent = _once(model, lambda: _independent_start(model, updates))
     starts: list[tuple[str, Callable[[], None]]] = [(OWN, lambda: None)]
@@ -60,27 +76,38 @@ def begin(
         starts.append((INDEPENDENT, independent))
     if settings["moment_start"] and model.inducing_variable is None:
         first = independent if settings["independent_start"] else lambda: None
-        starts.append((MOMENTS, lambda: _moment_start(model, updates, first)))
+        starts.append((MOMENTS, lambda: _moment_start(model, updates, first, suited=False)))
+        suited = _once(model, lambda: _moment_start(model, updates, first, suited=True))
+        starts += [(SUITED, suited), (DRAWN, lambda: _drawn_start(model, updates, suited))]
     if settings["factor_start"] and _has_factors(model):
         starts.append((FACTORS, lambda: _factor_start(model, updates.in_graph)))
     if settings["starts"] is not None:
         starts = _as_many(model, starts, settings["starts"], settings["seed"])
     if len(starts) == 1:
-        return ()
+        return (), [kept(model)]
     climb = updates.climb(everything) if everything else None
-    here, tried, ends = _kept(model), [], []
+
+    def climb_from(name: str, iterations: int) -> Tried:
+        if climb is None:
+            return Tried(name, updates.value())
+        climb.restart()
+        climb.climb(iterations)
+        return Tried(name, float(climb.best))
+
+    here, tried, ends = kept(model), [], []
     for name, move in starts:
-        _back(model, here)
+        back(model, here)
         move()
-        begun = _kept(model)
-        if climb is not None:
-            climb.restart()
-            climb.climb(settings["hyper_updates"])
-        tried.append(Tried(name, updates.value() if climb is None else float(climb.best)))
+        begun = kept(model)
+        tried.append(climb_from(name, settings["hyper_updates"]))
         climbs_alone = name == INDEPENDENT and not settings["joint"]  # sweeps climb from these themselves
-        ends.append(begun if climbs_alone else _kept(model))
-    _back(model, ends[best(tried)])
-    return tuple(tried)
+        ends.append(begun if climbs_alone else kept(model))
+    if settings["joint"] and len(tried) > _FURTHER:
+        for at in ranked(tried)[:_FURTHER]:
+            back(model, ends[at])
+            tried[at] = climb_from(tried[at].name, settings["hyper_updates"])
+            ends[at] = kept(model)
+    return tuple(tried), [ends[at] for at in ranked(tried)[:_FURTHER]]
 
 
 def _as_many(
@@ -102,12 +129,14 @@ def _independent_start(model: GPRNTensor, updates: Updates) -> None:
     updates.start_at(model.q.start(model.prior()))
 
 
-def _moment_start(model: GPRNTensor, updates: Updates, first: Callable[[], None]) -> None:
+def _moment_start(model: GPRNTensor, updates: Updates, first: Callable[[], None], suited: bool) -> None:
     """Move the model to nodes by the method of moments, with k_w of the length scale that suits them best.
 
-    ``first`` gives k_w and σ² to begin with.
+    ``first`` gives k_w and σ² to begin with. With ``suited`` k_f and the nugget are of a grid, too, such that
+    the nodes are most probable.
     """
     first()
+    own, nugget = _values(model.kernel), model.nugget.numpy()
     lengths = [
         parameter
         for name, parameter in gpflow.utilities.parameter_dict(model.weight_kernel).items()
@@ -120,14 +149,29 @@ def _moment_start(model: GPRNTensor, updates: Updates, first: Callable[[], None]
             length.assign(factor * value)
         prior = model.prior()
         gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
-        updates.start_at(
-            network.moment_nodes(model.q.seen(prior.scales), gram, prior.noise, model.num_latent)
-        )
+        F = network.moment_nodes(model.q.seen(prior.scales), gram, prior.noise, model.num_latent)
+        if suited and np.any(F):
+            _restore(model.kernel, own)
+            _assign(model.nugget, nugget)
+            _suit_nodes(model, F.numpy())
+        updates.start_at(F)
         found = updates.evaluate()[0]
-        return found if np.isfinite(found) else -np.inf, _kept(model)
+        return found if np.isfinite(found) else -np.inf, kept(model)
 
     starts = [stretched(factor) for factor in (_STRETCHES if lengths else (1.0,))]
-    _back(model, max(starts, key=lambda start: start[0])[1])
+    back(model, max(starts, key=lambda start: start[0])[1])
+
+
+def _drawn_start(model: GPRNTensor, updates: Updates, suited: Callable[[], None]) -> None:
+    """Give nodes the kernels of `_moment_start`, and the model small draws of these, else as it is."""
+    here = kept(model)
+    suited()
+    kernel, nugget = _values(model.kernel), model.nugget.numpy()
+    back(model, here)
+    _restore(model.kernel, kernel)
+    _assign(model.nugget, nugget)
+    prior = model.prior()
+    updates.start_at(network.start(renewal.draws(prior, model.num_latent, 0), prior.weights, prior.noise))
 
 
 def _has_factors(model: GPRNTensor) -> bool:
@@ -260,18 +304,20 @@ def _once(model: GPRNTensor, move: Callable[[], None]) -> Callable[[], None]:
 
     def moved() -> None:
         if there:
-            _back(model, there)
+            back(model, there)
             return
         move()
-        there.extend(_kept(model))
+        there.extend(kept(model))
 
     return moved
 
 
-def _kept(model: GPRNTensor) -> list[tf.Tensor]:
+def kept(model: GPRNTensor) -> list[tf.Tensor]:
+    """Return the values of all variables of a model."""
     return [variable.read_value() for variable in model.variables]
 
 
-def _back(model: GPRNTensor, values: Sequence[tf.Tensor]) -> None:
+def back(model: GPRNTensor, values: Sequence[tf.Tensor]) -> None:
+    """Give all variables of a model values that were `kept`."""
     for variable, value in zip(model.variables, values, strict=True):
         variable.assign(value)

@@ -1,7 +1,7 @@
 """Columns of the inputs that hold numbers of outputs, for GPflow's ``Coregion`` kernel.
 
 A number that no output has ends a call of TensorFlow on a CPU in an error. Other devices and runtimes take
-the covariance of another output for it, without a word.
+the covariance of another output for it and say nothing.
 """
 
 from __future__ import annotations

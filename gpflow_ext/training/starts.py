@@ -158,4 +158,10 @@ def _stationary(model: Any) -> Iterator[Stationary]:
 
 def best(tried: Sequence[Tried]) -> int:
     """Return the number of the start that has reached the highest objective; NaN is the lowest."""
-    return int(np.argmax([np.nan_to_num(each.objective, nan=-np.inf) for each in tried]))
+    return ranked(tried)[0]
+
+
+def ranked(tried: Sequence[Tried]) -> list[int]:
+    """Return the numbers of starts, that with the highest objective first; NaN is the lowest."""
+    reached = np.array([np.nan_to_num(each.objective, nan=-np.inf) for each in tried])
+    return [int(at) for at in np.argsort(-reached, kind="stable")]
