@@ -40,7 +40,13 @@ def _optimum(inputs: np.ndarray, targets: np.ndarray, variance: float, likelihoo
 
 @pytest.mark.parametrize(
     ("case", "prior"),
-    [("wrong labels", "dense"), ("wrong labels", "markov"), *(("outliers", prior) for prior in PRIORS)],
+    [
+        ("outliers", "dense"),
+        ("outliers", "markov"),
+        ("wrong labels", "dense"),
+        pytest.param("wrong labels", "markov", marks=pytest.mark.slow),
+        *(pytest.param("outliers", name, marks=pytest.mark.slow) for name in ("inducing", "vecchia", "grid")),
+    ],
 )
 def test_the_bound_is_that_of_the_best_gaussian(case: str, prior: str) -> None:
     inputs = np.arange(30.0)[:, None] / 5.0 if prior == "grid" else X

@@ -133,9 +133,9 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     ==============  ===============  =====================  ===================
     inference       dense            with inducing points   on minibatches
     ==============  ===============  =====================  ===================
-    others          `VGPKMM`         `VGPKMM`               ``SVGP``
     "ep"            `SparseEP`       `SparseEP`             `SparseEP`
     `RobustMax`     `SVGPRobustMax`  the same               the same
+    others          `VGPKMM`         `VGPKMM`               ``SVGP``
     ==============  ===============  =====================  ===================
 
     On minibatches ``SVGP`` is trained by the recipe "dual". One input has `VGPKMM` with ``prior="markov"`` in
