@@ -28,6 +28,7 @@ from gpflow_ext.training.trials import tried
 
 _STARTS = ("joint", "independent_start", "moment_start", "factor_start", "starts")
 _SMALLEST_GAIN = 1e-5  # relative, of some iterations on everything
+_STEPS = 200  # of L-BFGS, at most: they end by themselves
 _LARGEST = 4000**3  # P(NK)³, up to which the tensor posterior is trained by its profiled bound
 
 
@@ -162,7 +163,7 @@ def _collapsed(
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
-        steps=50 if climbs else 500,
+        steps=_STEPS if climbs else 500,
         tolerance=_gain(blocks[-1], settings["joint"]) if climbs else None,
         monotone=climbs and double,
         trackables={"ascent": ascent} | ({} if climbs else {"optimizer": optimizer}),
@@ -187,7 +188,7 @@ def _profiled(model: GPRNTensor, settings: dict[str, Any], run: Run, in_graph: b
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
-        steps=50,
+        steps=_STEPS,
         tolerance=1e-6,
         monotone=gpflow.default_float() == np.float64,
         trackables={"profile": ascent.profile, "started": ascent.started},
