@@ -66,6 +66,16 @@ def test_the_bound_is_that_of_the_best_gaussian(case: str, prior: str) -> None:
     )
 
 
+def test_a_site_may_outweigh_the_variance_that_negative_ones_have_left() -> None:
+    """On the way λv exceeds one there; where that was taken for rounding the ascent stalled at -27.22."""
+    model = VGPKMM((X, Y), gpflow.kernels.Matern32(4.0), StudentT(0.1, 3.0))
+    for part in (model.kernel, model.likelihood):
+        gpflow.set_trainable(part, False)
+    result = gpx.fit(model, progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    np.testing.assert_allclose(result.objective[-1], -27.022768, rtol=1e-6)
+
+
 def test_hyperparameters_are_learnt() -> None:
     """The gradient at the fixed point is that of the bound: L-BFGS on everything leads no higher."""
     model = VGPKMM((X, Y), gpflow.kernels.Matern32(), StudentT(0.3, 3.0))
