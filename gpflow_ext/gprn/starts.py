@@ -87,11 +87,11 @@ def climbed(
         return (), [kept(model)]
     climb = updates.climb(everything) if everything else None
 
-    def climb_from(name: str, iterations: int) -> Tried:
+    def climb_from_here(name: str) -> Tried:
         if climb is None:
             return Tried(name, updates.value())
         climb.restart()
-        climb.climb(iterations)
+        climb.climb(settings["hyper_updates"])
         return Tried(name, float(climb.best))
 
     here, tried, ends = kept(model), [], []
@@ -99,13 +99,13 @@ def climbed(
         back(model, here)
         move()
         begun = kept(model)
-        tried.append(climb_from(name, settings["hyper_updates"]))
+        tried.append(climb_from_here(name))
         climbs_alone = name == INDEPENDENT and not settings["joint"]  # sweeps climb from these themselves
         ends.append(begun if climbs_alone else kept(model))
     if settings["joint"] and len(tried) > _FURTHER:
         for at in ranked(tried)[:_FURTHER]:
             back(model, ends[at])
-            tried[at] = climb_from(tried[at].name, settings["hyper_updates"])
+            tried[at] = climb_from_here(tried[at].name)
             ends[at] = kept(model)
     return tuple(tried), [ends[at] for at in ranked(tried)[:_FURTHER]]
 
