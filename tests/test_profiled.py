@@ -63,6 +63,18 @@ def test_it_is_the_bound_of_the_posterior_that_it_stands_for(missing, shape, row
     assert value < best  # no Kronecker product is the best covariance
 
 
+@pytest.mark.parametrize("rows", ["shared", "own"])
+def test_the_posterior_of_thousands_of_outputs_without_noise_is_as_narrow_as_its_profile(rows) -> None:
+    """Standard deviations of nodes of 1e-8."""
+    new = model(False, None, rows)
+    companion, found = profile_of(new)
+    found.alpha.assign_add(tf.fill(found.alpha.shape, tf.constant(37.0, tf.float64)))
+    profiled_ascent.assign(new.q, companion, found)
+    cov = profiled.nodes(new.prior(), found.mean(new.prior()), found.factors()).cov
+    assert np.sqrt(tf.linalg.diag_part(cov)).max() < 1e-7
+    np.testing.assert_allclose(new.q.nodes(new.prior()).cov, cov, rtol=1e-4, atol=1e-18)
+
+
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_is_left_out_is_at_its_optimum(missing) -> None:
     """The gradient of the whole bound vanishes in Ũ and in the scale of Γ₁; without padding in Γ_N as well."""

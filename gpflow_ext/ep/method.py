@@ -13,7 +13,7 @@ from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, is_near, settle
 from gpflow_ext.likelihoods import StudentT
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
-from gpflow_ext.sites.concavity import expand, is_concave, is_coupled, known, tell
+from gpflow_ext.sites.concavity import is_concave, is_coupled, is_curved, tell
 
 _MORE_NODES = "give it more nodes, likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 250)"
 
@@ -51,7 +51,7 @@ class EP(SiteMethod):
                 f"{type(likelihood).__name__} splits into factors of some latent functions, which need sites "
                 "of their own: use gpflow_ext.models.SparseEP."
             )
-        tell(model, _is_dense(model) and not (is_concave(model) and known(model, _bends_apart)))
+        tell(model, _is_dense(model) and not (is_concave(model) and _bends_apart(model)))
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: quadrature that misses a narrow likelihood is the first suspect."""
@@ -145,10 +145,7 @@ def _is_dense(model: Any) -> bool:
 
 def _bends_apart(model: SitedModel) -> bool:
     """Tell whether log p(y | f) is curved, in each latent function by itself."""
-    like = model.sites.nat1
-    point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
-    bends = bool(tf.reduce_any(expand(model.log_density, point).curvature != 0.0))
-    return bends and not is_coupled(model.log_density, point)
+    return is_curved(model, True) and not is_coupled(model, False)
 
 
 def _by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:

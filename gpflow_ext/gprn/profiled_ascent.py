@@ -26,7 +26,7 @@ from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Tried, best
 
 COLLAPSED = "the collapsed posterior's best starts"
-_LEAST_DIAGONAL = 2e-6  # of a factor of the tensor posterior
+_LEAST_DIAGONAL = 2e-12  # of a factor of the tensor posterior
 _UNIT = 0.7  # of a hyperparameter, next to one of ξ
 
 

@@ -23,7 +23,7 @@ from gpflow_ext.numerics import batched, philox
 from gpflow_ext.numerics.positive_triangular import PositiveTriangular
 
 _START_SCALE = 0.1  # of the whitened factors of Γ_N and Σ at the start
-_LEAST_SCALE = 1e-6  # on the diagonal of a factor: the entropy stays finite
+_LEAST_SCALE = 1e-12  # on the diagonal of a factor: the entropy stays finite
 
 
 class TensorPosterior(tf.Module):

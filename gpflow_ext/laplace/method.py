@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.compiled import examine
 from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.likelihoods import CategoricalLikelihood
 from gpflow_ext.sites import Prior, Sites, concavity, condition, variational_bound, with_inverse
-from gpflow_ext.sites.concavity import expand, is_coupled
+from gpflow_ext.sites.concavity import expand
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
-
-_PASSED: set[Hashable] = set()  # structures of likelihoods that Laplace's method is for
 
 
 class Laplace(SiteMethod):
@@ -40,23 +36,16 @@ class Laplace(SiteMethod):
         concavity.tell(model, not concavity.is_concave(model))
 
     def _check_likelihood(self, model: SitedModel) -> None:
-        like, name = model.sites.nat1, type(model.likelihood).__name__
-        structure = examine(model.likelihood)
-        kind = type(model), structure.key, like.shape[1], like.dtype, gpflow.default_float()
-        if kind in _PASSED:
-            return
-        point = tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
-        if like.shape[1] > 1 and is_coupled(model.log_density, point):
+        name = type(model.likelihood).__name__
+        if concavity.is_coupled(model):
             raise NotImplementedError(
                 f"The second derivatives of {name} couple its latent functions, but {type(model).__name__} "
                 f"has one site for each: {_instead(model.likelihood)}."
             )
-        if not tf.reduce_any(expand(model.log_density, point).curvature != 0.0):
+        if not concavity.is_curved(model):
             raise NotImplementedError(
                 f"log p(y | f) of {name} has no curvature to expand; use a smooth likelihood."
             )
-        if not structure.refused:
-            _PASSED.add(kind)
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: a curvature below zero at the prior mean tells what is at fault."""

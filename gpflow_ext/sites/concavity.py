@@ -50,22 +50,6 @@ def _without_rounding(curvature: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
     return curvature + tf.stop_gradient(excess)
 
 
-def is_coupled(log_density: LogDensity, point: tf.Tensor) -> bool:
-    """Tell whether the second derivatives at F = ``point`` [N, L] couple latent functions. O(NL)."""
-    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
-        outer.watch(point)
-        with tf.GradientTape(watch_accessed_variables=False) as inner:
-            inner.watch(point)
-            value = tf.reduce_sum(log_density(point))
-        columns = tf.unstack(inner.gradient(value, point, unconnected_gradients="zero"), axis=1)
-    for latent, column in enumerate(columns):
-        row = outer.gradient(column, point, unconnected_gradients="zero")
-        others = tf.one_hot(latent, len(columns), False, True)
-        if tf.reduce_any((row != 0.0) & others):
-            return True
-    return False
-
-
 def tell(model: Any, indefinite: bool) -> None:
     """Tell a model whether precisions of its sites may be negative, if it allows that."""
     indefinite &= model.allows_indefinite
@@ -78,22 +62,37 @@ def is_concave(model: SitedModel) -> bool:
 
     One without a density is taken to be concave; GPflow's Bernoulli is, but for the jitter of its link.
     """
-    return isinstance(model.likelihood, gpflow.likelihoods.Bernoulli) or known(model, _looks_concave)
+    return isinstance(model.likelihood, gpflow.likelihoods.Bernoulli) or _known(model, _looks_concave, True)
 
 
-def known(model: SitedModel, tells: Callable[[SitedModel], bool]) -> bool:
-    """Return what a function tells of a likelihood, asked once for each structure; true without a density."""
+def is_curved(model: SitedModel, otherwise: bool | None = None) -> bool:
+    """Tell whether log p(y | f) has second derivatives that are not all zero.
+
+    Of a likelihood without a density, ``otherwise`` is the answer, and NotImplementedError is raised if None.
+    """
+    return _known(model, _looks_curved, otherwise)
+
+
+def is_coupled(model: SitedModel, otherwise: bool | None = None) -> bool:
+    """Tell whether second derivatives of log p(y | f) couple latent functions. See `is_curved`. O(NL)."""
+    return model.sites.nat1.shape[1] > 1 and _known(model, _looks_coupled, otherwise)
+
+
+def _known(model: SitedModel, looks: Callable[[SitedModel], bool], otherwise: bool | None) -> bool:
+    """Return what a function sees of a likelihood, looked at once for each structure."""
     structure, like = examine(model.likelihood), model.sites.nat1
-    kind = tells, structure.key, like.shape[-1], like.dtype, gpflow.default_float()
-    if kind not in _KNOWN:
-        try:
-            found = tells(model)
-        except NotImplementedError:
-            found = True
-        if structure.refused:
-            return found
+    kind = looks, type(model), structure.key, like.shape[1], like.dtype, gpflow.default_float()
+    if kind in _KNOWN:
+        return _KNOWN[kind]
+    try:
+        found = looks(model)
+    except NotImplementedError:
+        if otherwise is None:
+            raise
+        return otherwise
+    if not structure.refused:
         _KNOWN[kind] = found
-    return _KNOWN[kind]
+    return found
 
 
 def _looks_concave(model: SitedModel) -> bool:
@@ -107,3 +106,29 @@ def _looks_concave(model: SitedModel) -> bool:
         if tf.reduce_any(at.curvature < 0.0):
             return False
     return True
+
+
+def _looks_curved(model: SitedModel) -> bool:
+    return bool(tf.reduce_any(expand(model.log_density, _generic(model)).curvature != 0.0))
+
+
+def _looks_coupled(model: SitedModel) -> bool:
+    point = _generic(model)
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
+        outer.watch(point)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point)
+            value = tf.reduce_sum(model.log_density(point))
+        columns = tf.unstack(inner.gradient(value, point, unconnected_gradients="zero"), axis=1)
+    for latent, column in enumerate(columns):
+        row = outer.gradient(column, point, unconnected_gradients="zero")
+        others = tf.one_hot(latent, len(columns), False, True)
+        if tf.reduce_any((row != 0.0) & others):
+            return True
+    return False
+
+
+def _generic(model: SitedModel) -> tf.Tensor:
+    """Return latent values [N, L] that no likelihood singles out: 1/8, 2/8, ... of the functions of a row."""
+    like = model.sites.nat1
+    return tf.zeros_like(like) + tf.range(1, like.shape[1] + 1, dtype=like.dtype) / 8.0
