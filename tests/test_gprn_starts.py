@@ -11,7 +11,7 @@ import scipy.stats
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.gprn import factors, network, scales, starts
+from gpflow_ext.gprn import factors, network, scales, starts, updates
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.starts import OWN
@@ -226,3 +226,19 @@ def test_the_noise_of_an_output_of_zeros_stays_at_its_bound() -> None:
     common = model.likelihood.variance.numpy()
     expected = [scales.LEAST, starts._LEAST_NOISE * np.mean(Y[:, 1] ** 2) / common]
     np.testing.assert_allclose(model.output_noise, expected, rtol=2e-6)
+
+
+def test_the_prior_of_nodes_is_at_its_optimum_although_the_outputs_are_many() -> None:
+    """It is worth tens of nats of some thousand, and decides how uncertain all outputs are."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(-2.0, 2.0, (12, 1)), axis=0)
+    kernel, nodes = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential(lengthscales=3.0)
+    root = np.linalg.cholesky(kernel(X) + 1e-9 * np.eye(12))
+    Y = root @ rng.normal(size=(12, 200)) + 1e-3 * rng.normal(size=(12, 200))
+    gpflow.set_trainable(nodes.variance, False)
+    model = GPRNTensor((X, Y), nodes, kernel, 1, nugget=1e-4)
+    reached = gpx.fit(model, progress=False).objective[-1]
+    of_nodes = updates.node_variables(model)
+    run = updates.Updates(model, of_nodes).climb(of_nodes)
+    run.climb(50)
+    assert run.best - reached < 0.1

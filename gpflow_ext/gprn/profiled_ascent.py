@@ -16,7 +16,7 @@ from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.gprn.tensor import TensorPosterior
-from gpflow_ext.gprn.updates import Updates, trained
+from gpflow_ext.gprn.updates import Updates, climb, node_variables, others, trained
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace
@@ -170,18 +170,22 @@ class ProfiledAscent(tf.Module):
         self.profile = Profile(own.patterns, model.num_latent, cells, model.q.has_separate_rows)
         held = {id(variable) for variable in model.q.trainable_variables}
         hypers = [variable for variable in model.trainable_variables if id(variable) not in held]
-        variables = [*self.profile.trained, *hypers]
+        nodes = node_variables(model)
+        rest = others(hypers, nodes)
+        variables = [*nodes, *self.profile.trained, *rest]
         self._of = ProfiledObjective(trained(self._companion), self.profile, variables)
         self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
         self._hypers = hypers
-        units = [*self.profile.units, *[_UNIT] * len(hypers)]
+        units = [*[_UNIT] * len(nodes), *self.profile.units, *[_UNIT] * len(rest)]
         space = LogSpace(variables, model.parameters, units=units)
 
         def build() -> GraphRun:
-            climb = Climb(Raised(self._of.objective, variables), space, lbfgs.SMALLEST_GAIN)
-            return GraphRun(climb, jit_compile, rows=None)
+            of_all = Climb(Raised(self._of.objective, variables), space, lbfgs.SMALLEST_GAIN)
+            return GraphRun(of_all, jit_compile, rows=None)
 
         self.run = if_wanted(in_graph, build) or lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
+        how = self._evaluate, self._of.objective, in_graph, jit_compile
+        self._of_nodes = climb(nodes, model, *how) if nodes else None
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
@@ -247,6 +251,9 @@ class ProfiledAscent(tf.Module):
 
     def _round(self) -> float:
         self._compiled(self._of.locate)
+        if self._of_nodes is not None:
+            self._of_nodes.restart()
+            self._of_nodes.climb(self._iterations // 5)
         self.run.restart()
         self.run.climb(self._iterations)
         return float(self.run.best)

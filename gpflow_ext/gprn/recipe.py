@@ -16,7 +16,7 @@ from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import Outputs
 from gpflow_ext.gprn.profiled_ascent import ProfiledAscent
-from gpflow_ext.gprn.updates import Updates
+from gpflow_ext.gprn.updates import Updates, node_variables, others
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, where
 from gpflow_ext.training.optimizers import built
@@ -106,7 +106,7 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
 
     Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
     of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
-    lower the bound.
+    lower the bound. With sweeps, L-BFGS moves those of the nodes alone first, see `updates.node_variables`.
 
     Tensor posterior: a round of L-BFGS on the profiled bound; or a step of the optimiser on everything, on
     all outputs or a minibatch of them, or ``hyper_updates`` iterations of L-BFGS on everything.
@@ -144,9 +144,11 @@ def _collapsed(
     model: GPRNTensor, options: GPRNOptions, settings: dict[str, Any], jit_compile: bool | None
 ) -> Plan:
     location = model.q.location.unconstrained_variable
-    hypers = [variable for variable in model.trainable_variables if variable is not location]
+    nodes = node_variables(model)
+    hypers = [*nodes, *others(model.trainable_variables, [*nodes, location])]
     everything = [*hypers, location] if location.trainable else hypers
-    blocks = [everything] if settings["joint"] else [hypers]
+    last = everything if settings["joint"] else hypers
+    blocks = [nodes, last] if settings["sweeps"] else [last]
     climbs = options.optimizer in (None, "lbfgs")
     optimizer: Any = None if climbs else built(options.optimizer, blocks[-1], model=model)
     updates = Updates(model, everything, optimizer, blocks[-1], jit_compile, options.in_graph)

@@ -194,6 +194,21 @@ def independent_variables(model: GPRNTensor) -> list[tf.Variable]:
     return [variable for part in parts for variable in part.trainable_variables]
 
 
+def node_variables(model: GPRNTensor) -> list[tf.Variable]:
+    """Return the trainable variables of k_f and of the nugget.
+
+    The nodes are N·K numbers, and their prior is worth some nats of each: L-BFGS on everything settles, in terms
+    of the N·D targets, before it has moved. Yet all outputs are predicted with it. So these climb alone too.
+    """
+    return [*model.kernel.trainable_variables, *model.nugget.trainable_variables]
+
+
+def others(variables: Sequence[tf.Variable], without: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """Return the variables that are not among those to be left out."""
+    left_out = {id(variable) for variable in without}
+    return [variable for variable in variables if id(variable) not in left_out]
+
+
 def trained(model: GPRNTensor) -> GPRNTensor:
     """Return the same model, its variables shared, without what predictions alone read."""
     found, q = copy.copy(model), copy.copy(model.q)
