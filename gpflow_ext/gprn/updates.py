@@ -197,8 +197,9 @@ def independent_variables(model: GPRNTensor) -> list[tf.Variable]:
 def node_variables(model: GPRNTensor) -> list[tf.Variable]:
     """Return the trainable variables of k_f and of the nugget.
 
-    The nodes are N·K numbers, and their prior is worth some nats of each: L-BFGS on everything settles, in terms
-    of the N·D targets, before it has moved. Yet all outputs are predicted with it. So these climb alone too.
+    The nodes are N·K numbers, and their prior is worth some nats of each: L-BFGS on everything settles, in
+    terms of the N·D targets, before it has moved. Yet all outputs are predicted with it. So these climb alone
+    too.
     """
     return [*model.kernel.trainable_variables, *model.nugget.trainable_variables]
 
