@@ -115,7 +115,9 @@ SAMPLED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("part", SAMPLED)
+@pytest.mark.parametrize(
+    "part", ["kernel", *(pytest.param(part, marks=pytest.mark.slow) for part in SAMPLED if part != "kernel")]
+)
 def test_chains_are_compiled_once_whatever_their_positions(part: str) -> None:
     """These are arguments of the program, though parts are mapped over chains: none is a constant for XLA."""
     rng = np.random.default_rng(0)

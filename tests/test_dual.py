@@ -285,7 +285,7 @@ def test_a_wrong_call_names_the_fix() -> None:
             gpx.fit(model, given, recipe="dual", **options)
 
 
-@pytest.mark.parametrize("recipe", ["dual", "svi_natural"])
+@pytest.mark.parametrize("recipe", [pytest.param("dual", marks=pytest.mark.slow), "svi_natural"])
 def test_steps_on_all_data_are_shortened_where_whole_ones_overshoot(recipe):
     """Where a likelihood is not log-concave, whole steps of q may wander for ever."""
     rng = np.random.default_rng(1)
@@ -305,7 +305,7 @@ def test_steps_on_all_data_are_shortened_where_whole_ones_overshoot(recipe):
     assert bound(gamma=1.0) < bound(gamma=0.2) - 10.0
 
 
-@pytest.mark.parametrize("recipe", ["dual", "svi_natural"])
+@pytest.mark.parametrize("recipe", ["dual", pytest.param("svi_natural", marks=pytest.mark.slow)])
 def test_a_step_after_which_the_bound_plunges_is_undone(recipe):
     """A second whole step led to -2e7 here, with a gradient that Adam never forgot: it ended at -46 or -44."""
     rng = np.random.default_rng(5)

@@ -53,7 +53,7 @@ class Tempered(BernoulliLogit):
         return self.power * super()._variational_expectations(X, Fmu, Fvar, Y) - self.power**2
 
 
-@pytest.mark.parametrize("starts", [1, 5])
+@pytest.mark.parametrize("starts", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_plain_variables_of_a_users_classes_are_trained(starts: int) -> None:
     model = VGPKMM(problems.binary(30), Mapped(), Tempered())
     before = float(model.elbo())

@@ -197,7 +197,7 @@ def test_dual_gradient_is_that_of_the_optimised_bound() -> None:
         np.testing.assert_allclose(slope, (values[0] - values[1]) / (2 * step), rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_inducing", [None, 8])
+@pytest.mark.parametrize("num_inducing", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_envelope_has_the_gradient_of_the_bound_at_the_fixed_point(num_inducing: int | None) -> None:
     X, Y = problems.continuous(20)
     Z = None if num_inducing is None else problems.inputs(num_inducing, seed=5)

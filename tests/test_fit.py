@@ -86,6 +86,7 @@ def test_wrong_checkpoints_are_refused_naming_both_values(tmp_path) -> None:
         gpx.fit(_kmm(False), method="algorithm1", checkpoint_dir=tmp_path)
 
 
+@pytest.mark.slow
 def test_learning_raises_the_bound_to_its_maximum_over_hyperparameters() -> None:
     model = _kmm(True)
     result = gpx.fit(model)

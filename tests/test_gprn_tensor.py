@@ -205,7 +205,7 @@ def test_minibatches_of_outputs_give_an_unbiased_bound_and_gradient() -> None:
     np.testing.assert_allclose(np.mean(slopes[:3], axis=0), slopes[3], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("recipe", ["lbfgs", "adam"])
+@pytest.mark.parametrize("recipe", ["lbfgs", pytest.param("adam", marks=pytest.mark.slow)])
 def test_other_recipes_take_missing_targets_as_well(recipe) -> None:
     new = model("tensor", missing=True)
     before = float(new.elbo())
@@ -327,7 +327,7 @@ def test_an_exported_network_serves_the_outputs_that_are_asked_for(posterior, tm
             served.predict_outputs(XNEW, outputs)
 
 
-@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
+@pytest.mark.parametrize("posterior", [pytest.param("collapsed", marks=pytest.mark.slow), "tensor"])
 def test_only_outputs_that_there_are_can_be_predicted(posterior) -> None:
     new = model(posterior)
     for indices in ([D], [-1, 0], tf.constant([0, D])):

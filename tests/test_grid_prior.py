@@ -216,7 +216,13 @@ def _fitted(name: str, prior: Any, likelihood: Any = None, targets: np.ndarray =
     return model
 
 
-@pytest.mark.parametrize("name", ["GPLaplace", "GPTaylor", "VGPKMM", "GPJaakkola"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GPLaplace",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("GPTaylor", "VGPKMM", "GPJaakkola")),
+    ],
+)
 def test_with_all_probes_every_method_is_that_of_the_dense_model(name: str) -> None:
     """Objective and gradient, means everywhere, variances on the grid and in missing cells; near off it."""
     logit = gpx.likelihoods.BernoulliLogit(bound="jaakkola") if name == "GPJaakkola" else None

@@ -277,7 +277,9 @@ def test_patches_of_images_are_portable(onnx, padding, rate):
             portable.to_onnx(traced)
 
 
-@pytest.mark.parametrize("kind", [gpx.kernels.Convolutional, gpflow.kernels.Convolutional])
+@pytest.mark.parametrize(
+    "kind", [gpx.kernels.Convolutional, pytest.param(gpflow.kernels.Convolutional, marks=pytest.mark.slow)]
+)
 def test_convolutions_are_portable(onnx, capfd, monkeypatch, tmp_path, kind):
     """With several blocks of images, which a loop goes through."""
     monkeypatch.setattr(sums, "_ELEMENTS", 1000)
@@ -317,7 +319,7 @@ def test_arc_cosine_kernels_are_portable(onnx, tmp_path, order):
     assert served.manifest["difference_of_onnx"] < 1e-11
 
 
-@pytest.mark.parametrize("profile", ["cached", "portable"])
+@pytest.mark.parametrize("profile", ["cached", pytest.param("portable", marks=pytest.mark.slow)])
 def test_numbers_of_outputs_that_there_are_not_have_no_prediction(onnx, tmp_path, profile):
     X, Y = problems.binary(N)
     X = np.hstack([X, np.arange(N)[:, None] % 3])

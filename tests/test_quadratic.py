@@ -202,6 +202,7 @@ def test_newton_is_safeguarded_under_counts() -> None:
     assert prior.product(first).numpy().max() > 40.0  # so the safeguard was needed
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_learnt_where_the_likelihood_is_not_log_concave() -> None:
     """Of all data as through as many inducing points: a dense factor would take the root of a precision."""
     X, Y = problems.continuous(30)
@@ -276,7 +277,7 @@ def _mode(prior: sites.Projection, X: np.ndarray, Y: np.ndarray) -> tuple[np.nda
     return Q @ alpha, density(alpha) - 0.5 * np.linalg.slogdet(eye + W[:, None] * Q)[1]
 
 
-@pytest.mark.parametrize("points", [None, "all"])
+@pytest.mark.parametrize("points", [None, pytest.param("all", marks=pytest.mark.slow)])
 def test_newton_climbs_where_the_density_is_not_concave(points: Any) -> None:
     """Its whole step leads down from the prior mean, where I + WQ is not positive definite."""
     X, Y = _outliers()

@@ -50,7 +50,7 @@ class Walled(GPLaplace):
         self.held = (n for n in ())
 
 
-@pytest.mark.parametrize("kind", [GPLaplace, VGPKMM, Walled])
+@pytest.mark.parametrize("kind", [GPLaplace, pytest.param(VGPKMM, marks=pytest.mark.slow), Walled])
 def test_starts_end_the_same_whatever_the_number_of_threads(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_vi_means_trains_gpr() -> None:
     )
 
 
+@pytest.mark.slow
 def test_svi_classification_learns() -> None:
     data = problems.binary(60)
     models = [SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=60) for _ in range(2)]

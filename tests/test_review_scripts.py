@@ -144,7 +144,7 @@ def test_generated_data_are_one_function_with_noise() -> None:
     assert np.sqrt(np.mean((Y[near[:, 0]] - Y[near[:, 1]]) ** 2)) < 0.2
 
 
-@pytest.mark.parametrize("method", ["vi-JJ", "vi-Taylor"])
+@pytest.mark.parametrize("method", [pytest.param("vi-JJ", marks=pytest.mark.slow), "vi-Taylor"])
 def test_a_method_needs_nothing_that_was_imported_before(method: str, monkeypatch) -> None:
     """`gpx.fit` registers the recipes when it is first used; in a process of its own nothing has."""
     monkeypatch.setattr(recipe, "_REGISTERED", {})

@@ -203,7 +203,7 @@ def test_evenly_spaced_nodes_where_they_are_enough(low: float, high: float) -> N
 
 
 @each_dtype
-@pytest.mark.parametrize("K", [10, 100])
+@pytest.mark.parametrize("K", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_classes_that_are_alike(K: int, dtype: tf.DType) -> None:
     """They need closer nodes than one narrow class does: by those 0.7 deviations apart P was off by 1e-6."""
     rng = np.random.default_rng(5)
@@ -243,7 +243,7 @@ def test_rows_that_need_no_quadrature(dtype: tf.DType) -> None:
         np.testing.assert_allclose(ours, exact, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_mapped_by_tensorflow(compiled: bool) -> None:
     """The number of rows that need nodes differs from member to member, which maps cannot have."""
     rng = np.random.default_rng(7)

@@ -109,7 +109,13 @@ def forget_the_script(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(saved))
 
 
-@pytest.mark.parametrize("script", [*COMMANDS, *PROGRAMS])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "scripts.device.programs" else name
+        for name in (*COMMANDS, *PROGRAMS)
+    ],
+)
 def test_help_teaches(script: str, tmp_path) -> None:
     shown = _process(tmp_path, script, "--help").stdout
     assert shown.startswith(f"usage: {script}" if script in COMMANDS else f"usage: python -m {script} ")

@@ -125,6 +125,7 @@ def test_minibatches_raise_the_bound(recipe: str) -> None:
     assert own.elbo(DATA) > before + 10.0
 
 
+@pytest.mark.slow
 def test_the_start_from_labels_is_that_of_equal_covariances() -> None:
     own, apart = model(), model(shared=False)
     starts = [gpx.start_from_labels(each, DATA, seed=1) for each in (own, apart)]

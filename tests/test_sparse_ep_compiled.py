@@ -97,7 +97,7 @@ def test_a_run_resumes_exactly_whatever_is_compiled_already(tmp_path, kind: str)
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("damping", [None, 0.5])
+@pytest.mark.parametrize("damping", [None, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("build", [probit, robust])
 def test_the_optimum_is_where_the_sweeps_settle(build, damping: float | None) -> None:
     ours, theirs = (build(30, True) for _ in range(2))

@@ -151,7 +151,7 @@ LEARNT = {
 }
 
 
-@pytest.mark.parametrize("in_turn", [True, False])
+@pytest.mark.parametrize("in_turn", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("name", LEARNT)
 def test_custom_gradients_of_likelihoods(name: str, in_turn: bool) -> None:
     """`tf.vectorized_map` drops them: then the gradients of these expectations were zero, or others'."""

@@ -135,6 +135,7 @@ def test_expectation_propagation_converges() -> None:
     assert lower < result.objective[-1] < lower + 1.0
 
 
+@pytest.mark.slow
 def test_an_export_has_its_density(tmp_path: Any) -> None:
     rng = np.random.default_rng(2)
     X, Y = rng.normal(size=(12, 1)), rng.standard_t(3.0, size=(12, 1))
@@ -195,7 +196,8 @@ def _series(scale: float, lengthscale: float, prior: str) -> VGPKMM:
     return model
 
 
-@pytest.mark.parametrize("prior", ["vecchia", pytest.param("markov", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", ["vecchia", "markov"])
 def test_no_evidence_of_a_structured_prior_where_no_fixed_point_is_near(prior: str) -> None:
     """`settle_sites` still tells what was reached, for a line search of GPflow's optimisers."""
     model = _series(0.2, 0.3, prior)

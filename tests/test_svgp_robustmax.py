@@ -253,6 +253,7 @@ def test_epsilon_is_learnt_under_its_prior() -> None:
     assert 0.03 < new.likelihood.epsilon.numpy() < 0.25
 
 
+@pytest.mark.slow
 def test_a_dataset_of_minibatches_trains_and_its_labels_are_checked() -> None:
     good = tf.data.Dataset.from_tensor_slices(DATA).repeat().batch(20)
     ours = model()

@@ -69,6 +69,7 @@ def hard(likelihood: RobustMax | None = None) -> WholeData:
     return WholeData(model, model, (tf.constant(X), tf.constant(Y)), kernel.trainable_variables, False)
 
 
+@pytest.mark.slow
 def test_newton_steps_in_the_means_see_that_labels_couple_the_classes():
     """Without that, as for a subclass with expectations of its own, 100 steps are not enough, and 40 are."""
     known, unknown = hard(), hard(Alike(3, 1e-3, learn_epsilon=True))
@@ -163,7 +164,7 @@ def test_a_run_resumes_exactly(trained, tmp_path):
         np.testing.assert_array_equal(new.numpy(), old.numpy())
 
 
-@pytest.mark.parametrize("gpflows", [False, True])
+@pytest.mark.parametrize("gpflows", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_labels_that_one_start_takes_to_be_wrong_are_explained_from_another(gpflows):
     """Labels that alternate, a tenth of them wrong: from a long length scale half of them are given up."""
     rng = np.random.default_rng(4)

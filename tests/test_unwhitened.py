@@ -68,7 +68,10 @@ def _binary(whiten: bool) -> gpflow.models.SVGP:
 
 @pytest.mark.parametrize(
     ("options", "close"),
-    [({"minibatch_size": 20, "steps": 400}, 2.0), ({"recipe": "svi_lbfgsb"}, 0.01)],
+    [
+        pytest.param({"minibatch_size": 20, "steps": 400}, 2.0, marks=pytest.mark.slow),
+        ({"recipe": "svi_lbfgsb"}, 0.01),
+    ],
 )
 def test_other_steps_end_near_the_optimum(options, close):
     """Steps in q(u) itself ended 7 and 12 nats below it, the latter with a kernel of variance zero."""

@@ -57,6 +57,7 @@ def test_with_all_neighbours_every_method_is_that_of_the_dense_model(name: str, 
         np.testing.assert_allclose(vecchia, dense, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_latent_functions_have_kernels_of_their_own() -> None:
     """Two functions of a stick-breaking likelihood, with all neighbours the dense model."""
     targets = RNG.integers(0, 3, (N, 1)).astype(float)

@@ -53,6 +53,7 @@ def test_values_of_any_sign_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(model.mean_function.c, -500.0)
 
 
+@pytest.mark.slow
 def test_each_training_of_auto_begins_where_that_on_fewer_rows_has_ended(monkeypatch) -> None:
     of_kernel: list[tuple[int, float, float]] = []  # rows, before and after a training
 
