@@ -65,9 +65,10 @@ def sample(
 ) -> Draws:
     """Draw from the posterior of a model's trainable parameters by Hamiltonian Monte Carlo.
 
-    Positive parameters are sampled as their logarithms. A `SGPMCFreeForm` is first approximated by a Gaussian
-    and afterwards predicts from its draws. So does a collapsed `GPRNTensor`, whose whitened nodes V [N, K]
-    are drawn, the weights integrated out exactly; its chains start at its current nodes, best after `fit`.
+    Positive parameters are sampled as their logarithms. A `SGPMCFreeForm` is first approximated by a
+    Gaussian, which also moves its trainable inducing points, see `gaussian_approximation`; afterwards it
+    predicts from its draws. So does a collapsed `GPRNTensor`, whose whitened nodes V [N, K] are drawn, the
+    weights integrated out exactly; its chains start at its current nodes, best after `fit`.
     Any other GPflow model with a deterministic ``maximum_log_likelihood_objective`` and priors on its
     trainable parameters can be sampled too, such as ``GPMC``, ``SGPMC`` or ``GPR``; its chains start near its
     current parameters. A model of your own can customise its sampling by a method ``sampleable``, see
