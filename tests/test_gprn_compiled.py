@@ -151,7 +151,7 @@ def test_an_ascent_keeps_its_run_only_without_sweeps(sweeps: int) -> None:
         objectives = [plan.update()[0] for _ in range(steps)]
         np.testing.assert_allclose(objectives[-1], model.elbo(), rtol=1e-12)
         assert (np.diff(objectives) > 0.0).all()
-        assert len(plan.variables) - len(model.variables) == (1 if sweeps else 5)
+        assert len(plan.variables) - len(model.variables) == (1 if sweeps else 6)
         ends.append(model.elbo())
     assert (ends[0] == ends[1]) == (sweeps == 0)
 
