@@ -91,7 +91,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         "<h2>Scores</h2>",
         _scores(model, (X, Y)),
         "<h2>Calibration</h2>",
-        _calibration(model, X[:_ROWS], without_weights(model, Y)[0][:_ROWS]),
+        _calibration(model, X, Y),
         "<h2>What was learnt</h2>",
         _parameters(model),
         "<h2>Partial dependence</h2>",
@@ -137,6 +137,7 @@ def _scores(model: Any, data: tuple[Array, Array]) -> str:
 
 
 def _calibration(model: Any, X: Array, Y: Array) -> str:
+    X, Y, weights = _counted(model, X, Y)
     found = Predicted(model)
     scored = found(found.of.scored, tf.constant(X), tf.constant(Y))
     figure, ax = _axes(1)
@@ -144,15 +145,17 @@ def _calibration(model: Any, X: Array, Y: Array) -> str:
         p = scored["probabilities"].numpy()
         chosen = p[:, 1] if p.shape[1] == 2 else p.max(axis=1)
         hit = Y[:, 0] if p.shape[1] == 2 else p.argmax(axis=1) == Y[:, 0]
-        plotting.calibration(ax[0], chosen, hit.astype(float))
+        plotting.calibration(ax[0], chosen, hit.astype(float), weights=weights)
         what = "the second class" if p.shape[1] == 2 else "the predicted class being right"
         text = (
             f"Observed frequency of {what} against its predicted probability; on the line it is calibrated."
         )
     else:
         levels = _levels_of_counts(model, X, Y)
+        below, upto = levels or _normal_levels(model, X, Y)
+        each = np.repeat(weights, len(below) // len(weights))  # of several targets
         edges = np.linspace(0.0, 1.0, _BARS + 1)
-        heights = _BARS * np.diff(_shares(*(levels or _normal_levels(model, X, Y)), edges))
+        heights = _BARS * np.diff(_shares(below, upto, edges, each))
         ax[0].bar(edges[:-1], heights, 1.0 / _BARS, align="edge", color="0.6")
         ax[0].axhline(1.0, color="k", linewidth=1)
         normal = ", as if it were normal" if levels is None else ""
@@ -161,13 +164,21 @@ def _calibration(model: Any, X: Array, Y: Array) -> str:
     return f"<p>{text}</p>" + _picture(figure)
 
 
-def _shares(below: Array, upto: Array, edges: Array) -> Array:
+def _counted(model: Any, X: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """Return the first rows that count, inputs and targets, and their weights [B]."""
+    Y, weights = without_weights(model, Y)
+    weights = np.ones(len(Y)) if weights is None else weights
+    rows = np.flatnonzero(weights)[:_ROWS]
+    return X[rows], Y[rows], weights[rows]
+
+
+def _shares(below: Array, upto: Array, edges: Array, weights: Array | None = None) -> Array:
     """Return the share of the data below each level, each spread evenly from P(y' < y) to P(y' <= y).
 
     The probability integral transform of Czado, Gneiting & Held (2009, equation 2), for counts and numbers.
     """
     step = np.maximum(upto - below, np.finfo(float).tiny)[:, None]
-    return np.clip((edges - below[:, None]) / step, 0.0, 1.0).mean(axis=0)
+    return np.average(np.clip((edges - below[:, None]) / step, 0.0, 1.0), axis=0, weights=weights)
 
 
 def _levels_of_counts(model: Any, X: Array, Y: Array) -> tuple[Array, Array] | None:

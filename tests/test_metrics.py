@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm, poisson
 
 from gpflow_ext import export, metrics, plotting
-from gpflow_ext.likelihoods import PoissonLog, Standardised, Weighted
+from gpflow_ext.likelihoods import BernoulliLogit, PoissonLog, Standardised, Weighted
 from gpflow_ext.models import VGPKMM
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
@@ -224,6 +224,17 @@ def test_targets_of_rows_that_do_not_count_may_be_anything() -> None:
     Y = np.array([[2.0, 1.0], [0.5, 0.0]])
     seen = metrics.evaluate(model, (np.zeros((2, 1)), Y))
     assert seen == metrics.evaluate(model, (np.zeros((1, 1)), Y[:1]))
+
+
+@pytest.mark.parametrize("label", [-7.0, 0.5, np.nan])
+def test_labels_of_rows_that_do_not_count_may_be_anything(label: float) -> None:
+    likelihood = Weighted(BernoulliLogit())
+    model = gpflow.models.SVGP(gpflow.kernels.SquaredExponential(), likelihood, np.zeros((1, 1)))
+    X, Y = np.zeros((3, 1)), np.array([[1.0, 2.0], [label, 0.0], [0.0, 1.0]])
+    for score in (metrics.evaluate, metrics.intervals):
+        assert score(model, (X, Y)) == score(model, (X[::2], Y[::2]))
+    with pytest.raises(ValueError, match="classes"):
+        metrics.evaluate(model, (X[:2], np.array([[1.0, 2.0], [label, 1.0]])))
 
 
 def test_evaluate_multiplies_rates_by_their_exposures():

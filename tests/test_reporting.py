@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -70,6 +71,41 @@ def test_levels_of_counts_are_sums_of_their_probabilities() -> None:
     np.testing.assert_allclose(upto, scipy.stats.poisson.cdf(Y[:, 0], 1.0), rtol=1e-6)
     np.testing.assert_allclose(below, scipy.stats.poisson.cdf(Y[:, 0] - 1.0, 1.0), atol=1e-6)
     assert reporting._levels_of_counts(model, X, Y + 0.5) is None
+
+
+@pytest.mark.parametrize("task", ["binary", "several"])
+def test_pictures_of_calibration_count_rows_by_their_weights(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of weighted rows has the picture of as many copies of each; what rows of no weight hold is ignored."""
+    X, numbers = RNG.normal(size=(12, 1)), np.tile([0, 1, 3], 4)
+    Y = np.column_stack([X, -X]) if task == "several" else (X > 0.0).astype(float)
+    inner = gpflow.likelihoods.Gaussian(0.1) if task == "several" else gpx.likelihoods.BernoulliLogit()
+    likelihood = gpx.likelihoods.Weighted(inner, Y.shape[1])
+    data = X, np.column_stack([Y, np.ones(12)])
+    model = gpx.models.VGPKMM(data, gpflow.kernels.SquaredExponential(), likelihood)
+    model.settle_sites()
+    if task == "several":
+        Y = Y + RNG.normal(size=Y.shape)
+    else:
+        Y[1::6] = 1.0 - Y[1::6]
+    copies = np.column_stack([Y.repeat(numbers, axis=0), np.ones(numbers.sum())])
+    Y[::3] = -7.0
+    drawn: list[Any] = []
+    picture = reporting._picture
+    monkeypatch.setattr(reporting, "_picture", lambda figure: drawn.append(figure.axes[0]) or picture(figure))
+    table = pandas.DataFrame({"x": RNG.normal(size=30), "y": RNG.normal(size=30)})
+    split = gpx.datasets.load(table, target="y", test_fraction=0.3)
+    for test in ((X, np.column_stack([Y, numbers])), (X.repeat(numbers, axis=0), copies)):
+        gpx.report(model, dataclasses.replace(split, test=test), tmp_path / "report.html")
+    weighted, copied = drawn[::2]
+    if task == "several":
+        shapes = [[bar.get_height() for bar in each.patches] for each in (weighted, copied)]
+    else:
+        shapes = [each.collections[0].get_offsets() for each in (weighted, copied)]
+        sizes = [each.collections[0].get_sizes() for each in (weighted, copied)]
+        np.testing.assert_allclose(*sizes)
+    np.testing.assert_allclose(*shapes)
 
 
 @pytest.mark.slow

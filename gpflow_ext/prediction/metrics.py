@@ -199,12 +199,12 @@ def intervals(
         raise ValueError(f"level={level!r} must lie between 0 and 1.")
     _from_one(resamples=resamples)
     tested = _tested(model, data, batch_size).counted()
-    number = len(tested.Y)
+    names, number = tested.scores().keys(), len(tested.Y)
     drawn = np.random.default_rng(seed).integers(number, size=(resamples, number))
     rates = [tested.rows(rows).scores() for rows in drawn]
     found = {
         name: _percentiles([rate[name] for rate in rates if name in rate], level)
-        for name in tested.scores()
+        for name in names
         if name != "ece"
     }
     if tested.is_classifier and tested.weights is None:
@@ -257,22 +257,19 @@ def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
     X, Y, weights = checked(model, data)
     predict = Predicted(model)
     found = predict.in_batches(predict.of.scored, X, Y, size=batch_size)
-    scored = [_numbers(part, Y[n * batch_size :][:batch_size]) for n, part in enumerate(found)]
-    densities, predictions, of_classes = zip(*scored, strict=True)
+    densities, predictions, of_classes = zip(*map(_numbers, found), strict=True)
     prediction = np.concatenate(predictions)
     if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
         prediction, Y = prediction * Y[:, 1:], Y[:, :1]
     return _Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
 
 
-def _numbers(found: dict[str, tf.Tensor], Y: Floats) -> tuple[Floats, NDArray[Any], bool]:
+def _numbers(found: dict[str, tf.Tensor]) -> tuple[Floats, NDArray[Any], bool]:
     """Return log densities [B], class probabilities [B, K] or else means [B, P], and which of the two."""
     density = found["log_density"].numpy()
     if "mean" in found:
         return density, found["mean"].numpy(), False
-    probabilities = found["probabilities"].numpy()
-    _classified(probabilities, Y)
-    return density, probabilities, True
+    return density, found["probabilities"].numpy(), True
 
 
 def _classified(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpflow_ext.prediction.metrics import _ROUNDING
+from gpflow_ext.prediction.metrics import _ROUNDING, _counts
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +35,9 @@ def convergence(ax: Any, objectives: Mapping[str, Array]) -> None:
     ax.legend()
 
 
-def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) -> None:
+def calibration(
+    ax: Any, probabilities: Array, labels: Array, bins: int = 10, weights: Array | None = None
+) -> None:
     """Draw the observed frequency of class 1 against its predicted probability, binned.
 
     Parameters
@@ -48,6 +50,8 @@ def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) ->
         Observed classes 0 and 1, shape [N].
     bins
         Number of equal bins of [0, 1]; the area of a marker is proportional to the data in its bin.
+    weights
+        As how many copies each datum counts, [N]; once by default.
 
     Raises
     ------
@@ -63,10 +67,11 @@ def calibration(ax: Any, probabilities: Array, labels: Array, bins: int = 10) ->
     if not (np.abs(probabilities - 0.5) <= 0.5 + _ROUNDING).all() or not np.isin(labels, (0.0, 1.0)).all():
         raise ValueError("probabilities must be from 0 to 1, and labels 0 or 1")
     index = np.minimum((probabilities * bins).astype(int), bins - 1)
-    counts = np.bincount(index, minlength=bins)
-    used = counts > 0
-    predicted = np.bincount(index, probabilities, bins)[used] / counts[used]
-    observed = np.bincount(index, labels, bins)[used] / counts[used]
+    weight = _counts(weights, len(labels))
+    counts = np.bincount(index, weight, bins)
+    used = counts > 0.0
+    predicted = np.bincount(index, weight * probabilities, bins)[used] / counts[used]
+    observed = np.bincount(index, weight * labels, bins)[used] / counts[used]
     ax.plot([0, 1], [0, 1], color="0.7", linewidth=1)
     ax.scatter(predicted, observed, s=20 + 200 * counts[used] / counts.sum())
     ax.set_xlabel("predicted probability")
