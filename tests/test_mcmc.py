@@ -420,6 +420,18 @@ def test_draws_of_all_chains_in_one_axis() -> None:
     np.testing.assert_array_equal(draws.flat()["a"][:4], draws.values["a"][:, 0])
 
 
+@pytest.mark.parametrize(("chains", "number"), [(4, 995), (8, 1990), (10, 5000), (3, 70)])
+def test_some_of_the_draws_are_of_all_chains_and_all_times(chains: int, number: int) -> None:
+    values = np.stack(np.broadcast_arrays(np.arange(chains)[:, None], np.arange(number)), axis=-1)
+    chain, at = (
+        gpx.Draws({"a": values}, {"log_density": values[..., 0]}, Setting(0.1, 5), 1.0).flat(200)["a"].T
+    )
+    assert np.ptp(np.bincount(chain, minlength=chains)) <= 1
+    for own in range(chains):
+        gaps = np.diff([0, *at[chain == own], number])
+        assert gaps.max() <= 2.0 * number * chains / 200
+
+
 def test_what_tuning_tried_becomes_a_picture() -> None:
     trials = tuple(Trial(Setting(0.02 * k, 5 + k), 1.0 - (k - 4) ** 2, 0.5, 1.0) for k in range(1, 9))
     options = {"step_sizes": [0.01, 0.5], "max_leapfrogs": [1, 20], "trials": 8}

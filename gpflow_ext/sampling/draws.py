@@ -126,7 +126,9 @@ class Draws:
         return found
 
     def flat(self, most: int | None = None) -> dict[str, Array]:
-        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` evenly spaced ones.
+        """Return the draws of all chains in one axis, [C·S, *shape], or ``most`` of them.
+
+        These are evenly spaced in each chain, as many of one as of another but for one.
 
         Raises
         ------
@@ -142,7 +144,8 @@ class Draws:
         count = self.num_chains * self.num_draws
         if most is None or count <= most:
             return joined
-        kept = np.linspace(0, count - 1, most).round().astype(int)
+        chain, number = np.divmod(np.linspace(0, count - 1, most).round().astype(int), self.num_draws)
+        kept = np.sort(number * self.num_chains + chain)
         return {name: value[kept] for name, value in joined.items()}
 
     def optimizer(self) -> BayesianOptimizer:
