@@ -745,6 +745,14 @@ def test_a_level_without_rows_is_left_out_with_a_note() -> None:
     assert auto._without_idle_classes(split) is split
 
 
+def test_a_class_that_only_test_rows_have_is_refused() -> None:
+    """It would have no probability, or the number of another class."""
+    table = pandas.DataFrame(X, columns=["age", "height"]).assign(y=np.where(X[:, 0] > 0.0, "high", "low"))
+    split = gpx.datasets.load(table, target="y", test=table[:5].assign(y=["middle", *table.y[1:5]]))
+    with pytest.raises(ValueError, match="no training row has middle as its y, which test rows have"):
+        gpx.auto(split)
+
+
 def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(best: gpx.Auto) -> None:
     names = [column.name for column in best.split.treatment.columns]
     rows = {name: X[:2, column] for column, name in enumerate(names)}

@@ -21,7 +21,7 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context
 
 import gpflow_ext as gpx
-from gpflow_ext.compiled import Compiled, functions, trace_count
+from gpflow_ext.compiled import Compiled, functions, gradients, trace_count
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace, GPTaylor, SiteModel
 from gpflow_ext.training.site_iteration import optimises
@@ -485,3 +485,45 @@ def test_rows_are_left_open_only_where_they_may_be(cold: None) -> None:
         assert static.specification(owner.added, np.ones([7, 2])).shape == [7, 2]
         assert static.specification(owner.held).shape == [rows]
     assert trace_count() == before + 8
+
+
+def _squares() -> Any:
+    """Return a function with a graph and a gradient of its own."""
+
+    @tf.custom_gradient
+    def squared(x: tf.Tensor) -> Any:
+        return x * x, lambda upstream: 2.0 * x * upstream
+
+    return tf.function(squared, autograph=False)
+
+
+def _released(function: Any) -> tuple[set[str], Any]:
+    """Return the gradients that there were, and the graph of another function that calls one."""
+    before, spec = gradients.registered(), tf.TensorSpec([], tf.float64)
+    first = tf.function(lambda x: function(x), autograph=False).get_concrete_function(spec)
+    gradients.release(before, first.graph)
+    return before, first
+
+
+def test_a_gradient_outlives_the_graph_in_which_its_function_was_first_called() -> None:
+    """As that of `tfp.math.lbeta`, after the fit of a model with a Beta prior."""
+    squares = _squares()
+    _released(squares)
+    again = tf.function(lambda x: squares(x), autograph=False)
+
+    @tf.function(autograph=False)
+    def slope(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = again(x)
+        return tape.gradient(y, x)
+
+    assert float(slope(tf.constant(3.0, tf.float64))) == 6.0
+
+
+def test_a_gradient_goes_with_its_graph() -> None:
+    before, first = _released(_squares())
+    assert len(gradients.registered() - before) == 1
+    del first
+    gc.collect()
+    assert not gradients.registered() - before

@@ -81,6 +81,16 @@ def test_an_order_that_sorting_would_lose_is_refused() -> None:
     assert GPOrdinal(steps=0).fit(inputs, unused).classes_.tolist() == ["a", "b"]
 
 
+def test_labels_whose_probability_underflows_have_a_finite_density() -> None:
+    """E[σ(f - 1000)] is e⁻¹⁰⁰⁰ E[eᶠ] to rounding."""
+    inputs = np.arange(6.0)[:, None]
+    estimator = GPOrdinal(steps=0).fit(inputs, [0, 1] * 3)
+    estimator.model_.likelihood.first.assign(1e3)
+    mean, var = estimator.model_.predict_f(estimator.scaler_.transform(inputs[:2]))
+    found = estimator.score_samples(inputs[:2], [1, 1])
+    np.testing.assert_allclose(found, (mean + 0.5 * var)[:, 0] - 1e3, rtol=1e-9)
+
+
 def test_levels_start_at_thresholds_of_their_frequencies() -> None:
     estimator = GPOrdinal()
     estimator.classes_ = np.arange(3)

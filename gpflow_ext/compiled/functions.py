@@ -259,7 +259,7 @@ class Compiled(Apart):
                 function = compiled.get_concrete_function(*held, *flat)
         finally:
             self._structure.clear_caches()
-        gradients.forget(before, function.graph)
+        gradients.release(before, function.graph)
         return Entry(function, nesting[0], self._optimise)
 
     def _copied(self, given: Sequence[Any], rows: Open) -> Any:

@@ -217,7 +217,8 @@ def auto(
     Raises
     ------
     ValueError
-        For a table that cannot be used, and for whatever the first candidate fails with.
+        For a table that cannot be used, a class that only test rows have, and for whatever the first
+        candidate fails with.
 
     Examples
     --------
@@ -269,11 +270,23 @@ def _read(table: Any, target: str | None, task: str | None, options: dict[str, A
 
 
 def _without_idle_classes(split: datasets.Split) -> datasets.Split:
-    """Return the data without classes that no row has: estimators know those of their data alone."""
+    """Return the data without classes that no row has: estimators know those of their data alone.
+
+    Raises
+    ------
+    ValueError
+        For a class that only test rows have.
+    """
     Y, Y_test = split.train[1], split.test[1]
     if split.task not in _CLASSES or split.labels is None:
         return split
-    used = np.unique(np.concatenate([Y, Y_test]))
+    used = np.unique(Y)
+    if (unseen := np.setdiff1d(Y_test, used)).size:
+        names = listed([split.labels[int(number)] for number in unseen])
+        raise ValueError(
+            f"no training row has {names} as its {split.target}, which test rows have: leave these out, or "
+            "have rows of each class to train on"
+        )
     idle = [label for number, label in enumerate(split.labels) if number not in used]
     if not idle:
         return split

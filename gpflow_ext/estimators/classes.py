@@ -53,16 +53,18 @@ class ClassEstimator(ClassifierMixin, GPEstimator):
             For another number of labels, or one that is not of ``classes_``.
         """
         check_is_fitted(self)
-        p = self.predict_log_proba(X)
         if y is None:
-            return p.max(axis=1)
-        labels = np.asarray(y).reshape(-1)
-        if len(labels) != len(p):
-            raise ValueError(f"y must have {len(p)} labels, one for each row of X; it has {len(labels)}.")
+            return self.predict_log_proba(X).max(axis=1)
+        inputs, labels = checked.inputs(self, X), np.asarray(y).reshape(-1)
+        if len(labels) != len(inputs):
+            raise ValueError(
+                f"y must have {len(inputs)} labels, one for each row of X; it has {len(labels)}."
+            )
         known = np.isin(labels, self.classes_)
         if not known.all():
             raise ValueError(f"y holds {labels[~known][0]!r}, which is none of the classes {self.classes_}.")
-        return p[np.arange(len(p)), np.searchsorted(self.classes_, labels)]
+        numbers = np.searchsorted(self.classes_, labels)
+        return self._log_densities(X, numbers.reshape(-1, 1).astype(inputs.dtype))
 
     def _task(self) -> str:
         return "binary" if len(self.classes_) == 2 else "multiclass"

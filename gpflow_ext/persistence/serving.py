@@ -186,7 +186,7 @@ def _trace(function: Callable[..., dict[str, tf.Tensor]], *specs: tf.TensorSpec)
         except tf.errors.OperatorNotAllowedInGraphError:
             # A user's function branches on tensors; GPflow's own do not, and trace three times faster so.
             traced = tf.function(function).get_concrete_function(*specs)
-    gradients.forget(before, traced.graph)  # nobody trains the served graph
+    gradients.release(before, traced.graph)
     return traced
 
 
