@@ -285,7 +285,8 @@ def test_a_wrong_call_names_the_fix() -> None:
             gpx.fit(model, given, recipe="dual", **options)
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("dual", marks=pytest.mark.slow), "svi_natural"])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["dual", "svi_natural"])
 def test_steps_on_all_data_are_shortened_where_whole_ones_overshoot(recipe):
     """Where a likelihood is not log-concave, whole steps of q may wander for ever."""
     rng = np.random.default_rng(1)

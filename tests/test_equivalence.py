@@ -60,6 +60,7 @@ def test_gaussian_likelihood_gives_gpr() -> None:
         )  # the White kernel adds 1e-6 to the variance
 
 
+@pytest.mark.slow
 def test_hardly_noisy_data_are_predicted_as_by_gpr() -> None:
     """Variances of a millionth of the prior's, to a thousandth: K*ᵀQK* with an inverse Q would leave no digit."""
     X = problems.inputs(50)
@@ -104,7 +105,7 @@ def test_optimum_is_that_of_gpflow_vgp(data, likelihood, record_property) -> Non
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3)  # L-BFGS stops at a flat top
 
 
-@pytest.mark.parametrize("num_inducing", [None, 8])
+@pytest.mark.parametrize("num_inducing", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_whitened_parameters_reproduce_bound_and_prediction_in_gpflow(num_inducing: int | None) -> None:
     data = problems.binary()
     Z = None if num_inducing is None else problems.inputs(num_inducing, seed=5)

@@ -178,6 +178,7 @@ def test_a_constant_target_keeps_its_unit(value: float, weight: Any) -> None:
     np.testing.assert_allclose(found.scale[1] ** 2, np.average((Y[:, 1] - mean) ** 2, weights=weight))
 
 
+@pytest.mark.slow
 def test_kinds_are_compared_on_rows_that_count_as_their_weights(monkeypatch: Any) -> None:
     rng = np.random.default_rng(0)
     X, Y, copies = rng.normal(size=(12, 1)), rng.normal(size=(12, 2)), np.arange(12) % 3

@@ -308,6 +308,7 @@ def test_q_starts_from_a_regression_on_labels(
     assert np.mean(density) == pytest.approx(start.value, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_copies_of_an_image_are_held_out_together(images: tuple[Array, Array]) -> None:
     X, Y = images
     phi, copy = X[:, :3], X[:, :3] + 1e-3

@@ -239,6 +239,7 @@ def test_a_run_that_changes_nothing_ends_though_its_conditions_do_not_hold() -> 
     assert iterate(lambda: (next(values), False), [], steps=20, tolerance=1e-8).status is gpx.Status.MAX_STEPS
 
 
+@pytest.mark.slow
 def test_sites_without_a_fixed_point_end_the_run_and_say_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where precisions that should be negative are cut at zero."""
     monkeypatch.setattr(KMM, "signed", False)

@@ -174,6 +174,7 @@ def test_networks_are_measured_with_the_numbers_of_nodes_asked_for(monkeypatch, 
     assert asked == [(tensor, 5), (tensor, 7), (joint, 7), (tensor, 1), (tensor, 2), (joint, 2)]
 
 
+@pytest.mark.slow
 def test_steps_of_the_papers_methods_are_timed_beside_each_other(tmp_path) -> None:
     """And the page fits their slopes: here one is measured, and others are made up."""
     X = np.random.default_rng(0).normal(size=(6, 2))

@@ -169,7 +169,8 @@ def _network(lengthscale: float, posterior: str) -> gpx.models.GPRNTensor:
     return gpx.models.GPRNTensor((X, Y), kernels, weight_kernel, 2, posterior=posterior)
 
 
-@pytest.mark.parametrize("posterior", ["collapsed", pytest.param("tensor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("posterior", ["collapsed", "tensor"])
 def test_the_end_does_not_hang_on_the_first_length_scales_of_nodes(posterior: str) -> None:
     """From 0.5 it was 270 below that from 0.2: kernels that suit the moments of the targets are tried."""
     near, far = (

@@ -149,6 +149,7 @@ def test_the_collapsed_bound_is_never_below_the_tensor_bound(shape, missing) -> 
         assert best >= new.elbo() - 1e-9
 
 
+@pytest.mark.slow
 def test_the_best_factors_of_the_outputs_are_multiples_of_the_identity() -> None:
     """Acceptance check C6, the factors: L-BFGS over q(W) alone, from random ones."""
     new = scatter(model("tensor", output_shape=(3, 2)), seed=3)
@@ -177,6 +178,7 @@ def test_padding_is_valid_and_looser() -> None:
     np.testing.assert_allclose(padded.predict_f(XNEW)[0], whole.predict_f(XNEW)[0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_order_of_outputs_and_their_shape_do_not_matter() -> None:
     """Acceptance check C8, the outputs; rotated nodes in `test_sampled_network.py`."""
     order, Y = [3, 0, 5, 1, 4, 2], targets(missing=True)

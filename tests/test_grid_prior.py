@@ -165,6 +165,7 @@ def test_the_normaliser_has_its_gradient(options: gpx.GridOptions) -> None:
         np.testing.assert_allclose(np.ravel(slope)[0], (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_probes_in_blocks_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Value, variances and slopes."""
     found = []

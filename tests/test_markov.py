@@ -356,12 +356,9 @@ def test_what_predictions_need_of_the_data_is_compiled_once_and_differentiable()
         np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
 
 
+@slow
 @pytest.mark.parametrize(
-    "kernel",
-    [
-        pytest.param(Matern32(1.2, 2.0), marks=slow),
-        SeparateIndependent([Matern12(1.0, 2.0), Matern52() + Constant()]),
-    ],
+    "kernel", [Matern32(1.2, 2.0), SeparateIndependent([Matern12(1.0, 2.0), Matern52() + Constant()])]
 )
 def test_covariances_between_new_times_are_those_of_the_dense_model(
     kernel: Kernel, no_jitter: None, monkeypatch: pytest.MonkeyPatch

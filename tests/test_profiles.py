@@ -311,7 +311,9 @@ def test_functions_that_onnx_lacks(onnx, sign):
     assert portable.compare(portable.to_onnx(traced), traced, {"inputs": x}) < 1e-10
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize(
+    "order", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_arc_cosine_kernels_are_portable(onnx, tmp_path, order):
     X, Y = problems.binary(N)
     model = gpflow.models.GPR((X, Y), gpflow.kernels.ArcCosine(order=order), noise_variance=0.1)

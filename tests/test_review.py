@@ -107,6 +107,7 @@ def test_a_minibatch_step_is_weighted_by_the_share_of_its_rows() -> None:
     assert exact - 0.05 < drawn <= exact + 1e-9
 
 
+@pytest.mark.slow
 def test_vi_means_trains_gpr() -> None:
     model = GPR(DATA, problems.kernel(), noise_variance=0.5)
     reference = gpflow.utilities.deepcopy(model)

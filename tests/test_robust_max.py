@@ -243,7 +243,8 @@ def test_rows_that_need_no_quadrature(dtype: tf.DType) -> None:
         np.testing.assert_allclose(ours, exact, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [True, False])
 def test_mapped_by_tensorflow(compiled: bool) -> None:
     """The number of rows that need nodes differs from member to member, which maps cannot have."""
     rng = np.random.default_rng(7)

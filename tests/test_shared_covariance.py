@@ -63,6 +63,7 @@ def test_the_factor_has_the_sum_of_the_gradients_of_the_classes() -> None:
     np.testing.assert_allclose(by_root, tf.reduce_sum(root, axis=0, keepdims=True), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_step_is_the_natural_gradient_of_the_family() -> None:
     """θ + γ ∂L/∂η with η = (m_k, K S + Σ m_kmₖᵀ), θ = (S⁻¹m_k, −½S⁻¹)."""
     own, _ = pair()

@@ -98,7 +98,7 @@ def _mixtures(kind: type) -> Any:
     return model
 
 
-@pytest.mark.parametrize("kind", [VGPKMM, GPLaplace])
+@pytest.mark.parametrize("kind", [pytest.param(VGPKMM, marks=pytest.mark.slow), GPLaplace])
 def test_mixtures_of_functions(kind: type) -> None:
     model = _mixtures(kind)
     assert gpx.fit(model, progress=False).status is gpx.Status.CONVERGED
@@ -124,7 +124,7 @@ def _outliers() -> VGPKMM:
     return model
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_functions_are_drawn(mixed: bool) -> None:
     model = _mixtures(VGPKMM) if mixed else _outliers()
     gpx.fit(model, progress=False)

@@ -371,6 +371,7 @@ def test_hyperparameters_are_sampled_with_the_sites_at_rest() -> None:
     assert not model.nat1.numpy().any()
 
 
+@pytest.mark.slow
 def test_slopes_of_stacked_objectives_with_a_vecchia_prior() -> None:
     """In a graph its custom gradients met an error about captured tensors."""
     model = VGPKMM(problems.binary(12), problems.kernel(), BernoulliLogit(), prior="vecchia")

@@ -135,6 +135,7 @@ def outliers() -> tuple[np.ndarray, np.ndarray]:
     return inputs, targets
 
 
+@pytest.mark.slow
 def test_a_dense_model_predicts_with_negative_precisions(tmp_path) -> None:
     """As NumPy does from the same sites: means and covariances, also served."""
     XNEW = problems.inputs(6, seed=11)

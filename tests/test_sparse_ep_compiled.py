@@ -143,6 +143,7 @@ def test_sites_stay_where_there_is_no_optimum() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_dense_model_is_its_own_set_of_inducing_points() -> None:
     X, Y = problems.binary(30)
     model = SiteModel((X, Y), gpflow.kernels.SquaredExponential(), BernoulliProbit())

@@ -165,6 +165,7 @@ def test_two_classes_are_antisymmetric() -> None:
     assert prec.numpy().min() > 1e-3
 
 
+@pytest.mark.slow
 def test_classes_and_data_may_be_permuted() -> None:
     model = settled(robust())
     classes, order = np.array([2, 0, 1]), np.random.default_rng(3).permutation(30)

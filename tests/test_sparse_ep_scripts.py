@@ -135,6 +135,7 @@ def test_a_tracer_leaves_its_evaluations_out_and_ends_the_run() -> None:
     assert whole >= record["seconds"][-1] + 0.02 * len(record["nll"])
 
 
+@pytest.mark.slow
 def test_sites_one_at_a_time_and_in_parallel_reach_one_evidence() -> None:
     X, Y = problems.binary(60)
     data = 4.0 * X, Y  # far from the inducing points: the residual counts

@@ -62,6 +62,7 @@ def test_inducing_inputs_at_the_data_change_nothing(missing, outputs) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_best_bound_rises_with_the_inducing_inputs_up_to_the_full_model() -> None:
     bounds = []
     for Z in (X[:4], X[:10], None):

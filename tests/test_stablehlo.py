@@ -156,6 +156,7 @@ def test_what_is_no_stablehlo_is_refused_by_name(tmp_path: Path) -> None:
         gpx.export(model, tmp_path / "m", profile="stablehlo")
 
 
+@pytest.mark.slow
 def test_classes_that_rounding_decides_may_differ(tmp_path: Path) -> None:
     """Far from the data both classes are as probable but for the last digit."""
     X, Y = problems.binary(12)

@@ -152,7 +152,15 @@ LEARNT = {
 
 
 @pytest.mark.parametrize("in_turn", [pytest.param(True, marks=pytest.mark.slow), False])
-@pytest.mark.parametrize("name", LEARNT)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in ("wrong labels, classes", "wrong labels, probit")
+        else name
+        for name in LEARNT
+    ],
+)
 def test_custom_gradients_of_likelihoods(name: str, in_turn: bool) -> None:
     """`tf.vectorized_map` drops them: then the gradients of these expectations were zero, or others'."""
     if in_turn is False and name == "the largest function":

@@ -230,6 +230,7 @@ def test_training_resumes_exactly_in_mid_epoch(tmp_path, kind: str) -> None:
     resuming.check(model, tmp_path, steps=7, cut=5, options=lambda: options)
 
 
+@pytest.mark.slow
 def test_training_raises_the_evidence(settled: SparseEP) -> None:
     """The optimum of batch mode is 4.8 above the start."""
     model = start(True, settled)

@@ -39,6 +39,7 @@ def test_it_ends_where_the_whitened_model_does(trained):
         np.testing.assert_allclose(ours, theirs, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_second_fit_goes_on_from_the_first(trained):
     model, result = trained
     again = gpflow.utilities.deepcopy(model)

@@ -94,7 +94,9 @@ def test_solutions_and_products_are_those_of_the_factor(prec: np.ndarray) -> Non
     )
 
 
-@pytest.mark.parametrize("prec", [PREC, MIXED], ids=["positive", "some negative"])
+@pytest.mark.parametrize(
+    "prec", [PREC, pytest.param(MIXED, marks=pytest.mark.slow)], ids=["positive", "some negative"]
+)
 def test_the_estimate_is_that_of_its_probes(prec: np.ndarray) -> None:
     """½ Σ log(DW) + ½ zᵀ log(A) z by dense algebra, the mean and the standard error over the probes."""
     prior = _priors(probes=6, tolerance=1e-8)[1]

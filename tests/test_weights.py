@@ -97,6 +97,7 @@ def test_scores_count_a_row_as_its_copies(kind: str) -> None:
         gpx.metrics.evaluate(model, (X, np.column_stack([Y, -copies])))
 
 
+@pytest.mark.slow
 def test_folds_keep_their_weights() -> None:
     inputs = np.linspace(-1.0, 1.0, 16)[:, None]
     found = gpx.cross_validate(
