@@ -87,8 +87,11 @@ def test_labels_whose_probability_underflows_have_a_finite_density() -> None:
     estimator = GPOrdinal(steps=0).fit(inputs, [0, 1] * 3)
     estimator.model_.likelihood.first.assign(1e3)
     mean, var = estimator.model_.predict_f(estimator.scaler_.transform(inputs[:2]))
-    found = estimator.score_samples(inputs[:2], [1, 1])
-    np.testing.assert_allclose(found, (mean + 0.5 * var)[:, 0] - 1e3, rtol=1e-9)
+    expected = (mean + 0.5 * var)[:, 0] - 1e3
+    np.testing.assert_allclose(estimator.score_samples(inputs[:2], [1, 1]), expected, rtol=1e-9)
+    found = estimator.predict_log_proba(inputs[:2])
+    np.testing.assert_allclose(found[:, 1], expected, rtol=1e-9)
+    np.testing.assert_array_equal(found[:, 0], 0.0)
 
 
 def test_levels_start_at_thresholds_of_their_frequencies() -> None:

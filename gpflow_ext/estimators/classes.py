@@ -33,8 +33,14 @@ class ClassEstimator(ClassifierMixin, GPEstimator):
         return np.concatenate([part.numpy() for part in self._predicted(X, "probabilities")])
 
     def predict_log_proba(self, X: npt.ArrayLike) -> Array:
-        """Return the logarithms of ``predict_proba``, [N, K]."""
-        return np.log(self.predict_proba(X))
+        """Return the logarithms of ``predict_proba``, [N, K], also of those that are zero to the last digit."""
+        p = self.predict_proba(X)
+        underflow = p < np.finfo(p.dtype).tiny
+        found = np.log(np.where(underflow, 1.0, p))
+        for number in np.flatnonzero(underflow.any(axis=0)):
+            exact = self._log_densities(X, np.full((len(p), 1), number, p.dtype))
+            found[:, number] = np.where(underflow[:, number], exact, found[:, number])
+        return found
 
     def predict(self, X: npt.ArrayLike) -> Array:
         """Return the most probable label at inputs [N, D], as [N]; ties go to the first of ``classes_``."""
