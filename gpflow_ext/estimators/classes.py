@@ -33,7 +33,7 @@ class ClassEstimator(ClassifierMixin, GPEstimator):
         return np.concatenate([part.numpy() for part in self._predicted(X, "probabilities")])
 
     def predict_log_proba(self, X: npt.ArrayLike) -> Array:
-        """Return the logarithms of ``predict_proba``, [N, K], also of those that are zero to the last digit."""
+        """Return the logarithms of ``predict_proba``, [N, K], finite where probabilities underflow."""
         p = self.predict_proba(X)
         underflow = p < np.finfo(p.dtype).tiny
         found = np.log(np.where(underflow, 1.0, p))
