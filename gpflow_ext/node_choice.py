@@ -1,4 +1,4 @@
-"""Choose the number of nodes of a regression network by the variational bound."""
+"""Choose the number of nodes of a regression network by the variational bound or a score of your own."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from gpflow_ext.training.loop import FitResult
 
 
 class NodesFit(NamedTuple):
-    """The network with the highest bound, the result of its fit, and the bounds by number of nodes."""
+    """The network with the highest score, the result of its fit, and bounds and scores by number of nodes."""
 
     model: GPRNTensor
     result: FitResult
     bounds: dict[int, float]
+    scores: dict[int, float]
 
 
 def fit_nodes(
     build: Callable[[int], GPRNTensor],
     *,
     most: int = 4,
+    score: Callable[[GPRNTensor], Any] | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> NodesFit:
-    """Fit networks of 1, 2, … nodes until one more does not raise the bound, and return the best.
+    """Fit networks of 1, 2, … nodes until one more does not raise their score, and return the best.
 
-    A further node costs the bound the KL divergences of itself and its weights, and must explain more than
-    that. The bound does not estimate errors at new inputs: if these are what matters, compare networks by
-    `cross_validate`.
+    By default the score is the bound. A further node costs it the KL divergences of itself and its weights,
+    and must explain more than that. But the bound does not estimate errors at new inputs, least of all with
+    thousands of outputs, each of which it counts as evidence about the nodes. If predictions are what
+    matters, hold out some targets and score networks by their density, then train one with as many nodes on
+    all targets; or compare networks by `cross_validate`.
 
     Parameters
     ----------
@@ -40,6 +44,9 @@ def fit_nodes(
         Returns an untrained network for a number of nodes K, on the same data and with the same posterior.
     most
         The largest K.
+    score
+        Returns a number for a trained network, the higher the better, such as the sum of its
+        ``predict_log_density`` of rows, or of its ``missing_log_density`` of targets, that were held out.
     checkpoint_dir
         Folder with one folder of checkpoints for each network, ``nodes_1`` and so on. The same call resumes
         with the network at which it was interrupted.
@@ -55,7 +62,10 @@ def fit_nodes(
     checks.check_whole(most=most)
     if most < 1:
         raise ValueError(f"`most` must be at least 1; got {most}.")
+    if score is not None:
+        checks.check_callable(score=score)
     bounds: dict[int, float] = {}
+    scores: dict[int, float] = {}
     best: tuple[GPRNTensor, FitResult] | None = None
     for number in range(1, most + 1):
         model = build(number)
@@ -65,8 +75,9 @@ def fit_nodes(
         folder = None if checkpoint_dir is None else Path(checkpoint_dir) / f"nodes_{number}"
         result = fit(model, checkpoint_dir=folder, **options)
         bounds[number] = float(model.elbo())
-        if best is not None and not bounds[number] > max(list(bounds.values())[:-1]):
+        scores[number] = bounds[number] if score is None else float(score(model))
+        if best is not None and not scores[number] > max(list(scores.values())[:-1]):
             break
         best = model, result
     assert best is not None
-    return NodesFit(*best, bounds)
+    return NodesFit(*best, bounds, scores)

@@ -285,6 +285,7 @@ WRONG_ARGUMENTS: dict[str, tuple[Callable[[], object], str]] = {
     "seed of folds": (lambda: gpx.cross_validate(model, (X, Y), seed=1.5), "`seed` must be a whole"),
     "build": (lambda: gpx.cross_validate(3, (X, Y)), "`build` must be a function"),
     "build of nodes": (lambda: gpx.fit_nodes(3), "`build` must be a function"),
+    "score of nodes": (lambda: gpx.fit_nodes(lambda _: 3, score=3), "`score` must be a function"),
     "built": (lambda: gpx.fit_nodes(lambda _: 3), r"`build\(1\)` must be"),
     "approximation": (lambda: gpx.gaussian_approximation(None), "`model` must be"),
     "centres": (lambda: gpx.inducing.kmeans(X, 1.5), "`num_inducing` must be a whole"),

@@ -237,11 +237,35 @@ def test_differences_are_of_the_network_with_the_highest_bound() -> None:
     records = [record(methods.JOINT, 0, 5.0, 0.5), record(methods.ROWS, 0, 4.0, 0.1)]
     records += [record(methods.JOINT, 1, 5.0, 0.1), record(methods.ROWS, 1, 6.0, 0.6)]
     records += [record(methods.INDEPENDENT, seed, 9.0, 0.45) for seed in (0, 1)]
-    picked, table = verdicts.by_the_bound(records)
+    picked, table = verdicts.of_networks(records)
     assert methods.JOINT in picked
     assert methods.ROWS in picked
     assert "| independent GPs | +0.100 ± 0.050 | +0.200 ± 0.100 |" in table
-    assert verdicts.by_the_bound(records[-2:]) == []
+    chosen = [{**record(methods.CHOSEN, seed, 1.0, 0.4), "picked": 1 + seed} for seed in (0, 1)]
+    *_, picked, table = verdicts.of_networks(records + chosen)
+    assert picked.startswith("Picked on held-out targets: ")
+    assert picked.count(methods.CHOSEN) == 2
+    assert "| independent GPs | -0.050 ± 0.000 | -0.100 ± 0.000 |" in table
+    assert verdicts.of_networks(records[-2:]) == []
+
+
+@pytest.mark.parametrize("imputes", [False, True])
+def test_a_fifth_of_the_targets_is_held_out_of_the_choice(imputes: bool) -> None:
+    X, Y = np.arange(50.0)[:, None], np.arange(200.0).reshape(50, 4)
+    Y_test = np.full_like(Y, np.nan)
+    if imputes:
+        Y[0], Y_test[0] = np.nan, 1.0
+    part = methods._without_a_fifth(methods.Task(X, Y, X if imputes else X + 0.5, Y_test))
+    assert part.imputes == imputes
+    if imputes:
+        assert np.isnan(part.Y[0]).all()
+        assert np.isnan(part.Y_test[0]).all()
+        np.testing.assert_array_equal(np.where(np.isnan(part.Y), part.Y_test, part.Y), Y)
+        assert 0.1 < np.mean(~np.isnan(part.Y_test)) < 0.3
+    else:
+        assert len(part.X_test) == 10
+        order = np.argsort(np.concatenate([part.X, part.X_test])[:, 0])
+        np.testing.assert_array_equal(np.concatenate([part.Y, part.Y_test])[order], Y)
 
 
 def test_results_of_networks_stand_beside_baselines() -> None:

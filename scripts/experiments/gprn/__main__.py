@@ -52,6 +52,7 @@ METHODS = (
     "collapsed",
     "joint",
     "kernels",
+    "chosen",
     "tensor",
     "rows",
     "adam",

@@ -153,7 +153,10 @@ def compare(
             for method in (methods.COLLAPSED, methods.TENSOR, methods.ROWS, methods.KERNELS)
             for K in numbers
         ]
-        jobs += [(m, numbers[-1]) for m in (methods.JOINT, methods.ADAM, methods.MEAN_FIELD, methods.MIXTURE)]
+        jobs += [
+            (m, numbers[-1])
+            for m in (methods.JOINT, methods.CHOSEN, methods.ADAM, methods.MEAN_FIELD, methods.MIXTURE)
+        ]
         for method, K in jobs:
             if method not in wanted or method in impossible or (name == "field" and method not in MILLION):
                 continue
@@ -213,6 +216,8 @@ def _table(journal: Journal, name: str, title: str, recorded: bool) -> list[str]
             np.mean([r[key] for r in own]) if None not in [r[key] for r in own] else None for key in forms
         ]
         label = f"{method}, K = {nodes}" if nodes else method
+        if "picked" in own[0]:
+            label = f"{method}, K = {' or '.join(str(K) for K in sorted({r['picked'] for r in own}))}"
         cells = ["-" if s is None else f"{s:{form}}" for s, form in zip(scores, forms.values(), strict=True)]
         rows.append([label, *cells, str(len(own))])
     if not rows:
@@ -224,4 +229,4 @@ def _table(journal: Journal, name: str, title: str, recorded: bool) -> list[str]
         [f"![Predicted by a network with two nodes, {PICTURED[name]}](gprn_{name}.png)\n"] if drawn else []
     )
     table = report.table(columns, rows)
-    return [f"## {name}\n", f"{title}\n", table, *verdicts.by_the_bound(records), *reading, *picture]
+    return [f"## {name}\n", f"{title}\n", table, *verdicts.of_networks(records), *reading, *picture]

@@ -1,4 +1,4 @@
-"""How the network that the bound picks compares with baselines."""
+"""How the networks that are picked compare with baselines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,29 @@ OURS = methods.COLLAPSED, methods.JOINT, methods.KERNELS, methods.TENSOR, method
 BASELINES = methods.INDEPENDENT, methods.PCA, methods.LMC, methods.OTHERS
 
 
-def by_the_bound(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a table of differences in nRMSE and NLPD on the splits, or nothing without networks to pick from."""
-    picked: dict[int, dict[str, Any]] = {}
-    for record in records:
-        before = picked.get(record["seed"])
-        if record["method"] in OURS and (before is None or record["bound"] > before["bound"]):
-            picked[record["seed"]] = record
+def of_networks(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return differences from baselines, of networks picked by the bound and on held-out targets, of what there is."""
+    found: list[str] = []
+    of_each = {
+        "by the bound": _highest([r for r in records if r["method"] in OURS]),
+        "on held-out targets": {r["seed"]: r for r in records if r["method"] == methods.CHOSEN},
+    }
+    for how, picked in of_each.items():
+        rows = _against(records, picked)
+        if rows:
+            names = sorted({f"{r['method']}, K = {r.get('picked', r['nodes'])}" for r in picked.values()})
+            table = report.table([f"network picked {how}, minus", "nRMSE", "NLPD"], rows)
+            found += [f"Picked {how}: {'; '.join(names)}.\n", table]
+    return found
+
+
+def _highest(records: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the record of the highest bound for each seed."""
+    finite = [record for record in records if record["bound"] is not None]
+    return {record["seed"]: record for record in sorted(finite, key=lambda record: record["bound"])}
+
+
+def _against(records: Sequence[dict[str, Any]], picked: dict[int, dict[str, Any]]) -> list[list[str]]:
     rows = []
     for baseline in BASELINES:
         theirs = {r["seed"]: r for r in records if r["method"] == baseline and r["seed"] in picked}
@@ -29,11 +45,7 @@ def by_the_bound(records: Sequence[dict[str, Any]]) -> list[str]:
                 [picked[seed][key] - theirs[seed][key] for seed in theirs] for key in ("nrmse", "nlpd")
             )
             rows.append([baseline, *map(_difference, differences)])
-    if not rows:
-        return []
-    names = sorted({f"{r['method']}, K = {r['nodes']}" for r in picked.values()})
-    table = report.table(["network picked by the bound, minus", "nRMSE", "NLPD"], rows)
-    return [f"Picked by the bound: {'; '.join(names)}.\n", table]
+    return rows
 
 
 def _difference(values: Sequence[float]) -> str:
