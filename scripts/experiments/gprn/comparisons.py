@@ -193,7 +193,7 @@ def text(journal: Journal, recorded: bool = True) -> str:
         'The tensor\nposterior trains by its own recipe until it settles, "Adam" by Adam(0.01) for the seconds that the '
         'collapsed one with as many\nnodes took, compilation included in both. "Joint": `fit(joint=True)`, the default; "collapsed" '
         'without. "Tensor" has\none covariance over the rows for all nodes, as in the paper, "rows per node" one for each, the default; '
-        '"node kernels" a\nkernel and a nugget for each node. Bounds and evidences compare on one set only. Differences from baselines: those '
+        '"node kernels" a\nkernel and a nugget for each node. "Nodes chosen" holds out a fifth of the training targets, takes as many nodes as predict these best, and trains on all. Bounds and evidences compare on one set only. Differences from baselines: those '
         "of the\nnetwork that has the highest bound on each split, less than zero where it is better, with the standard error "
         "over the splits.\n"
     )
