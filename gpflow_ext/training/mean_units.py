@@ -16,8 +16,13 @@ from gpflow.functions import Constant, Function, Linear, Polynomial
 
 from gpflow_ext.data.checks import Array
 
-_IN_UNITS_OF_TARGETS = gpflow.likelihoods.Gaussian, gpflow.likelihoods.StudentT  # others have a link
+_UNLINKED = gpflow.likelihoods.Gaussian, gpflow.likelihoods.StudentT  # about targets as they are
 _SHARE = 1.0 / 64.0  # of widely spread targets that a unit step is: the kernel grows to their scale meanwhile
+
+
+def is_unlinked(model: Any) -> bool:
+    """Tell whether latent functions have the units of the targets."""
+    return isinstance(getattr(model, "likelihood", None), _UNLINKED)
 
 
 def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[Array]:
@@ -42,7 +47,7 @@ def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[
     mean = getattr(model, "mean_function", None)
     if isinstance(mean, Function) and isinstance(data, tuple | list) and len(data) > 1:
         X, Y = (np.asarray(tf.convert_to_tensor(part), np.float64) for part in data[:2])
-        sizes = _sizes(Y) if isinstance(model.likelihood, _IN_UNITS_OF_TARGETS) else (1.0, 1.0)
+        sizes = _sizes(Y) if is_unlinked(model) else (1.0, 1.0)
         parts = (part for part in (mean, *mean.submodules) if isinstance(part, Function))
         units = {
             id(coefficient.unconstrained_variable): _unit(term, *sizes)
