@@ -206,3 +206,17 @@ def test_findings_name_what_is_odd() -> None:
     assert "pinned at 1e-09" in findings(robust)[0]
     noisy = VGPKMM((X, Y), problems.kernel(), BernoulliLogit(flip=1e-9, learn_flip=True))
     assert findings(noisy) == ("likelihood.flip: pinned at 1e-09, no label is taken for a mistake.",)
+
+
+@pytest.mark.parametrize("unit", [1e-5, 1.0, 1e4])
+def test_the_variance_of_a_regression_is_odd_beside_its_targets(unit: float) -> None:
+    X = np.linspace(0.0, 1.0, 20)[:, None]
+    targets = unit * np.sin(6.0 * X)
+    model = gpflow.models.GPR((X, targets), gpflow.kernels.SquaredExponential(unit**2))
+    assert findings(model) == ()
+    model.kernel.variance.assign(1e6 * unit**2)
+    assert "has run away" in findings(model)[0]
+    model.kernel.variance.assign(1e-8 * unit**2)
+    assert "switched off" in findings(model)[0]
+    far = gpflow.models.GPR((X, targets + 1e4 * unit), gpflow.kernels.SquaredExponential(unit**2))
+    assert findings(far) == ()

@@ -22,6 +22,7 @@ from gpflow_ext.training.distribute import Shards
 from gpflow_ext.training.gradient import check_per_call
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
+from gpflow_ext.training.mean_units import mean_units
 from gpflow_ext.training.optimizers import RATE, built, coordinates
 from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -190,6 +191,7 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
             stationarity=stationarity,
             starts=further_starts(model, starts - 1, run.seed, X),
             spare=spare_starts(model, options.starts, starts, run.seed, X),
+            units=mean_units(model, hypers, model.data),
             in_graph=in_graph(whole, (model.nat1, model.prec), options.in_graph) if shards is None else None,
         )
         settings |= where(solver.run)

@@ -32,6 +32,7 @@ from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
 from gpflow_ext.training.log_space import inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
+from gpflow_ext.training.mean_units import mean_units
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Evaluation, Progress
 from gpflow_ext.training.starts import among, further_starts, number_of_starts
@@ -322,6 +323,7 @@ def whole_data_plan(
         stationarity=stationarity,
         starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
         inputs=inducing_inputs(model),
+        units=mean_units(model, variables, arrays),
         in_graph=site_recipe.in_graph(solver, solver.q, in_graph, solver.data),
     )
     return Plan(

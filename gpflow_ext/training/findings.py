@@ -7,10 +7,12 @@ from typing import Any
 
 import gpflow
 import numpy as np
+import tensorflow as tf
 from gpflow.kernels import Kernel, Stationary
 from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.training.mean_units import is_unlinked
 
 _FLAT, _ROUGH = 30.0, 1e-3  # length scales by the spread of a column, beyond which it is flat, or noise
 _LARGE, _SMALL = 1e5, 1e-6  # variances of a latent function beyond which it decides everything, or nothing
@@ -31,13 +33,16 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
         not examined.
     """
     held = data if data is not None else getattr(model, "data", None)
-    X = np.asarray(held[0]) if isinstance(held, tuple | list) else None
+    X, sizes = None, (1.0, 1.0)
+    if isinstance(held, tuple | list):
+        X = np.asarray(held[0])
+        sizes = _of_targets(held[1]) if is_unlinked(model) else sizes
     said: list[str] = []
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
         for path, part in _parts(kernel, name):
             said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
-            said += _of_variance(path, part)
+            said += _of_variance(path, part, *sizes)
     return (*said, *_of_likelihood(model))
 
 
@@ -73,14 +78,21 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
         )
 
 
-def _of_variance(path: str, kernel: Kernel) -> Iterator[str]:
+def _of_targets(Y: Any) -> tuple[float, float]:
+    """Return the mean square and the variance of targets, one where there is none."""
+    known = np.asarray(tf.convert_to_tensor(Y), np.float64)
+    return float(np.nanmean(known**2)) or 1.0, float(np.nanvar(known)) or 1.0
+
+
+def _of_variance(path: str, kernel: Kernel, square: float, spread: float) -> Iterator[str]:
+    """Yield what is said of a variance, in units of the targets' mean square and of their variance."""
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
         return
     largest = float(np.max(variance.numpy()))
-    if largest > _LARGE:
+    if largest > _LARGE * square:
         yield f"{path}.variance: {largest:.3g} has run away; a prior would hold it."
-    elif largest < _SMALL:
+    elif largest < _SMALL * spread:
         yield f"{path}.variance: {largest:.3g}, this part of the kernel is switched off."
 
 

@@ -11,6 +11,7 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import examine, replica
+from gpflow_ext.data.checks import Array
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
@@ -89,8 +90,8 @@ class HyperparameterAscent(tf.Module):
         Further starts: the first step climbs from each of them too, and keeps the best.
     spare
         Further starts for where the objective is not finite at the first.
-    inputs
-        See `LogSpace`; by default those of the model and the solver.
+    inputs, units
+        See `LogSpace`; by default the inducing inputs of the model and the solver, and one.
     in_graph
         What the solver evaluates by, where the iterations are done in the graph, see `lbfgs_in_graph`; else
         they are done on the host.
@@ -109,6 +110,7 @@ class HyperparameterAscent(tf.Module):
         starts: Sequence[Start] = (),
         spare: Sequence[Start] = (),
         inputs: Sequence[tf.Variable] | None = None,
+        units: Sequence[Array] | None = None,
         in_graph: InGraph | None = None,
     ) -> None:
         super().__init__()
@@ -118,7 +120,7 @@ class HyperparameterAscent(tf.Module):
         self._further, self._spare = Further(starts), Further(spare)
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
-        coordinates = LogSpace(variables, model.parameters, points)
+        coordinates = LogSpace(variables, model.parameters, points, units)
         self.run: AnyRun
         if in_graph is None:
             self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)

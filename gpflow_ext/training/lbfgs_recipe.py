@@ -17,6 +17,7 @@ from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, if_wanted, where
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loss import Loss
+from gpflow_ext.training.mean_units import mean_units
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import (
@@ -155,7 +156,8 @@ def _run_of_all(
     """Return the run in all variables, in the graph or not; see `LBFGSSteps` for the arguments."""
     if in_graph and box is not None:
         raise ValueError("`in_graph` is for parameters without bounds: leave out one of the two.")
-    coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model))
+    units = mean_units(model, variables, data[0] if data else getattr(model, "data", None))
+    coordinates = LogSpace(variables, model.trainable_parameters, inducing_inputs(model), units)
 
     def build() -> GraphRun:
         climb = Climb(Loss(model.training_loss, variables), coordinates, tolerance)

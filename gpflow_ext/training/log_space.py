@@ -38,8 +38,8 @@ class LogSpace:
     inputs
         Those of the variables that are inducing inputs [M, D]; see `inducing_inputs`.
     units
-        By how much each variable moves in a unit step: the logarithms of a positive one, and inducing inputs
-        in terms of their spread. One by default.
+        By how much each variable moves in a unit step, a number or an array that broadcasts to its shape: the
+        logarithms of a positive one, and inducing inputs in terms of their spread. One by default.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class LogSpace:
         variables: Sequence[tf.Variable],
         parameters: Sequence[gpflow.Parameter] = (),
         inputs: Sequence[tf.Variable] = (),
-        units: Sequence[float] | None = None,
+        units: Sequence[npt.ArrayLike] | None = None,
     ) -> None:
         self._variables = list(variables)
         self._shapes = [present_shape(variable) for variable in self._variables]
@@ -66,7 +66,9 @@ class LogSpace:
         each = (spread(v) if id(v) in points else np.ones(shape) for v, shape in shaped)
         steps = np.concatenate([np.zeros(0), *map(np.ravel, each)])
         if units is not None:
-            steps = steps * np.repeat(units, sizes)
+            given = zip(units, self._shapes, strict=True)
+            wide = (np.ravel(np.broadcast_to(unit, shape)) for unit, shape in given)
+            steps = steps * np.concatenate([np.zeros(0), *wide])
         # In the checkpoint of a run: where inducing inputs have moved, their spread is another.
         self.units = tf.Variable(steps, trainable=False)
 

@@ -16,6 +16,7 @@ from gpflow_ext.sites.model import SiteModel
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.lbfgs_in_graph import where
+from gpflow_ext.training.mean_units import mean_units
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.site_iteration import SiteOptimum, SiteSteps
 from gpflow_ext.training.solver import GraphSolver, InGraph
@@ -126,6 +127,7 @@ def site_plan(
         stationarity=stationarity,
         starts=further_starts(model, starts - 1, run.seed, model.data[0]),
         spare=spare_starts(model, options.starts, starts, run.seed, model.data[0]),
+        units=mean_units(model, hypers, model.data),
         in_graph=in_graph(optimum, (model.nat1, model.prec), options.in_graph),
     )
     names = ("hyper_updates", "site_updates")
