@@ -106,7 +106,9 @@ def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
 
     Collapsed posterior: a step is ``sweeps`` closed-form updates of q(F), then ``hyper_updates`` iterations
     of L-BFGS, or one step of the optimiser, on the hyperparameters with the sites of q(F) held; neither can
-    lower the bound. With sweeps, L-BFGS moves those of the nodes alone first, see `updates.node_variables`.
+    lower the bound. With sweeps, L-BFGS moves those of the nodes alone first, see `updates.node_variables`,
+    and ``joint`` moves everything after the hyperparameters: from a sweep, where the sites are at their
+    optimum and stiff, so few iterations on everything hardly reach k_w and the noise.
 
     Tensor posterior: a round of L-BFGS on the profiled bound; or a step of the optimiser on everything, on
     all outputs or a minibatch of them, or ``hyper_updates`` iterations of L-BFGS on everything.
@@ -148,7 +150,8 @@ def _collapsed(
     hypers = [*nodes, *others(model.trainable_variables, [*nodes, location])]
     everything = [*hypers, location] if location.trainable else hypers
     last = everything if settings["joint"] else hypers
-    blocks = [nodes, last] if settings["sweeps"] else [last]
+    alone = [nodes, hypers] if settings["sweeps"] else []
+    blocks = [*(block for block in alone if block is not last), last]
     climbs = options.optimizer in (None, "lbfgs")
     optimizer: Any = None if climbs else built(options.optimizer, blocks[-1], model=model)
     updates = Updates(model, everything, optimizer, blocks[-1], jit_compile, options.in_graph)
