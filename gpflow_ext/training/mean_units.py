@@ -45,7 +45,10 @@ def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[
     """
     one, units = np.ones(()), {}
     mean = getattr(model, "mean_function", None)
-    if isinstance(mean, Function) and isinstance(data, tuple | list) and len(data) > 1:
+    moved = {id(variable) for variable in variables}
+    if not isinstance(mean, Function) or not any(id(own) in moved for own in mean.trainable_variables):
+        return [one] * len(variables)
+    if isinstance(data, tuple | list) and len(data) > 1:
         X, Y = (np.asarray(tf.convert_to_tensor(part), np.float64) for part in data[:2])
         sizes = _sizes(Y) if is_unlinked(model) else (1.0, 1.0)
         parts = (part for part in (mean, *mean.submodules) if isinstance(part, Function))

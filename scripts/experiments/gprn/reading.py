@@ -25,11 +25,11 @@ READING = {
     "arabidopsis": (
         "With two nodes all networks have smaller errors than independent GPs, and about those of linear "
         "coregionalisation. With four that share a kernel the bound is higher, and so are the errors. With a kernel and a "
-        "nugget for each node it is higher still, and the errors are the smallest of all: this is the network that the "
-        "bound picks, better than independent GPs and coregionalisation on average, and level with PCA-GP, which has a "
-        "kernel for each component. A covariance over the rows for each node serves the tensor posterior in the same way "
-        "as in the sets above: its bound is above that of the mean field on every split. Three or four held-out rows of "
-        "18 are too few to choose the number of nodes well."
+        "nugget for each node the bound is higher still, and the errors are the smallest of all. The bound picks this "
+        "network. It predicts better than independent GPs and coregionalisation on average, and as well as PCA-GP, which "
+        "has a kernel for each component. With a covariance over the rows for each node the tensor posterior has a bound "
+        "above that of the mean field on every split. Three held-out rows of 18 are too few to choose the number of nodes "
+        "well."
     ),
     "germany": (
         "The readings of other stations on the same day are the most informative: a regression on them, one for each "
