@@ -213,7 +213,7 @@ def test_further_starts_differ_from_the_models_own_and_from_each_other() -> None
 
 def test_one_start_computes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(starts, "_from_data", lambda model, X: asked.append(X) or [])
+    monkeypatch.setattr(starts, "_from_data", lambda model, *known: asked.append(known) or [])
     assert further_starts(_kmm(), 0, seed=4, X=DATA[0]) == []
     assert asked == []
     assert [start.name for start in further_starts(_kmm(), 1, seed=4, X=DATA[0])] == ["random 1"]

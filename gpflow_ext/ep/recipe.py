@@ -178,8 +178,8 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
         names = ("optimizer", "site_updates", "hyper_updates")
         settings |= {name: getattr(options, name) for name in names}
         whole = Optimum(target, hypers, options.damping, jit_compile)
-        X = None if model.data is None else model.data[0]
-        starts = number_of_starts(model, options.starts, X)
+        known = () if model.data is None else model.data[:2]
+        starts = number_of_starts(model, options.starts, *known)
         settings["starts"] = options.starts
         solver = HyperparameterAscent(
             whole if shards is None else matcher,
@@ -189,8 +189,8 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
             hyper_updates=options.hyper_updates,
             tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
-            starts=further_starts(model, starts - 1, run.seed, X),
-            spare=spare_starts(model, options.starts, starts, run.seed, X),
+            starts=further_starts(model, starts - 1, run.seed, *known),
+            spare=spare_starts(model, options.starts, starts, run.seed, *known),
             units=mean_units(model, hypers, model.data),
             in_graph=in_graph(whole, (model.nat1, model.prec), options.in_graph) if shards is None else None,
         )

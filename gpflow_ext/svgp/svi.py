@@ -80,7 +80,7 @@ def _lbfgsb(
     variables = moved(model)
     constants = tuple(tf.constant(part) for part in arrays)
     box = box_of(model, variables, options.bounds)
-    starts = starts_of(model, variables, options.starts, run, arrays[0])
+    starts = starts_of(model, variables, options.starts, run, arrays)
     solver = LBFGSSteps(
         model,
         (constants,),

@@ -60,7 +60,7 @@ def vi_means(model: GPR | SGPR, run: Run, options: MeansOptions) -> Plan:
     variables = moved(model)
     if options.optimizer == "projected_newton":
         return tried(lambda: _newton(model, variables, run, options), model, run, options.starts)
-    starts = starts_of(model, variables, options.starts, run, model.data[0])
+    starts = starts_of(model, variables, options.starts, run, model.data)
     box, iterations = box_of(model, variables, options.bounds), options.iterations or 20
     solver = LBFGSSteps(model, (), variables, iterations, run.jit_compile, box, starts=starts)
     return dataclasses.replace(
@@ -89,10 +89,11 @@ def _plan(model: GPR | SGPR, solver: NewtonSteps | LBFGSSteps, options: MeansOpt
 
 
 def starts_of(
-    model: Any, variables: Sequence[tf.Variable], starts: int | None, run: Run, X: Any
+    model: Any, variables: Sequence[tf.Variable], starts: int | None, run: Run, data: Sequence[Any]
 ) -> list[Start]:
-    """Return further starts than the model's own for some of its variables and inputs X [N, D]."""
-    return among(further_starts(model, number_of_starts(model, starts, X) - 1, run.seed, X), model, variables)
+    """Return further starts than the model's own for some of its variables and (X [N, D], Y [N, P])."""
+    number = number_of_starts(model, starts, *data[:2])
+    return among(further_starts(model, number - 1, run.seed, *data[:2]), model, variables)
 
 
 def moved(model: Any) -> list[tf.Variable]:

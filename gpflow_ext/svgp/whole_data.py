@@ -312,7 +312,7 @@ def whole_data_plan(
             alone, model.variables, STEPS, 1e-8, stationarity=stationarity, settings=settings, data=arrays
         )
     several = isinstance(model.likelihood, _GIVING_UP)
-    number = number_of_starts(model, starts, arrays[0], several_optima=several)
+    number = number_of_starts(model, starts, *arrays[:2], several_optima=several)
     ascent = HyperparameterAscent(
         solver,
         solver,
@@ -321,7 +321,7 @@ def whole_data_plan(
         hyper_updates=_ITERATIONS,
         tolerance=_GAIN[several],
         stationarity=stationarity,
-        starts=among(further_starts(model, number - 1, run.seed, arrays[0]), model, variables),
+        starts=among(further_starts(model, number - 1, run.seed, *arrays[:2]), model, variables),
         inputs=inducing_inputs(model),
         units=mean_units(model, variables, arrays),
         in_graph=site_recipe.in_graph(solver, solver.q, in_graph, solver.data),

@@ -214,13 +214,12 @@ def constants(arrays: tuple[Any, Any] | None) -> tuple[Any, ...]:
     return () if arrays is None else (tuple(tf.constant(part) for part in arrays),)
 
 
-def known_inputs(model: BayesianModel, arrays: tuple[Any, Any] | None) -> Any:
-    """Return X of the arrays or of the model, ``None`` where there is none or it is itself to be found."""
+def known_data(model: BayesianModel, arrays: tuple[Any, Any] | None) -> Sequence[Any]:
+    """Return (X, Y) of the arrays or of the model, nothing where there are none or X is to be found."""
     held = getattr(model, "data", None) if arrays is None else arrays
-    X = held[0] if isinstance(held, (tuple, list)) and held else None
-    if isinstance(X, Parameter):
-        return None
-    return X.read_value() if isinstance(X, tf.Variable) else X
+    if not isinstance(held, tuple | list) or isinstance(held[0] if held else None, Parameter):
+        return ()
+    return [part.read_value() if isinstance(part, tf.Variable) else part for part in held[:2]]
 
 
 def is_an_estimate(model: BayesianModel, data: Sequence[Any], run: Run) -> bool:
@@ -253,9 +252,9 @@ def lbfgs_plan(
     if not variables:
         raise ValueError("The model has no trainable variables: nothing to fit. Use gpflow.set_trainable.")
     data = constants(arrays)
-    X = known_inputs(model, arrays)
-    number = number_of_starts(model, starts, X)
-    further = further_starts(model, number - 1, run.seed, X)
+    known = known_data(model, arrays)
+    number = number_of_starts(model, starts, *known)
+    further = further_starts(model, number - 1, run.seed, *known)
     solver = LBFGSSteps(
         model,
         data,

@@ -116,7 +116,7 @@ def site_plan(
         )
     optimum = SiteOptimum(model, method, hypers, run.jit_compile)  # refuses a model it is not for
     adopt(model, method)
-    starts = number_of_starts(model, options.starts, model.data[0])
+    starts = number_of_starts(model, options.starts, *model.data[:2])
     ascent = HyperparameterAscent(
         optimum,
         model,
@@ -125,8 +125,8 @@ def site_plan(
         hyper_updates=options.hyper_updates,
         tolerance=max(GAIN if double else 1e-6, 0.1 * error),
         stationarity=stationarity,
-        starts=further_starts(model, starts - 1, run.seed, model.data[0]),
-        spare=spare_starts(model, options.starts, starts, run.seed, model.data[0]),
+        starts=further_starts(model, starts - 1, run.seed, *model.data[:2]),
+        spare=spare_starts(model, options.starts, starts, run.seed, *model.data[:2]),
         units=mean_units(model, hypers, model.data),
         in_graph=in_graph(optimum, (model.nat1, model.prec), options.in_graph),
     )

@@ -9,16 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from gpflow.base import Parameter
 from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
 from gpflow_ext.data import length_scales
+from gpflow_ext.training.mean_units import is_unlinked
 
-OWN, FROM_DATA = "the model's own", "length scales of the inputs"
+OWN, FROM_DATA, FROM_TARGETS = "the model's own", "length scales of the inputs", "variances of the targets"
 _DEVIATION = 2.0  # of the logarithm of a random factor
 _MANY, _FEW = 5, 500  # starts of three length scales or more, where there are no more latent values than this
 _SPARE = 2  # further starts where there is no objective at the only one
 _FAR = 8.0  # times the length scales that the inputs suggest, or a share of them
+_OFF = 1e3  # times the mean square of the targets, or a share of it, that the variance of the kernel is
 
 
 class Start(NamedTuple):
@@ -43,14 +46,15 @@ class Tried(NamedTuple):
 
 
 def number_of_starts(
-    model: BayesianModel, given: int | None, X: Any = None, *, several_optima: bool = False
+    model: BayesianModel, given: int | None, X: Any = None, Y: Any = None, *, several_optima: bool = False
 ) -> int:
     """Return the number asked for; by default one, and two or five if one may not lead to the optimum.
 
     The objective of a kernel with a length scale for each input has several optima, and more with more
     inputs; random starts search among them if they are cheap. With one length scale it rarely has several,
     unless the likelihood makes them (``several_optima``). But far from the length scales that inputs X [N, D]
-    suggest, a kernel may correlate no two of them, or tell none apart, and the objective is flat.
+    suggest, a kernel may correlate no two of them, or tell none apart, and the objective is flat. So it is
+    with a variance far from the mean square of targets Y [N, P] that have no link.
     """
     if given is not None:
         return given
@@ -58,7 +62,8 @@ def number_of_starts(
     values = math.inf if X is None else len(X) * (getattr(model, "num_latent_gps", None) or 1)
     if any(each.shape[0] > 2 for each in lengths) and values <= _FEW:
         return _MANY
-    return 1 + (several_optima or bool(lengths) or _is_far(model, X))
+    far = _is_far(model, X) or _ratio(model, Y) != 1.0
+    return 1 + (several_optima or bool(lengths) or far)
 
 
 def _is_far(model: BayesianModel, X: Any) -> bool:
@@ -72,25 +77,26 @@ def _is_far(model: BayesianModel, X: Any) -> bool:
     return False
 
 
-def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None) -> list[Start]:
+def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None, Y: Any = None) -> list[Start]:
     """Return further starts than the model's own.
 
     The first has the length scales that inputs X [N, D] suggest, their standard deviations times √D, if its
-    kernels have length scales to train. In the others every positive parameter is multiplied by a log-normal
-    factor of deviation 2.
+    kernels have length scales to train, and where the variance of the kernel is far from the mean square of
+    targets Y [N, P], variances and noise that suit these. In the others every positive parameter is
+    multiplied by a log-normal factor of deviation 2.
     """
     if number < 1:
         return []
     rng = np.random.default_rng(seed)
-    starts = _from_data(model, X)[:number]
+    starts = _from_data(model, X, Y)[:number]
     return starts + [_random(model, rng, count + 1) for count in range(number - len(starts))]
 
 
 def spare_starts(
-    model: BayesianModel, given: int | None, number: int, seed: int, X: Any = None
+    model: BayesianModel, given: int | None, number: int, seed: int, X: Any = None, Y: Any = None
 ) -> list[Start]:
     """Return starts to try where the only one fails, unless their number is ``given`` by the user."""
-    return further_starts(model, _SPARE, seed, X) if given is None and number == 1 else []
+    return further_starts(model, _SPARE, seed, X, Y) if given is None and number == 1 else []
 
 
 def among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable]) -> list[Start]:
@@ -111,7 +117,7 @@ def check_starts(starts: int | None) -> None:
         raise ValueError(f"`starts` must be at least 1; got {starts}.")
 
 
-def _from_data(model: BayesianModel, X: Any) -> list[Start]:
+def _from_data(model: BayesianModel, X: Any, Y: Any) -> list[Start]:
     if X is None or np.ndim(X) != 2:
         return []
     suggested = {}
@@ -119,9 +125,51 @@ def _from_data(model: BayesianModel, X: Any) -> list[Start]:
         length, value = part.lengthscales, length_scales.suggested(part, X)
         if value is not None and length.transform is not None:
             suggested[id(length.unconstrained_variable)] = length.transform.inverse(value)
+    name, ratio = FROM_DATA, _ratio(model, Y)
+    if ratio != 1.0:
+        name = FROM_TARGETS
+        suggested |= _multiplied(model, ratio)
     if not suggested:
         return []
-    return [Start(FROM_DATA, [suggested.get(id(v), v.read_value()) for v in model.trainable_variables])]
+    return [Start(name, [suggested.get(id(v), v.read_value()) for v in model.trainable_variables])]
+
+
+def _ratio(model: Any, Y: Any) -> float:
+    """Return the mean square of targets over the kernel's variance where it is far from one, else one.
+
+    With a mean function to train it is their variance.
+    """
+    variances = _variances(model)
+    if Y is None or not variances or not is_unlinked(model):
+        return 1.0
+    targets = np.asarray(tf.convert_to_tensor(Y), np.float64)
+    moves = model.mean_function.trainable_variables
+    square = float(np.nanvar(targets) if moves else np.nanmean(targets**2))
+    ratio = square / sum(float(np.mean(variance.numpy())) for variance in variances)
+    return ratio if 0.0 < ratio < np.inf and abs(math.log(ratio)) > math.log(_OFF) else 1.0
+
+
+def _variances(model: Any) -> list[Parameter]:
+    """Return the variances to train of the kernel's stationary parts."""
+    kernel = getattr(model, "kernel", None)
+    parts = length_scales.stationary(kernel) if isinstance(kernel, Kernel) else ()
+    return [part.variance for part in parts if part.variance.trainable]
+
+
+def _multiplied(model: Any, ratio: float) -> dict[int, tf.Tensor]:
+    """Return values of variables at which variances, that of the noise too, are multiplied by a ratio."""
+    factors = [(variance, ratio) for variance in _variances(model)]
+    for name, power in (("variance", 1.0), ("scale", 0.5)):
+        noise = getattr(model.likelihood, name, None)
+        if isinstance(noise, Parameter) and noise.trainable:
+            factors.append((noise, ratio**power))
+    return {
+        id(parameter.unconstrained_variable): parameter.transform.inverse(
+            tf.constant(_within(parameter.transform, factor * parameter.numpy()), parameter.dtype)
+        )
+        for parameter, factor in factors
+        if parameter.transform is not None
+    }
 
 
 def _random(model: BayesianModel, rng: np.random.Generator, number: int) -> Start:

@@ -154,11 +154,14 @@ def tried(
         raise ValueError("`starts` are for one device: leave them out with `strategy`.")
     plan = build() if plan is None else plan
     held = getattr(model, "data", None) if plan.data is None else plan.data
-    X = held[0] if isinstance(held, tuple | list) else None
+    known = held[:2] if isinstance(held, tuple | list) else ()
     if starts == 1:
         return plan
-    alone = starts is None and (X is None or run.strategy is not None)
-    further = [] if alone else further_starts(model, number_of_starts(model, starts, X) - 1, run.seed, X)
+    if starts is None and (not known or run.strategy is not None):
+        number = 1
+    else:
+        number = number_of_starts(model, starts, *known)
+    further = further_starts(model, number - 1, run.seed, *known)
     solver = Trials(
         model, build, plan.solver, further, run.seconds / _SHARE, plan.trackables.get("optimizer")
     )
