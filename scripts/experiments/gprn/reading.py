@@ -10,10 +10,11 @@ READING = {
         "worth some hundred nats of 1.7 million, and L-BFGS on everything settled before it had moved them. With more "
         "nodes the bound is far higher, since it counts 4,096 outputs as that many independent pieces of evidence, but "
         "the predictions are worse. A second node has values near 1e-7 and weights near 500, of which a nugget of 1e-8, "
-        "the least here, makes deviations 50 times too wide. With four nodes of the tensor posterior the length scales of "
-        "k_f run away on one of three splits, and new inputs are not predicted at all; `fit` says so. On held-out rows "
-        "one node is chosen on each split. The mean field and the mixture divide by the noise: on one of three splits "
-        "both broke down, as their means show."
+        "the least here, makes deviations 50 times too wide. The tensor posterior with two nodes and one covariance over "
+        "the rows for both may end `NON_FINITE`, on one split far from the optimum. With four the length scales of k_f "
+        "run away on one of three splits, and new inputs are not predicted at all; `fit` says so. On held-out rows one "
+        "node is chosen on each split. The mean field and the mixture divide by the noise: on one of three splits both "
+        "broke down, as their means show."
     ),
     "generated": (
         "The start by moments finds the network that the data were drawn from, its length scales and noise included, and "
