@@ -33,7 +33,8 @@ class Diagnosis:
         For each coordinate by its name; NaN for a constant one. R-hat compares the halves of all chains,
         and the quarters of a single one.
     bfmi
-        Energy Bayesian fraction of missing information (E-BFMI) of each chain, [C].
+        Energy Bayesian fraction of missing information (E-BFMI) of each chain, [C]. It is that of the kept
+        draws: where they are thinned their energies are less alike, and it is higher than Betancourt's.
     divergences
         Number of divergent trajectories, whose energy error was too large.
     acceptance
