@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpflow_ext.data import checks
 from gpflow_ext.fitting import fit
 from gpflow_ext.models import GPRNTensor
@@ -56,7 +58,8 @@ def fit_nodes(
     Raises
     ------
     ValueError
-        For ``most`` below one, or if ``build`` returns a network with another number of nodes.
+        For ``most`` below one, or if ``build`` returns a network with another number of nodes, or ``score``
+        more than a number.
     """
     checks.check_callable(build=build)
     checks.check_whole(most=most)
@@ -75,9 +78,15 @@ def fit_nodes(
         folder = None if checkpoint_dir is None else Path(checkpoint_dir) / f"nodes_{number}"
         result = fit(model, checkpoint_dir=folder, **options)
         bounds[number] = float(model.elbo())
-        scores[number] = bounds[number] if score is None else float(score(model))
+        scores[number] = bounds[number] if score is None else _number(score(model))
         if best is not None and not scores[number] > max(list(scores.values())[:-1]):
             break
         best = model, result
     assert best is not None
     return NodesFit(*best, bounds, scores)
+
+
+def _number(value: Any) -> float:
+    if np.size(value) != 1:
+        raise ValueError(f"`score` must return a number; its shape is {np.shape(value)}: sum it, say.")
+    return float(np.ravel(value)[0])

@@ -170,6 +170,8 @@ def test_the_number_of_nodes_is_that_of_the_highest_bound(monkeypatch: pytest.Mo
     by_another = gpx.fit_nodes(build, most=4, score=lambda model: np.float32(-model.num_latent))
     assert (by_another.model.num_latent, by_another.scores) == (1, {1: -1.0, 2: -2.0})
     assert by_another.bounds == {1: 1.0, 2: 3.0}
+    with pytest.raises(ValueError, match=r"its shape is \(3,\): sum it"):
+        gpx.fit_nodes(build, score=lambda model: np.zeros(3))
     assert found.result == (2, {"steps": 7, "checkpoint_dir": None})
     assert gpx.fit_nodes(build, most=1).bounds == {1: 1.0}
     with pytest.raises(ValueError, match="most"):

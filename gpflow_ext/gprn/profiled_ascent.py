@@ -185,7 +185,7 @@ class ProfiledAscent(tf.Module):
 
         self.run = if_wanted(in_graph, build) or lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
         how = self._evaluate, self._of.objective, in_graph, jit_compile
-        self._of_nodes = climb(nodes, model, *how) if nodes else None
+        self._node_run = climb(nodes, model, *how) if nodes else None
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
@@ -251,9 +251,9 @@ class ProfiledAscent(tf.Module):
 
     def _round(self) -> float:
         self._compiled(self._of.locate)
-        if self._of_nodes is not None:
-            self._of_nodes.restart()
-            self._of_nodes.climb(self._iterations // 5)
+        if self._node_run is not None:
+            self._node_run.restart()
+            self._node_run.climb(self._iterations // 5)
         self.run.restart()
         self.run.climb(self._iterations)
         return float(self.run.best)

@@ -7,12 +7,11 @@ from typing import Any
 
 import gpflow
 import numpy as np
-import tensorflow as tf
 from gpflow.kernels import Kernel, Stationary
 from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
-from gpflow_ext.training.mean_units import is_unlinked
+from gpflow_ext.training.mean_units import is_unlinked, squares
 
 _FLAT, _ROUGH = 30.0, 1e-3  # length scales by the spread of a column, beyond which it is flat, or noise
 _LARGE, _SMALL = 1e5, 1e-6  # variances of a latent function beyond which it decides everything, or nothing
@@ -36,7 +35,9 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
     X, sizes = None, (1.0, 1.0)
     if isinstance(held, tuple | list):
         X = np.asarray(held[0])
-        sizes = _of_targets(held[1]) if is_unlinked(model) else sizes
+        if is_unlinked(model):
+            square, spread = squares(held[1])
+            sizes = square or 1.0, spread or 1.0
     said: list[str] = []
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
@@ -76,12 +77,6 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
             f"{path}.lengthscales: {lengths[rough].min():.3g} is below a thousandth of the spread of the "
             f"inputs {_some(np.flatnonzero(rough))}, the function is almost white noise."
         )
-
-
-def _of_targets(Y: Any) -> tuple[float, float]:
-    """Return the mean square and the variance of targets, one where there is none."""
-    known = np.asarray(tf.convert_to_tensor(Y), np.float64)
-    return float(np.nanmean(known**2)) or 1.0, float(np.nanvar(known)) or 1.0
 
 
 def _of_variance(path: str, kernel: Kernel, square: float, spread: float) -> Iterator[str]:

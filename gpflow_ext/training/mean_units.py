@@ -25,6 +25,12 @@ def is_unlinked(model: Any) -> bool:
     return isinstance(getattr(model, "likelihood", None), _UNLINKED)
 
 
+def squares(Y: Any) -> tuple[float, float]:
+    """Return the mean square and the variance of the targets that there are."""
+    known = np.asarray(tf.convert_to_tensor(Y), np.float64)
+    return float(np.nanmean(known**2)), float(np.nanvar(known))
+
+
 def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[Array]:
     """Return the units of variables for `LogSpace`, each of a shape that broadcasts to that of its variable.
 
@@ -63,9 +69,9 @@ def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[
 
 def _sizes(Y: Array) -> tuple[float, float]:
     """Return by how much constants and slopes move the mean."""
-    deviation = float(np.nanstd(Y))
+    size, deviation = np.sqrt(squares(Y))
     share = max(_SHARE, 1.0 / max(1.0, deviation))
-    return share * float(np.sqrt(np.nanmean(Y**2))), share * deviation
+    return share * size, share * deviation
 
 
 def _terms(mean: Function, X: Array) -> Iterator[tuple[Any, Array]]:

@@ -14,7 +14,7 @@ from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
 from gpflow_ext.data import length_scales
-from gpflow_ext.training.mean_units import is_unlinked
+from gpflow_ext.training.mean_units import is_unlinked, squares
 
 OWN, FROM_DATA, FROM_TARGETS = "the model's own", "length scales of the inputs", "variances of the targets"
 _DEVIATION = 2.0  # of the logarithm of a random factor
@@ -142,10 +142,9 @@ def _ratio(model: Any, Y: Any) -> float:
     variances = _variances(model)
     if Y is None or not variances or not is_unlinked(model):
         return 1.0
-    targets = np.asarray(tf.convert_to_tensor(Y), np.float64)
-    moves = model.mean_function.trainable_variables
-    square = float(np.nanvar(targets) if moves else np.nanmean(targets**2))
-    ratio = square / sum(float(np.mean(variance.numpy())) for variance in variances)
+    square, spread = squares(Y)
+    size = spread if model.mean_function.trainable_variables else square
+    ratio = size / sum(float(np.mean(variance.numpy())) for variance in variances)
     return ratio if 0.0 < ratio < np.inf and abs(math.log(ratio)) > math.log(_OFF) else 1.0
 
 
