@@ -96,6 +96,25 @@ def test_the_end_does_not_hang_on_the_unit_of_the_targets() -> None:
     assert [tried.name for tried in result.starts] == [OWN, FROM_TARGETS]
 
 
+@pytest.mark.parametrize("road", ["lbfgs", "whole data", "ep", "vi_means", "adam"])
+def test_every_recipe_starts_from_the_variance_of_the_targets_too(road: str) -> None:
+    inputs, targets = _of_numbers(1e4).data
+    kernel, noise = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
+    points = inputs.numpy()[::6].copy()
+    options: dict[str, Any] = {}
+    data = None
+    if road == "ep":
+        model = SparseEP((inputs, targets), kernel, noise, inducing_variable=points)
+    elif road in ("whole data", "adam"):
+        model = gpflow.models.SVGP(kernel, noise, points, num_data=60)
+        data, options = (inputs, targets), {"recipe": "adam", "starts": 2} if road == "adam" else {}
+    else:
+        model = gpflow.models.SGPR((inputs, targets), kernel, points, likelihood=noise)
+        options = {"recipe": road, "starts": 2}
+    result = gpx.fit(model, data, steps=1, progress=False, **options)
+    assert [tried.name for tried in result.starts][:2] == [OWN, FROM_TARGETS]
+
+
 def test_variances_and_noise_of_a_start_are_those_of_the_targets() -> None:
     model = _of_numbers(1e4)
     targets = model.data[1].numpy()
