@@ -178,6 +178,18 @@ def test_fit_ends_at_an_optimum_of_the_whole_bound(missing) -> None:
     assert gain < (0.5 if missing else 1e-3)
 
 
+def test_the_prior_of_nodes_climbs_alone_before_each_round(monkeypatch) -> None:
+    new = model(False)
+    ascent = profiled_ascent.ProfiledAscent(new, {}, 50, 0, None, False)
+    prec = tf.convert_to_tensor(ascent._companion.q.prec)
+    ascent.profile.begin(new.prior(), prec, tf.convert_to_tensor(new.q.node_mean))
+    monkeypatch.setattr(ascent.run, "climb", lambda iterations: None)
+    before, weights = float(ascent._of.objective()), new.weight_kernel.lengthscales.numpy()
+    ascent._round()
+    assert float(ascent._of.objective()) > before + 0.1
+    np.testing.assert_array_equal(new.weight_kernel.lengthscales, weights)
+
+
 def test_fit_goes_on_where_it_has_ended() -> None:
     new, result = trained(False)
     again = gpx.fit(new, steps=2, progress=False)
