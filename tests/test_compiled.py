@@ -509,6 +509,7 @@ def test_a_gradient_outlives_the_graph_in_which_its_function_was_first_called() 
     """As that of `tfp.math.lbeta`, after the fit of a model with a Beta prior."""
     squares = _squares()
     _released(squares)
+    gc.collect()
     again = tf.function(lambda x: squares(x), autograph=False)
 
     @tf.function(autograph=False)
