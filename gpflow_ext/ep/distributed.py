@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Seen, Sites
+from gpflow_ext.sites import Seen, Sites, units
 from gpflow_ext.training.distribute import Shards, total
 
 
@@ -118,7 +118,8 @@ class ShardedFactors:
             value = at.log_evidence + shared / replicas
         gradient = tape.gradient(value, variables, unconnected_gradients="zero")
         residual = layout.select(prior.residual)
-        proposal, violation, finite = factors.match(log_normaliser, at.cavity, residual, sites)
+        unit = units.unit_of(target, data[1], sites.nat1.dtype)
+        proposal, violation, finite = factors.match(log_normaliser, at.cavity, residual, sites, unit)
         unsound = tf.cast(~(at.sound & finite), value.dtype)
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         violations = tf.one_hot(number, replicas, on_value=violation, off_value=tf.zeros_like(violation))

@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.moment_matching import Layout
-from gpflow_ext.sites import Seen, Sites
+from gpflow_ext.sites import Seen, Sites, units
 
 
 class FactoredModel(Protocol):
     """Protocol of a model for the engine, its sites standing for factors of the likelihood."""
+
+    data: Any
 
     @property
     def sites(self) -> Sites:
@@ -53,7 +55,8 @@ def evaluate(target: FactoredModel, prior: Seen, sites: Sites) -> Evaluated:
     layout = target.layout()
     at = moment_matching.evaluate(prior, target.log_normaliser, sites, layout=layout)
     residual = layout.select(prior.residual)
-    proposal, violation, finite = match(target.log_normaliser, at.cavity, residual, sites)
+    unit = units.unit(target)
+    proposal, violation, finite = match(target.log_normaliser, at.cavity, residual, sites, unit)
     return Evaluated(at.log_evidence, proposal, violation, at.sound & finite, [])
 
 
@@ -62,12 +65,13 @@ def match(
     cavity: moment_matching.Cavity,
     residual: tf.Tensor,
     sites: Sites,
+    unit: tf.Tensor,
 ) -> tuple[Sites, tf.Tensor, tf.Tensor]:
     """Return the matching sites, the largest relative change that they are, and whether all are finite."""
     proposal = moment_matching.matched_sites(log_normaliser, cavity, residual)
-    change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
-    violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
-    return proposal, violation, tf.math.is_finite(tf.reduce_sum(change))
+    change = Sites(proposal.nat1 - sites.nat1, proposal.prec - sites.prec)
+    finite = tf.math.is_finite(tf.reduce_sum(tf.abs(tf.stack(change))))
+    return proposal, units.violation(change, sites.prec, unit), finite
 
 
 def evaluate_with_gradient(

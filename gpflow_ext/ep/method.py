@@ -166,6 +166,11 @@ class FactorView:
         return self._model.data
 
     @property
+    def likelihood(self) -> gpflow.likelihoods.Likelihood:
+        """The likelihood of the model."""
+        return self._model.likelihood
+
+    @property
     def sites(self) -> Sites:
         """See `ep.factors.FactoredModel`."""
         return self._model.sites

@@ -13,7 +13,7 @@ from gpflow_ext.ep.engine import ATTEMPTS
 from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.removal import remove
 from gpflow_ext.numerics import linalg
-from gpflow_ext.sites import Message, Projection, Sites, Whitened, products
+from gpflow_ext.sites import Message, Projection, Sites, Whitened, products, units
 
 
 class State(NamedTuple):
@@ -140,13 +140,13 @@ class MinibatchUpdates:
         gradient = [a + b for a, b in zip(direct, through, strict=True)]
         matched = moment_matching.matched_sites(log_normaliser, cav, unseen)
         proposal = Sites(*(tf.where(usable[..., None], *pair) for pair in zip(matched, sites, strict=True)))
-        change = tf.maximum(tf.abs(proposal.nat1 - sites.nat1), tf.abs(proposal.prec - sites.prec))
-        violation = tf.reduce_max(change / (1.0 + tf.abs(sites.prec)))
+        change = Sites(proposal.nat1 - sites.nat1, proposal.prec - sites.prec)
+        violation = units.violation(change, sites.prec, units.unit_of(target, Y, sites.nat1.dtype))
         violation = tf.where(tf.reduce_all(usable), violation, tf.constant(np.inf, violation.dtype))
         overlap = tf.reduce_sum(tf.where(usable[..., None], left.overlap, tf.zeros_like(left.overlap)))
         whole = value + state.log_normaliser - scale * overlap
         objective = tf.where(self.seen >= num_data, whole, value)
-        sound = tf.reduce_all([_finite(part) for part in (objective, change, cav.ratio, *gradient)])
+        sound = tf.reduce_all([_finite(part) for part in (objective, *change, cav.ratio, *gradient)])
         return Visit(objective, gradient, proposal, violation, sound, prior.mean, A, old_mean, old_A)
 
     def take(

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from gpflow_ext import sites
 from gpflow_ext.kmm import newton
-from gpflow_ext.sites import Expectation, Factor, Pair, Prior, Sites
+from gpflow_ext.sites import Expectation, Factor, Pair, Prior, Sites, units
 from gpflow_ext.sites.conjugate import Solve
 
 SMALLEST_STEP = 2.0**-14
@@ -41,6 +41,7 @@ class State(NamedTuple):
     last_prec: tf.Tensor  # λ before the last covariance step if that was damped, else λ, [N, L]
     last_natural: tf.Tensor  # the natural gradient λ(v) − λ there, [N, L]
     least: tf.Tensor  # of a precision: zero, or −∞ where they may be negative, []
+    unit: tf.Tensor  # of the functions, []
 
     @property
     def sites(self) -> Sites:
@@ -50,9 +51,8 @@ class State(NamedTuple):
     @property
     def violation(self) -> tf.Tensor:
         """The largest of |λ + 2 ∂f_b/∂v| and |α − ∂f_b/∂m| relative to 1 + |λ|, zero at the optimum, []."""
-        by_var = tf.abs(self.prec - self.bounded(self.curvature))
-        worst = tf.maximum(by_var, tf.abs(self.alpha - self.grad))
-        return tf.reduce_max(worst / (1.0 + tf.abs(self.prec)))
+        change = Sites(self.alpha - self.grad, self.prec - self.bounded(self.curvature))
+        return units.violation(change, self.prec, self.unit)
 
     def bounded(self, prec: tf.Tensor) -> tf.Tensor:
         """Return precisions of any shape, or the least that they may have."""
@@ -72,7 +72,12 @@ def factored(prior: Prior, prec: tf.Tensor) -> Factored:
 
 
 def start(
-    prior: Prior, expectation: Expectation, initial: Sites, factor: Factor | None = None, signed: bool = False
+    prior: Prior,
+    expectation: Expectation,
+    initial: Sites,
+    factor: Factor | None = None,
+    signed: bool = False,
+    unit: tf.Tensor | float = 1.0,
 ) -> State:
     """Return the state at given sites (all zero: the prior, as in step 1 of the paper's Algorithm 1).
 
@@ -85,6 +90,8 @@ def start(
     signed
         Whether precisions may be negative. Sites under which the posterior has no covariance, as after a
         change of the prior, are then replaced by zeros.
+    unit
+        That of the functions, []; see `sites.units`.
     """
     if signed:
         factor = prior.factorise(initial.prec) if factor is None else factor
@@ -100,7 +107,8 @@ def start(
 
     alpha, mean, var, spread = tf.cond(tf.reduce_any(initial.prec != 0.0), conditioned, unconditioned)
     zero, least = tf.zeros_like(alpha), tf.constant(-np.inf if signed else 0.0, alpha.dtype)
-    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero, least)
+    unit = tf.convert_to_tensor(unit, spread.dtype)
+    first = State(initial.prec, alpha, mean, var, zero, zero, spread, spread, initial.prec, zero, least, unit)
     return _evaluate(prior, expectation, first)
 
 

@@ -47,13 +47,19 @@ class Held(NamedTuple):
         )
 
 
-def start(prior: Prior, expectation: Expectation, initial: Sites, signed: bool = False) -> Held:
+def start(
+    prior: Prior,
+    expectation: Expectation,
+    initial: Sites,
+    signed: bool = False,
+    unit: tf.Tensor | float = 1.0,
+) -> Held:
     """Return the point at given sites with their factor; see `ascent.start`."""
     near = ascent.factored(prior, initial.prec)
     if signed:
         initial = ascent.kept(initial, near.factor.finite)
         near = tf.cond(near.factor.finite, lambda: near, lambda: ascent.factored(prior, initial.prec))
-    return Held(ascent.start(prior, expectation, initial, near.factor, signed), near)
+    return Held(ascent.start(prior, expectation, initial, near.factor, signed, unit), near)
 
 
 def step(prior: Prior, expectation: Expectation, held: Held) -> Held:

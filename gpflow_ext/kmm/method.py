@@ -11,7 +11,7 @@ from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.kmm.held import Held
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.sites import Dense, Prior, Sites, concavity, variational_bound
+from gpflow_ext.sites import Dense, Prior, Sites, concavity, units, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
 
@@ -37,7 +37,7 @@ class KMM(SiteMethod):
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""
         _check_curvature(model)
-        return ascent.start(prior, model.expectation, sites, signed=_is_signed(model))
+        return ascent.start(prior, model.expectation, sites, signed=_is_signed(model), unit=units.unit(model))
 
     def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
         """See `SiteMethod.step`."""
@@ -74,7 +74,7 @@ class KMM(SiteMethod):
         def step(held: Held) -> Held:
             return held_ascent.step(prior, model.expectation, held)
 
-        first = held_ascent.start(prior, model.expectation, sites, _is_signed(model))
+        first = held_ascent.start(prior, model.expectation, sites, _is_signed(model), units.unit(model))
         return self._iterate(step, first, steps, tolerance, least)
 
 
@@ -150,7 +150,7 @@ class Algorithm1(KMM):
                 'variables, or a kernel that mixes functions, use "parallel".'
             )
         _check_curvature(model)
-        point = ascent.start(prior, model.expectation, sites)
+        point = ascent.start(prior, model.expectation, sites, unit=units.unit(model))
         return Sweeping(point, algorithm1.covariance(prior, point.prec))
 
     def step(self, model: SitedModel, prior: Any, state: Any) -> Sweeping:

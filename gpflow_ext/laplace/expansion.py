@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from gpflow_ext.sites import Pair, Prior, Sites, coupling, with_inverse
+from gpflow_ext.sites import Pair, Prior, Sites, coupling, units, with_inverse
 from gpflow_ext.sites.concavity import Expansion, LogDensity, expand
 
 
@@ -24,6 +24,7 @@ class Located(NamedTuple):
     alpha: tf.Tensor  # m = μ + Qα, [N, L]
     mean: tf.Tensor  # m, [N, L]
     at: Expansion  # of log p(y | f) about m
+    unit: tf.Tensor  # of the functions, []
 
     @property
     def sites(self) -> Sites:
@@ -33,29 +34,31 @@ class Located(NamedTuple):
     @property
     def violation(self) -> tf.Tensor:
         """The largest of |α − g| relative to 1 + W, zero at the mode, []."""
-        return tf.reduce_max(tf.abs(self.alpha - self.at.grad) / (1.0 + tf.abs(self.at.curvature)))
+        change = Sites(self.alpha - self.at.grad, tf.zeros_like(self.alpha))
+        return units.violation(change, self.at.curvature, self.unit)
 
     def log_joint(self, prior: Prior) -> tf.Tensor:
         """Return log p(y | m) − ½ αᵀQα, the function Ψ whose maximum is the mode, less its constants, []."""
         return self.at.value - 0.5 * tf.reduce_sum(self.alpha * (self.mean - prior.mean))
 
 
-def locate(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
+def locate(prior: Prior, log_density: LogDensity, current: Sites, unit: tf.Tensor | float = 1.0) -> Located:
     """Return where the sites put the mean. One factorisation."""
     alpha, shift = prior.factorise(current.prec).solve(current.nat1 - current.prec * prior.mean)
     mean = prior.mean + shift
-    return Located(alpha, mean, expand(log_density, mean))
+    return Located(alpha, mean, expand(log_density, mean), tf.convert_to_tensor(unit, mean.dtype))
 
 
-def start(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
+def start(prior: Prior, log_density: LogDensity, current: Sites, unit: tf.Tensor | float = 1.0) -> Located:
     """Return where the sites put the mean, as `locate`; where all are zero nothing is solved."""
 
     def at_prior() -> Located:
         mean = prior.mean + tf.zeros_like(current.nat1)
-        return Located(tf.zeros_like(mean), mean, expand(log_density, mean))
+        at = expand(log_density, mean)
+        return Located(tf.zeros_like(mean), mean, at, tf.convert_to_tensor(unit, mean.dtype))
 
     there = tf.reduce_any(current.prec != 0.0) | tf.reduce_any(current.nat1 != 0.0)
-    return tf.cond(there, lambda: locate(prior, log_density, current), at_prior)
+    return tf.cond(there, lambda: locate(prior, log_density, current, unit), at_prior)
 
 
 def evidence(prior: Prior, point: Located) -> tf.Tensor:
@@ -100,7 +103,7 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charg
     docs/derivations.md, section 4.
     """
     held = tf.nest.map_structure(tf.stop_gradient, prior)
-    alpha, mean, _ = mode = tf.nest.map_structure(tf.stop_gradient, mode)
+    alpha, mean, *_ = mode = tf.nest.map_structure(tf.stop_gradient, mode)
     factor = with_inverse(held.factorise(mode.at.curvature))
     var = tf.stop_gradient(factor.variance() - (0.0 if charged else held.residual))
     with tf.GradientTape(watch_accessed_variables=False) as tape:

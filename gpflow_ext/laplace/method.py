@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpflow_ext.laplace import expansion, nearby, updates
 from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.likelihoods import CategoricalLikelihood
-from gpflow_ext.sites import Prior, Sites, concavity, condition, variational_bound, with_inverse
+from gpflow_ext.sites import Prior, Sites, concavity, condition, units, variational_bound, with_inverse
 from gpflow_ext.sites.concavity import expand
 from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_factor, envelope, register_method
 
@@ -59,7 +59,7 @@ class Laplace(SiteMethod):
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Located:
         """See `SiteMethod.begin`: the mean stays, the precisions are taken there."""
-        return expansion.start(prior, model.log_density, sites)
+        return expansion.start(prior, model.log_density, sites, units.unit(model))
 
     def step(self, model: SitedModel, prior: Prior, state: Located) -> Located:
         """See `SiteMethod.step`."""
@@ -71,7 +71,7 @@ class Laplace(SiteMethod):
         if not getattr(prior, "solves_nearby", False):
             return super()._solve(model, prior, sites, steps, tolerance, least)
         prior, sites = tf.nest.map_structure(tf.stop_gradient, (prior, sites))
-        found = nearby.find_mode(prior, model.log_density, sites, steps, tolerance)
+        found = nearby.find_mode(prior, model.log_density, sites, steps, tolerance, units.unit(model))
         found = tf.nest.map_structure(tf.stop_gradient, found)
         finite = [tf.reduce_all(tf.math.is_finite(part)) for part in (*found.sites, found.violation)]
         return found, tf.reduce_all(finite)

@@ -22,7 +22,12 @@ _SLOW = 0.25  # where that before it left more than this share
 
 
 def find_mode(
-    prior: Any, log_density: LogDensity, sites: Sites, steps: int | tf.Tensor, tolerance: float | tf.Tensor
+    prior: Any,
+    log_density: LogDensity,
+    sites: Sites,
+    steps: int | tf.Tensor,
+    tolerance: float | tf.Tensor,
+    unit: tf.Tensor | float = 1.0,
 ) -> Located:
     """Return the point within ``tolerance`` of the mode, or after ``steps``.
 
@@ -35,16 +40,19 @@ def find_mode(
         A prior whose factor solves `near`-by systems.
     sites
         Where the iteration begins; at the prior mean if all are zero.
+    unit
+        That of the functions, []; see `sites.units`.
     """
     there = tf.reduce_any(sites.prec != 0.0) | tf.reduce_any(sites.nat1 != 0.0)
     mean = prior.mean + tf.zeros_like(sites.nat1)
-    at_prior = Located(tf.zeros_like(mean), mean, expand(log_density, mean))
+    unit = tf.convert_to_tensor(unit, mean.dtype)
+    at_prior = Located(tf.zeros_like(mean), mean, expand(log_density, mean), unit)
     system = getattr(prior, "system", prior.factorise)
     factor = system(tf.where(there, sites.prec, at_prior.at.curvature))
 
     def located() -> Located:
         alpha, shift = factor.solve(sites.nat1 - sites.prec * prior.mean)
-        return Located(alpha, prior.mean + shift, expand(log_density, prior.mean + shift))
+        return Located(alpha, prior.mean + shift, expand(log_density, prior.mean + shift), unit)
 
     first = tf.cond(there, located, lambda: at_prior)
 

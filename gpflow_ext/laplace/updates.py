@@ -85,7 +85,7 @@ def moved(prior: Prior, log_density: LogDensity, point: Located, change: Pair) -
     whole = tf.ones([], least.dtype)
     (length,) = tf.while_loop(falls, lambda length: (0.5 * length,), (whole,))
     mean = point.mean + length * move
-    return Located(point.alpha + length * delta, mean, expand(log_density, mean))
+    return Located(point.alpha + length * delta, mean, expand(log_density, mean), point.unit)
 
 
 def jaakkola_step(prior: Prior, expectation: Expectation, current: Sites) -> Step:
@@ -96,7 +96,6 @@ def jaakkola_step(prior: Prior, expectation: Expectation, current: Sites) -> Ste
     """
     q = sites.condition(prior, current)
     _, grad, curvature = sites.expect(expectation, q.mean, q.var)
-    change = tf.maximum(tf.abs(curvature - current.prec), tf.abs(grad - q.alpha))
-    return Step(
-        Sites(grad + curvature * q.mean, curvature), tf.reduce_max(change / (1.0 + tf.abs(current.prec)))
-    )
+    change = Sites(grad - q.alpha, curvature - current.prec)
+    violation = sites.units.violation(change, current.prec, tf.ones_like(q.kl))
+    return Step(Sites(grad + curvature * q.mean, curvature), violation)

@@ -25,6 +25,7 @@ SMALLEST_GAIN = 1e-10  # relative: an iteration that gains no more is at rest
 class SitedModel(Protocol):
     """Protocol of a model with Gaussian sites for a method; `gpflow_ext.models.SiteModel` implements it."""
 
+    data: Any
     kernel: gpflow.kernels.Kernel
     likelihood: gpflow.likelihoods.Likelihood
     num_latent_gps: int
@@ -65,7 +66,7 @@ class SiteState(Protocol):
 
     @property
     def violation(self) -> tf.Tensor:
-        """How far it is from the fixed point, relative to 1 + |prec|, []."""
+        """How far it is from the fixed point, relative to 1 + |prec|, as by `sites.units.violation`, []."""
 
 
 class Step(NamedTuple):

@@ -11,7 +11,7 @@ from gpflow.kernels import Kernel, Stationary
 from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
-from gpflow_ext.training.mean_units import is_unlinked, squares
+from gpflow_ext.sites.units import is_unlinked, squares
 
 _FLAT, _ROUGH = 30.0, 1e-3  # length scales by the spread of a column, beyond which it is flat, or noise
 _LARGE, _SMALL = 1e5, 1e-6  # variances of a latent function beyond which it decides everything, or nothing
@@ -36,7 +36,7 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
     if isinstance(held, tuple | list):
         X = np.asarray(held[0])
         if is_unlinked(model):
-            square, spread = squares(held[1])
+            square, spread = squares(model, held[1])
             sizes = square or 1.0, spread or 1.0
     said: list[str] = []
     for name in ("kernel", "weight_kernel"):

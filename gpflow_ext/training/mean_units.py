@@ -15,20 +15,9 @@ import tensorflow as tf
 from gpflow.functions import Constant, Function, Linear, Polynomial
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.sites.units import is_unlinked, squares
 
-_UNLINKED = gpflow.likelihoods.Gaussian, gpflow.likelihoods.StudentT  # about targets as they are
 _SHARE = 1.0 / 64.0  # of widely spread targets that a unit step is: the kernel grows to their scale meanwhile
-
-
-def is_unlinked(model: Any) -> bool:
-    """Tell whether latent functions have the units of the targets."""
-    return isinstance(getattr(model, "likelihood", None), _UNLINKED)
-
-
-def squares(Y: Any) -> tuple[float, float]:
-    """Return the mean square and the variance of the targets that there are."""
-    known = np.asarray(tf.convert_to_tensor(Y), np.float64)
-    return float(np.nanmean(known**2)), float(np.nanvar(known))
 
 
 def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[Array]:
@@ -56,7 +45,7 @@ def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[
         return [one] * len(variables)
     if isinstance(data, tuple | list) and len(data) > 1:
         X, Y = (np.asarray(tf.convert_to_tensor(part), np.float64) for part in data[:2])
-        sizes = _sizes(Y) if is_unlinked(model) else (1.0, 1.0)
+        sizes = _sizes(*squares(model, Y)) if is_unlinked(model) else (1.0, 1.0)
         parts = (part for part in (mean, *mean.submodules) if isinstance(part, Function))
         units = {
             id(coefficient.unconstrained_variable): _unit(term, *sizes)
@@ -67,9 +56,9 @@ def mean_units(model: Any, variables: Sequence[tf.Variable], data: Any) -> list[
     return [units.get(id(variable), one) for variable in variables]
 
 
-def _sizes(Y: Array) -> tuple[float, float]:
-    """Return by how much constants and slopes move the mean."""
-    size, deviation = np.sqrt(squares(Y))
+def _sizes(square: float, variance: float) -> tuple[float, float]:
+    """Return by how much constants and slopes move the mean, for the mean square of targets and variance."""
+    size, deviation = np.sqrt([square, variance])
     share = max(_SHARE, 1.0 / max(1.0, deviation))
     return share * size, share * deviation
 

@@ -14,7 +14,7 @@ from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
 from gpflow_ext.data import length_scales
-from gpflow_ext.training.mean_units import is_unlinked, squares
+from gpflow_ext.sites.units import is_unlinked, squares, unweighted
 
 OWN, FROM_DATA, FROM_TARGETS = "the model's own", "length scales of the inputs", "variances of the targets"
 _DEVIATION = 2.0  # of the logarithm of a random factor
@@ -142,7 +142,7 @@ def _ratio(model: Any, Y: Any) -> float:
     variances = _variances(model)
     if Y is None or not variances or not is_unlinked(model):
         return 1.0
-    square, spread = squares(Y)
+    square, spread = squares(model, Y)
     size = spread if model.mean_function.trainable_variables else square
     ratio = size / sum(float(np.mean(variance.numpy())) for variance in variances)
     return ratio if 0.0 < ratio < np.inf and abs(math.log(ratio)) > math.log(_OFF) else 1.0
@@ -159,7 +159,7 @@ def _multiplied(model: Any, ratio: float) -> dict[int, tf.Tensor]:
     """Return values of variables at which variances, that of the noise too, are multiplied by a ratio."""
     factors = [(variance, ratio) for variance in _variances(model)]
     for name, power in (("variance", 1.0), ("scale", 0.5)):
-        noise = getattr(model.likelihood, name, None)
+        noise = getattr(unweighted(model), name, None)
         if isinstance(noise, Parameter) and noise.trainable:
             factors.append((noise, ratio**power))
     return {
