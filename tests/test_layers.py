@@ -27,7 +27,7 @@ TOWER: list[dict[str, str]] = [
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
     {"functions": "randomness frequencies features given paths product draws"},
     {
-        "sites": "products algebra conjugate projection dense coupled chunked state_space sweeps markov method concavity units . latent dense_prior "
+        "sites": "products algebra conjugate projection dense coupled small chunked state_space sweeps markov method concavity units . latent dense_prior "
         "sparse_prior markov_prior posterior triangular_posterior mixed_posterior marginal_posterior markov_posterior vecchia.ordering vecchia.grouping vecchia.dissection "
         "vecchia.steps vecchia.fronts vecchia.blocks vecchia.rows vecchia.prior vecchia.levels vecchia.sweeps vecchia.preconditioned vecchia.iterative "
         "vecchia.coefficients vecchia.residual vecchia.full_scale vecchia.structure vecchia.iterative_structure vecchia.conditionals vecchia.check vecchia.posterior "

@@ -114,8 +114,8 @@ def test_states_have_the_covariances_of_the_kernel(name: str) -> None:
 
 @tf.function(autograph=False)
 def _swept(prior: Markov, prec: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    factor, b = prior.factorise(prec), tf.constant(B)
-    reduced = prior.unlay(factor.adjoint()[1])
+    factor, b = prior.factorise(prec), tf.constant(B) + tf.zeros_like(prec)
+    reduced = prior.unlay(factor.adjoint().reduced)
     return *factor.solve(b), factor.variance(), reduced, factor.half_log_det(), prior.product(b)
 
 
@@ -159,10 +159,38 @@ def test_later_data_make_up_for_negative_precisions(chunks: int) -> None:
         assert bool(factor.finite) == bool(tf.math.is_finite(factor.half_log_det())) == sound
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Matern32",
+        "separate",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("Matern52", "shared")),
+    ],
+)
+def test_a_sweep_by_entries_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As XLA computes it: small matrices are taken apart, also where functions share a kernel or have their own."""
+    several = {
+        "separate": SeparateIndependent([Matern32(2.0, 1.5), Matern12()]),
+        "shared": Matern52(2.0, 1.5),
+    }
+    functions = Functions(several[name] if name in several else KERNELS[name]())
+    functions.num_latent_gps = 1 + (name in several)
+    prior = markov_prior.at(functions, tf.constant(TIMES[:, None]))
+    prec = tf.constant(np.concatenate([PREC, SIGNED], axis=1)[:, : functions.num_latent_gps])
+    whole, taken = _swept(prior, prec), []
+    monkeypatch.setattr(chunked, "_LONG", 1)
+    monkeypatch.setattr(chunked, "graphs_for_xla", lambda: taken.append(1) or [1])
+    for found, expected in zip(tf.function(_swept.python_function)(prior, prec), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-12 * np.abs(expected).max())
+    assert taken
+
+
 @pytest.mark.slow
-def test_xla_gives_the_same_sweep() -> None:
-    """At Matern-3/2, chunks of the default number."""
-    prior = _prior(KERNELS["Matern32"]())
+@pytest.mark.parametrize("name", ["Matern32", "Matern52", "sum"])
+def test_xla_gives_the_same_sweep(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At chunks of the default number; the sum has more states than are taken apart."""
+    monkeypatch.setattr(chunked, "_LONG", 1)
+    prior = _prior(KERNELS[name]())
     compiled = tf.function(_swept.python_function, jit_compile=True, autograph=False)
     given = prior, tf.constant(PREC)
     for found, expected in zip(compiled(*given), _swept(*given), strict=True):

@@ -6,7 +6,8 @@ of N, memory O(N) times that of a state.
 
 Values over time are [n, ..., C]: row k of column c is the time cn + k, and what stands between are the axes
 of a small vector or matrix and that of the latent functions, [d, L] or [d, d, L]. The chunks are the last
-axis, so that arithmetic on small matrices is arithmetic on long rows.
+axis, so that arithmetic on small matrices is arithmetic on long rows. XLA is given these entry by entry; see
+`small`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.numerics.batched import sizes
+from gpflow_ext.numerics.devices import graphs_for_xla
+from gpflow_ext.sites.small import WRITTEN_OUT, Entries, Small
 
 _ONE_CHUNK = 64  # data up to which there is only one
+_LONG = 256  # chunks from which XLA computes entry by entry
 _LANES = 8  # the number of chunks is a multiple of it
-_UNROLLED = 4  # the largest matrices whose products are written out term by term
 
-Step = Callable[[Any, list[tf.Tensor]], tuple[Any, Sequence[tf.Tensor]]]
+Step = Callable[[Any, list[Any]], tuple[Any, Sequence[Any]]]
 """Map (carry, the rows of one time) to (carry, outputs)."""
 
 
@@ -72,14 +75,55 @@ def scan(
     step
         What is done at a time.
     carry
-        Nested tensors [..., C].
+        Nested tensors [..., L, C].
     rows
-        What a step reads, each [n, ..., C].
+        What a step reads, each [n, ..., L, C].
     outputs
         How many tensors a step returns besides the carry.
     reverse
         Whether time runs backwards.
     """
+    if not _pays(tf.nest.flatten(carry)):
+        return _scan(step, carry, rows, outputs, reverse)
+
+    def by_entries(parts: list[list[tf.Tensor]], row: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor]]:
+        state = map(_together, parts, flat)
+        new, found = step(tf.nest.pack_sequence_as(carry, list(state)), [_apart(part) for part in row])
+        return [_parts(part) for part in tf.nest.flatten(new)], [_whole(part) for part in found]
+
+    flat = [_apart(part) for part in tf.nest.flatten(carry)]
+    ends, found = _scan(by_entries, [_parts(part) for part in flat], rows, outputs, reverse)
+    whole = [_whole(_together(*pair)) for pair in zip(ends, flat, strict=True)]
+    return tf.nest.pack_sequence_as(carry, whole), found
+
+
+def _pays(carry: list[tf.Tensor]) -> bool:
+    """Tell whether XLA is to compute a step entry by entry: it takes longer to compile."""
+    small = all(part.shape[0] <= WRITTEN_OUT for part in carry)
+    return small and (carry[0].shape[-1] or 0) >= _LONG and bool(graphs_for_xla())
+
+
+def _apart(part: tf.Tensor) -> Small:
+    """Take a vector [d, L, C] or a matrix [d, d, L, C] apart; a number [L, C] is left as it is."""
+    return Entries.of(part, part.shape.rank - 2) if part.shape.rank > 2 else part
+
+
+def _parts(part: Small) -> list[tf.Tensor]:
+    return list(part.parts) if isinstance(part, Entries) else [part]
+
+
+def _together(parts: Sequence[tf.Tensor], like: Small) -> Small:
+    return Entries(like.shape, parts) if isinstance(like, Entries) else parts[0]
+
+
+def _whole(part: Small) -> tf.Tensor:
+    return part.whole() if isinstance(part, Entries) else part
+
+
+def _scan(
+    step: Step, carry: Any, rows: Sequence[tf.Tensor], outputs: int, reverse: bool
+) -> tuple[Any, list[tf.Tensor]]:
+    """See `scan`: of tensors as they are."""
     n, like = sizes(rows[0])[0], tf.nest.flatten(carry)
 
     def body(k: tf.Tensor, carry: Any, arrays: Any) -> Any:
@@ -116,50 +160,5 @@ def along_chunks(
         Each [..., C].
     """
     rows = [tf.transpose(part, [part.shape.rank - 1, *range(part.shape.rank - 1)]) for part in maps]
-    _, (states,) = scan(lambda state, row: (step(state, row), [state]), start, rows, 1, reverse)
+    _, (states,) = _scan(lambda state, row: (step(state, row), [state]), start, rows, 1, reverse)
     return tf.transpose(states, [*range(1, states.shape.rank), 0])
-
-
-def matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Multiply small matrices that come first: [i, j, ...] by [j, k, ...] to [i, k, ...]."""
-    width = a.shape[1]
-    if width <= _UNROLLED:
-        return _sum([outer(x, y) for x, y in zip(tf.unstack(a, axis=1), tf.unstack(b), strict=True)])
-    return tf.einsum("ij...,jk...->ik...", a, b)
-
-
-def matvec(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Multiply [i, j, ...] by [j, ...] to [i, ...]."""
-    width = a.shape[1]
-    if width <= _UNROLLED:
-        return _sum([column * y for column, y in zip(tf.unstack(a, axis=1), tf.unstack(x), strict=True)])
-    return tf.reduce_sum(a * x[None], axis=1)
-
-
-def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Multiply [j, ...] by [j, ...] to [...]."""
-    if a.shape[0] <= _UNROLLED:
-        return _sum([x * y for x, y in zip(tf.unstack(a), tf.unstack(b), strict=True)])
-    return tf.reduce_sum(a * b, axis=0)
-
-
-def transpose(a: tf.Tensor) -> tf.Tensor:
-    """Transpose small matrices [i, j, ...] to [j, i, ...]."""
-    return tf.transpose(a, [1, 0, *range(2, a.shape.rank)])
-
-
-def symmetric(a: tf.Tensor) -> tf.Tensor:
-    """Return the symmetric part of [i, i, ...]."""
-    return 0.5 * (a + transpose(a))
-
-
-def outer(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Multiply [i, ...] by [j, ...] to [i, j, ...]."""
-    return tf.expand_dims(a, 1) * tf.expand_dims(b, 0)
-
-
-def _sum(terms: list[tf.Tensor]) -> tf.Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total += term
-    return total

@@ -115,7 +115,7 @@ class Markov(NamedTuple):
             alpha, shift = known.pair(passes)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                spread, _ = known.adjoint()
+                spread = known.adjoint().N
                 by_Q = 0.5 * (_outer_rows(passes.r, passes.r) - spread)
                 filtered = known.filtered_mean(passes), known.filtered_covariance()
                 x, P = map(chunked.before, filtered)
@@ -136,6 +136,15 @@ class Passes(NamedTuple):
     u: tf.Tensor  # [n, L, C]
     alpha: tf.Tensor  # [n, L, C]
     r: tf.Tensor  # [n, d, L, C]
+    shift: tf.Tensor  # Σα, [n, L, C]
+
+
+class Adjoint(NamedTuple):
+    """Results of the smoother for covariances, each over time."""
+
+    N: tf.Tensor  # [n, d, d, L, C]
+    reduced: tf.Tensor  # diag Λ^½B⁻¹Λ^½ = g + KᵀMK, [n, L, C]
+    var: tf.Tensor  # of f, [n, L, C]
 
 
 class MarkovFactor(NamedTuple):
@@ -161,9 +170,7 @@ class MarkovFactor(NamedTuple):
 
     def pair(self, passes: Passes) -> Pair:
         """Return what `solve` does."""
-        h, p = (copies(part, sizes(passes.u)[1]) for part in (self.prior.h, self.p))
-        shift = tf.reduce_sum(h * passes.before + p * passes.r, axis=1)
-        return Pair(self.prior.unlay(passes.alpha), self.prior.unlay(shift))
+        return Pair(self.prior.unlay(passes.alpha), self.prior.unlay(passes.shift))
 
     def passes(self, b: tf.Tensor) -> Passes:
         """Run the filter of means and the smoother's adjoint, for b [N, L], or S of each [N, LS]. O(Nd²)."""
@@ -172,15 +179,13 @@ class MarkovFactor(NamedTuple):
         fixed = (copies(part, number) for part in (prior.F, prior.h, self.p, self.lam, self.s, self.Psi))
         return Passes(*sweeps.means(b, *fixed))
 
-    def adjoint(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return N [n, d, d, L, C] of the smoother, and diag Λ^½B⁻¹Λ^½ = g + KᵀMK [n, L, C]. O(Nd³)."""
-        return sweeps.adjoint(self.prior.F, self.prior.h, self.p, self.lam, self.s, self.Psi)
+    def adjoint(self) -> Adjoint:
+        """Run the smoother's pass for covariances. O(Nd³)."""
+        return Adjoint(*sweeps.adjoint(self.prior.F, self.prior.h, self.p, self.lam, self.s, self.Psi))
 
     def variance(self) -> tf.Tensor:
         """Return diag[(Σ⁻¹ + Λ)⁻¹], [N, L]. O(Nd³)."""
-        N, _ = self.adjoint()
-        Np = tf.reduce_sum(N * self.p[:, None], axis=2)
-        return self.prior.unlay(tf.reduce_sum(self.p * (self.prior.h - Np), axis=1))
+        return self.prior.unlay(self.adjoint().var)
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|I + ΛΣ|, summed over the latent functions, [], NaN where it is not `finite`."""

@@ -119,7 +119,7 @@ class Smoothing(tf.Module):
         X, current, factor = self._model.data[0], self._model.latent_sites, self.factor()
         prior = factor.prior
         passes = factor.passes(current.nat1 - current.prec * prior.mean)
-        spread, _ = factor.adjoint()
+        spread = factor.adjoint().N
         laid = factor.filtered_mean(passes), factor.filtered_covariance(), passes.r, spread, factor.lam
         times = tf.cast(tf.gather(X[:, 0], prior.order), DTYPE)
         return times, *(chunked.unlay(part, batched.sizes(X)[0]) for part in laid)

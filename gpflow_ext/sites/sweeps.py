@@ -13,7 +13,7 @@ from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.numerics.once import once
 from gpflow_ext.sites import chunked
-from gpflow_ext.sites.chunked import dot, matmul, matvec, outer, symmetric, transpose
+from gpflow_ext.sites.small import dot, matmul, matvec, outer, symmetric, transpose
 
 
 @once
@@ -56,7 +56,7 @@ def covariances(F: tf.Tensor, Q: tf.Tensor, h: tf.Tensor, lam: tf.Tensor) -> tup
         A, P, J = carry
         P, p, _, g = predict(P, row)
         A = matmul(row[0], A)
-        seen = matvec(transpose(A), row[2] + tf.zeros_like(p))
+        seen = matvec(transpose(A), row[2])
         A -= outer(p * g, seen)
         return (A, P - outer(p * g, p), J + outer(seen * g, seen)), []
 
@@ -70,7 +70,7 @@ def covariances(F: tf.Tensor, Q: tf.Tensor, h: tf.Tensor, lam: tf.Tensor) -> tup
         Psi, P = carry
         P, p, s, g = predict(P, row)
         Psi = matmul(row[0], Psi)
-        Psi -= outer(p * g, matvec(transpose(Psi), row[2] + tf.zeros_like(p)))
+        Psi -= outer(p * g, matvec(transpose(Psi), row[2]))
         return (Psi, P - outer(p * g, p)), [P, p, s]
 
     start = zeros
@@ -85,7 +85,7 @@ def covariances(F: tf.Tensor, Q: tf.Tensor, h: tf.Tensor, lam: tf.Tensor) -> tup
 def means(
     b: tf.Tensor, F: tf.Tensor, h: tf.Tensor, p: tf.Tensor, lam: tf.Tensor, s: tf.Tensor, Psi: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """Return the four of `Passes` for b = ρ [n, L, C]."""
+    """Return the five of `Passes` for b = ρ [n, L, C]."""
 
     def forth(x: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
         F, h, p, lam, s, b = row
@@ -94,32 +94,31 @@ def means(
         return x + p * u, [x, u]
 
     def back(q: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        F, h, p, lam, s, u = row
+        F, h, p, lam, s, x, u = row
         alpha = u - lam / s * dot(p, q)
         r = q + h * alpha
-        return matvec(transpose(F), r), [alpha, r]
+        return matvec(transpose(F), r), [alpha, r, dot(h, x) + dot(p, r)]
 
     zero, fixed = _nothing(h, b), [F, h, p, lam, s]
     before, u = _affine(forth, zero, [*fixed, b], 2, Psi)
-    alpha, r = _affine(back, zero, [*fixed, u], 2, Psi, reverse=True)
-    return before, u, alpha, r
+    alpha, r, shift = _affine(back, zero, [*fixed, before, u], 3, Psi, reverse=True)
+    return before, u, alpha, r, shift
 
 
 @once
 def adjoint(
     F: tf.Tensor, h: tf.Tensor, p: tf.Tensor, lam: tf.Tensor, s: tf.Tensor, Psi: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return N and g + KᵀMK of `MarkovFactor.adjoint`."""
+) -> tuple[tf.Tensor, ...]:
+    """Return the three of `Adjoint`."""
 
     def back(M: tf.Tensor, row: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
         F, h, p, lam, s = row
         g = lam / s
         MK = matvec(M, p * g)
-        held = h + tf.zeros_like(p)
         reduced = g + g * dot(p, MK)
-        cross = outer(MK, held)
-        N = symmetric(M - cross - transpose(cross) + reduced * outer(held, held))
-        return matmul(matmul(transpose(F), N), F), [N, reduced]
+        cross = outer(MK, h)
+        N = symmetric(M - cross - transpose(cross) + outer(h, h) * reduced)
+        return matmul(matmul(transpose(F), N), F), [N, reduced, dot(p, h) - dot(p, matvec(N, p))]
 
     def over_chunk(M: tf.Tensor, row: list[tf.Tensor]) -> tf.Tensor:
         Psi, own = row
@@ -130,8 +129,7 @@ def adjoint(
     if not chunked.is_one(sizes(lam)[-1]):
         own, _ = chunked.scan(lambda M, row: (back(M, row)[0], []), zero, rows, 0, reverse=True)
         start = chunked.along_chunks(over_chunk, zero[..., 0], [Psi, own], reverse=True)
-    _, (N, reduced) = chunked.scan(back, start, rows, 2, reverse=True)
-    return N, reduced
+    return tuple(chunked.scan(back, start, rows, 3, reverse=True)[1])
 
 
 def _nothing(h: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
