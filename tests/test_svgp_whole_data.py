@@ -218,3 +218,16 @@ def test_mixing_solves_a_linear_iteration_that_turns_and_creeps():
     np.testing.assert_allclose(plain, 0.5 + 0.5 * rates)
     again = anderson.remember(anderson.empty(x), one, rates - 1.0)  # a step too short to move
     np.testing.assert_allclose(anderson.mixed(again, one, rates - 1.0, half), plain)
+
+
+@pytest.mark.slow
+def test_a_vgp_of_robust_max_ends_where_its_bound_has_no_slope():
+    data = X[:30], Y[:30]
+    model = gpflow.models.VGP(data, gpflow.kernels.Matern52(), RobustMax(3, 1e-2), num_latent_gps=3)
+    result = gpx.fit(model, starts=1, progress=False)
+    with tf.GradientTape() as tape:
+        loss = model.training_loss()
+    slopes = [float(tf.reduce_max(tf.abs(part))) for part in tape.gradient(loss, model.trainable_variables)]
+    assert result.status is gpx.Status.CONVERGED
+    assert -float(loss) == pytest.approx(result.objective[-1], abs=1e-8)
+    assert max(slopes) < 2e-2

@@ -10,7 +10,7 @@ from gpflow_ext.kmm import algorithm1, ascent
 from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.kmm.held import Held
-from gpflow_ext.likelihoods import RobustMax
+from gpflow_ext.likelihoods.robust_max import has_curvature
 from gpflow_ext.sites import Dense, Prior, Sites, concavity, units, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
@@ -87,8 +87,7 @@ def _check_curvature(model: SitedModel) -> None:
 
     When the method begins, since the constructor does not know which method will train the model.
     """
-    likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
-    if isinstance(likelihood, RobustMax) and likelihood.num_classes > 2:
+    if not has_curvature(model.likelihood):
         raise NotImplementedError(
             f"{type(model).__name__} needs a likelihood whose expectations have second derivatives, which "
             "those of RobustMax have for two classes only: use gpflow_ext.models.SVGPRobustMax, or SparseEP."

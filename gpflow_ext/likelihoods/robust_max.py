@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
@@ -124,6 +124,15 @@ class RobustMax(CategoricalLikelihood):
         P = largest_to_second_order(Fmu, Fvar, self._indicators(Y))
         E = SecondOrder(*((hit - missed) * part for part in P))
         return E._replace(value=missed + E.value)
+
+
+def has_curvature(likelihood: Any) -> bool:
+    """Tell whether sites of each latent function find the optimum of the expectations of a likelihood.
+
+    Those of robust-max couple more than two functions, and TensorFlow has no second derivatives of them.
+    """
+    of_one = getattr(likelihood, "likelihood", likelihood)
+    return not (isinstance(of_one, RobustMax) and of_one.num_classes > 2)
 
 
 class Comparisons(NamedTuple):

@@ -6,13 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from gpflow.models import SVGP, BayesianModel
+import numpy as np
+from gpflow.models import SVGP, VGP, BayesianModel
 
 from gpflow_ext.svgp.labels import start_as_asked
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.recipe import per_call, reader, several
 from gpflow_ext.svgp.unwhitened import has_twin, unwhitened_plan
-from gpflow_ext.svgp.whitened import WhitenedSVGP, has_full_q, has_independent, refusal
+from gpflow_ext.svgp.whitened import WhitenedSVGP, WhitenedVGP, has_full_q, has_independent, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training import schedules
 from gpflow_ext.training.gradient import check_per_call
@@ -23,7 +24,7 @@ from gpflow_ext.training.options import refuse_unused
 from gpflow_ext.training.overrides import own_objective
 from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
-from gpflow_ext.training.site_twin import has_plain_bound, has_sites, twin_plan
+from gpflow_ext.training.site_twin import has_free_q, has_plain_bound, has_sites, twin_plan
 from gpflow_ext.training.starts import check_starts
 from gpflow_ext.training.trials import tried
 
@@ -82,10 +83,10 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
     """Return the plan that converges on a GPflow model; the options are `GPflowOptions`.
 
     On all data: ``VGP``, ``VGPOpperArchambeau`` and ``SVGP`` by natural gradients for q and L-BFGS for the
-    rest, see `training.site_twin` and, for ``SVGP``, `svgp.whole_data`; what that does not cover,
-    such as a diagonal q_sqrt, a kernel that mixes outputs, or a model without q, by L-BFGS on everything; an
-    objective that is an estimate by Adam. On minibatches: ``SVGP`` of the same kinds by natural gradients
-    and Adam, all else by Adam.
+    rest, see `training.site_twin` and, for ``SVGP`` and robust-max, `svgp.whole_data`; what that does not
+    cover, such as a diagonal q_sqrt, a kernel that mixes outputs, or a model without q, by L-BFGS on
+    everything; an objective that is an estimate by Adam. On minibatches: ``SVGP`` of the same kinds by
+    natural gradients and Adam, all else by Adam.
     """
     if options.optimizer is not None:
         return _adam(model, run, options, options.optimizer, options.starts or 1)
@@ -104,8 +105,9 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
 
         return tried(again, model, run, options.starts, build(arrays, batches))
     whole = arrays if _has_natural_steps(model) else None
+    dense = isinstance(model, VGP) and has_free_q(model)  # q of all rows, which may have no sites
     sites = whole is None and has_sites(model)
-    if whole is None and not sites and is_an_estimate(model, constants(arrays), run):
+    if whole is None and not sites and not dense and is_an_estimate(model, constants(arrays), run):
         if options.in_graph:
             raise ValueError("`in_graph` is for L-BFGS, and the objective is an estimate: leave it out.")
         return _adam(model, run, options, None, options.starts)
@@ -117,6 +119,12 @@ def gpflow_model(model: BayesianModel, run: Run, options: GPflowOptions) -> Plan
             return whole_data_plan(target, whitened, whole, run, "gpflow", options.starts, options.in_graph)
 
         return on_all(model) if model.whiten else unwhitened_plan(model, run, on_all)
+    if dense and not sites:
+        held: Any = tuple(np.asarray(part) for part in model.data)
+        plan = whole_data_plan(
+            WhitenedVGP(model), model, held, run, "gpflow", options.starts, options.in_graph
+        )
+        return dataclasses.replace(plan, data=None)
     if sites:
         return twin_plan(model, arrays, run, options.starts, options.in_graph)
     return lbfgs_plan(model, arrays, run, starts=options.starts, in_graph=options.in_graph)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, cast
 
 import gpflow
 import tensorflow as tf
 from gpflow.inducing_variables import MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
-from gpflow.models import SVGP
+from gpflow.models import SVGP, VGP
 
 from gpflow_ext.likelihoods.largest import SecondOrder
-from gpflow_ext.sites import Projection, latent, sparse_prior
+from gpflow_ext.sites import Projection, dense_prior, latent, sparse_prior
 from gpflow_ext.svgp import newton_mean
 from gpflow_ext.svgp.whitened_normal import marginals
 
@@ -65,6 +66,9 @@ class WhitenedSVGP:
         if reason is not None:
             raise NotImplementedError(reason)
         latent.check_kinds(model.kernel, model.inducing_variable, recipe)
+        self._see(model)
+
+    def _see(self, model: SVGP | VGP) -> None:
         self._model = model
         self.q_mu, self.q_sqrt = model.q_mu, model.q_sqrt
 
@@ -107,3 +111,25 @@ class WhitenedSVGP:
     def log_prior_density(self) -> tf.Tensor:
         """Return the log density of the priors of the hyperparameters, []."""
         return self._model.log_prior_density()
+
+
+class WhitenedVGP(WhitenedSVGP):
+    """A VGP on its own data as `svgp.whole_data` sees a model: f = μ + Lv, with LLᵀ the prior covariance.
+
+    Parameters
+    ----------
+    model
+        The model.
+    """
+
+    def __init__(self, model: VGP) -> None:
+        self._see(model)
+
+    def prior(self, X: tf.Tensor) -> Projection:
+        """Return the prior at all inputs X [N, D] of the model. O(N³)."""
+        found: Any = dense_prior.at(self._model, X)  # uncoupled, as its kernel is of one output
+        return cast(Projection, found.whiten())
+
+    def scale(self, X: tf.Tensor) -> tf.Tensor:
+        """Return one, []."""
+        return tf.ones([], gpflow.default_float())

@@ -21,6 +21,7 @@ from gpflow.likelihoods import MonteCarloLikelihood
 from gpflow.models import VGP, VGPOpperArchambeau
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.likelihoods.robust_max import has_curvature
 from gpflow_ext.sites import Dense, Sites, condition, expect, latent
 from gpflow_ext.sites.method import site_method
 from gpflow_ext.sites.model import SiteModel
@@ -77,6 +78,11 @@ class SiteTwin(SiteModel):
 
 def has_sites(model: Any) -> bool:
     """Tell whether the optimal q of a model is made of sites, and `SiteTwin` finds it."""
+    return has_free_q(model) and has_curvature(model.likelihood)
+
+
+def has_free_q(model: Any) -> bool:
+    """Tell whether all of q(f) moves, and the bound is that of independent data."""
     kind = next((kind for kind in _KINDS if isinstance(model, kind)), None)
     if kind is None or isinstance(model.kernel, MultioutputKernel) or not has_plain_bound(model, kind):
         return False
