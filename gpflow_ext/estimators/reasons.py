@@ -49,7 +49,7 @@ def sentences(
     """Return what was built, what it was preferred to, and what the user should know of it."""
     found = [_built(trained.models[0], split), _preferred(estimator, ranked, len(comparison.found), trained)]
     if all(name == LINEAR or score.cut for name, score in ranked.items()):
-        found.append("The budget ended before any candidate but the linear one was judged.")
+        found.append("The budget cut short the training of each candidate but the linear one.")
     rows = max(score.rows for score in ranked.values())
     if 2 * rows < len(split.train[0]):
         found.append(f"There was no time to compare candidates on more than {rows:,} rows.")
