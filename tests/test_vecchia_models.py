@@ -156,6 +156,18 @@ def test_columns_that_no_kernel_reads_do_not_matter_to_predictions(inducing: int
         np.testing.assert_allclose(two, one, atol=1e-6)
 
 
+@pytest.mark.parametrize("inducing", [0, 4])
+def test_predictions_far_from_all_data_are_those_of_the_prior(inducing: int) -> None:
+    X = np.random.default_rng(0).uniform(0.0, 5.0, (40, 2))
+    kernel = gpflow.kernels.SquaredExponential(2.0)
+    options = gpx.VecchiaOptions(inducing=inducing)
+    model = gpx.models.GPLaplace((X, np.ones((40, 1))), kernel, gpflow.likelihoods.Poisson(), prior=options)
+    model.settle_sites()
+    mean, variance = model.predict_f(np.array([[1e6, 2.0], [-1e8, 1e8]]))
+    np.testing.assert_allclose(mean, 0.0, atol=1e-12)
+    np.testing.assert_allclose(variance, 2.0)
+
+
 @pytest.mark.parametrize("functions", [1, 2])
 def test_the_memory_of_a_model_whose_steps_hand_their_factor_on_counts_three_more(functions: int) -> None:
     X = np.random.default_rng(0).uniform(size=(60, 2))

@@ -114,7 +114,7 @@ def _seen(
     """
     X, Z = inputs
     mine = residual.features(kernels, Z, L, new)
-    both = tf.concat([mine[:, :, None], tf.gather(phi, near, axis=1)], axis=2)
+    both = tf.concat([tf.gather(phi, near, axis=1), mine[:, :, None]], axis=2)
     return mine, around(near, gram(kernels, X, new, near) - tf.matmul(both, both, transpose_b=True))
 
 

@@ -46,8 +46,8 @@ class Around(NamedTuple):
 
 
 def around(near: tf.Tensor, K: tf.Tensor) -> Around:
-    """Return how places depend on their neighbours, from their covariances [S, R, k + 1, k + 1]."""
-    k, K = K[..., 1:, :1], K[..., 1:, 1:]
+    """Return how places depend on their neighbours, from the covariances of `gram`."""
+    k, K = K[..., :-1, -1:], K[..., :-1, :-1]
     K += gpflow.default_jitter() * tf.eye(tf.shape(K)[-1], dtype=DTYPE)
     R = tf.linalg.cholesky(K)
     half = tf.linalg.triangular_solve(R, k)
@@ -58,8 +58,11 @@ def around(near: tf.Tensor, K: tf.Tensor) -> Around:
 def gram(
     kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, new: tf.Tensor, near: tf.Tensor
 ) -> tf.Tensor:
-    """Return the covariances within new places and what they are conditioned on, [S, R, k + 1, k + 1]."""
-    places = tf.concat([new[:, None], tf.gather(X, near)], axis=1)
+    """Return the covariances within new places and what they are conditioned on, [S, R, k + 1, k + 1].
+
+    The new place is the last, so that distances among its neighbours keep their digits however far it is.
+    """
+    places = tf.concat([tf.gather(X, near), new[:, None]], axis=1)
     return coefficients.gram(kernels, places, tf.ones(tf.shape(places)[:2], DTYPE))
 
 
