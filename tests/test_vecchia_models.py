@@ -156,6 +156,14 @@ def test_columns_that_no_kernel_reads_do_not_matter_to_predictions(inducing: int
         np.testing.assert_allclose(two, one, atol=1e-6)
 
 
+def test_columns_that_no_kernel_reads_are_no_obstacle_to_a_fit() -> None:
+    X, Y = np.random.default_rng(0).uniform(0.0, 5.0, (20, 2)), np.ones((20, 1))
+    kernel = gpflow.kernels.Matern32(active_dims=[0])
+    model = gpx.models.GPLaplace((X, Y), kernel, gpflow.likelihoods.Poisson(), prior="vecchia")
+    gpflow.set_trainable(model, False)
+    assert gpx.fit(model).status is gpx.Status.CONVERGED
+
+
 @pytest.mark.parametrize("inducing", [0, 4])
 def test_predictions_far_from_all_data_are_those_of_the_prior(inducing: int) -> None:
     X = np.random.default_rng(0).uniform(0.0, 5.0, (40, 2))

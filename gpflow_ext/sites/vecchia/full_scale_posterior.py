@@ -31,7 +31,7 @@ class FullScalePosterior(VecchiaPosterior):
     _model: Any  # whose prior is a `FullScale`
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
-        """Return X, r̂, diag (Ω + Λ)⁻¹ and Λ, the scales; then Z, L, Φ, w [L, M], H and the factor of C."""
+        """Return X, r̂, diag (Ω + Λ)⁻¹ and Λ, 1 / scales; then Z, L, Φ, w [L, M], H and the factor of C."""
         prior, current = self._model.prior(), self._model.latent_sites
         factor = prior.factorise(current.prec)
         alpha, shift = factor.solve(current.nat1 - current.prec * prior.mean)
@@ -39,7 +39,7 @@ class FullScalePosterior(VecchiaPosterior):
         numbers = (shift - prior.smooth(weights), factor.rest.variance(), tf.nn.relu(current.prec))
         Z = tf.convert_to_tensor(self._model.structure.Z)
         smooth = (Z, residual.root(self.kernel, Z), prior.phi, weights[..., 0], factor.H, factor.chol)
-        return self._model.data[0], *numbers, tf.convert_to_tensor(self._model.structure.scales), *smooth
+        return self._model.data[0], *numbers, tf.convert_to_tensor(self._model.structure.rates), *smooth
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         parts = self._finite_parts()
@@ -49,8 +49,8 @@ class FullScalePosterior(VecchiaPosterior):
 
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """See `VecchiaPosterior`."""
-        X, shift, V, prec, scales, Z, L, phi, weights, H, chol = cache
-        near = self._nearest(X, scales, new)
+        X, shift, V, prec, rates, Z, L, phi, weights, H, chol = cache
+        near = self._nearest(X, rates, new)
         mine, found = _seen(latent.kernels(self.kernel), (X, Z), L, phi, new, near)
         left = mine - tf.reduce_sum(found.a[..., None] * tf.gather(H, near, axis=1), axis=2)  # [L, R, M]
         half = tf.linalg.triangular_solve(chol, tf.linalg.matrix_transpose(left))
@@ -68,7 +68,7 @@ class FullScalePosterior(VecchiaPosterior):
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         factor, pull = prior.factorise(current.prec), current.nat1 - current.prec * prior.mean
         structure = self._model.structure
-        Z, scales = map(tf.convert_to_tensor, (structure.Z, structure.scales))
+        Z, rates = map(tf.convert_to_tensor, (structure.Z, structure.rates))
         L, N = residual.root(self.kernel, Z), structure.num_data
 
         def condition(values: tf.Tensor, numbers: Numbers) -> tuple[tf.Tensor, ...]:
@@ -88,7 +88,7 @@ class FullScalePosterior(VecchiaPosterior):
         ) -> tf.Tensor:
             of_v, of_r, L, phi = held
             data, Z = points[0][:N], points[0][N:]
-            near = self._nearest(data, scales, new)
+            near = self._nearest(data, rates, new)
             mine, found = _seen(kernels, (data, Z), L, phi, new, near)
             latents = batched.sizes(of_v)[0]
             mine, a = (tf.broadcast_to(p, [latents, *batched.sizes(p)[1:]]) for p in (mine, found.a))

@@ -40,6 +40,8 @@ class IterativeStructure(tf.Module):
         About how much memory an evaluation with its gradient takes.
     num_neighbours
         The number of data that a new place is conditioned on.
+    rates
+        One over each of the scales, [D], zero for columns that no kernel reads.
     factored
         The tree of a factor for the variances of predictions, or ``None``, where they are those of draws.
 
@@ -70,7 +72,7 @@ class IterativeStructure(tf.Module):
             self.num_bytes += sum(
                 part.dtype.size * part.shape.num_elements() for part in self.factored.variables
             )
-        self.scales = kept(scales, tf.float64)
+        self.rates = kept(1.0 / scales, tf.float64)
         self.cliques = kept(np.where(cliques < 0, N, cliques))
         self.slots, self.owner = kept(found.slots), kept(found.owner)
         self.forth, self.back = (list(map(kept, steps)) for steps in (found.forth, found.back))

@@ -13,7 +13,7 @@ from gpflow.posteriors import PrecomputedValue
 from gpflow_ext.functions.draws import SamplesFunctions
 from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
-from gpflow_ext.numerics import batched, linalg
+from gpflow_ext.numerics import batched
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned
@@ -88,23 +88,17 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
     _model: HasNeighbours
 
     def _parts(self) -> tuple[tf.Tensor, ...]:
-        """Return X [N, D], then m − μ, V and Λ at each datum, [N, L], in double precision, and the scales."""
+        """Return X [N, D], then m − μ, V and Λ at each datum, [N, L], in double precision, and 1 / scales."""
         prior, current = self._model.prior(), self._model.latent_sites
         system = prior.system(current.prec)
         shift = system.solve(current.nat1 - current.prec * prior.mean).shift
         numbers = (shift, self._variance(system), tf.nn.relu(current.prec))
-        scales = tf.convert_to_tensor(self._model.structure.scales)
-        return self._model.data[0], *(tf.cast(part, DTYPE) for part in numbers), scales
+        rates = tf.convert_to_tensor(self._model.structure.rates)
+        return self._model.data[0], *(tf.cast(part, DTYPE) for part in numbers), rates
 
     def _variance(self, system: Any) -> tf.Tensor:
         """Return the variances at the data, [N, L]."""
         return system.variance()
-
-    def _finite_parts(self) -> tuple[tf.Tensor, ...]:
-        """Return the parts, checked but for the scales, infinite for columns that no kernel reads."""
-        parts = self._parts()
-        linalg.finite((*parts[:4], *parts[5:]), self._model)
-        return parts
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         parts = self._finite_parts()
@@ -113,23 +107,23 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
 
     def _at(self, cache: tuple[tf.Tensor, ...], new: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and variance, less the mean function, at places [R, D], [R, L]."""
-        X, shift, V, prec, scales = cache
-        found = self._around(latent.kernels(self.kernel), X, scales, new)
+        X, shift, V, prec, rates = cache
+        found = self._around(latent.kernels(self.kernel), X, rates, new)
         prior = tf.cast(latent.variances(self.kernel, new), DTYPE)  # [R, S]
         mean, var = found.moments(tf.transpose(prior), shift, V, prec)
         return tf.transpose(mean), tf.transpose(var)
 
     def _around(
-        self, kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, scales: tf.Tensor, new: tf.Tensor
+        self, kernels: Sequence[gpflow.kernels.Kernel], X: tf.Tensor, rates: tf.Tensor, new: tf.Tensor
     ) -> Around:
         """Return the neighbours among X [N, D] of places [R, D], and how these depend on them."""
-        near = self._nearest(X, scales, new)
+        near = self._nearest(X, rates, new)
         return around(near, gram(kernels, X, new, near))
 
-    def _nearest(self, X: tf.Tensor, scales: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    def _nearest(self, X: tf.Tensor, rates: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         """Return the numbers of the data that new places [R, D] are conditioned on, [R, k]."""
-        scales = tf.cast(scales, X.dtype)
-        return nearest(X / scales, new / scales, self._model.structure.num_neighbours)
+        rates = tf.cast(rates, X.dtype)
+        return nearest(X * rates, new * rates, self._model.structure.num_neighbours)
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
@@ -140,7 +134,7 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
         """
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         system, pull = prior.system(current.prec), current.nat1 - current.prec * prior.mean
-        scales = tf.convert_to_tensor(self._model.structure.scales)
+        rates = tf.convert_to_tensor(self._model.structure.rates)
 
         def condition(values: tf.Tensor, numbers: Numbers) -> tf.Tensor:
             normal = functools.partial(numbers.normal, dtype=DTYPE)
@@ -153,7 +147,7 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
             apart: tf.Tensor,
             new: tf.Tensor,
         ) -> tf.Tensor:
-            found = self._around(kernels, points[0], scales, new)
+            found = self._around(kernels, points[0], rates, new)
             a = tf.broadcast_to(found.a, [apart.shape[1], *batched.sizes(found.a)[1:]])
             return tf.einsum("lrk,rkls->rls", a, tf.gather(apart, found.near))
 

@@ -198,6 +198,8 @@ class Structure(Tree):
     ----------
     num_neighbours
         The number of data that a new place is conditioned on.
+    rates
+        One over each of the scales, [D], zero for columns that no kernel reads.
     Z
         The inducing points of a full-scale approximation [M, D], or ``None``.
 
@@ -235,7 +237,7 @@ class Structure(Tree):
         super().__init__(points, cliques_of(order, near), functions, options.inducing, hands_on)
         self.num_neighbours = min(options.neighbours, N)
         self.Z = Z
-        self.scales = kept(scales, tf.float64)
+        self.rates = kept(1.0 / scales, tf.float64)
 
 
 def kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
