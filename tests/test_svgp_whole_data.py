@@ -220,10 +220,28 @@ def test_mixing_solves_a_linear_iteration_that_turns_and_creeps():
     np.testing.assert_allclose(anderson.mixed(again, one, rates - 1.0, half), plain)
 
 
+def test_multi_class_has_the_second_derivatives_of_robust_max():
+    """Beside its own first ones: those by differences of these, as far as its nodes and its floor allow."""
+    rng, step = np.random.default_rng(0), 1e-4
+    mean, var = rng.normal(size=(6, 3)), rng.uniform(0.5, 1.5, (6, 3))
+    likelihood, labels = gpflow.likelihoods.MultiClass(3), tf.constant(rng.integers(0, 3, (6, 1)))
+
+    def expectations(mean, var):
+        return likelihood.variational_expectations(X[:6], mean, var, labels)
+
+    def at(mean):
+        return newton_mean.second_order(expectations, likelihood, labels, tf.constant(mean), tf.constant(var))
+
+    moved = [(at(mean + step * e).by_mean - at(mean - step * e).by_mean) / (2.0 * step) for e in np.eye(3)]
+    numeric = tf.stack(moved, axis=-1)
+    np.testing.assert_allclose(at(mean).by_means, numeric, atol=2e-2 * np.abs(numeric).max())
+
+
 @pytest.mark.slow
-def test_a_vgp_of_robust_max_ends_where_its_bound_has_no_slope():
+@pytest.mark.parametrize("likelihood", [RobustMax(3, 1e-2), gpflow.likelihoods.MultiClass(3)])
+def test_a_vgp_of_robust_max_ends_where_its_bound_has_no_slope(likelihood):
     data = X[:30], Y[:30]
-    model = gpflow.models.VGP(data, gpflow.kernels.Matern52(), RobustMax(3, 1e-2), num_latent_gps=3)
+    model = gpflow.models.VGP(data, gpflow.kernels.Matern52(), likelihood, num_latent_gps=3)
     result = gpx.fit(model, starts=1, progress=False)
     with tf.GradientTape() as tape:
         loss = model.training_loss()

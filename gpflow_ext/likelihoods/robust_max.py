@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import TensorType
+from gpflow.likelihoods import MultiClass
 
 from gpflow_ext.likelihoods.categorical import CategoricalLikelihood
 from gpflow_ext.likelihoods.label_noise import is_noisy, levels, log_mixture, wrong_share
@@ -126,13 +127,22 @@ class RobustMax(CategoricalLikelihood):
         return E._replace(value=missed + E.value)
 
 
+def counterpart(likelihood: Any) -> RobustMax | None:
+    """Return the likelihood that GPflow's ``MultiClass`` computes by few nodes, ``None`` for any other."""
+    if type(likelihood) is not MultiClass:
+        return None
+    found = RobustMax(likelihood.num_classes)
+    found.epsilon = likelihood.invlink.epsilon
+    return found
+
+
 def has_curvature(likelihood: Any) -> bool:
     """Tell whether sites of each latent function find the optimum of the expectations of a likelihood.
 
     Those of robust-max couple more than two functions, and TensorFlow has no second derivatives of them.
     """
     of_one = getattr(likelihood, "likelihood", likelihood)
-    return not (isinstance(of_one, RobustMax) and of_one.num_classes > 2)
+    return not (isinstance(of_one, RobustMax | MultiClass) and of_one.num_classes > 2)
 
 
 class Comparisons(NamedTuple):

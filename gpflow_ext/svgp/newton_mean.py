@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpflow_ext.likelihoods.largest import SecondOrder
+from gpflow_ext.likelihoods.robust_max import counterpart
 from gpflow_ext.sites import Projection, products
 
 ITERATIONS = 50  # of conjugate gradients, at most
@@ -31,8 +32,9 @@ def second_order(
 ) -> SecondOrder:
     """Return Eₙ at the moments of q(f) [N, K] with its derivatives.
 
-    Those of a likelihood with a ``second_order`` of its own, such as `RobustMax`, are its. Others are taken
-    to leave the functions uncoupled, as natural gradients do: ∂²Eₙ/∂mₙₖ² = 2 ∂Eₙ/∂vₙₖ, [N, K], are all.
+    Those of a likelihood with a ``second_order`` of its own, such as `RobustMax`, are its; GPflow's
+    ``MultiClass`` has the second derivatives of that. Others are taken to leave the functions uncoupled, as
+    natural gradients do: ∂²Eₙ/∂mₙₖ² = 2 ∂Eₙ/∂vₙₖ, [N, K], are all.
 
     Parameters
     ----------
@@ -48,7 +50,9 @@ def second_order(
         tape.watch([mean, var])
         value = expectations(mean, var)
     by_mean, by_var = tape.gradient(value, [mean, var])
-    return SecondOrder(value, by_mean, by_var, 2.0 * by_var)
+    exact = counterpart(likelihood)
+    by_means = 2.0 * by_var if exact is None else exact.second_order(mean, var, Y).by_means
+    return SecondOrder(value, by_mean, by_var, by_means)
 
 
 def _knows_curvature(kind: type) -> bool:
