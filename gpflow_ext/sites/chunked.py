@@ -25,6 +25,7 @@ from gpflow_ext.sites.small import WRITTEN_OUT, Entries, Small
 _ONE_CHUNK = 64  # data up to which there is only one
 _LONG = 256  # chunks from which XLA computes entry by entry
 _LANES = 8  # the number of chunks is a multiple of it
+_TOGETHER = 4  # of them, whose numbers are multiplied before the logarithm is taken, which takes longer
 
 Step = Callable[[Any, list[Any]], tuple[Any, Sequence[Any]]]
 """Map (carry, the rows of one time) to (carry, outputs)."""
@@ -56,6 +57,15 @@ def unlay(values: tf.Tensor, num_data: Any) -> tf.Tensor:
     n, *rest, C = sizes(values)
     moved = tf.transpose(values, [values.shape.rank - 1, *range(values.shape.rank - 1)])
     return tf.reshape(moved, [C * n, *rest])[:num_data]
+
+
+def sum_of_logs(values: tf.Tensor) -> tf.Tensor:
+    """Return the sum of the logarithms of positive values [n, L, C], of four chunks' product each, []."""
+    n, L, C = sizes(values)
+    if not is_one(C):
+        together = _TOGETHER if isinstance(C, int) else tf.where(C > 1, _TOGETHER, 1)
+        values = tf.reduce_prod(tf.reshape(values, [n, L, together, C // together]), axis=2)
+    return tf.reduce_sum(tf.math.log(values))
 
 
 def before(values: tf.Tensor) -> tf.Tensor:

@@ -159,8 +159,12 @@ class MarkovFactor(NamedTuple):
 
     @property
     def finite(self) -> tf.Tensor:
-        """Whether Σ⁻¹ + Λ is positive definite, []."""
-        negative = tf.where(self.s < 0.0, tf.sign(self.lam), tf.zeros_like(self.s))
+        """Whether Σ⁻¹ + Λ is positive definite, [].
+
+        Where s = 1 + λhᵀp is negative, λ has the other sign than hᵀp.
+        """
+        sign = -tf.sign(tf.reduce_sum(self.prior.h * self.p, axis=1))
+        negative = tf.where(self.s < 0.0, sign, tf.zeros_like(self.s))
         balanced = tf.reduce_all(tf.equal(tf.reduce_sum(negative, axis=[0, 2]), 0.0))
         return balanced & tf.reduce_all(tf.math.is_finite(self.s) & tf.not_equal(self.s, 0.0))
 
@@ -189,7 +193,7 @@ class MarkovFactor(NamedTuple):
 
     def half_log_det(self) -> tf.Tensor:
         """Return ½ log|I + ΛΣ|, summed over the latent functions, [], NaN where it is not `finite`."""
-        value = 0.5 * tf.reduce_sum(tf.math.log(tf.abs(self.s)))
+        value = 0.5 * chunked.sum_of_logs(tf.abs(self.s))
         return tf.cast(tf.where(self.finite, value, tf.constant(np.nan, value.dtype)), self.prior.mean.dtype)
 
     def filtered_mean(self, passes: Passes) -> tf.Tensor:
