@@ -22,8 +22,8 @@ from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.numerics.devices import graphs_for_xla
 from gpflow_ext.sites.small import WRITTEN_OUT, Entries, Small
 
-_ONE_CHUNK = 64  # data up to which there is only one
-_LONG = 256  # chunks from which XLA computes entry by entry
+_ONE_CHUNK = 8  # data up to which there is only one
+_LONG = 512  # chunks from which XLA computes entry by entry
 _LANES = 8  # the number of chunks is a multiple of it
 _TOGETHER = 4  # of them, whose numbers are multiplied before the logarithm is taken, which takes longer
 
@@ -32,10 +32,13 @@ Step = Callable[[Any, list[Any]], tuple[Any, Sequence[Any]]]
 
 
 def chunk_count(num_data: Any) -> Any:
-    """Return C for N data: 1, or a multiple of 8 near √N; a number where N is one, else a scalar tensor."""
+    """Return C for N data: 1, or a multiple of 8 near 2√N; a number where N is one, else a scalar tensor.
+
+    What is done from chunk to chunk is done once, and is less than what is done twice within them.
+    """
     if isinstance(num_data, int):
-        return 1 if num_data <= _ONE_CHUNK else _LANES * int(np.ceil(np.sqrt(num_data) / _LANES))
-    lanes = _LANES * tf.cast(tf.math.ceil(tf.sqrt(tf.cast(num_data, tf.float64)) / _LANES), tf.int32)
+        return 1 if num_data <= _ONE_CHUNK else _LANES * int(np.ceil(2.0 * np.sqrt(num_data) / _LANES))
+    lanes = _LANES * tf.cast(tf.math.ceil(2.0 * tf.sqrt(tf.cast(num_data, tf.float64)) / _LANES), tf.int32)
     return tf.where(num_data <= _ONE_CHUNK, 1, lanes)
 
 
