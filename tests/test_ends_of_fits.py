@@ -208,6 +208,18 @@ def test_findings_name_what_is_odd() -> None:
     assert findings(noisy) == ("likelihood.flip: pinned at 1e-09, no label is taken for a mistake.",)
 
 
+def test_a_share_of_wrong_labels_that_its_prior_holds_back_is_said() -> None:
+    """Labels that are mere noise: at 1e-3 the prior counts as a thousand labels, at 0.3 as three."""
+    X, _ = problems.classes(30)
+    for first, share, said in ((1e-3, 0.08, True), (1e-3, 0.009, False), (0.3, 0.6, False)):
+        model = SVGPRobustMax(
+            problems.kernel(), 4, X[:5].copy(), num_data=30, epsilon=first, learn_epsilon=True
+        )
+        model.likelihood.epsilon.assign(share)
+        assert (len(findings(model)) == 1) == said
+        assert not said or findings(model)[0].startswith("likelihood.epsilon: a share of 0.08 of the labels")
+
+
 @pytest.mark.parametrize("unit", [1e-5, 1.0, 1e4])
 def test_the_variance_of_a_regression_is_odd_beside_its_targets(unit: float) -> None:
     X = np.linspace(0.0, 1.0, 20)[:, None]

@@ -1,13 +1,13 @@
 """Recursions over time in chunks: one chain of N steps runs as C parallel chains of n steps.
 
 A linear recursion is first run from zero within all chunks at once, then from chunk to chunk, and once more
-within all chunks from their true initial states: about twice the work of one chain, in n + C steps instead
+within all chunks from their true initial states: about twice the work of one chain, in 2n + C steps instead
 of N, memory O(N) times that of a state.
 
 Values over time are [n, ..., C]: row k of column c is the time cn + k, and what stands between are the axes
 of a small vector or matrix and that of the latent functions, [d, L] or [d, d, L]. The chunks are the last
-axis, so that arithmetic on small matrices is arithmetic on long rows. XLA is given these entry by entry; see
-`small`.
+axis, so that arithmetic on small matrices is arithmetic on long rows. Of long series XLA is given these entry
+by entry; see `small`.
 """
 
 from __future__ import annotations

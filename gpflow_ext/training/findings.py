@@ -8,7 +8,7 @@ from typing import Any
 import gpflow
 import numpy as np
 from gpflow.kernels import Kernel, Stationary
-from tensorflow_probability import bijectors
+from tensorflow_probability import bijectors, distributions
 
 from gpflow_ext.data.checks import Array
 from gpflow_ext.sites.units import is_unlinked, squares
@@ -17,6 +17,7 @@ _FLAT, _ROUGH = 30.0, 1e-3  # length scales by the spread of a column, beyond wh
 _LARGE, _SMALL = 1e5, 1e-6  # variances of a latent function beyond which it decides everything, or nothing
 _NEAR = 1.1  # times its lower bound: a parameter is at it
 _PINNED = 1e-8  # ε
+_HELD = 10.0  # times the mode of its prior: ε is held back
 _SHOWN = 5
 
 
@@ -92,7 +93,7 @@ def _of_variance(path: str, kernel: Kernel, square: float, spread: float) -> Ite
 
 
 def _of_likelihood(model: Any) -> Iterator[str]:
-    """Yield what is said of noise at its lower bound and of a pinned share of wrong labels."""
+    """Yield what is said of noise at its lower bound, and of a share of wrong labels."""
     named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
     for name, parameter in named.items():
         plain = not isinstance(parameter, gpflow.Parameter)  # a variable, which has no bound
@@ -102,8 +103,20 @@ def _of_likelihood(model: Any) -> Iterator[str]:
         value = float(np.min(parameter.numpy()))
         if least is not None and 0.0 < value < _NEAR * least:
             yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
-        elif name.endswith(("epsilon", "flip")) and value < _PINNED:
-            yield f"likelihood{name}: pinned at {value:.2g}, no label is taken for a mistake."
+        elif name.endswith(("epsilon", "flip")):
+            yield from _of_share(f"likelihood{name}", value, parameter.prior)
+
+
+def _of_share(name: str, value: float, prior: Any) -> Iterator[str]:
+    """Yield what is said of a share of wrong labels: that it is none, or held back by its prior."""
+    if value < _PINNED:
+        yield f"{name}: pinned at {value:.2g}, no label is taken for a mistake."
+    elif isinstance(prior, distributions.Beta) and value > _HELD * float(prior.mode()):
+        expected = float(prior.mode())
+        yield (
+            f"{name}: a share of {value:.2g} of the labels is wrong, where its prior expects {expected:.2g} "
+            "and holds it back; with a larger one to begin with the prior is weaker."
+        )
 
 
 def _lower_bound(transform: Any) -> float | None:
