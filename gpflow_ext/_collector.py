@@ -10,6 +10,10 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+_FROZEN = (
+    1000  # objects, a few thousand being the fewest of a process; Python 3.12 freezes some hundred itself
+)
+
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
@@ -37,6 +41,6 @@ def settled() -> Iterator[None]:
         try:
             yield
         finally:
-            if not gc.get_freeze_count():
+            if gc.get_freeze_count() < _FROZEN:
                 gc.freeze()
                 gc.unfreeze()

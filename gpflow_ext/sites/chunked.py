@@ -22,7 +22,8 @@ from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.numerics.devices import graphs_for_xla
 from gpflow_ext.sites.small import WRITTEN_OUT, Entries, Small
 
-_ONE_CHUNK = 8  # data up to which there is only one
+_ONE_CHUNK = 64  # data up to which there is only one, where XLA compiles for their number
+_ONE_OPEN = 8  # the same where graphs are for any number
 _LONG = 512  # chunks from which XLA computes entry by entry
 _LANES = 8  # the number of chunks is a multiple of it
 _TOGETHER = 4  # of them, whose numbers are multiplied before the logarithm is taken, which takes longer
@@ -39,7 +40,7 @@ def chunk_count(num_data: Any) -> Any:
     if isinstance(num_data, int):
         return 1 if num_data <= _ONE_CHUNK else _LANES * int(np.ceil(2.0 * np.sqrt(num_data) / _LANES))
     lanes = _LANES * tf.cast(tf.math.ceil(2.0 * tf.sqrt(tf.cast(num_data, tf.float64)) / _LANES), tf.int32)
-    return tf.where(num_data <= _ONE_CHUNK, 1, lanes)
+    return tf.where(num_data <= _ONE_OPEN, 1, lanes)
 
 
 def is_one(chunks: Any) -> bool:
