@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -94,6 +95,20 @@ def test_inputs_whose_distances_are_rounding_are_warned_of(
         inputs = (DATA["few"][0] + shift).astype(dtype)
         failure = scale_failure(BUILD["GPLaplace"]((inputs, DATA["few"][1].astype(dtype)), kernel(), None))
     assert (failure is not None and "subtract its mean" in failure) == warned
+
+
+@pytest.mark.parametrize(("between", "prior", "warned"), [
+    (1e7, None, True), (1e3, None, False), (1e7, "markov", False),
+])  # fmt: skip
+def test_bursts_far_from_each_other_are_warned_of(between: float, prior: Any, warned: bool) -> None:
+    """Within a burst distances are rounding, beside the squares of what lies between the two."""
+    times = np.linspace(0.0, 20.0, 60)
+    X = np.concatenate([times, between + times])[:, None]
+    Y = np.tile(np.sin(times) > 0.0, 2)[:, None].astype(float)
+    kernel = gpflow.kernels.Matern32(lengthscales=2.0)
+    model = gpx.models.VGPKMM((X, Y), kernel, gpx.likelihoods.BernoulliLogit(), prior=prior)
+    failure = scale_failure(model)
+    assert (failure is not None and "near values differ by" in failure) == warned
 
 
 @pytest.mark.parametrize(("weights", "warned"), [

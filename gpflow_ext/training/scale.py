@@ -10,6 +10,7 @@ import tensorflow as tf
 from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import (
     Exponential,
+    IsotropicStationary,
     Kernel,
     Matern12,
     Matern32,
@@ -29,6 +30,8 @@ _IMAGES_LOOKED_AT = 10  # of a convolutional kernel, whose covariances are sums 
 _PRIOR = "it relates no input to another one, so that the model predicts its prior"
 _FLAT = "it does not tell the inputs apart, so that all predictions are the same"
 _LOST = 1e-3  # of a squared distance, relative to the variance of a column: what rounding may take
+_APART = 1e6  # of the distance to a near value: the squares of these are rounding even in double precision
+_NEAR = 40  # a value is near the one after it by this share of the rows, in order
 _UNRELATED = 1e-3  # correlation below which two inputs tell next to nothing of each other
 _FALLING = (Exponential, Matern12, Matern32, Matern52, SquaredExponential)  # as inputs move apart
 _RELATED = 3.7  # length scales: so near to each other inputs have correlations above `_UNRELATED`
@@ -40,8 +43,8 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
 
     The first happens where its kernels relate no training input to another one, or to an inducing point; the
     second where they do not tell them apart beyond the jitter; of the nodes and weights of a network, where
-    neither does. Inputs so far from zero that their squared distances are rounding are named too. Only some
-    of the rows are examined. A state-space prior that cuts off a periodic kernel is named first.
+    neither does. Inputs so far from zero, or from each other, that squared distances are rounding are named
+    too. Only some rows are examined. A state-space prior that cuts off a periodic kernel is named first.
 
     Parameters
     ----------
@@ -68,6 +71,8 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
         X, Z = _some_rows(ordered[:-1], most), _some_rows(ordered[1:], most)
     elif (lost := _lost_digits(X, 1 if _centres(model) else 2)) is not None:
         return lost
+    if name is None and (apart := _lost_between_places(model, X)) is not None:
+        return apart
     found: dict[str, str | None] = {}
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
@@ -110,6 +115,27 @@ def _lost_digits(X: Array, power: int) -> str | None:
     return (
         f"X: column {column} (counted from 0) is {far[column]:.3g} of its standard deviations from zero, "
         f"where distances lose their digits in {X.dtype.name}: subtract its mean before it is converted."
+    )
+
+
+def _lost_between_places(model: BayesianModel, X: Array) -> str | None:
+    """Name a column of values so far apart that squared distances between near ones are rounding.
+
+    As times of two bursts: the variance of all of them, which `_lost_digits` compares with, does not show it.
+    """
+    if not any(isinstance(part, IsotropicStationary) for part in model.submodules):
+        return None
+    ordered, step = np.sort(X, axis=0), max(1, len(X) // _NEAR)
+    near = np.median(ordered[step:] - ordered[:-step], axis=0)
+    spread = np.ptp(X, axis=0)
+    apart = np.divide(spread, near, out=np.zeros_like(spread), where=near > 0.0)
+    column = int(np.argmax(apart))
+    if apart[column] <= _APART:
+        return None
+    return (
+        f"X: column {column} (counted from 0) spreads over {spread[column]:.2g}, while near values differ by "
+        f"{near[column]:.2g}: distances between these lose their digits. Bring distant rows nearer to each "
+        'other, or model a function of time by prior="markov".'
     )
 
 
