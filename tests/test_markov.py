@@ -31,7 +31,10 @@ from gpflow_ext.compiled import trace_count
 from gpflow_ext.sites import Sites, chunked, markov_posterior, markov_prior, state_space
 from gpflow_ext.sites.markov import Markov
 from gpflow_ext.sites.markov_posterior import Joint, Smoothing
+from gpflow_ext.sites.method import site_method
+from gpflow_ext.training import site_iteration
 from gpflow_ext.training.scale import scale_failure
+from gpflow_ext.training.site_iteration import SiteOptimum
 from scripts.benchmarks import state_space as state_space_benchmark
 
 RNG = np.random.default_rng(0)
@@ -560,3 +563,17 @@ def test_the_benchmark_judges_its_records() -> None:
     assert by_target["sweep, N = 1,000,000: CPU seconds"] == ("0.3 of 0.25", "no")
     assert by_target["gradient in the hyperparameters, in sweeps"][1] == "yes"
     assert by_target["sweep: slope of log CPU seconds"] == ("1.000 of 1 ± 0.05", "yes")
+
+
+@pytest.mark.parametrize(("flip", "long"), [(0.0, 5_000), (0.05, 3_000)])
+def test_series_are_compiled_by_xla_from_where_it_pays(
+    flip: float, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Label noise needs more updates of the sites in an evaluation, so that it pays earlier."""
+    monkeypatch.setattr(site_iteration, "resolve_jit", bool)  # as without an accelerator
+    for number, compiled in ((long - 1, False), (long, True)):
+        data = np.arange(float(number))[:, None], np.arange(number)[:, None] % 2.0
+        likelihood = gpx.likelihoods.BernoulliLogit(flip=flip)
+        model = gpx.models.VGPKMM(data, Matern32(), likelihood, prior="markov")
+        optimum = SiteOptimum(model, site_method("kmm"), model.trainable_variables)
+        assert optimum.jit_compile is compiled

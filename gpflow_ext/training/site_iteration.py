@@ -16,6 +16,7 @@ from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
 _LONG = 5_000  # data of a state space from which XLA is worth its time
+_LONG_SIGNED = 3_000  # where precisions may be negative, which takes two to four times as many updates
 
 
 class SiteUpdates(tf.Module):
@@ -63,8 +64,9 @@ def _jit(model: Any, jit_compile: bool | None) -> bool:
     The loops over time of a state space are ten times faster with it, on a CPU too, and take it some two to
     five seconds to compile.
     """
-    if jit_compile is None and getattr(model, "prior_name", None) == "markov" and len(model.data[0]) >= _LONG:
-        return True
+    if jit_compile is None and getattr(model, "prior_name", None) == "markov":
+        long = _LONG_SIGNED if getattr(model, "indefinite", False) else _LONG
+        return resolve_jit(None) or len(model.data[0]) >= long
     return resolve_jit(jit_compile)
 
 
