@@ -131,9 +131,10 @@ def test_what_is_recorded_is_within_its_budget() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "function"), BUDGETS)
 def test_a_step_is_within_its_budget(name: str, function: str) -> None:
-    (call,) = (call for call in lower.calls(name) if call.name == function)
-    program = stablehlo.lower(call.function, call.arguments)
-    assert lower.contents(program.text)["ops"] <= BUDGETS[name, function].most
+    found = [call for call in lower.calls(name) if call.name == function]
+    programs = [stablehlo.lower(call.function, call.arguments) for call in found]
+    sizes = [lower.contents(program.text)["ops"] for program in programs]
+    assert 0 < max(sizes) <= BUDGETS[name, function].most
 
 
 def _recorded() -> dict[tuple[str, str, str], int]:
