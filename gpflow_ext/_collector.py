@@ -10,9 +10,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-_FROZEN = (
-    1000  # objects, a few thousand being the fewest of a process; Python 3.12 freezes some hundred itself
-)
+_FROZEN = 1000  # objects: a process has some thousands, and Python 3.12 freezes some hundreds itself
 
 
 @contextlib.contextmanager

@@ -49,7 +49,8 @@ def test_unit_is_the_deviation_of_the_targets_that_there_are() -> None:
     np.testing.assert_allclose(found, 1e3 * Y.std())
     assert units.unit_of(_model(np.zeros_like(Y), student), tf.zeros([3, 1]), tf.float64) == 1.0
     assert units.unit_of(_model(np.ones_like(Y), logit), tf.constant(missing), tf.float64) == 1.0
-    assert units.squares(weighing, weighted) == pytest.approx((1e6 * np.mean(Y**2), 1e6 * Y.var()))
+    for given in (weighted, weighted.tolist()):
+        assert units.squares(weighing, given) == pytest.approx((1e6 * np.mean(Y**2), 1e6 * Y.var()))
 
 
 def test_violation_is_that_of_standardised_sites() -> None:

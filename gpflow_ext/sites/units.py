@@ -28,14 +28,14 @@ def is_unlinked(model: Any) -> bool:
     return isinstance(unweighted(model), _UNLINKED)
 
 
-def targets(model: Any, Y: Any) -> Any:
+def targets(model: Any, Y: Any) -> tf.Tensor:
     """Return the targets [N, P] without a column of weights."""
-    return Y[..., : getattr(model.likelihood, "num_targets", None)]
+    return tf.convert_to_tensor(Y)[..., : getattr(model.likelihood, "num_targets", None)]
 
 
 def squares(model: Any, Y: Any) -> tuple[float, float]:
     """Return the mean square and the variance of the targets that there are."""
-    known = np.asarray(tf.convert_to_tensor(targets(model, Y)), np.float64)
+    known = np.asarray(targets(model, Y), np.float64)
     return float(np.nanmean(known**2)), float(np.nanvar(known))
 
 
