@@ -13,7 +13,7 @@ import tensorflow as tf
 from scipy.special import log_expit, log_softmax, logsumexp
 
 from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit, StickBreaking
-from gpflow_ext.likelihoods.softmax import expected_lse, log_expected_softmax
+from gpflow_ext.likelihoods.softmax import expected_lse, expected_lse_rise, log_expected_softmax
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.numerics import bounds
 from gpflow_ext.numerics.logistic import expected_llp
@@ -29,6 +29,7 @@ LSE_BOUNDS = [
 each_multinomial = pytest.mark.parametrize(("bound", "inner"), LSE_BOUNDS)
 each_dtype = pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
 LABELS = np.arange(6.0)[:, None] % 3
+WEIGHTS = np.array([[1.0, -2.0, 0.5, 3.0, 1.5, -1.0]])  # of a derivative's parts
 
 
 def brute_force(function, mean: np.ndarray, var: np.ndarray, spacing: float = 0.8) -> np.ndarray:
@@ -153,6 +154,52 @@ def test_derivatives_of_the_expected_log_sum_exp() -> None:
         first = tf.reduce_sum(by_mean[:, 0])
     np.testing.assert_allclose(by_mean, np.exp(log_expected_softmax(m, v)), rtol=0, atol=1e-7)
     np.testing.assert_allclose(by_var[:, 0], 0.5 * outer.gradient(first, m)[:, 0], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("rise", [1e-3, 3.0, 14.0])
+def test_rise_of_the_expected_log_sum_exp(rise: float) -> None:
+    """As the difference of both, for narrow functions and for wide ones."""
+    m, v = (tf.constant(part) for part in contract.moments(3, 8))
+    v = tf.minimum(v, 10.0)
+    own = tf.constant(np.arange(3) == LABELS[:1] + np.arange(8)[:, None] % 3)
+    size = tf.constant(rise, tf.float64)
+    for narrow in (False, True):
+        var = 0.3 * v if narrow else v
+        exact = expected_lse(m + tf.where(own, size, 0.0), var) - expected_lse(m, var)
+        found = expected_lse_rise(m, var, own, size)
+        np.testing.assert_allclose(found, exact, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_all_derivatives_of_the_rise(graph: bool) -> None:
+    """To the third order against differences, of a narrow and a wide function."""
+    own, rise = tf.constant([[False, True, False]]), tf.constant(2.0, tf.float64)
+
+    def value(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(expected_lse_rise(x[:, :3], x[:, 3:], own, rise))
+
+    def derivatives(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        found = []
+        with tf.GradientTape() as third, tf.GradientTape() as second, tf.GradientTape() as first:
+            for tape in (third, second, first):
+                tape.watch(x)
+            total = value(x)
+            found.append(first.gradient(total, x))
+            found.append(second.gradient(tf.reduce_sum(found[-1] * WEIGHTS), x))
+            last = tf.reduce_sum(found[-1] * WEIGHTS)
+        return total, *found, third.gradient(last, x)
+
+    at = tf.function(derivatives) if graph else derivatives
+    x = tf.constant([[0.3, -0.5, 1.0, 0.5, 1.7, 9.0]], tf.float64)
+    step = 1e-4
+    found = at(x)
+    for which in range(6):
+        move = step * tf.one_hot([which], 6, dtype=tf.float64)
+        above, below = at(x + move), at(x - move)
+        for order in range(3):
+            change = (above[order] - below[order]) / (2.0 * step)
+            change = tf.reduce_sum(change * WEIGHTS) if order else change
+            np.testing.assert_allclose(found[order + 1][0, which], change, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(("bound", "inner"), [*LSE_BOUNDS, (None, "piecewise")])

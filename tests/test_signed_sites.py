@@ -10,7 +10,7 @@ import problems
 import pytest
 
 import gpflow_ext as gpx
-from gpflow_ext.likelihoods import BernoulliProbit, StudentT
+from gpflow_ext.likelihoods import BernoulliProbit, MultinomialLogit, StudentT
 from gpflow_ext.models import VGPKMM, GPLaplace
 from gpflow_ext.sites import Sites, concavity, site_method
 
@@ -18,6 +18,7 @@ RNG = np.random.default_rng(0)
 X = np.sort(RNG.uniform(0.0, 6.0, (30, 1)), axis=0)
 Y = np.sin(X) + 0.1 * RNG.standard_t(1.5, size=X.shape)
 LABELS = np.where(np.arange(30)[:, None] % 5 == 2, np.sin(X) < 0.0, np.sin(X) > 0.0).astype(float)
+CLASSES = np.where(np.arange(30)[:, None] % 5 == 2, 2.0, np.round(1.0 + np.sin(X)))
 PRIORS: dict[str, dict[str, Any]] = {
     "dense": {},
     "inducing": {"inducing_variable": X},
@@ -29,7 +30,8 @@ PRIORS: dict[str, dict[str, Any]] = {
 
 def _optimum(inputs: np.ndarray, targets: np.ndarray, variance: float, likelihood: Any) -> float:
     """Return the highest bound of any Gaussian q(f), by L-BFGS on all of its parameters."""
-    model = gpflow.models.VGP((inputs, targets), gpflow.kernels.Matern32(variance), likelihood)
+    kernel, latent = gpflow.kernels.Matern32(variance), likelihood.latent_dim
+    model = gpflow.models.VGP((inputs, targets), kernel, likelihood, num_latent_gps=latent)
     for part in (model.kernel, model.likelihood):
         gpflow.set_trainable(part, False)
     gpflow.optimizers.Scipy().minimize(
@@ -43,6 +45,7 @@ def _optimum(inputs: np.ndarray, targets: np.ndarray, variance: float, likelihoo
     [
         ("outliers", "dense"),
         *(pytest.param("wrong labels", name, marks=pytest.mark.slow) for name in ("dense", "markov")),
+        pytest.param("wrong classes", "dense", marks=pytest.mark.slow),
         *(
             pytest.param("outliers", name, marks=pytest.mark.slow)
             for name in ("markov", "inducing", "vecchia", "grid")
@@ -53,6 +56,8 @@ def test_the_bound_is_that_of_the_best_gaussian(case: str, prior: str) -> None:
     inputs = np.arange(30.0)[:, None] / 5.0 if prior == "grid" else X
     if case == "outliers":
         targets, variance, likelihood = Y, 1.0, StudentT(0.2, 3.0)
+    elif case == "wrong classes":
+        targets, variance, likelihood = CLASSES, 4.0, MultinomialLogit(3, flip=0.05)
     else:
         targets, variance, likelihood = LABELS, 4.0, BernoulliProbit(flip=0.05)
     model = VGPKMM((inputs, targets), gpflow.kernels.Matern32(variance), likelihood, **PRIORS[prior])
@@ -151,6 +156,16 @@ def test_precisions_of_log_concave_likelihoods_stay_positive() -> None:
     model = VGPKMM(problems.binary(20), problems.kernel(), gpx.likelihoods.BernoulliLogit())
     assert not model.indefinite
     assert float(site_method("kmm").begin(model, model.prior(), model.sites).least) == 0.0
+
+
+def test_coupled_functions_are_looked_at_one_by_one() -> None:
+    """Along what all have in common the multinomial logit is constant, with wrong labels too."""
+    targets = np.arange(30.0)[:, None] % 3
+    for flip in (0.0, 0.1):
+        likelihood = MultinomialLogit(3, flip=flip)
+        model = VGPKMM((X, targets), gpflow.kernels.Matern32(), likelihood)
+        assert concavity.is_concave(model) == (flip == 0.0)
+        assert concavity.is_coupled(model)
 
 
 def test_algorithm_1_refuses_likelihoods_that_are_not_log_concave() -> None:

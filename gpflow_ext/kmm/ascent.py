@@ -204,7 +204,7 @@ def _not_beyond_root(
         near = tf.abs(h) <= tf.minimum(0.1 * overshoot, ROOT_TOLERANCE)
         return near | (shrinks & (h <= 0.0) & (at_point > prec)) | ~shrinks
 
-    at_root = _root(curvature, cavity, v, prec, settled)
+    at_root = _root(curvature, cavity, v, prec, settled, ROOT_TOLERANCE)
     return tf.where(shrinks, tf.minimum(prec, at_root), prec)
 
 
@@ -228,7 +228,7 @@ def diagonal_elements(
     def positive(v: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(curvature(v))
 
-    return _root(positive, cavity, v, positive(v), lambda h, _: tf.abs(h) <= tolerance)
+    return _root(positive, cavity, v, positive(v), lambda h, _: tf.abs(h) <= tolerance, tolerance)
 
 
 def _root(
@@ -237,11 +237,14 @@ def _root(
     v: tf.Tensor,
     prec: tf.Tensor,
     settled: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    tolerance: float,
 ) -> tf.Tensor:
     """Solve v (c + λ(v)) = 1 from v and λ(v) = ``prec`` until ``settled(h, λ)`` everywhere; return λ.
 
     The paper iterates v ← 1 / (c + λ(v)), which diverges for the Poisson likelihood; here the root of
-    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v.
+    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v. Where c + λ < 0
+    the root is at a larger v. A bracket narrower than the tolerance ends the search too: where the functions
+    of a datum are coupled, each moves the roots of the others out of theirs.
     """
 
     def refine(k: tf.Tensor, *bracket: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -251,12 +254,13 @@ def _root(
         inside = (secant > low) & (secant < high)  # false for NaN
         proposal = tf.where(inside, secant, 0.5 * (low + high))
         prec = curvature(tf.exp(proposal))
-        value = -tf.math.log(cavity + prec) - proposal
+        value = -tf.math.log(tf.nn.relu(cavity + prec)) - proposal
         return k + 1, low, high, proposal, value, (value - h) / (proposal - x), prec
 
     def going(k: tf.Tensor, *bracket: tf.Tensor) -> tf.Tensor:
-        _, _, _, h, _, prec = bracket
-        return (k < ROOT_EVALUATIONS) & tf.logical_not(tf.reduce_all(settled(h, prec)))
+        low, high, _, h, _, prec = bracket
+        found = settled(h, prec) | (high - low <= tolerance)
+        return (k < ROOT_EVALUATIONS) & tf.logical_not(tf.reduce_all(found))
 
     high = -tf.math.log(cavity)
     x = tf.minimum(tf.math.log(v), high)

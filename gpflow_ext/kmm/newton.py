@@ -52,8 +52,8 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
     With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and the solution by
     the factor of I + WQ is it. With several, as for the multinomial logit, W only bounds H; and a solution by
     a factor for other precisions does not equal it. Then either preconditions conjugate gradients in m, which
-    find the step at O(N²) an iteration. H may be indefinite if the likelihood is not log-concave: the
-    solution by the factor, along which the bound rises, is the step there.
+    find the step at O(N²) an iteration. H may be indefinite if the likelihood is not log-concave: they end
+    early there; see `conjugate.solve`.
 
     Parameters
     ----------
@@ -68,16 +68,18 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
     if exact and one_latent:
         return solve(residual)
 
+    # What p does not change stays outside of the loop.
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
+        outer.watch(point.mean)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point.mean)
+            value = tf.reduce_sum(expectation(point.mean, point.var))
+        slope = inner.gradient(value, point.mean)
+
     def times_hessian(p: tf.Tensor) -> tf.Tensor:
         if one_latent:
             return curvature * p
-        with tf.GradientTape(watch_accessed_variables=False) as outer:
-            outer.watch(point.mean)
-            with tf.GradientTape(watch_accessed_variables=False) as inner:
-                inner.watch(point.mean)
-                value = tf.reduce_sum(expectation(point.mean, point.var))
-            slope = tf.reduce_sum(inner.gradient(value, point.mean) * tf.stop_gradient(p))
-        return -outer.gradient(slope, point.mean)
+        return -outer.gradient(slope, point.mean, output_gradients=p)
 
-    most = tf.where(point.least < 0.0, 1, CG_ITERATIONS if exact else conjugate.ITERATIONS)
+    most = CG_ITERATIONS if exact else conjugate.ITERATIONS
     return conjugate.solve(times_hessian, solve, residual, CG_TOLERANCE, most)[0]

@@ -14,7 +14,7 @@ from gpflow.likelihoods import Likelihood
 
 from gpflow_ext.data.checks import check_class_numbers, check_whole
 from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
-from gpflow_ext.likelihoods.softmax import expected_lse, log_expected_softmax
+from gpflow_ext.likelihoods.softmax import expected_lse, expected_lse_rise, log_expected_softmax
 from gpflow_ext.numerics.bounds import (
     LLPBound,
     LSEBound,
@@ -126,7 +126,7 @@ class MultinomialLogit(CategoricalLikelihood):
         "log" (Blei and Lafferty, tighter for variances below about 2), "bouchard" (the product of sigmoids,
         tighter above), "best" (the better of the two for each datum), None (a quadrature) or "auto": "log"
         without wrong labels, the quadrature with them. The quadrature is accurate to 1e-9 for variances up to
-        25 and to 2e-5 up to 300, at several hundred times the cost of the "log" bound.
+        25 and to 2e-5 up to 300, at five hundred to a thousand times the cost of the "log" bound.
     inner, num_pieces
         Bound on the sigmoids of the product: "piecewise" with ``num_pieces`` pieces, or "jaakkola".
     flip
@@ -182,9 +182,7 @@ class MultinomialLogit(CategoricalLikelihood):
     def _expected_log_mixture(self, Fmu: tf.Tensor, Fvar: tf.Tensor, Y: TensorType) -> tf.Tensor:
         """Return E[log p(y | f)]: p is missed·Σ eᶠ'/Σ eᶠ, f' = f except for f'_y = f_y + log(hit/missed)."""
         log_hit, log_missed = map(tf.math.log, levels(self.flip, self.num_classes, Fmu.dtype))
-        Fmu -= tf.stop_gradient(tf.reduce_max(Fmu, axis=-1, keepdims=True))  # large ones would cancel
-        shifted = Fmu + tf.where(self._indicators(Y), log_hit - log_missed, 0.0)
-        return log_missed + expected_lse(shifted, Fvar) - expected_lse(Fmu, Fvar)
+        return log_missed + expected_lse_rise(Fmu, Fvar, self._indicators(Y), log_hit - log_missed)
 
 
 class StickBreaking(CategoricalLikelihood):

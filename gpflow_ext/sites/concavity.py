@@ -96,15 +96,19 @@ def _known(model: SitedModel, looks: Callable[[SitedModel], bool], otherwise: bo
 
 
 def _looks_concave(model: SitedModel) -> bool:
+    """Look where all functions of a datum are alike, and where each has another value."""
     like = model.sites.nat1
+    rows, latents = like.shape
     sizes = np.geomspace(1e-2, _FURTHEST, 13)
     values = np.stack([sizes, -sizes], axis=1).ravel()
-    rounds = _ROUNDS * -(-len(values) // like.shape[0])
+    rounds = _ROUNDS * -(-len(values) // rows)
+    rng = np.random.default_rng(0)
     for shift in np.arange(rounds) * len(values) // rounds:
-        point = np.resize(np.roll(values, shift), like.shape[0])[:, None]
-        at = expand(model.log_density, tf.zeros_like(like) + tf.constant(point, like.dtype))
-        if tf.reduce_any(at.curvature < 0.0):
-            return False
+        alike = np.resize(np.roll(values, shift), rows)[:, None]
+        for point in (alike, rng.choice(values, (rows, latents))) if latents > 1 else (alike,):
+            hessian, grad = _hessian(model, tf.zeros_like(like) + tf.constant(point, like.dtype))
+            if tf.reduce_any(_without_rounding(-tf.linalg.diag_part(hessian), grad) < 0.0):
+                return False
     return True
 
 
@@ -113,19 +117,21 @@ def _looks_curved(model: SitedModel) -> bool:
 
 
 def _looks_coupled(model: SitedModel) -> bool:
-    point = _generic(model)
+    hessian, _ = _hessian(model, _generic(model))
+    return bool(tf.reduce_any(tf.linalg.set_diag(hessian, tf.zeros_like(model.sites.nat1)) != 0.0))
+
+
+def _hessian(model: SitedModel, point: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the second derivatives of log p(yₙ | fₙ) at F = ``point`` [N, L], [N, L, L], and the first."""
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
         outer.watch(point)
         with tf.GradientTape(watch_accessed_variables=False) as inner:
             inner.watch(point)
             value = tf.reduce_sum(model.log_density(point))
-        columns = tf.unstack(inner.gradient(value, point, unconnected_gradients="zero"), axis=1)
-    for latent, column in enumerate(columns):
-        row = outer.gradient(column, point, unconnected_gradients="zero")
-        others = tf.one_hot(latent, len(columns), False, True)
-        if tf.reduce_any((row != 0.0) & others):
-            return True
-    return False
+        grad = inner.gradient(value, point, unconnected_gradients="zero")
+        columns = tf.unstack(grad, axis=1)
+    rows = [outer.gradient(column, point, unconnected_gradients="zero") for column in columns]
+    return tf.stack(rows, axis=1), grad
 
 
 def _generic(model: SitedModel) -> tf.Tensor:

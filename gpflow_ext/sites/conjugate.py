@@ -43,6 +43,9 @@ def solve(
     by (W - H) z, which has no such part. So the first step is one, and so is each that finds the residual to
     outweigh what it is the difference of.
 
+    Where H is indefinite they end at the first direction without positive curvature, which is not followed
+    (Steihaug 1983): what was found until then is a direction of ascent.
+
     Parameters
     ----------
     times
@@ -56,22 +59,24 @@ def solve(
     """
 
     def iterate(k: tf.Tensor, whole: tf.Tensor, *loop: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        delta, shift, r, rz, p, p_alpha = loop  # p = Q p_alpha
+        _, delta, shift, r, rz, p, p_alpha = loop  # p = Q p_alpha
         product = times(p) + p_alpha
-        along = tf.math.divide_no_nan(rz, tf.reduce_sum(p * product))
+        curvature = tf.reduce_sum(p * product)
+        along = tf.math.divide_no_nan(rz, tf.nn.relu(curvature))
         step = tf.where(whole, tf.ones_like(along), along)
         delta, shift, r = delta + step * p_alpha, shift + step * p, r - step * product
         z_alpha, z = precondition(r)
         new = tf.reduce_sum(r * z)
         unseen = tf.reduce_max(tf.abs(r)) > UNSEEN * tf.reduce_max(tf.abs(r + delta))
         ratio = tf.where(whole | unseen, tf.zeros_like(new), tf.math.divide_no_nan(new, rz))
-        return k + 1, unseen, delta, shift, r, new, z + ratio * p, z_alpha + ratio * p_alpha
+        p, p_alpha = z + ratio * p, z_alpha + ratio * p_alpha
+        return k + 1, unseen, curvature > 0.0, delta, shift, r, new, p, p_alpha
 
     first, p = precondition(b)
     rz = tf.reduce_sum(b * p)
     zero = tf.zeros_like(first)
-    begin = (tf.constant(0), tf.constant(True), zero, zero, b, rz, p, first)
+    begin = (tf.constant(0), tf.constant(True), tf.constant(True), zero, zero, b, rz, p, first)
     enough = tf.cast(tolerance, b.dtype) ** 2 * rz
-    going = lambda k, whole, delta, shift, r, rz, *_: (k < most) & (rz > enough)  # noqa: E731
-    _, _, delta, shift, _, left, *_ = tf.while_loop(going, iterate, begin)
+    going = lambda k, _, convex, delta, shift, r, rz, *__: (k < most) & convex & (rz > enough)  # noqa: E731
+    *_, delta, shift, _, left, _, _ = tf.while_loop(going, iterate, begin)
     return Pair(delta, shift), (left <= enough) & (rz >= 0.0)  # false for NaN
