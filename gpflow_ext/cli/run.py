@@ -34,6 +34,7 @@ _FLAGS = (
     "decimal",
     "bins",
     "exposure",
+    "weights",
     "steps",
     "minibatch_size",
 )
