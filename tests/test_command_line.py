@@ -158,6 +158,7 @@ def test_it_starts_soon() -> None:
         ("set GPFLOW_EXT_DATA (or data_dir=) to", "set GPFLOW_EXT_DATA (or GPFLOW_EXT_DATA) to"),
         ("x=3 and a target, a task", "x=3 and a target, a task"),
         ("give `steps`, or `minibatch_size=`", "give --steps, or --minibatch-size"),
+        ("Give several `starts`, or priors", "Give several --starts, or priors"),
         (
             f"It was rising. {rising._AGAIN}",
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
@@ -274,6 +275,27 @@ def test_compare_ends_a_training_in_time(folder: Path) -> None:
     assert "(2 folds, 2 not converged, " in shown
     shown = command(folder, "compare", *table, "--seconds", "0", code=2)
     assert "'0' is not a positive number" in shown
+
+
+def test_a_comparison_looks_at_the_clock_often(folder: Path, monkeypatch) -> None:
+    """A step of the usual twenty iterations would go on long after it."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(gpx, "cross_validate", lambda *_, **options: given.append(options))
+    options = compare.parser().parse_args(["--data", str(folder / "words.csv"), "--target", "words"])
+    options.test_fraction = 0.0
+    split = tables.load(options)
+    for name in compare._chosen(options, split):
+        compare._validated(name, options, split)
+        build = kinds.KINDS[name].load().build
+        model = build(compare._options(name, options), split)
+        assert isinstance(model, gpx.models.SiteModel) == ("hyper_updates" in given[-1]), name
+    assert {each.get("hyper_updates") for each in given} == {5, None}
+
+
+def test_a_run_that_has_settled_shows_no_table(capsys) -> None:
+    result = SimpleNamespace(objective=np.array([]), first_step=2, times=np.array([]))
+    report.training(result, "bound")
+    assert "training" not in capsys.readouterr().out
 
 
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:

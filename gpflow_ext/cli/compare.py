@@ -25,6 +25,7 @@ over the folds, two of which run at a time, compilation included. Inputs, and se
 rows.
 """
 PROG = "gpflow-ext compare"
+_UPDATES = 5  # iterations of L-BFGS in a step, whose end the clock waits for
 _SLOW = ("sgpmc-free-form",)  # only if it is named
 
 
@@ -130,6 +131,7 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
     smallest = len(data[0]) - math.ceil(len(data[0]) / shared.folds)
     chosen: Mapping[str, Any] = module.fit_options(options, smallest)
     chosen = {key: value for key, value in chosen.items() if key != "checkpoint_every"}
+    chosen |= {"hyper_updates": _UPDATES} if kinds.KINDS[name].climbs else {}
     print(f"{name} ...", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", gpx.FitWarning)  # how many have not converged is reported below

@@ -56,6 +56,8 @@ class Kind:
         Whether its defaults cost O(N³).
     sparse
         Flags with which it does not.
+    climbs
+        Whether a step is several iterations of L-BFGS with the sites at their fixed point.
     """
 
     module: str
@@ -65,6 +67,7 @@ class Kind:
     preset: tuple[str, ...] = ()
     dense: bool = False
     sparse: tuple[str, ...] = ()
+    climbs: bool = False
 
     @property
     def weighs(self) -> bool:
@@ -78,7 +81,8 @@ class Kind:
 
 def _review(method: str, tasks: tuple[str, ...], about: str, dense: bool = False) -> Kind:
     cites = "GPflow" if method in ("exact", "student-t") else method.replace("-", "_")
-    return Kind("review", tasks, about, cites, ("--method", method), dense)
+    climbs = method in ("laplace", "jaakkola", "taylor")
+    return Kind("review", tasks, about, cites, ("--method", method), dense, climbs=climbs)
 
 
 KINDS: dict[str, Kind] = {
@@ -89,12 +93,14 @@ KINDS: dict[str, Kind] = {
         "VGPKMM",
         dense=True,
         sparse=("--num-inducing", "200"),
+        climbs=True,
     ),
     "sparse-ep": Kind(
         "sparse_ep",
         (*CLASSES, "counts"),
         "matched moments on inducing points",
         "SparseEP",
+        climbs=True,
     ),
     "svgp-robustmax": Kind(
         "svgp_robustmax", CLASSES, "many classes, any number of rows, in minibatches", "SVGPRobustMax"

@@ -36,6 +36,7 @@ _FLAGS = (
     "exposure",
     "weights",
     "steps",
+    "starts",
     "minibatch_size",
 )
 _MARKS = (".", ",")  # would be read as those of the sentence
