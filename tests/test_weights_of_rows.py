@@ -285,6 +285,7 @@ def test_auto_takes_arrays_with_weights(several: bool) -> None:
     Y = np.column_stack([y, -y]) if several else y
     best = gpx.auto((X, Y), weights=weights, budget=1e-3, progress=False)
     np.testing.assert_array_equal(best.split.weights[0][:, 0], weights[best.split.rows[0]])
+    assert "VGPKMM with Gaussian" in best.why
     with pytest.raises(ValueError, match="weights and other options are for tables"):
         gpx.auto(best.split, weights=weights)
 
