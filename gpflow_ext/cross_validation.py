@@ -18,6 +18,7 @@ from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 from gpflow_ext.data import checks
 from gpflow_ext.fitting import fit
 from gpflow_ext.prediction import metrics as test_metrics
+from gpflow_ext.prediction.held_out import checked_weights
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.loop import FitResult, Status
 
@@ -93,6 +94,7 @@ def cross_validate(
     folds: int = 10,
     seed: int = 0,
     stratified: bool | None = None,
+    weights: npt.ArrayLike | None = None,
     metrics: Metrics = test_metrics.evaluate,
     workers: int | None = None,
     progress: bool | None = None,
@@ -116,6 +118,9 @@ def cross_validate(
     stratified
         Whether every fold has its share of each class. By default it has if Y is one column of whole
         numbers, each of which occurs more than once and in ``folds`` rows on average.
+    weights
+        Weights of the rows [N] for a model with a `likelihoods.Weighted` likelihood: ``build`` and
+        ``metrics`` have them as a last column of Y; the folds do not depend on them.
     metrics
         A function of a trained model and the data of its fold that returns scores by name.
     workers
@@ -151,6 +156,8 @@ def cross_validate(
     _check(len(X), folds, WORKERS if workers is None else workers, fit_options)
     tested = dealt(Y, folds, seed, stratified)
     options = {**fit_options, "seed": seed, "progress": False}
+    if weights is not None:
+        Y = np.column_stack([Y, checked_weights(weights, len(Y))])
 
     def run(rows: npt.NDArray[np.int64]) -> _Fold:
         others, whole = np.delete(np.arange(len(X)), rows), rows[np.isfinite(Y[rows]).all(axis=1)]

@@ -85,6 +85,8 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"path must be that of a file in a folder that is there; got {path!r}")
     if split.exposure is not None and Y.shape[1] == 1:
         Y = np.column_stack([Y, split.exposure[1]])
+    if split.weights is not None and Y.shape[1] == getattr(model.likelihood, "num_targets", 0):
+        Y = np.column_stack([Y, split.weights[1]])
     parts = [
         f"<h1>{html.escape(split.name)}: {html.escape(split.target)}</h1>",
         _data(model, split),

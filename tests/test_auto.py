@@ -149,10 +149,10 @@ def test_a_candidate_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, unt
 
 def test_a_row_without_a_finite_density_fails_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"nlpd": np.inf, "rmse": 1.0}, np.array([0.0, -np.inf])
-    monkeypatch.setattr(rungs.metrics, "evaluated_rows", lambda *_: found)
+    monkeypatch.setattr(rungs.metrics, "evaluated_rows", lambda *_, **__: found)
     [parts] = rungs.rungs(LINE[:, None], 0, 1.0)
     with pytest.raises(ArithmeticError, match="no finite density"):
-        rungs.scored(GPRegressor(kernels.linear(2)), (X, LINE[:, None]), parts[:1], 1.0, 0)
+        rungs.scored(GPRegressor(kernels.linear(2)), rungs.Data(X, LINE[:, None]), parts[:1], 1.0, 0)
 
 
 def test_small_tables_have_one_rung_of_five_folds() -> None:
@@ -728,7 +728,7 @@ def test_places_of_a_rough_function_have_nearest_neighbours(monkeypatch: pytest.
     plain = {"Matérn": GPRegressor(kernels.matern(2), standardise=False)}  # as `auto` makes them
     both = plain | of_neighbours(plain, ["Matérn"], places, target)
     [parts] = rungs.rungs(target, 0, 1.0)
-    found = [rungs.scored(each, (places, target), parts[:1], 20.0, 0) for each in both.values()]
+    found = [rungs.scored(each, rungs.Data(places, target), parts[:1], 20.0, 0) for each in both.values()]
     assert [each.rows for each in found] == [240, 240]
     assert found[1].nlpd < 0.5 < found[0].nlpd
 

@@ -70,7 +70,7 @@ def test_what_is_held_is_the_exact_posterior_of_the_rows() -> None:
     estimator = learnt(noise=2e-4)  # a training would not begin below 1e-3
     twin = conditioning.twin(estimator, Size(len(X), None))
     [part] = rungs.whole(SMOOTH, 0)[:1]
-    score = rungs.scored(twin, (X, SMOOTH), [part], 60.0, 0)
+    score = rungs.scored(twin, rungs.Data(X, SMOOTH), [part], 60.0, 0)
     [model] = score.models
     [earlier] = estimator._earlier
     np.testing.assert_allclose(model.kernel.lengthscales, 0.7, rtol=1e-12)
@@ -116,7 +116,7 @@ def test_a_failed_training_leaves_what_was_held_trainable() -> None:
 def test_points_that_are_too_certain_are_told_by_the_rows_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With almost no noise thirty points cannot bend as the function does, and are certain where they are."""
     monkeypatch.setattr(conditioning, "_SEEN", 60)
-    data, parts = (X, SMOOTH), rungs.whole(SMOOTH, 0)[:1]
+    data, parts = rungs.Data(X, SMOOTH), rungs.whole(SMOOTH, 0)[:1]
     for noise, size, expected in ((2e-5, Size(120, 30), True), (0.5, Size(120, 30), False)):
         score = rungs.scored(conditioning.twin(learnt(noise), size), data, parts, 60.0, 0)
         assert conditioning._too_certain(score, data, parts) is expected
@@ -144,7 +144,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(rungs, "scored", scored)
         monkeypatch.setattr(conditioning, "_too_certain", lambda *_: certain)
-        data = RNG.normal(size=(9000, 2)), RNG.normal(size=(9000, 1))
+        data = rungs.Data(RNG.normal(size=(9000, 2)), RNG.normal(size=(9000, 1)))
         line = GPRegressor(kernels.linear(2))
         comparison = halving.Comparison({"linear": line, "a": learnt()}, {}, np.arange(9))
         comparison.add("linear", line, _score(0.1))
@@ -209,7 +209,7 @@ def test_few_rows_for_all_have_every_class() -> None:
     """One of 100 rows is of the third class, and ten rows are drawn."""
     rng = np.random.default_rng(0)
     inputs, classes = rng.normal(size=(100, 2)), np.repeat([0.0, 1.0, 2.0], [50, 49, 1])[:, None]
-    split = SimpleNamespace(train=(inputs, classes), labels=("a", "b", "c"), exposure=None)
+    split = SimpleNamespace(train=(inputs, classes), labels=("a", "b", "c"), exposure=None, weights=None)
     given: list[Any] = []
 
     class Noted(GPClassifier):

@@ -61,6 +61,8 @@ def _folder(tmp_path_factory) -> Path:
     for name, values in columns.items():
         lines = [f"{a:.5f},{b:.5f},{y}" for (a, b), y in zip(X, values, strict=True)]
         (folder / f"{name}.csv").write_text("\n".join([f"a,b,{name}", *lines]) + "\n")
+    lines = [f"{a:.5f},{b:.5f},{y},3" for (a, b), y in zip(X, columns["words"], strict=True)]
+    (folder / "weighted.csv").write_text("\n".join(["a,b,words,w", *lines]) + "\n")
     lines = [f"{a:.5f},{b:.5f}" for a, b in places]
     (folder / "quakes.csv").write_text("\n".join(["lon,lat", *lines]) + "\n")
     return folder
@@ -81,7 +83,7 @@ print(sorted({{"tensorflow", "gpflow", "tensorflow_probability"}} & set(sys.modu
 
 
 def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Path) -> None:
-    table = str(folder / "words.csv")
+    table, weighted = str(folder / "words.csv"), str(folder / "weighted.csv")
     calls = [
         ["--help"],
         *([name, "--help"] for name in COMMANDS),
@@ -93,7 +95,13 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         ["train", "--data", table, "--target", "words", "--model", "gpr"],
         ["train", "--data", table, "--target", "words", "--model", "gpr", "--nodes", "3"],
         ["train", "--data", table, "--target", "words", "--model", "sparse-ep", "--inducing", "99"],
+        ["train", "--data", table, "--target", "words", "--weights", "a"],
+        ["train", "--data", table, "--target", "words", "--weights", "words", "--drop", "a"],
+        ["train", "--data", table, "--target", "wordz", "--weights", "c"],
+        ["train", "--data", weighted, "--target", "words", "--weights", "w", "--model", "sparse-ep"],
+        ["train", "--data", weighted, "--target", "a", "b", "--weights", "w"],
         ["compare", "--data", table, "--target", "words", "--models", "gpr"],
+        ["compare", "--data", weighted, "--target", "words", "--weights", "w", "--models", "svgp-robustmax"],
         ["compare", "--data", table, "--target", "words", "--folds", "1"],
         ["predict", "--model", "nothing", "--data", table, "--out", "x.csv"],
         ["export", "nothing", "models"],
@@ -118,6 +126,13 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         "choose --model from sgpmc-free-form, gpr, sgpr",
         "choose --model from vgp-kmm, sparse-ep",
         "--inducing must be from 1 to 32",
+        "the weight 'a' is -1.",
+        "column 'words' cannot hold the weights: it is in --target too; name another column",
+        "target 'wordz' is not a column",
+        "weights 'c' is not a column",
+        "--weights: sparse-ep takes no weights of rows: its sites match the moments of one datum each; vgp-kmm",
+        "--weights: gprn-tensor takes no weights of rows; repeat the rows",
+        "svgp-robustmax is not for binary with 1 target and weights of rows; choose --models from vgp-kmm",
         "--folds must be at least 2",
         "there is no exported model in nothing",
         "name the --run-dir of a training",
@@ -143,6 +158,7 @@ def test_it_starts_soon() -> None:
         ("set GPFLOW_EXT_DATA (or data_dir=) to", "set GPFLOW_EXT_DATA (or GPFLOW_EXT_DATA) to"),
         ("x=3 and a target, a task", "x=3 and a target, a task"),
         ("give `steps`, or `minibatch_size=`", "give --steps, or --minibatch-size"),
+        ("Give several `starts`, or priors", "Give several --starts, or priors"),
         (
             f"It was rising. {rising._AGAIN}",
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
@@ -259,6 +275,27 @@ def test_compare_ends_a_training_in_time(folder: Path) -> None:
     assert "(2 folds, 2 not converged, " in shown
     shown = command(folder, "compare", *table, "--seconds", "0", code=2)
     assert "'0' is not a positive number" in shown
+
+
+def test_a_comparison_looks_at_the_clock_often(folder: Path, monkeypatch) -> None:
+    """A step of the usual twenty iterations would go on long after it."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(gpx, "cross_validate", lambda *_, **options: given.append(options))
+    options = compare.parser().parse_args(["--data", str(folder / "words.csv"), "--target", "words"])
+    options.test_fraction = 0.0
+    split = tables.load(options)
+    for name in compare._chosen(options, split):
+        compare._validated(name, options, split)
+        build = kinds.KINDS[name].load().build
+        model = build(compare._options(name, options), split)
+        assert isinstance(model, gpx.models.SiteModel) == ("hyper_updates" in given[-1]), name
+    assert {each.get("hyper_updates") for each in given} == {5, None}
+
+
+def test_a_run_that_has_settled_shows_no_table(capsys) -> None:
+    result = SimpleNamespace(objective=np.array([]), first_step=2, times=np.array([]))
+    report.training(result, "bound")
+    assert "training" not in capsys.readouterr().out
 
 
 def test_the_log_of_tensorflow_is_printed_once(tmp_path: Path) -> None:
@@ -420,13 +457,13 @@ def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
     Y = 50.0 + 1e-4 * X[:, :1]
-    model = sgpmc_freeform.build(options, SimpleNamespace(task="regression", train=(X, Y)))
+    model = sgpmc_freeform.build(options, SimpleNamespace(task="regression", train=(X, Y), weights=None))
     assert model.mean_function.c.numpy() == pytest.approx(Y.mean())
     for parameter, start in ((model.kernel.variance, 2.0), (model.likelihood.variance, 0.1)):
         assert parameter.numpy() == pytest.approx(start * Y.var())
         assert np.exp(parameter.prior.loc) == pytest.approx(start * Y.var())
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
-        noise = sgpmc_freeform._likelihood(SimpleNamespace(task="regression", train=(X, Y)))
+        noise = sgpmc_freeform._likelihood(SimpleNamespace(task="regression", train=(X, Y), weights=None))
         assert noise.variance.prior.dtype == noise.variance.dtype
 
 
@@ -479,26 +516,28 @@ def test_scales_and_rates_are_positive_numbers(name, flag, value, capsys) -> Non
 
 def test_counts_start_at_their_mean_rate() -> None:
     Y = np.array([[2.0, 4.0], [4.0, 8.0]])
-    split = SimpleNamespace(task="count", train=(Y, Y), exposure=(Y[:, 1:], Y[:0, 1:]))
+    split = SimpleNamespace(task="count", train=(Y, Y), exposure=(Y[:, 1:], Y[:0, 1:]), weights=None)
     assert likelihoods.mean_of_counts(split).c.numpy() == pytest.approx(np.log(6.0 / 12.0))
-    alone = SimpleNamespace(task="count", train=(Y, Y[:, :1]), exposure=None)
+    alone = SimpleNamespace(task="count", train=(Y, Y[:, :1]), exposure=None, weights=None)
     assert likelihoods.mean_of_counts(alone).c.numpy() == pytest.approx(np.log(6.0 / 2.0))
 
 
 def test_counts_are_predicted_at_their_exposures(folder: Path) -> None:
-    """From a table with a column of exposures to counts of new rows at theirs."""
+    """From a table with columns of exposures and weights to counts of new rows, which need no weights."""
     rng = np.random.default_rng(0)
     days, x = rng.uniform(1.0, 9.0, 40), rng.normal(size=40)
     lines = [
-        f"{a:.3f};{b:.2f};{rng.poisson(b * np.exp(a))}".replace(".", ",")
-        for a, b in zip(x, days, strict=True)
+        f"{a:.3f};{b:.2f};{rng.poisson(b * np.exp(a))};{i % 4 / 2}".replace(".", ",")
+        for i, (a, b) in enumerate(zip(x, days, strict=True))
     ]
-    (folder / "shifts.csv").write_text("\n".join(["load;days;falls", *lines]) + "\n")
-    table = ("--data", "shifts.csv", "--target", "falls", "--exposure", "days")
+    (folder / "shifts.csv").write_text("\n".join(["load;days;falls;w", *lines]) + "\n")
+    table = ("--data", "shifts.csv", "--target", "falls", "--exposure", "days", "--weights", "w")
     shown = command(
         folder, "train", *table, "--model", "gp-laplace", "--steps", "1", "--run-dir", "runs/falls"
     )
     assert "note: column days is the exposure" in shown
+    assert "note: 10 rows of weight 0 are left out" in shown
+    assert "weighted test rows" in shown
     shown = command(folder, "export", "runs/falls", "models/falls")
     after = "gpflow-ext predict --model models/falls --data shifts.csv --exposure days --out predictions.csv"
     assert after in shown
@@ -507,6 +546,9 @@ def test_counts_are_predicted_at_their_exposures(folder: Path) -> None:
     assert "rates, counts at exposure one" in command(folder, *shlex.split(rates)[1:])
     served = gpx.load_exported(folder / "models" / "falls")
     assert "column days is the exposure of the counts: rates are predicted" in served.manifest["notes"]
+    assert any(
+        note.startswith("weights (column w): 24 training rows count as") for note in served.manifest["notes"]
+    )
     m, v, _ = np.loadtxt(folder / "rates.csv", delimiter=",", skiprows=1).T
     with (folder / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))

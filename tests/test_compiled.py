@@ -403,18 +403,21 @@ def test_a_closure_over_a_model_sees_its_own_parameters(cold: None) -> None:
     )
 
 
-def test_functions_without_a_key_are_right_and_shared_by_nobody(cold: None) -> None:
-    ends = []
+def test_a_function_that_closes_over_a_variable_reads_that_of_its_own_model(cold: None) -> None:
+    ends, traced = [], []
     for scale in (0.5, 2.0):
         model, variable = _model(), tf.Variable(scale, dtype=tf.float64, trainable=False)
         model.kernel.K_r2 = lambda r2, variable=variable: tf.exp(-variable * r2)
         gpflow.set_trainable(model.kernel, False)
+        before = trace_count()
         ends.append(gpx.fit(model, progress=False).objective[-1])
+        traced.append(trace_count() - before)
         expected = _model(kernel=SE(lengthscales=(2.0 * scale) ** -0.5), num_data=20)
         gpflow.set_trainable(expected.kernel, False)
         expected.kernel.variance.assign(1.0)
         np.testing.assert_allclose(ends[-1], gpx.fit(expected, progress=False).objective[-1], rtol=1e-9)
     assert ends[0] != ends[1]
+    assert traced == [1, 0]
 
 
 # ------------------------------------------------------------------------------------------------ equality

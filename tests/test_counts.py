@@ -8,6 +8,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from gpflow.models import SVGP
 from marks import others_slow
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
@@ -15,7 +16,7 @@ from scipy.special import gammaln, logsumexp
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import NegativeBinomialLog, PoissonLog
 from gpflow_ext.likelihoods.counts import log_expected_poisson
-from gpflow_ext.models import VGPKMM
+from gpflow_ext.models import VGPKMM, GPLaplace
 
 COUNTS = np.array([0.0, 1.0, 2.0, 7.0, 100.0, 1e4])
 EXPOSURES = np.array([0.01, 0.3, 1.0, 2.5, 40.0, 1e3])
@@ -286,3 +287,19 @@ def test_negative_binomial_keeps_its_digits_at_any_dispersion(alpha: float, dtyp
     np.testing.assert_array_less(np.abs(density - exact), 4.0 * scale)
     np.testing.assert_array_less(np.abs(expected - exact), (60.0 if dtype == np.float32 else 1e5) * scale)
     np.testing.assert_array_less(np.abs(slopes - slope), 4.0 * scale / alpha + 4.0 * eps * np.abs(slope))
+
+
+@pytest.mark.parametrize("kind", [VGPKMM, GPLaplace, SVGP])
+def test_counts_of_many_millions_are_reached_from_a_rate_of_one(kind: type) -> None:
+    """Newton's first step is as long as the counts are large, and all but a billionth of it too long."""
+    X = np.linspace(0.0, 1.0, 12)[:, None]
+    data = X, np.round(1e8 * np.exp(np.sin(6.0 * X)))
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+    if kind is SVGP:
+        model = SVGP(kernel, PoissonLog(), X.copy(), num_data=12)
+        result = gpx.fit(model, data)
+    else:
+        model = kind(data, kernel, PoissonLog())
+        result = gpx.fit(model)
+    assert result.status is gpx.Status.CONVERGED
+    np.testing.assert_allclose(model.predict_f(X)[0], np.log(data[1]), atol=1e-3)

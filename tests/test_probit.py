@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import scipy.stats
 import tensorflow as tf
 from problems import value_and_derivatives
 
 from gpflow_ext.numerics import probit
+from gpflow_ext.numerics.probit import log_flipped_ndtr
 from gpflow_ext.numerics.special import gaussian_expectation, log_ndtr
 
 MEANS = np.array([-1e5, -1e3, -40.0, -12.0, -3.0, -0.5, 0.0, 0.4, 2.0, 7.0, 12.0])
@@ -40,3 +43,23 @@ def test_float32() -> None:
     single = probit.expected_log_ndtr(*(part.astype(np.float32) for part in GRID))
     assert single.dtype == tf.float32
     np.testing.assert_allclose(single, probit.expected_log_ndtr(*GRID), rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("share", [1e-12, 0.05, 0.4])
+def test_flipped_labels_have_their_density_and_derivatives(share: float) -> None:
+    """The second derivative cancels where Φ is above ρ, the more the farther to the left that is."""
+    x = tf.constant(np.linspace(-36.0, 40.0, 305))
+    with tf.GradientTape() as outer, tf.GradientTape() as inner:
+        for tape in (outer, inner):
+            tape.watch(x)
+        value, by_share = log_flipped_ndtr(x, share)
+        first = inner.gradient(value, x)
+    second = outer.gradient(first, x)
+    below, density = scipy.stats.norm.cdf(x), scipy.stats.norm.pdf(x)
+    p = share + (1.0 - 2.0 * share) * below
+    log_p = np.where(x < 0.0, np.log(p), np.log1p(-share - (1.0 - 2.0 * share) * scipy.stats.norm.sf(x)))
+    np.testing.assert_allclose(value, log_p, rtol=1e-13)
+    np.testing.assert_allclose(by_share, (1.0 - 2.0 * below) / p, rtol=1e-12)
+    h = (1.0 - 2.0 * share) * density / p
+    np.testing.assert_allclose(first, h, rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(second, -h * (x + h), rtol=1e-9, atol=1e-300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gpflow
 import numpy as np
 import problems
 import pytest
@@ -40,6 +41,27 @@ def test_what_is_shared_within_is_shared_within_the_replica() -> None:
     ours.mean_function.scale = ours.kernel.variance
     copied = replica(ours)
     assert copied.mean_function.scale is copied.kernel.variance
+
+
+def test_a_function_of_a_replica_closes_over_the_parts_of_the_replica() -> None:
+    ours = model()
+    ours.mean_function.scale = lambda x, kernel=ours.kernel: kernel.variance * x
+    copied = replica(ours)
+    copied.kernel.variance.assign(5.0)
+    assert float(copied.mean_function.scale(2.0)) == 10.0
+    assert float(ours.mean_function.scale(2.0)) == 2.0 * float(ours.kernel.variance.numpy())
+
+
+class Single(gpflow.kernels.SquaredExponential):
+    """A kernel that cannot be copied."""
+
+    def __deepcopy__(self, memo: object) -> Any:
+        raise TypeError("not to be copied")
+
+
+def test_a_model_that_cannot_be_copied_is_climbed_from_each_start() -> None:
+    ours = GPLaplace(problems.binary(25), Single(), BernoulliLogit())
+    assert len(gpx.fit(ours, starts=2, steps=1).starts) == 2
 
 
 class Walled(GPLaplace):

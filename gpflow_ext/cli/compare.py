@@ -25,6 +25,7 @@ over the folds, two of which run at a time, compilation included. Inputs, and se
 rows.
 """
 PROG = "gpflow-ext compare"
+_UPDATES = 5  # iterations of L-BFGS in a step, whose end the clock waits for
 _SLOW = ("sgpmc-free-form",)  # only if it is named
 
 
@@ -69,23 +70,30 @@ def main(arguments: Sequence[str]) -> None:
     kernels.configure(options)
     found = {name: _validated(name, options, split) for name in names}
     _show(found)
-    _advise(found, arguments)
+    _advise(found, arguments, options.weights is not None, len(split.train[0]))
 
 
 def _chosen(options: argparse.Namespace, split: Any) -> list[str]:
     """Return the models to compare: those that are named, or fit the task and the number of rows."""
     task, rows = flags.task(split.task), len(split.train[0])
-    outputs = 1 if split.exposure is not None else split.train[1].shape[1]
-    fitting = [name for name in kinds.fitting(task, outputs) if name not in _SLOW]
+    outputs = tables.outputs(split)
+    weighted = options.weights is not None
+    fitting = [name for name in kinds.fitting(task, outputs, weighted) if name not in _SLOW]
+    if not fitting:
+        raise ValueError("--weights: no model of several targets takes weights of rows; repeat the rows.")
     if options.models:
         wrong = [name for name in options.models if name not in fitting]
         if wrong:
             raise ValueError(
-                f"{wrong[0]} is not for {task} with {outputs} target{'s' * (outputs > 1)}; choose --models from "
-                f"{', '.join(fitting)}."
+                f"{wrong[0]} is not for {task} with {outputs} target{'s' * (outputs > 1)}"
+                f"{' and weights of rows' * weighted}; choose --models from {', '.join(fitting)}."
             )
         return list(dict.fromkeys(options.models))
-    return [name for name in fitting if rows <= kinds.DENSE or not kinds.KINDS[name].dense]
+    return [
+        name
+        for name in fitting
+        if rows <= kinds.DENSE or not kinds.KINDS[name].dense or kinds.sparse(name, rows, weighted)
+    ]
 
 
 def _show_data(split: Any) -> None:
@@ -96,9 +104,10 @@ def _show_data(split: Any) -> None:
         print(f"  note: {in_flags(note)}")
 
 
-def _options(name: str, shared: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags of a model: its defaults, and those that all share."""
-    options = train.options_of(name, ["--data", shared.data])
+def _options(name: str, shared: argparse.Namespace, rows: int = 0) -> argparse.Namespace:
+    """Return the flags of a model: its defaults for so many rows, and those that all share."""
+    sparse = kinds.sparse(name, rows, shared.weights is not None)
+    options = train.options_of(name, [*sparse, "--data", shared.data])
     for key, value in vars(shared).items():
         if hasattr(options, key):
             setattr(options, key, value)
@@ -114,20 +123,22 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
     """Return the cross-validation of a model with its own defaults and the flags that all share."""
     import gpflow_ext as gpx
 
-    module, options = kinds.KINDS[name].load(), _options(name, shared)
+    module, options = kinds.KINDS[name].load(), _options(name, shared, len(split.train[0]))
     if "several" in kinds.KINDS[name].tasks:  # on targets that are standardised
         split = module.load(options)
-    data = split.train
+    data, weights = split.train, None if split.weights is None else split.weights[0][:, 0]
     training.check(module, options, split)
     smallest = len(data[0]) - math.ceil(len(data[0]) / shared.folds)
     chosen: Mapping[str, Any] = module.fit_options(options, smallest)
     chosen = {key: value for key, value in chosen.items() if key != "checkpoint_every"}
+    chosen |= {"hyper_updates": _UPDATES} if kinds.KINDS[name].climbs else {}
     print(f"{name} ...", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", gpx.FitWarning)  # how many have not converged is reported below
         found = gpx.cross_validate(
             lambda part: module.build(options, dataclasses.replace(split, train=part)),
-            data,
+            (data[0], data[1] if weights is None else data[1][:, :-1]),
+            weights=weights,
             folds=shared.folds,
             seed=shared.seed,
             seconds=shared.seconds,
@@ -152,7 +163,9 @@ def _nlpd(item: tuple[str, Any]) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _advise(found: Mapping[str, Any], arguments: Sequence[str]) -> None:
+def _advise(
+    found: Mapping[str, Any], arguments: Sequence[str], weighted: bool = False, rows: int = 0
+) -> None:
     """Say which is the best, which are as good, and how to train it with the same flags."""
     ranked = sorted(found.items(), key=_nlpd)
     best, scores = ranked[0]
@@ -167,4 +180,5 @@ def _advise(found: Mapping[str, Any], arguments: Sequence[str]) -> None:
     own.add_argument("--folds")
     own.add_argument("--seconds")
     shared = own.parse_known_args(arguments)[1]
-    report.next_commands(("gpflow-ext", "train", *shared, "--model", best, "--run-dir", "runs/best"))
+    sparse = kinds.sparse(best, rows, weighted)
+    report.next_commands(("gpflow-ext", "train", *shared, "--model", best, *sparse, "--run-dir", "runs/best"))

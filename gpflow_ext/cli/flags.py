@@ -186,6 +186,11 @@ def _add_task(data: Any) -> None:
 
 
 def _add_columns(data: Any) -> None:
+    data.add_argument(
+        "--weights",
+        metavar="COL",
+        help="column of the weights of rows: in training and scores a row of weight w counts as w copies of it",
+    )
     data.add_argument("--drop", nargs="+", default=[], metavar="COL", help="columns to leave out")
     data.add_argument(
         "--one-hot", nargs="+", default=[], metavar="COL", help="numbers that are codes: 0 and 1 for each"

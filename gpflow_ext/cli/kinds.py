@@ -54,6 +54,10 @@ class Kind:
         Flags that are given to its module first.
     dense
         Whether its defaults cost O(N³).
+    sparse
+        Flags with which it does not.
+    climbs
+        Whether a step is several iterations of L-BFGS with the sites at their fixed point.
     """
 
     module: str
@@ -62,6 +66,13 @@ class Kind:
     cites: str
     preset: tuple[str, ...] = ()
     dense: bool = False
+    sparse: tuple[str, ...] = ()
+    climbs: bool = False
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it takes weights of rows."""
+        return not hasattr(self.load(), "NO_WEIGHTS")
 
     def load(self) -> Any:
         """Return its module."""
@@ -70,7 +81,8 @@ class Kind:
 
 def _review(method: str, tasks: tuple[str, ...], about: str, dense: bool = False) -> Kind:
     cites = "GPflow" if method in ("exact", "student-t") else method.replace("-", "_")
-    return Kind("review", tasks, about, cites, ("--method", method), dense)
+    climbs = method in ("laplace", "jaakkola", "taylor")
+    return Kind("review", tasks, about, cites, ("--method", method), dense, climbs=climbs)
 
 
 KINDS: dict[str, Kind] = {
@@ -80,12 +92,15 @@ KINDS: dict[str, Kind] = {
         "the best Gaussian posterior, with a bound; dense",
         "VGPKMM",
         dense=True,
+        sparse=("--num-inducing", "200"),
+        climbs=True,
     ),
     "sparse-ep": Kind(
         "sparse_ep",
         (*CLASSES, "counts"),
         "matched moments on inducing points",
         "SparseEP",
+        climbs=True,
     ),
     "svgp-robustmax": Kind(
         "svgp_robustmax", CLASSES, "many classes, any number of rows, in minibatches", "SVGPRobustMax"
@@ -111,13 +126,20 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def fitting(task: str, outputs: int = 1) -> list[str]:
-    """Return the names of the models for a task."""
+def fitting(task: str, outputs: int = 1, weighted: bool = False) -> list[str]:
+    """Return the names of the models for a task, of those that take weights of rows if there are any."""
     wanted = "several" if outputs > 1 else flags.task(task)
-    return [name for name, kind in KINDS.items() if wanted in kind.tasks]
+    return [name for name, kind in KINDS.items() if wanted in kind.tasks and (kind.weighs or not weighted)]
 
 
-def choose(task: str, rows: int, outputs: int = 1, robust: bool = False) -> tuple[str, str]:
+def sparse(name: str, rows: int, weighted: bool) -> tuple[str, ...]:
+    """Return the flags that a model needs for many rows with weights, which few sparse ones take."""
+    return KINDS[name].sparse if weighted and rows > DENSE else ()
+
+
+def choose(
+    task: str, rows: int, outputs: int = 1, robust: bool = False, weighted: bool = False
+) -> tuple[str, str]:
     """Return the model that a table gets where none is named, and why, in a sentence.
 
     Parameters
@@ -130,6 +152,8 @@ def choose(task: str, rows: int, outputs: int = 1, robust: bool = False) -> tupl
         Targets.
     robust
         Whether outliers of a regression are expected.
+    weighted
+        Whether rows have weights; see `sparse` too.
     """
     if outputs > 1:
         return "gprn-tensor", "it shares functions between several targets"
@@ -146,6 +170,8 @@ def choose(task: str, rows: int, outputs: int = 1, robust: bool = False) -> tupl
         return "svgp", f"it takes {rows} rows in minibatches"
     if rows <= DENSE:
         return "vgp-kmm", f"it has a bound and the best Gaussian posterior, which {rows} rows allow"
+    if weighted:
+        return "vgp-kmm", f"it takes weights, and {rows} rows with {' '.join(KINDS['vgp-kmm'].sparse)}"
     if task == "multiclass" or (task in CLASSES and rows > WHOLE):
         return "svgp-robustmax", f"it takes many classes, and {rows} rows in minibatches"
     return "sparse-ep", f"{rows} rows are too many for a dense model: it has inducing points"

@@ -10,19 +10,28 @@ def smooth(split: Any, bound: Any = "piecewise", num_pieces: int = 20) -> Any:
     from gpflow_ext import likelihoods
 
     if split.task == "binary":
-        return likelihoods.BernoulliLogit(bound, num_pieces)
+        return weighted(split, likelihoods.BernoulliLogit(bound, num_pieces))
     if split.task == "multiclass":
-        return likelihoods.StickBreaking(len(split.labels), bound, num_pieces)
+        return weighted(split, likelihoods.StickBreaking(len(split.labels), bound, num_pieces))
     if split.task == "ordinal":
-        return likelihoods.CumulativeLogit(len(split.labels), bound, num_pieces)
+        return weighted(split, likelihoods.CumulativeLogit(len(split.labels), bound, num_pieces))
     return counts(split)
+
+
+def weighted(split: Any, likelihood: Any) -> Any:
+    """Return a likelihood for targets with the weights of rows in the last column of Y, if there are any."""
+    from gpflow_ext import likelihoods
+
+    if split.weights is None:
+        return likelihood
+    return likelihoods.Weighted(likelihood, 1 + (split.exposure is not None))
 
 
 def overdispersed(split: Any) -> Any:
     """Return the negative binomial likelihood of counts, with exposures if there are any."""
     from gpflow_ext import likelihoods
 
-    return likelihoods.NegativeBinomialLog(exposure=split.exposure is not None)
+    return weighted(split, likelihoods.NegativeBinomialLog(exposure=split.exposure is not None))
 
 
 def probit(split: Any, **robust_max: Any) -> Any:
@@ -30,9 +39,9 @@ def probit(split: Any, **robust_max: Any) -> Any:
     from gpflow_ext import likelihoods
 
     if split.task == "binary":
-        return likelihoods.BernoulliProbit()
+        return weighted(split, likelihoods.BernoulliProbit())
     if split.task == "multiclass":
-        return likelihoods.RobustMax(len(split.labels), **robust_max)
+        return weighted(split, likelihoods.RobustMax(len(split.labels), **robust_max))
     return smooth(split)
 
 
@@ -40,7 +49,7 @@ def counts(split: Any) -> Any:
     """Return the Poisson likelihood with exponential link, and exposures if there are any."""
     from gpflow_ext import likelihoods
 
-    return likelihoods.PoissonLog(exposure=split.exposure is not None)
+    return weighted(split, likelihoods.PoissonLog(exposure=split.exposure is not None))
 
 
 def mean_of_counts(split: Any) -> Any:
@@ -51,23 +60,41 @@ def mean_of_counts(split: Any) -> Any:
     if split.task != "count":
         return None
     Y = split.train[1]
-    exposure = Y[:, 1].sum() if split.exposure is not None else len(Y)
-    mean = gpflow.functions.Constant(np.log(max(Y[:, 0].sum(), 0.5) / exposure))
+    weight = np.ones(len(Y)) if split.weights is None else Y[:, -1]
+    exposure = Y[:, 1] if split.exposure is not None else np.ones(len(Y))
+    mean = gpflow.functions.Constant(np.log(max(weight @ Y[:, 0], 0.5) / (weight @ exposure)))
     gpflow.set_trainable(mean, False)
     return mean
 
 
-def in_units_of_targets(kernel: Any, Y: Any, variance: float) -> Any:
+def variance_of_targets(split: Any) -> float:
+    """Return the variance of real targets in the training rows."""
+    return float(_moments(split)[1].item())
+
+
+def in_units_of_targets(kernel: Any, split: Any, variance: float) -> Any:
     """Give a kernel the variance of real targets; return their mean as a mean function that is not trained.
 
     So that neither the start nor the steps depend on the units.
     """
     import gpflow
 
+    middle, spread = _moments(split)
     logarithm = gpflow.utilities.positive(base="exp")
     kernel.variance = gpflow.Parameter(
-        float(Y.var()) * variance, transform=logarithm, trainable=kernel.variance.trainable
+        float(spread.item()) * variance, transform=logarithm, trainable=kernel.variance.trainable
     )
-    mean = gpflow.functions.Constant(Y.mean(axis=0))
+    mean = gpflow.functions.Constant(middle)
     gpflow.set_trainable(mean, False)
     return mean
+
+
+def _moments(split: Any) -> tuple[Any, Any]:
+    """Return mean and variance of the targets, rows counting by their weights, [1] each."""
+    import numpy as np
+
+    Y = split.train[1]
+    if split.weights is None:
+        return Y.mean(axis=0), Y.var(axis=0)
+    mean = np.average(Y[:, :1], axis=0, weights=Y[:, -1])
+    return mean, np.average(np.square(Y[:, :1] - mean), axis=0, weights=Y[:, -1])

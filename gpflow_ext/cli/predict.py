@@ -299,4 +299,7 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
             "the means are rates, counts at exposure one: --exposure COL multiplies by a column of the file"
         )
     if bad:
-        print(f"{bad} of them have missing or infinite inputs: their predictions are empty, is_finite is 0")
+        print(
+            f"{bad} of them have inputs that are missing, infinite, no date or an unknown level: their predictions "
+            "are empty, is_finite is 0"
+        )

@@ -57,7 +57,8 @@ def training(result: Any, objective: str) -> None:
         for i in shown
         if i >= 0
     ]
-    table("training", ("step", objective, "seconds"), rows)
+    if rows:  # a run that had settled before takes no step
+        table("training", ("step", objective, "seconds"), rows)
     print(in_flags(str(result)))
 
 

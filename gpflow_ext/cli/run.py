@@ -34,7 +34,9 @@ _FLAGS = (
     "decimal",
     "bins",
     "exposure",
+    "weights",
     "steps",
+    "starts",
     "minibatch_size",
 )
 _MARKS = (".", ",")  # would be read as those of the sentence

@@ -17,6 +17,7 @@ _LATER: dict[str, Any] = {
     "decimal": None,
     "bins": None,
     "exposure": None,
+    "weights": None,
     "float32": False,
 }  # flags that older runs have not; fmt: skip
 

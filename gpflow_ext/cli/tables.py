@@ -12,8 +12,8 @@ _CLASSES = 20  # whole numbers that a classifier takes for classes, at most
 def load(options: argparse.Namespace, task: str | None = None, classifies: bool = False) -> Any:
     """Load the data that the flags name; the task is kept among them, so that they name the same again.
 
-    A model that ``classifies`` takes a few whole numbers for classes where no flag says otherwise. Counts
-    with exposures have these as the second column of Y.
+    A model that ``classifies`` takes a few whole numbers for classes where no flag says otherwise. Exposures
+    and weights, if there are any, are further columns of Y, in this order.
     """
     given = getattr(options, "task", None)
     split = _read(options, given or task)
@@ -24,8 +24,8 @@ def load(options: argparse.Namespace, task: str | None = None, classifies: bool 
     options.task = given or task
     if "scale_targets" in options:
         split = _without_missing_tests(split)
-        return _scale_targets(split) if options.scale_targets else split
-    return with_exposures(split)
+        split = _scale_targets(split) if options.scale_targets else split
+    return with_columns(split)
 
 
 def _are_few_whole(split: Any) -> bool:
@@ -53,6 +53,7 @@ def _read(options: argparse.Namespace, task: str | None) -> Any:
         decimal=options.decimal,
         bins=_bins(options),
         exposure=getattr(options, "exposure", None),
+        weights=getattr(options, "weights", None),
         missing=options.missing,
         split=options.split,
         test_fraction=options.test_fraction,
@@ -78,17 +79,23 @@ def _bins(options: argparse.Namespace) -> Any:
     return given[0] if given is not None and len(given) == 1 else given
 
 
-def with_exposures(split: Any) -> Any:
-    """Return counts with their exposures as a second column of Y; other data as they are."""
+def with_columns(split: Any) -> Any:
+    """Return data with their exposures, then their weights, as further columns of Y."""
     import numpy as np
 
-    if split.exposure is None:
-        return split
-    train, test = (
-        (X, np.concatenate([Y, exposure], axis=1))
-        for (X, Y), exposure in zip(split, split.exposure, strict=True)
-    )
-    return dataclasses.replace(split, train=train, test=test)
+    for column in (split.exposure, split.weights):
+        if column is not None:
+            train, test = (
+                (X, np.concatenate([Y, beside], axis=1)) for (X, Y), beside in zip(split, column, strict=True)
+            )
+            split = dataclasses.replace(split, train=train, test=test)
+    return split
+
+
+def outputs(split: Any) -> int:
+    """Return the number of targets, exposures and weights not among them."""
+    beside = sum(column is not None for column in (split.exposure, split.weights))
+    return int(split.train[1].shape[1]) - beside
 
 
 def _without_missing_tests(split: Any) -> Any:

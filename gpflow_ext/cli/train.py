@@ -75,11 +75,12 @@ def main(arguments: Sequence[str]) -> None:
     split, outputs = None, len(options.target) if several else 1
     if not several:
         split = tables.load(options)
-        outputs = 1 if split.exposure is not None else split.train[1].shape[1]
+        outputs = tables.outputs(split)
     task = "regression" if split is None else flags.task(split.task)
     rows = 0 if split is None else len(split.train[0])
-    name, why = kinds.choose(task, rows, outputs, options.robust)
-    chosen = options_of(name, arguments)
+    weighted = options.weights is not None
+    name, why = kinds.choose(task, rows, outputs, options.robust, weighted)
+    chosen = options_of(name, [*kinds.sparse(name, rows, weighted), *arguments])
     _train(
         name, chosen, None if outputs > 1 else split, f"model: {name}, because {why}; --model takes another"
     )
@@ -110,9 +111,8 @@ def _train(name: str, options: argparse.Namespace, split: Any = None, why: str =
     elif options.task is None:
         options.task = split.task
     task = flags.task(split.task)
-    outputs = split.train[1].shape[1] if split.exposure is None else 1
     if "several" not in kind.tasks and task not in kind.tasks:
-        others = ", ".join(kinds.fitting(task, outputs))
+        others = ", ".join(kinds.fitting(task, tables.outputs(split)))
         raise ValueError(
             f"the target of {split.name} is read as {task}; {name} is for {', '.join(kind.tasks)}: choose "
             f"--model from {others}, or another --target or --task."

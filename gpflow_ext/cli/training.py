@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpflow_ext.cli import flags, kernels, report, runs, tables
+from gpflow_ext.cli import flags, kernels, kinds, report, runs, tables
 from gpflow_ext.cli.run import run
 
 
@@ -39,6 +39,10 @@ def check(module: Any, options: argparse.Namespace, split: Any) -> None:
             f"The target of {split.name} is read as {flags.task(split.task)}; this model is for "
             f"{', '.join(tasks)}: choose another --target or --task."
         )
+    if options.weights is not None and hasattr(module, "NO_WEIGHTS"):
+        others = kinds.fitting(split.task, 2 if "several" in module.TASKS else 1, weighted=True)
+        fix = f"{', '.join(others)} do" if others else "repeat the rows"
+        raise ValueError(f"--weights: {module.NO_WEIGHTS}; {fix}.")
     if options.fixed and (options.starts or 1) > 1:
         raise ValueError(
             "--starts varies the hyperparameters, which --fixed keeps: leave one of the two out."
@@ -83,7 +87,8 @@ def train(module: Any, name: str, options: argparse.Namespace, split: Any) -> No
         report.training(result, module.OBJECTIVE)
     metrics = gpx.metrics.evaluate(model, split.test) if len(split.test[0]) else {}
     scaled = getattr(options, "scale_targets", False)
-    report.scores(metrics, "test rows, targets standardised" if scaled else "test rows")
+    title = "test rows, targets standardised" if scaled else "test rows"
+    report.scores(metrics, title if options.weights is None else f"weighted {title}")
     if options.export is not None:
         print(f"exported to {export(model, split, options, options.export, None if scaled else metrics)}")
     after(options)

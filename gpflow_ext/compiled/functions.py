@@ -265,21 +265,18 @@ class Compiled(Apart):
     def _copied(self, given: Sequence[Any], rows: Open) -> Any:
         """Return a copy of the owner that has the given variables and data for its own.
 
-        One with a refused attribute, or that cannot be copied, is taken itself, with its variables: what
-        closes over a part of it would not close over the copy's.
+        One with a refused attribute, or that cannot be copied, is taken itself, with its variables.
         """
-        self._structure.clear_caches()
         structure = self._structure
+        structure.clear_caches()
         if structure.refused:
             return self._owner
-        memo = {id(constant): constant for constant in structure.constants}
         held = (*structure.variables, *structure.data, *structure.tensors)
-        for mine, its in zip(held, given, strict=False):
-            memo[id(mine)] = its
+        memo = {id(mine): its for mine, its in zip(held, given, strict=False)}
         for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         try:
-            owner = copy.deepcopy(self._owner, memo)
+            owner = structure.copied(self._owner, memo)
         except Exception as failure:  # of any kind, from a user's own class
             structure.refused.append(f"{type(self._owner).__name__} cannot be copied: {failure!r}")
             return self._owner

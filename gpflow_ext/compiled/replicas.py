@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TypeVar
 
 import tensorflow as tf
@@ -18,8 +17,8 @@ def replica(owner: T) -> T:
     Its structure is that of the object. ``copy.deepcopy`` alone would close the open axes of variables.
     """
     structure = examine(owner)
-    memo = {id(part): part for part in (*structure.constants, *structure.data)}
+    memo = {id(part): part for part in structure.data}
     for part in structure.variables:
         memo[id(part)] = tf.Variable(part.read_value(), part.trainable, name=part.name[:-2], shape=part.shape)
-    structure.clear_caches()
-    return copy.deepcopy(owner, memo)
+    copied: T = structure.copied(owner, memo)
+    return copied

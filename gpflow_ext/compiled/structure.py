@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import copy
 import enum
 import functools
 import hashlib
+import inspect
 import sys
 import types
 from collections.abc import Hashable
@@ -31,7 +33,7 @@ _OF_PROBABILITY = _BOOKKEEPING | {
     "_parameters_sanitized",
 }  # of a bijector or a distribution
 _BUILT_IN = (bool, int, float, complex, str, bytes)  # bool before int, of which it is a subclass
-_PLAIN = (*_BUILT_IN, tf.DType, tf.TensorShape, np.dtype, np.generic, range)
+_PLAIN = (*_BUILT_IN, tf.DType, tf.TensorShape, np.dtype, np.generic, range, inspect.Signature)
 
 
 class Apart:
@@ -48,6 +50,7 @@ class Structure(NamedTuple):
     tensors: list[tf.Tensor]  # other vectors and matrices of real numbers, whose shapes the key holds
     bijectors: list[tfp.bijectors.Bijector]
     constants: list[Any]  # what copies share: all else whose values the key holds, and strategies
+    closures: list[types.FunctionType]  # over more than plain values
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
@@ -63,6 +66,30 @@ class Structure(NamedTuple):
                 key.cancel()
                 cache.storage.pop(key, None)
 
+    def copied(self, owner: Any, memo: dict[int, Any]) -> Any:
+        """Return a deep copy of the object; ``memo`` holds what takes the places of its parts, by identity.
+
+        Functions that close over parts of it are replaced by those that close over the parts of the copy.
+        """
+        self.clear_caches()
+        memo |= {id(constant): constant for constant in self.constants}
+        cells = [cell for function in self.closures for cell in function.__closure__ or ()]
+        memo |= {id(cell): types.CellType() for cell in cells}
+        memo |= {id(function): _rebound(function, memo) for function in self.closures}
+        result = copy.deepcopy(owner, memo)
+        for cell in cells:
+            memo[id(cell)].cell_contents = copy.deepcopy(cell.cell_contents, memo)
+        for function in self.closures:
+            held = function.__defaults__, function.__kwdefaults__
+            memo[id(function)].__defaults__, memo[id(function)].__kwdefaults__ = copy.deepcopy(held, memo)
+        return result
+
+
+def _rebound(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
+    """Return a function of the same code, the cells of whose closure are those of the memo."""
+    cells = tuple(memo[id(cell)] for cell in function.__closure__ or ())
+    return types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells)
+
 
 def examine(owner: Any) -> Structure:
     """Return the structure of an object: a model, a kernel, or a solver with all that it trains.
@@ -72,13 +99,14 @@ def examine(owner: Any) -> Structure:
     shape; of all other arrays and constants their values; of what is met again, such as a parameter that
     two kernels share, that it is the same.
 
-    What no rule covers is refused: a function that closes over a variable, an iterator, a symbolic tensor.
+    What no rule covers is refused: an iterator, a symbolic tensor, a variable of a distribution strategy.
     Such an object does not share its graphs.
     """
     walk = _Walk()
     key = walk.part(owner, type(owner).__name__)
     arguments = (walk.variables, walk.data, walk.followers, walk.tensors)
-    return Structure(key, *arguments, walk.bijectors, walk.constants, walk.counted, walk.refused)
+    kept = (walk.bijectors, walk.constants, walk.closures)
+    return Structure(key, *arguments, *kept, walk.counted, walk.refused)
 
 
 class _Walk:
@@ -91,6 +119,7 @@ class _Walk:
         self.tensors: list[tf.Tensor] = []
         self.bijectors: list[tfp.bijectors.Bijector] = []
         self.constants: list[Any] = []
+        self.closures: list[types.FunctionType] = []
         self.counted: list[gpflow.models.BayesianModel] = []
         self.refused: list[str] = []
         self._by_value = False  # whether tensors are keyed by their values: in a distribution
@@ -100,7 +129,10 @@ class _Walk:
         """Return the key of a value."""
         if isinstance(value, Apart):
             return None
-        if isinstance(value, (type, types.ModuleType, enum.Enum)):
+        if isinstance(value, types.ModuleType):
+            self.constants.append(value)  # it cannot be copied
+            return value
+        if isinstance(value, (type, enum.Enum)):
             return value
         if value is None or isinstance(value, _PLAIN):
             return self._plain(value, path)
@@ -231,10 +263,9 @@ class _Walk:
         """Return a function itself if its module holds it by its name; else its code and its closure."""
         if _found_by_name(value):
             return value
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        held = (value.__defaults__, value.__kwdefaults__, cells)
+        held = _held_by(value)
         if not _is_plain(held):
-            return self._refuse(f"{path}: a function that holds more than plain values")
+            self.closures.append(value)
         return value.__code__, id(value.__globals__), self.part(held, path)
 
     def _attributes(self, value: Any, path: str) -> Hashable:
@@ -285,13 +316,22 @@ def _in_slots(value: Any) -> dict[str, Any]:
     return {slot.__name__: slot.__get__(value) for slot in slots if hasattr(value, slot.__name__)}
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether a value is of numbers, texts, arrays and functions alone, which a copy may share."""
+def _held_by(function: types.FunctionType) -> tuple[Any, ...]:
+    """Return what a function closes over, and its defaults."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__defaults__, function.__kwdefaults__, cells
+
+
+def _is_plain(value: Any, within: tuple[Any, ...] = ()) -> bool:
+    """Tell whether a value is of numbers, texts, arrays and functions of these, which a copy may share."""
     if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
+        return all(_is_plain(member, within) for member in value.values())
     if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (*_PLAIN, type, enum.Enum, np.ndarray, types.FunctionType))
+        return all(_is_plain(member, within) for member in value)
+    if isinstance(value, types.FunctionType):
+        known = value in within or _found_by_name(value)
+        return known or _is_plain(_held_by(value), (*within, value))
+    return value is None or isinstance(value, (*_PLAIN, type, enum.Enum, np.ndarray))
 
 
 def _found_by_name(function: types.FunctionType) -> bool:

@@ -73,11 +73,17 @@ class Auto:
         """Return the probabilities of ``classes`` for raw rows, [N, K]."""
         return self.estimator.predict_proba(self._inputs(rows))
 
-    def score(self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None) -> float:
+    def score(
+        self,
+        rows: Any,
+        targets: npt.ArrayLike,
+        exposure: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
+    ) -> float:
         """Return the share of labels predicted right, or R² of numbers, for raw rows and targets [N].
 
         As scikit-learn scores classifiers and regressors; for several targets [N, P] R² is their mean. Labels
-        may be numbers where the table had them.
+        may be numbers where the table had them. With weights [N] a row counts as its weight of copies.
 
         Raises
         ------
@@ -88,11 +94,11 @@ class Auto:
 
         predicted = self.predict(rows, exposure)
         if self.split.task not in _CLASSES:
-            return float(r2_score(targets, predicted))
+            return float(r2_score(targets, predicted, sample_weight=weights))
         names = names_of(targets)
         if set(names).isdisjoint(self._labels()):
             raise self._unknown(names)
-        return float(accuracy_score(names, names_of(predicted)))
+        return float(accuracy_score(names, names_of(predicted), sample_weight=weights))
 
     def score_samples(
         self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None
@@ -161,6 +167,7 @@ def auto(
     seed: int = 0,
     average: bool = True,
     progress: bool | None = None,
+    weights: Any = None,
     **options: Any,
 ) -> Auto:
     """Choose a model for a table, and train it.
@@ -211,6 +218,10 @@ def auto(
         `prediction.average.stacking_weights`. Beyond 20,000 rows the best one has all of the time.
     progress
         Show a progress bar; by default (``None``) only if standard error is a terminal.
+    weights
+        Weights of the rows: a column of the table, which is then not an input, or numbers [N] from 0. A row
+        of weight w counts as w copies of it in each training, in all scores by which candidates are chosen
+        and averaged, and in the scaling of the inputs. See `datasets.load`.
     **options
         Options of `datasets.load`, such as ``missing="mean"``, or ``exposure="days"`` for counts.
 
@@ -229,15 +240,16 @@ def auto(
     if not isinstance(budget, Real) or not budget > 0.0:
         raise ValueError(f"budget must be positive, in seconds; got {budget!r}")
     table = tuple(map(as_frame, table)) if isinstance(table, tuple) else as_frame(table)
+    options |= {} if weights is None else {"weights": weights}
     split = _without_idle_classes(_read(table, target, task, options))
     begin = time.perf_counter()
     X, Y = split.train
-    entrants = candidates(split.task, len(X), X.shape[1], Y.shape[1])
+    entrants = candidates(split.task, len(X), X.shape[1], Y.shape[1], split.weights is not None)
     if split.task in _CLASSES:
         for estimator in entrants.values():
             estimator.classes_ = np.unique(Y)  # of all rows: a part may miss one
     data = refit.whole(split)
-    many = any(conditioning.suits(each, *data) for each in entrants.values())
+    many = any(conditioning.suits(each, data) for each in entrants.values())
     share = _COMPARING_MANY if many else _COMPARING
     comparison = halving.compared(entrants, data, share * budget, seed, progress)
     if many:
@@ -246,21 +258,23 @@ def auto(
     best, *_ = ranked
     level = {name: each.log_densities for name, each in ranked.items() if each.rows == ranked[best].rows}
     average = average and len(X) <= ladder.MINIBATCHES
-    weights = (averaging.weights(level) if average else {}) or {best: 1.0}
-    spent = time.perf_counter() - begin + sum(ranked[name].first_call for name in weights)
+    shares = (averaging.weights(level, ranked[best].weights) if average else {}) or {best: 1.0}
+    spent = time.perf_counter() - begin + sum(ranked[name].first_call for name in shares)
     left = max(budget - spent, _LEAST * budget)
-    trained = refit.refitted(weights, comparison, split, left, begin + budget, seed)
-    estimator = comparison.found[next(iter(weights))]
+    trained = refit.refitted(shares, comparison, split, left, begin + budget, seed)
+    estimator = comparison.found[next(iter(shares))]
     estimator.model_ = trained.model
-    why = reasons.sentences(estimator, split, comparison, ranked, weights, trained)
-    shown = reasons.table(ranked, comparison.scores, weights)
+    why = reasons.sentences(estimator, split, comparison, ranked, shares, trained)
+    shown = reasons.table(ranked, comparison.scores, shares)
     return Auto(estimator, split, shown, why, _classes(table, split))
 
 
 def _read(table: Any, target: str | None, task: str | None, options: dict[str, Any]) -> datasets.Split:
     if isinstance(table, datasets.Split):
         if target is not None or task is not None or options:
-            raise ValueError("target, task and options are for tables: a Split has been read already")
+            raise ValueError(
+                "target, weights and other options are for tables: a Split has been read already"
+            )
         return table
     if isinstance(table, tuple):
         if target is not None:

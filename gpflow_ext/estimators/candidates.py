@@ -26,8 +26,13 @@ MORE_POINTS = 1000  # inducing points, where the best candidate is tried with mo
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
 
 
-def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> dict[str, GPEstimator]:
-    """Return estimators by name, which take standardised inputs; the first `SURE` are always compared."""
+def candidates(
+    task: str, num_rows: int, num_inputs: int, num_targets: int, weighted: bool = False
+) -> dict[str, GPEstimator]:
+    """Return estimators by name, which take standardised inputs; the first `SURE` are always compared.
+
+    Of rows that have weights there are those alone that take them.
+    """
     common: dict[str, Any] = {"standardise": False}
     if num_targets > 1 and task == "regression":
         kinds: tuple[Outputs, ...] = ("independent", "coregionalised")
@@ -39,7 +44,7 @@ def candidates(task: str, num_rows: int, num_inputs: int, num_targets: int) -> d
         found["Matérn 5/2, Student's t noise"] = build(first, noise="student_t", **common)
     elif task == "count":
         found["Matérn 5/2, Poisson"] = build(first, scatter="poisson", **common)
-    elif task == "binary" and num_rows <= _NOISY:
+    elif task == "binary" and num_rows <= _NOISY and not weighted:
         found["Matérn 5/2, label noise"] = build(first, label_noise=0.03, **common)
     return found
 

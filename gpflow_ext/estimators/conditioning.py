@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpflow_ext.estimators import kernels, ladder, rungs
-from gpflow_ext.estimators.base import Array, GPEstimator
+from gpflow_ext.estimators.base import GPEstimator
 from gpflow_ext.estimators.candidates import like_all_rows
 from gpflow_ext.estimators.halving import Comparison
 from gpflow_ext.estimators.outputs import GPMultiOutputRegressor
@@ -42,11 +42,11 @@ class Size(NamedTuple):
         return float(self.rows * (self.points or self.rows) ** 2)
 
 
-def suits(estimator: GPEstimator, X: Array, Y: Array) -> bool:
+def suits(estimator: GPEstimator, data: rungs.Data) -> bool:
     """Tell whether a candidate has a log-concave likelihood, and inducing points for all rows, not a few."""
     if isinstance(estimator, GPMultiOutputRegressor):
         return False
-    problem = estimator.problem_of(X, Y)
+    problem = estimator.problem_of(*data)
     given = problem.num_inducing, problem.minibatch_size
     plain = problem.inference == "sites" and given == (None, None) and problem.prior is None
     return plain and not problem.dense
@@ -70,7 +70,7 @@ def twin(estimator: GPEstimator, size: Size) -> GPEstimator:
     return new
 
 
-def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed: int) -> None:
+def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> None:
     """Try the best candidate that `suits` in ever larger sizes, as long as it gains and there is time.
 
     The time of a size is foreseen from that of the one before; most of the first one's is compilation. It is
@@ -84,7 +84,7 @@ def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed:
     comparison
         To which it is added, with a score of each size.
     data
-        All inputs [N, D] and targets [N, P], exposures among them.
+        All rows.
     ends
         Reading of the clock by which all shall be over.
     seed
@@ -93,12 +93,12 @@ def extend(comparison: Comparison, data: tuple[Array, Array], ends: float, seed:
     best = next((name for name in comparison.ranked() if _may(name, comparison, data)), None)
     if best is None:
         return
-    parts, learnt, rows = rungs.whole(data[1], seed), comparison.found[best], comparison.ranked()[best].rows
+    parts, learnt, rows = rungs.whole(data.Y, seed), comparison.found[best], comparison.ranked()[best].rows
     name = f"{best} as learnt on {rows:,} rows"
     least = _tried(comparison, name, learnt, data, parts, ends, seed)
     left, chosen = 0.5 * (ends - time.perf_counter()), comparison.found.get(name)
     if chosen is not None and chosen.num_inducing and rows < len(parts[0].train) and left > least:
-        like_all_rows([learnt], *data)
+        like_all_rows([learnt], data.X, data.Y)
         with contextlib.suppress(ValueError, NotImplementedError, ArithmeticError):
             comparison.add(best, learnt, rungs.scored(learnt, data, parts, left / len(parts), seed))
         if next(iter(comparison.ranked())) == best:  # the same kernel twice is of no use to an average
@@ -109,7 +109,7 @@ def _tried(
     comparison: Comparison,
     name: str,
     learnt: GPEstimator,
-    data: tuple[Array, Array],
+    data: rungs.Data,
     parts: Sequence[rungs.Part],
     ends: float,
     seed: int,
@@ -117,7 +117,7 @@ def _tried(
     """Add a candidate in ever larger sizes by its name, and return the seconds of the first one."""
     tried: list[tuple[Size, float]] = []
     given_up: set[bool] = set()
-    for size in sizes(len(data[0]), learnt.problem_of(*data).num_latent_gps):
+    for size in sizes(len(data.X), learnt.problem_of(*data).num_latent_gps):
         left, dense = 0.5 * (ends - time.perf_counter()), size.points is None
         if dense in given_up:
             continue
@@ -139,9 +139,9 @@ def _tried(
     return tried[0][1] if tried else 0.0
 
 
-def _may(name: str, comparison: Comparison, data: tuple[Array, Array]) -> bool:
+def _may(name: str, comparison: Comparison, data: rungs.Data) -> bool:
     found = comparison.found[name]
-    return name != kernels.LINEAR and bool(found._earlier) and suits(found, *data)
+    return name != kernels.LINEAR and bool(found._earlier) and suits(found, data)
 
 
 def _foreseen(tried: Sequence[tuple[Size, float]], size: Size) -> float:
@@ -154,18 +154,19 @@ def _foreseen(tried: Sequence[tuple[Size, float]], size: Size) -> float:
 
 def _gains(before: rungs.Score, after: rungs.Score) -> bool:
     """Tell whether held-out rows are predicted better by more than a standard error."""
-    gain = after.log_densities - before.log_densities
-    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+    gain, error = rungs.mean_and_error(after.log_densities - before.log_densities, after.weights)
+    return gain > error
 
 
-def _too_certain(score: rungs.Score, data: tuple[Array, Array], parts: Sequence[rungs.Part]) -> bool:
+def _too_certain(score: rungs.Score, data: rungs.Data, parts: Sequence[rungs.Part]) -> bool:
     """Tell whether training rows are predicted worse than held-out ones, by more than two standard errors."""
-    X, Y = data
+    some = [data.rows(part.train[:_SEEN]) for part in parts]
     seen = np.concatenate(
         [
-            metrics.evaluated_rows(model, (X[rows], Y[rows]))[1]
-            for model, rows in zip(score.models, (part.train[:_SEEN] for part in parts), strict=True)
+            metrics.evaluated_rows(model, (rows.X, rows.Y))[1]
+            for model, rows in zip(score.models, some, strict=True)
         ]
     )
-    error = np.hypot(score.standard_error, seen.std(ddof=1) / np.sqrt(len(seen)))
-    return bool(-seen.mean() > score.nlpd + 2.0 * error)
+    weights = [rows.weight for rows in some if rows.weight is not None]
+    mean, its_error = rungs.mean_and_error(seen, np.concatenate(weights) if weights else None)
+    return bool(-mean > score.nlpd + 2.0 * np.hypot(score.standard_error, its_error))

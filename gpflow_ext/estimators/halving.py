@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpflow_ext.estimators import rungs
-from gpflow_ext.estimators.base import Array, GPEstimator
+from gpflow_ext.estimators.base import GPEstimator
 from gpflow_ext.estimators.candidates import SURE, like_all_rows, of_neighbours, of_points
 from gpflow_ext.training import progress as progress_bar
 
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 
 def compared(
     entrants: Mapping[str, GPEstimator],
-    data: tuple[Array, Array],
+    data: rungs.Data,
     seconds: float,
     seed: int,
     progress: bool | None,
@@ -74,7 +74,7 @@ def compared(
     entrants
         Candidates by name; for classes their ``classes_`` are known.
     data
-        Inputs [N, D] and targets [N, P], exposures among them.
+        All rows.
     seconds
         For all rungs. The first one has twice the share of another; what a training took at least on one
         tells how many more there is time for.
@@ -83,7 +83,7 @@ def compared(
     progress
         Whether to show a bar, see `auto`.
     """
-    X, Y = data
+    X, Y, _ = data
     end = time.perf_counter() + seconds
     ahead, alike = rungs.rungs(Y, seed, seconds), False
     held = np.concatenate([part.held for part in ahead[0]])
@@ -116,7 +116,7 @@ def compared(
 
 def _on_rung(
     found: Mapping[str, GPEstimator],
-    data: tuple[Array, Array],
+    data: rungs.Data,
     parts: list[rungs.Part],
     ends: float,
     seed: int,

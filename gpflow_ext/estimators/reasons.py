@@ -14,6 +14,7 @@ from gpflow_ext.estimators.halving import Comparison
 from gpflow_ext.estimators.kernels import LINEAR
 from gpflow_ext.estimators.refit import Refit
 from gpflow_ext.estimators.rungs import Score
+from gpflow_ext.numerics.target_moments import innermost
 from gpflow_ext.training.loop import Status
 
 
@@ -68,7 +69,7 @@ def sentences(
 
 def _built(model: Any, split: datasets.Split) -> str:
     N, D = split.train[0].shape
-    likelihood = type(getattr(model.likelihood, "likelihood", model.likelihood)).__name__
+    likelihood = type(innermost(model.likelihood)).__name__
     return (
         f"The target {split.target!r} is {_held(split)}, with {N} rows and {D} inputs: "
         f"{type(model).__name__} with {likelihood}, and {size(model)}."

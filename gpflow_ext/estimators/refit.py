@@ -14,7 +14,7 @@ from gpflow.models import GPModel
 from gpflow_ext.data import datasets
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.halving import Comparison
-from gpflow_ext.estimators.rungs import Score
+from gpflow_ext.estimators.rungs import Data, Score, mean_and_error
 from gpflow_ext.prediction import metrics
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.training.ends import FitWarning
@@ -51,10 +51,11 @@ class Refit:
         return self.models[0] if len(self.models) == 1 else ModelAverage(self.models, self.weights)
 
 
-def whole(split: datasets.Split) -> tuple[Array, Array]:
-    """Return inputs and targets, exposures beside them if there are any."""
+def whole(split: datasets.Split) -> Data:
+    """Return all training rows."""
     X, Y = split.train
-    return X, Y if split.exposure is None else np.column_stack([Y, split.exposure[0]])
+    weight = None if split.weights is None else split.weights[0][:, 0]
+    return Data(X, Y if split.exposure is None else np.column_stack([Y, split.exposure[0]]), weight)
 
 
 def refitted(
@@ -95,11 +96,11 @@ def refitted(
         estimator._seconds = seconds / len(members) + last.first_call
         _train(estimator.set_params(random_state=seed), split, seed)
         _free(estimator)  # the next training is the user's
-        X, Y = (part[comparison.held] for part in whole(split))
+        X, Y, _ = whole(split).rows(comparison.held)
         _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))
         kept: tuple[Any, ...] = (estimator.model_,)
         if is_worse(log_densities, last):
-            result.worse[name] = -float(log_densities.mean())
+            result.worse[name] = -mean_and_error(log_densities, last.weights)[0]
             kept = last.models
         result.add(kept, weight)
     return result
@@ -117,8 +118,8 @@ def is_worse(log_densities: Array, score: Score) -> bool:
     """Tell whether rows [H] are predicted worse than before by more than a standard error, or not at all."""
     if not np.isfinite(log_densities).all():
         return True
-    lost = score.log_densities - log_densities
-    return bool(lost.mean() > lost.std() / np.sqrt(len(lost)))
+    lost, error = mean_and_error(score.log_densities - log_densities, score.weights)
+    return lost > error
 
 
 def _train(estimator: GPEstimator, split: datasets.Split, seed: int) -> None:
@@ -127,8 +128,9 @@ def _train(estimator: GPEstimator, split: datasets.Split, seed: int) -> None:
     rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: estimator._most])
     if split.labels is not None:
         rows = np.union1d(rows, np.unique(Y[:, 0], return_index=True)[1])
-    exposed = {} if split.exposure is None else {"exposure": split.exposure[0][rows, 0]}
+    beside = {"exposure": split.exposure, "sample_weight": split.weights}
+    given = {name: each[0][rows, 0] for name, each in beside.items() if each is not None}
     X, Y = X[rows], Y[rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        estimator.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **exposed)
+        estimator.fit(X, Y if Y.shape[1] > 1 else Y[:, 0], **given)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,18 @@ class Part(NamedTuple):
     held: Rows
 
 
+class Data(NamedTuple):
+    """Inputs [N, D], targets [N, P], exposures among them, and weights [N] of the rows, if they have any."""
+
+    X: Array
+    Y: Array
+    weight: Array | None = None
+
+    def rows(self, which: Any) -> Data:
+        """Return some of the rows."""
+        return Data(self.X[which], self.Y[which], None if self.weight is None else self.weight[which])
+
+
 @dataclass(frozen=True, eq=False)
 class Score:
     """How a candidate predicts the held-out rows of a rung.
@@ -57,6 +69,9 @@ class Score:
         Whether the clock ended each training after its first step.
     models
         The trained models, one of each part.
+    weights
+        Weights of the held-out rows, [H], if they have any: in ``nlpd``, its error and ``second`` a row
+        counts as its weight of copies.
     """
 
     rows: int
@@ -66,11 +81,12 @@ class Score:
     least: float = 0.0
     cut: bool = False
     models: tuple[GPModel, ...] = ()
+    weights: Array | None = None
 
     @property
     def nlpd(self) -> float:
         """The negative log predictive density of a held-out row, on average."""
-        return -float(self.log_densities.mean())
+        return -mean_and_error(self.log_densities, self.weights)[0]
 
     @property
     def first_call(self) -> float:
@@ -81,7 +97,16 @@ class Score:
     def standard_error(self) -> float:
         """The standard error of ``nlpd`` for the choice of the held-out rows; NaN for a single one."""
         number = len(self.log_densities)
-        return float(self.log_densities.std(ddof=1) / math.sqrt(number)) if number > 1 else math.nan
+        error = mean_and_error(self.log_densities, self.weights)[1]
+        return error * math.sqrt(number / (number - 1)) if number > 1 else math.nan
+
+
+def mean_and_error(values: Array, weights: Array | None) -> tuple[float, float]:
+    """Return the mean of values [H] of rows with weights [H], and its error for the choice of rows."""
+    if weights is None:
+        return float(values.mean()), float(values.std() / math.sqrt(len(values)))
+    mean = np.average(values, weights=weights)
+    return float(mean), float(np.linalg.norm(weights * (values - mean)) / weights.sum())
 
 
 def rungs(Y: Array, seed: int, seconds: float) -> list[list[Part]]:
@@ -157,9 +182,7 @@ def affordable(ahead: Sequence[list[Part]], seconds: float, least: float) -> lis
     return [*ahead[: number - 1], ahead[-1]] if number else []
 
 
-def scored(
-    estimator: GPEstimator, data: tuple[Array, Array], parts: Sequence[Part], seconds: float, seed: int
-) -> Score:
+def scored(estimator: GPEstimator, data: Data, parts: Sequence[Part], seconds: float, seed: int) -> Score:
     """Train a candidate on each part of a rung, and predict what is held out.
 
     Parameters
@@ -168,7 +191,7 @@ def scored(
         The candidate; for classes its ``classes_`` are known. A training begins at the hyperparameters that
         it has found on the rung before, on fewer rows of the same part.
     data
-        All inputs [N, D] and targets [N, P].
+        All rows.
     parts
         The rung.
     seconds
@@ -181,13 +204,14 @@ def scored(
     ArithmeticError
         If a held-out row has no finite density.
     """
-    X, Y = data
-    begin, models, results, found = time.perf_counter(), [], [], []
+    begin, models, results, found, weights = time.perf_counter(), [], [], [], []
     for (train, held), earlier in itertools.zip_longest(parts, estimator._earlier):
-        model, options = estimator.model_of(X[train], Y[train])
+        model, options = estimator.model_of(*data.rows(train))
         with warm.begun(model, earlier, held=estimator._held):
             results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
-        found.append(metrics.evaluated_rows(model, (X[held], Y[held])))
+        X, Y, weight = data.rows(held)
+        found.append(metrics.evaluated_rows(model, (X, Y), weights=weight))
+        weights.append(np.ones(len(X)) if weight is None else weight)
         models.append(model)
     errors, densities = zip(*found, strict=True)
     together = np.concatenate(densities)
@@ -197,15 +221,16 @@ def scored(
     return Score(
         len(parts[0].train),
         together,
-        _pooled(errors, [len(each) for each in densities]),
+        _pooled(errors, [float(each.sum()) for each in weights]),
         spent,
         spent - sum(result.seconds - float(result.times[:1].sum()) for result in results),
         all(result.status is Status.OUT_OF_TIME and result.steps == 1 for result in results),
         tuple(models),
+        None if data.weight is None else np.concatenate(weights),
     )
 
 
-def _pooled(each: Sequence[Mapping[str, float]], numbers: Sequence[int]) -> tuple[str, float]:
+def _pooled(each: Sequence[Mapping[str, float]], numbers: Sequence[float]) -> tuple[str, float]:
     """Return the error rate or RMSE of all held-out rows from those of the parts."""
     name, power = ("error", 1) if "error" in each[0] else ("rmse", 2)
     mean = np.average([found[name] ** power for found in each], weights=numbers)

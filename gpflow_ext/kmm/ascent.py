@@ -19,7 +19,8 @@ from gpflow_ext.kmm import newton
 from gpflow_ext.sites import Expectation, Factor, Pair, Prior, Sites, units
 from gpflow_ext.sites.conjugate import Solve
 
-SMALLEST_STEP = 2.0**-14
+SMALLEST_STEP = 2.0**-14  # of the covariance, each trial of which is a factorisation
+SMALLEST_MEAN_STEP = 2.0**-40  # Newton's from a log rate of zero to that of a count y is about y long
 LOG_RANGE = 40.0  # a variance is sought in [exp(-LOG_RANGE), 1] times that of its cavity
 ROOT_TOLERANCE = 1e-2  # enough for a step; at the fixed point v itself is the root
 ROOT_EVALUATIONS = 60  # of the curvature, at most; 4-6 reach the last digit
@@ -309,7 +310,7 @@ def _move_mean(prior: Prior, expectation: Expectation, state: State, direction: 
         alpha, mean = state.alpha + step * direction.alpha, state.mean + step * direction.shift
         return _evaluate(prior, expectation, state._replace(alpha=alpha, mean=mean)), ()
 
-    return _backtrack(prior, trial, state, ())[0]
+    return _backtrack(prior, trial, state, (), SMALLEST_MEAN_STEP)[0]
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -325,7 +326,11 @@ def _floor(prior: Prior, state: State) -> tf.Tensor:
 
 
 def _backtrack(
-    prior: Prior, trial: Callable[[tf.Tensor], tuple[State, Found]], state: State, found: Found
+    prior: Prior,
+    trial: Callable[[tf.Tensor], tuple[State, Found]],
+    state: State,
+    found: Found,
+    smallest: float = SMALLEST_STEP,
 ) -> tuple[State, Found]:
     """Return the first trial, of a step of one, half of it, …, that is not below the state, or the state.
 
@@ -342,6 +347,6 @@ def _backtrack(
 
     begin = (tf.constant(1.0, state.objective.dtype), tf.constant(True), state, found)
     _, _, chosen, found = tf.while_loop(
-        lambda step, searching, *_: searching & (step > SMALLEST_STEP), search, begin
+        lambda step, searching, *_: searching & (step > smallest), search, begin
     )
     return chosen, found

@@ -12,7 +12,7 @@ from gpflow_ext.laplace.expansion import Located
 from gpflow_ext.sites import Expectation, Pair, Prior, Sites, Step
 from gpflow_ext.sites.concavity import LogDensity, expand
 
-SMALLEST_STEP = 2.0**-20  # of a Newton step in the line search
+SMALLEST_STEP = 2.0**-40  # of a Newton step in the line search; see `kmm.ascent.SMALLEST_MEAN_STEP`
 
 Kept = TypeVar("Kept")
 

@@ -17,7 +17,7 @@ from gpflow_ext.data.checks import check_not_one_hot
 from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.logistic import expected_llp
-from gpflow_ext.numerics.probit import expected_log_ndtr
+from gpflow_ext.numerics.probit import expected_log_ndtr, log_flipped_ndtr
 from gpflow_ext.numerics.special import as_tensor, gaussian_expectation, log_expected_sigmoid, log_ndtr
 
 
@@ -95,20 +95,18 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
         """Return E[log(ρ + (1 - 2ρ) link(f))], f ~ N(Fmu, Fvar), for ρ > 0, elementwise."""
         # Read once: derivatives may be taken where another value is no longer substituted for it.
         flip = self.flip if isinstance(self.flip, float) else tf.convert_to_tensor(self.flip)
-
-        def log_p(F: tf.Tensor) -> tf.Tensor:
-            return log_mixture(self._log_link(F), flip, 2)
-
-        expected = gaussian_expectation(log_p, Fmu, Fvar)
+        expected = gaussian_expectation(lambda F: self._log_mixture(F, flip)[0], Fmu, Fvar)
         if isinstance(flip, float):
             return expected
         share = levels(flip, 2, Fmu.dtype)[1]
-
-        def slope(F: tf.Tensor) -> tf.Tensor:
-            return (1.0 - 2.0 * tf.exp(self._log_link(F))) / tf.exp(log_p(F))
-
-        by_share = tf.stop_gradient(gaussian_expectation(slope, Fmu, Fvar))
+        by_share = tf.stop_gradient(gaussian_expectation(lambda F: self._log_mixture(F, flip)[1], Fmu, Fvar))
         return expected + (share - tf.stop_gradient(share)) * by_share  # zero, with a gradient
+
+    def _log_mixture(self, F: tf.Tensor, flip: tf.Tensor | float) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return log(ρ + (1 - 2ρ) link(F)), ρ > 0, and its derivative in ρ, elementwise."""
+        log_link = self._log_link(F)
+        log_p = log_mixture(log_link, flip, 2)
+        return log_p, (1.0 - 2.0 * tf.exp(log_link)) / tf.exp(log_p)
 
     def _with_flips(self, log_p: tf.Tensor) -> tf.Tensor:
         return log_mixture(log_p, self.flip, 2)
@@ -274,6 +272,9 @@ class BernoulliProbit(BinaryLikelihood):
 
     def _expected_log_link(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         return expected_log_ndtr(Fmu, Fvar)
+
+    def _log_mixture(self, F: tf.Tensor, flip: tf.Tensor | float) -> tuple[tf.Tensor, tf.Tensor]:
+        return log_flipped_ndtr(F, levels(flip, 2, F.dtype)[1])
 
 
 def _signs(Y: Any, dtype: tf.DType) -> tf.Tensor:

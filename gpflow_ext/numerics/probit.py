@@ -63,6 +63,47 @@ def expected_log_ndtr(mean: Any, var: Any) -> tf.Tensor:
     return with_derivatives(-0.5 * tf.linalg.matvec(d * G + square * below, weights), mean, var, slopes)
 
 
+def log_flipped_ndtr(x: tf.Tensor, share: tf.Tensor | float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return g(x) = log p, p = ρ + (1 - 2ρ) Φ(x), elementwise, and its derivative in ρ, (1 - 2Φ(x))/p.
+
+    Derivatives in x are those of g' = (1 - 2ρ) φ/p and g'' = -g' (x + g'). As p >= ρ no continued fraction is
+    needed: one erfc and one exp give all of them.
+
+    Parameters
+    ----------
+    x
+        Tensor of any shape.
+    share
+        ρ, 0 < ρ < ½, a scalar; tapes see no derivative in it.
+
+    Returns
+    -------
+    Two tensors of the shape of ``x``, right to the rounding of its dtype; the first is below zero.
+    """
+    rest = 1.0 - 2.0 * share
+
+    def tail(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return 2Φ(-|x|), and the smaller of p and 1 - p."""
+        twice = tf.math.erfc(math.sqrt(0.5) * tf.abs(x))
+        return twice, share + 0.5 * rest * twice
+
+    @tf.custom_gradient
+    def slope(x: tf.Tensor) -> Any:
+        small = tail(x)[1]
+        density = tf.exp(-0.5 * tf.square(x)) / math.sqrt(2.0 * math.pi)
+        first = rest * density / tf.where(x < 0.0, small, 1.0 - small)
+        return first, lambda upstream: -upstream * first * (x + first)
+
+    @tf.custom_gradient
+    def value(x: tf.Tensor) -> Any:
+        small = tail(x)[1]
+        found = tf.where(x < 0.0, tf.math.log(small), tf.math.log1p(-small))
+        return found, lambda upstream: upstream * slope(x)
+
+    twice, small = tail(x)
+    return value(x), (1.0 - twice) / tf.where(x < 0.0, small, small - 1.0)
+
+
 @functools.cache
 def mixture() -> tuple[Array, Array, Array]:
     """Return the means, variances and weights of the mixture, each [80]."""

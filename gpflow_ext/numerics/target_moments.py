@@ -38,7 +38,12 @@ def target_moments(
 
 def has_variance(likelihood: gpflow.likelihoods.Likelihood) -> bool:
     """Tell whether targets have a variance, as those of ``StudentT`` have above two degrees of freedom."""
-    inner = likelihood
-    while isinstance(within := getattr(inner, "likelihood", None), gpflow.likelihoods.Likelihood):
-        inner = within  # of Standardised or Weighted
+    inner = innermost(likelihood)
     return not (isinstance(inner, gpflow.likelihoods.StudentT) and inner.df <= 2.0)
+
+
+def innermost(likelihood: gpflow.likelihoods.Likelihood) -> gpflow.likelihoods.Likelihood:
+    """Return the likelihood that ``Weighted`` and ``Standardised`` ones are of."""
+    while isinstance(within := getattr(likelihood, "likelihood", None), gpflow.likelihoods.Likelihood):
+        likelihood = within
+    return likelihood

@@ -60,7 +60,9 @@ class ModelAverage(ComposedModel):
         return densities.WeightedPredictions(each, tf.convert_to_tensor(self.weights))
 
 
-def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def stacking_weights(
+    log_densities: npt.ArrayLike, rows: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.float64]:
     """Return the weights of K models whose mixture has the largest mean log density on held-out rows, [K].
 
     Stacking of predictive distributions (Yao, Vehtari, Simpson & Gelman 2018, eq. 4), which is concave; by
@@ -71,6 +73,8 @@ def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:
     log_densities
         log p_k(yₙ | xₙ) of rows that model k was not trained on, [N, K]. A row that no model thinks possible
         (-inf for all) tells nothing of the weights; they are equal where no other row is left.
+    rows
+        As how many copies each row counts, [N], positive; once by default.
 
     Raises
     ------
@@ -83,14 +87,15 @@ def stacking_weights(log_densities: npt.ArrayLike) -> npt.NDArray[np.float64]:
             "log_densities must be [N, K], a column for each model, of numbers or -inf; check the "
             f"predictions. The shape is {values.shape}, with {(~(values < np.inf)).sum()} of NaN or inf."
         )
-    values = values[np.isfinite(values).any(axis=1)]
+    known = np.isfinite(values).any(axis=1)
+    values, counts = values[known], np.ones(len(values))[known] if rows is None else rows[known]
     relative = np.exp(values - values.max(axis=1, keepdims=True))
     weights = np.full(values.shape[1], 1.0 / values.shape[1])
     if not len(values):
         return weights
     for _ in range(_STEPS):
         shares = relative * weights
-        new = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)
+        new = np.average(shares / shares.sum(axis=1, keepdims=True), axis=0, weights=counts)
         done = np.abs(new - weights).max() < _SETTLED
         weights = new
         if done:

@@ -56,6 +56,20 @@ def without_weights(model: Predictor, Y: NDArray[Any]) -> tuple[NDArray[Any], Fl
     return Y[:, :-1], Y[:, -1].astype(np.float64)
 
 
+def checked_weights(weights: ArrayLike, number: int) -> Floats:
+    """Return the weights of so many rows, [N].
+
+    Raises
+    ------
+    ValueError
+        For another shape, and other numbers than finite ones from 0, not all 0.
+    """
+    found = np.asarray(weights, np.float64)
+    if found.shape != (number,) or not (np.isfinite(found) & (found >= 0.0)).all() or not found.any():
+        raise ValueError(f"weights must be [{number}], one for each row, finite, from 0, and not all 0.")
+    return found
+
+
 def _matrices(data: tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[Any], NDArray[Any]]:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError("data must be a pair (X, Y) of inputs [N, D] and targets [N, P].")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpflow_ext.data.checks import check_whole
 from gpflow_ext.prediction.batches import Predicted
-from gpflow_ext.prediction.held_out import Predictor, checked
+from gpflow_ext.prediction.held_out import Predictor, checked, checked_weights
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6  # by how much a probability computed in single precision may leave [0, 1]
@@ -154,10 +154,19 @@ def evaluate(
 
 
 def evaluated_rows(
-    model: Predictor, data: tuple[ArrayLike, ArrayLike], *, batch_size: int = 1000
+    model: Predictor,
+    data: tuple[ArrayLike, ArrayLike],
+    *,
+    weights: ArrayLike | None = None,
+    batch_size: int = 1000,
 ) -> tuple[dict[str, float], Floats]:
-    """Return what ``evaluate`` does, and the log predictive density of each row as it is, [N]."""
+    """Return what ``evaluate`` does, and the log predictive density of each row as it is, [N].
+
+    ``weights`` [N] are those of ``error_rate``, whatever the likelihood; by default those in Y, if any.
+    """
     tested = _tested(model, data, batch_size)
+    if weights is not None:
+        tested = tested._replace(weights=checked_weights(weights, len(tested.Y)))
     return tested.counted().scores(), tested.densities
 
 
@@ -321,8 +330,5 @@ def _average(values: NDArray[Any], weights: ArrayLike | None) -> float:
 
 
 def _counts(weights: ArrayLike | None, number: int) -> Floats:
-    """Return the weights of all rows, [N], checked."""
-    counts = np.ones(number) if weights is None else np.asarray(weights, np.float64)
-    if counts.shape != (number,) or not (np.isfinite(counts) & (counts >= 0.0)).all() or not counts.any():
-        raise ValueError(f"weights must be [{number}], one for each row, finite, from 0, and not all 0.")
-    return counts
+    """Return as how many copies each row counts, [N]."""
+    return np.ones(number) if weights is None else checked_weights(weights, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -165,9 +166,8 @@ class HyperparameterAscent(tf.Module):
             return progress, [variable.read_value() for variable in ascent._moving], ascent._model.sites
 
         starts = (Start(OWN, here), *further.starts)
-        alone = bool(examine(self).refused)  # distributed variables, or what cannot be copied
-        copies = [self if alone else replica(self) for _ in starts]
-        with ThreadPoolExecutor(1 if alone else WORKERS) as pool:
+        copies = self._copies(len(starts))
+        with ThreadPoolExecutor(1 if copies[0] is self else WORKERS) as pool:
             ends = list(pool.map(climb, copies, [start.values for start in starts]))
         self.tried = tuple(
             Tried(start.name, end[0].objective) for start, end in zip(starts, ends, strict=True)
@@ -175,6 +175,13 @@ class HyperparameterAscent(tf.Module):
         progress, kept, sites = ends[best(self.tried)]
         self._move(kept, sites)
         return progress
+
+    def _copies(self, number: int) -> list[HyperparameterAscent]:
+        """Return replicas, or the ascent itself where there can be none, as with distributed variables."""
+        if not examine(self).refused:
+            with contextlib.suppress(Exception):  # of any kind, from a user's own class
+                return [replica(self) for _ in range(number)]
+        return [self] * number
 
     @property
     def _moving(self) -> list[tf.Variable]:

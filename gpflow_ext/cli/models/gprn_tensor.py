@@ -23,6 +23,7 @@ predicts in those of the table.
 """
 DATA = "linnerud"
 OBJECTIVE = "bound"
+NO_WEIGHTS = "gprn-tensor takes no weights of rows"
 TASKS = ("several",)
 
 

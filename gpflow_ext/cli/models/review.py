@@ -100,6 +100,8 @@ def check(options: argparse.Namespace, split: Any) -> None:
         raise ValueError(f"--minibatch-size is for {', '.join(STOCHASTIC)}; {method} takes all data.")
     if options.prior != "dense" and (method not in QUADRATIC or options.inducing is not None):
         raise ValueError(f"--prior is for {', '.join(QUADRATIC)}, without --inducing.")
+    if options.weights is not None and method == "vi-means-newton":
+        raise ValueError("--method vi-means-newton takes no weights of rows; vi-means does.")
     if options.inducing is not None:
         if method == "exact":
             raise ValueError("--inducing is for the other methods; exact has no inducing points.")
@@ -130,9 +132,10 @@ def build(options: argparse.Namespace, split: Any) -> Any:
             split.train, kernel, likelihood, mean, inducing_variable=Z, prior=kernels.prior(options)
         )
     elif split.task == "binary":
-        model = gpflow.models.SVGP(kernel, gpx.likelihoods.BernoulliLogit(), Z, num_data=len(X))
+        likelihood = likelihoods.weighted(split, gpx.likelihoods.BernoulliLogit())
+        model = gpflow.models.SVGP(kernel, likelihood, Z, num_data=len(X))
     else:
-        model = _regression(options, kernel, split.train, Z)
+        model = _regression(options, kernel, split, Z)
     if Z is not None:
         gpflow.set_trainable(model.inducing_variable, False)
     return model
@@ -146,15 +149,15 @@ def _inducing(options: argparse.Namespace, X: Any) -> Any:
     return kernels.centres(number, X, options.seed)
 
 
-def _regression(options: argparse.Namespace, kernel: Any, data: Any, Z: Any) -> Any:
+def _regression(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) -> Any:
     """Return a model of real targets in their own units."""
     import gpflow
 
     from gpflow_ext.likelihoods import StudentT
+    from gpflow_ext.models import VGPKMM
 
-    X, Y = data
-    noise = options.noise * float(Y.var())
-    mean = likelihoods.in_units_of_targets(kernel, Y, options.variance)
+    noise = options.noise * likelihoods.variance_of_targets(split)
+    mean = likelihoods.in_units_of_targets(kernel, split, options.variance)
     logarithm = gpflow.utilities.positive(base="exp")
     if options.method == "student-t":
         likelihood: Any = StudentT(df=4.0)
@@ -162,20 +165,24 @@ def _regression(options: argparse.Namespace, kernel: Any, data: Any, Z: Any) -> 
     else:
         likelihood = gpflow.likelihoods.Gaussian(noise)
         likelihood.variance = gpflow.Parameter(noise, transform=logarithm, trainable=not options.fixed)
+    if options.method in EXACT and split.weights is not None:  # by sites, the same bound, which takes them
+        noisy = likelihoods.weighted(split, likelihood)
+        return VGPKMM(split.train, kernel, noisy, mean, inducing_variable=Z)
     if options.method == "exact":
-        return gpflow.models.GPR(data, kernel, mean, likelihood=likelihood)
+        return gpflow.models.GPR(split.train, kernel, mean, likelihood=likelihood)
     if options.method in COLLAPSED:
-        return gpflow.models.SGPR(data, kernel, Z, mean_function=mean, likelihood=likelihood)
-    return gpflow.models.SVGP(kernel, likelihood, Z, mean_function=mean, num_data=len(X))
+        return gpflow.models.SGPR(split.train, kernel, Z, mean_function=mean, likelihood=likelihood)
+    noisy = likelihoods.weighted(split, likelihood)
+    return gpflow.models.SVGP(kernel, noisy, Z, mean_function=mean, num_data=len(split.train[0]))
 
 
 def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
     """Return the options of `gpflow_ext.fit`."""
     chosen: dict[str, Any] = {}
-    if options.method in COLLAPSED:
+    if options.method in COLLAPSED and options.weights is None:
         newton = options.method == "vi-means-newton"
         chosen = {"recipe": "vi_means", "optimizer": "projected_newton" if newton else "lbfgs"}
-    elif options.method not in (*QUADRATIC, "exact", "student-t"):
+    elif options.method not in (*QUADRATIC, *EXACT, "student-t"):
         chosen = {"recipe": options.method.replace("-", "_")}
     if options.minibatch_size is not None:
         chosen["minibatch_size"] = min(options.minibatch_size, num_rows)

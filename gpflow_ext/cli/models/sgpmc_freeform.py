@@ -81,11 +81,11 @@ def build(options: argparse.Namespace, split: Any) -> Any:
 
     import gpflow_ext as gpx
 
-    X, Y = split.train
+    X, _ = split.train
     kernel = kernels.kernel(options, X.shape[1])
     mean = likelihoods.mean_of_counts(split)
     if split.task == "regression":
-        mean = likelihoods.in_units_of_targets(kernel, Y, options.variance)
+        mean = likelihoods.in_units_of_targets(kernel, split, options.variance)
     for parameter in (kernel.variance, kernel.lengthscales):
         start = tf.convert_to_tensor(parameter)
         parameter.prior = tfp.distributions.LogNormal(tf.math.log(start), tf.ones_like(start))
@@ -109,11 +109,11 @@ def _likelihood(split: Any) -> Any:
 
     if split.task != "regression":
         return likelihoods.probit(split, epsilon=1e-3)
-    start = gpflow.utilities.to_default_float(0.1 * split.train[1].var())
+    start = gpflow.utilities.to_default_float(0.1 * likelihoods.variance_of_targets(split))
     noise: Any = gpflow.likelihoods.Gaussian()
     noise.variance = gpflow.Parameter(start, transform=gpflow.utilities.positive(base="exp"))
     noise.variance.prior = tfp.distributions.LogNormal(tf.math.log(start), tf.ones_like(start))
-    return noise
+    return likelihoods.weighted(split, noise)
 
 
 def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None, **shared: Any) -> Any:

@@ -24,6 +24,7 @@ hyperparameters and inducing points; with --fixed one sweep. Cost: O(N M^2) per 
 """
 DATA = "breast_cancer"
 OBJECTIVE = "log evidence"
+NO_WEIGHTS = "sparse-ep takes no weights of rows: its sites match the moments of one datum each"
 TASKS = ("binary", "multiclass", "ordinal", "counts")
 SHARE, MOST = 0.15, 300  # of the training rows, by default
 

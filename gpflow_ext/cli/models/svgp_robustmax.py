@@ -26,6 +26,7 @@ O(K M^2 B) for K classes, M inducing points and B rows.
 """
 DATA = "digits"
 OBJECTIVE = "bound"
+NO_WEIGHTS = "svgp-robustmax takes no weights of rows"
 TASKS = ("binary", "multiclass", "ordinal")
 
 

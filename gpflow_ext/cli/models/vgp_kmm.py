@@ -94,7 +94,8 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     if options.likelihood == "negative-binomial":
         likelihood = likelihoods.overdispersed(split)
     elif options.likelihood == "multinomial-logit":
-        likelihood = gpx.likelihoods.MultinomialLogit(len(split.labels), bound and "auto")
+        unweighted = gpx.likelihoods.MultinomialLogit(len(split.labels), bound and "auto")
+        likelihood = likelihoods.weighted(split, unweighted)
     else:
         likelihood = likelihoods.smooth(split, bound, options.num_pieces)
     return gpx.models.VGPKMM(

@@ -24,6 +24,8 @@ def count_events(table: Table, request: Request, known: Known) -> Raw:
     """
     if request.exposure is not None:
         raise ValueError(f"exposure={request.exposure!r} is for counts: that of an event's bin is its size.")
+    if request.weights is not None:
+        raise ValueError("weights= is for rows that are data of their own: events are counted, once each.")
     names = [name for name in table.names if name not in (*request.drop, *known.exclude)]
     if request.target is not None:
         names = [request.target] if isinstance(request.target, str) else list(request.target)

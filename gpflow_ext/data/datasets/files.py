@@ -65,7 +65,7 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
     targets = _choose_targets(request, known, table)
     marker = known.published[0] if known.published else ""
     exposure = request.exposure or known.exposure or ""
-    aside = [*known.targets, *known.exclude, exposure, marker]
+    aside = [*known.targets, *known.exclude, exposure, _weights_column(request), marker]
     excluded = [name for name in table.names if name in aside and name not in targets]
     raw = _assemble(table, targets, excluded, request, known)
     if table.second is not None:
@@ -93,7 +93,9 @@ def _with_test(table: Table, source: Any) -> Table:
 
 def _check_arguments(table: Table, request: Request) -> None:
     given = {name: tuple(getattr(request, name)) for name in ("drop", "one_hot", "categories", "dates")}
-    given["exposure"] = () if request.exposure is None else (request.exposure,)
+    for name in ("target", "exposure", "weights"):
+        one = getattr(request, name)
+        given[name] = (one,) if isinstance(one, str) else one if isinstance(one, tuple) else ()
     check_columns(table.name, given, table.names)
     wrong = {name: order for name, order in request.dates.items() if order not in ORDERS}
     if wrong:
@@ -126,8 +128,9 @@ def _assemble(
     names = [name for name in table.names if name not in (*targets, *excluded, *request.drop)]
     asked = Asked(request.one_hot, request.categories, request.dates, request.decimal)
     found = infer(table, names, asked)
-    exposure = _exposures(table, request.exposure or known.exposure, asked)
-    columns, problems, read = [], [*found.problems, *exposure.problems], []
+    exposure = _beside(table, request.exposure or known.exposure, "exposure", asked)
+    weights = _weights(table, targets, request, asked)
+    columns, problems, read = [], [*found.problems, *exposure.problems, *weights.problems], []
     for name in targets:
         column, wrong, how = _target(table, name, request)
         columns.append(column)
@@ -140,7 +143,7 @@ def _assemble(
         problems += _words_among(targets, columns)
     if problems and not all(column.dtype != object and len(column) for column in columns):
         columns = columns[:1]  # what is wrong with them is known
-    aside = [name for name in excluded if name != request.exposure]
+    aside = [name for name in excluded if name not in (request.exposure, request.weights)]
     notes = [*read, *(f"column {name} is kept out of the inputs" for name in aside)]
     notes += [f"column {name} was dropped as asked" for name in request.drop]
     if request.exposure is not None:
@@ -159,6 +162,8 @@ def _assemble(
         order=table.levels.get(target),
         exposure=exposure.values[0][:, 0] if exposure.values else None,
         exposure_name=request.exposure or known.exposure or "",
+        weights=weights.values[0][:, 0] if weights.values else None,
+        weights_name=_weights_column(request) or "weights",
         place=table.place,
         notes=(*known.notes, *notes, *found.notes),
         columns=found.columns,
@@ -219,8 +224,24 @@ def _must_be_numbers(name: str, table: Table) -> Floats:
     return values
 
 
-def _exposures(table: Table, name: str | None, asked: Asked) -> Found:
-    """Return the exposures of counts, if the table has them, read as the numbers of inputs are."""
+def _weights_column(request: Request) -> str:
+    """Return the column of the weights, or nothing."""
+    return request.weights if isinstance(request.weights, str) else ""
+
+
+def _weights(table: Table, targets: Sequence[str], request: Request, asked: Asked) -> Found:
+    """Return the weights of rows, if a column has them, which is there for nothing else."""
+    name = _weights_column(request)
+    others = {"target": targets, "drop": request.drop, "one_hot": request.one_hot}
+    taken = [f"`{argument}`" for argument, names in others.items() if name in names]
+    if not taken:
+        return _beside(table, name, "weight", asked)
+    what = f"column {name!r} cannot hold the weights: it is in {' and '.join(taken)} too"
+    return Found((), (), (), (Problem(what, name, advice="name another column, or take it out there"),))
+
+
+def _beside(table: Table, name: str | None, role: str, asked: Asked) -> Found:
+    """Return exposures or weights, if the table has them, read as the numbers of inputs are."""
     if not name or name not in table.names:
         return Found((), (), (), ())
     found = infer(table, [name], asked)
@@ -231,5 +252,5 @@ def _exposures(table: Table, name: str | None, asked: Asked) -> Found:
         replace(each, remedies=tuple(remedy for remedy in each.remedies if remedy.argument == "decimal"))
         for each in found.problems
     ]
-    what = f"the exposure {name!r} must hold numbers; it was read as {listed(kinds) or 'one text alone'}"
+    what = f"the {role} {name!r} must hold numbers; it was read as {listed(kinds) or 'one text alone'}"
     return Found((), (), (), tuple(problems) or (Problem(what, name, advice="name another column"),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from gpflow_ext.data.datasets.missing import (
     not_positive,
     note_constant,
     treat_missing,
+    without_weightless,
+    wrong_weights,
 )
 from gpflow_ext.data.datasets.raw import Raw, Request
 from gpflow_ext.data.datasets.sources import find
@@ -44,6 +47,7 @@ def load(
     decimal: str | None = None,
     bins: int | Sequence[int] | None = None,
     exposure: str | None = None,
+    weights: Any = None,
     test: Any = None,
     dtype: DTypeLike | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -99,6 +103,11 @@ def load(
     exposure
         For counts, the column of their exposures: the time, area or population in which each was counted. The
         task is then "counts", the column is not an input, and the model predicts a rate.
+    weights
+        A column, or numbers [N] from 0 beside the rows of the source: a row of weight w counts as w copies of
+        it. That column is not an input. ``Split.weights`` has them for the likelihood (see
+        `likelihoods.Weighted`) and for scores; rows of weight 0 are left out. Scales and means of inputs are
+        weighted; the split is not.
     test
         Table of the test rows, with the columns of the first.
     dtype
@@ -135,16 +144,22 @@ def load(
     raw = find(
         Request(
             name, target, task or known, tuple(drop), tuple(one_hot), orders, dict(dates or {}), decimal,
-            sizes, exposure, test, split, data_dir, offline,
+            sizes, exposure, weights, test, split, data_dir, offline,
         )
     )  # fmt: skip
+    if weights is not None and not isinstance(weights, str):
+        raw = replace(raw, weights=_numbers(weights, len(raw.X), raw.name))
     raw, kept, encoded = _prepared(raw, missing, known, orders)
     rows, row_notes = _divide(raw, encoded, split, test_fraction, seed)
     parts = raw.X[rows[0]], raw.X[rows[1]]
+    counted = None if raw.weights is None else raw.weights[rows[0]]
     notes = [*raw.notes, *encoded.notes, *row_notes]
+    if counted is not None:
+        of = f" (column {weights})" if isinstance(weights, str) else ""
+        notes.append(f"weights{of}: {len(counted)} training rows count as {counted.sum():.6g}")
     columns = raw.columns or tuple(map(Column, raw.feature_names))
     if missing == "mean":
-        *filled, columns, filled_notes = fill_with_mean(*parts, columns, raw.name)
+        *filled, columns, filled_notes = fill_with_mean(*parts, columns, raw.name, counted)
         parts = filled[0], filled[1]
         notes += filled_notes
     treatment = Treatment(columns)
@@ -152,7 +167,7 @@ def load(
     scaler = Scaler.identity(len(names))
     if standardise:
         common = standardise == "common"
-        scaler = Scaler.fit_common(parts[0]) if common else Scaler.fit(parts[0])
+        scaler = (Scaler.fit_common if common else Scaler.fit)(parts[0], counted)
         notes += note_constant(parts[0], names)
         with_what = "one mean and one deviation of all inputs" if common else "the mean and deviation"
         notes.append(f"inputs were standardised with {with_what} of the training part")
@@ -177,8 +192,9 @@ def load(
         source=raw.source,
         notes=tuple(notes),
         rows=(kept[rows[0]], kept[rows[1]]),
-        exposure=_exposures(raw, rows, kind),
+        exposure=_beside(raw.exposure, rows, kind, raw.name),
         treatment=None if raw.columns is None else treatment,
+        weights=_beside(raw.weights, rows, kind, raw.name),
     )
 
 
@@ -186,7 +202,8 @@ def _prepared(
     raw: Raw, missing: str, task: str | None, orders: Mapping[str, Sequence[str]]
 ) -> tuple[Raw, Rows, EncodedTarget]:
     """Return the data without what models cannot take, the rows kept, the target; or all problems."""
-    problems = [*raw.problems, *infinite(raw), *not_positive(raw, missing)]
+    raw, counted = without_weightless(raw)
+    problems = [*raw.problems, *infinite(raw), *not_positive(raw, missing), *wrong_weights(raw, missing)]
     raw, kept, found = treat_missing(raw, missing)
     problems += found
     is_whole = not (np.any(raw.y == "") if raw.y.dtype == object else np.isnan(raw.y).any())
@@ -198,7 +215,7 @@ def _prepared(
             problems += [each for each in error.problems if each.column not in {p.column for p in problems}]
     if problems or encoded is None:
         raise TableError(raw.name, problems)
-    return raw, kept, encoded
+    return raw, counted[kept], encoded
 
 
 def _check_arguments(
@@ -298,10 +315,21 @@ def _cast(values: Floats, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     return cast
 
 
-def _exposures(
-    raw: Raw, rows: tuple[Rows, Rows], dtype: np.dtype[Any]
+def _beside(
+    column: Floats | None, rows: tuple[Rows, Rows], dtype: np.dtype[Any], name: str
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    if raw.exposure is None:
+    """Return the exposures or the weights of both parts, [N, 1] each."""
+    if column is None:
         return None
-    column = raw.exposure[:, None]
-    return _cast(column[rows[0]], dtype, raw.name), _cast(column[rows[1]], dtype, raw.name)
+    return _cast(column[rows[0], None], dtype, name), _cast(column[rows[1], None], dtype, name)
+
+
+def _numbers(weights: Any, rows: int, name: str) -> Floats:
+    """Return weights [N] that were given as an array; what kind of numbers they are is checked later."""
+    try:
+        found = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"weights must be numbers, or the name of a column: {error}.") from error
+    if found.shape not in ((rows,), (rows, 1)):
+        raise ValueError(f"weights must be [{rows}], one for each row of {name}; the shape is {found.shape}.")
+    return found.reshape(-1)

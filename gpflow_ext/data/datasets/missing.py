@@ -47,6 +47,34 @@ def not_positive(raw: Raw, missing: str) -> list[Problem]:
     return [Problem(what, raw.exposure_name, _ints(rows), advice="correct or remove the row")]
 
 
+def wrong_weights(raw: Raw, missing: str) -> list[Problem]:
+    """Return which weights are not finite numbers from 0, or that all are 0; see `not_positive`."""
+    if raw.weights is None:
+        return []
+    name = raw.weights_name
+    if not raw.weights.any():
+        return [Problem(f"the weight {name!r} is 0 in every row", name, advice="name another column")]
+    wrong = ~((raw.weights >= 0.0) & np.isfinite(raw.weights))
+    rows = np.flatnonzero(wrong if missing == "mean" else wrong & ~np.isnan(raw.weights))
+    if not rows.size:
+        return []
+    what = (
+        f"{raw.place(rows[0])}, the weight {name!r} is {raw.weights[rows[0]]:g}: a weight is a number from 0 "
+        f"({rows.size} such cells)"
+    )
+    return [Problem(what, name, _ints(rows), advice="correct or remove the row")]
+
+
+def without_weightless(raw: Raw) -> tuple[Raw, Rows]:
+    """Leave out the rows of weight 0, which count as no copy; return the data and the rows kept."""
+    everything = np.arange(len(raw.X))
+    if raw.weights is None or not raw.weights.any() or raw.weights.all():
+        return raw, everything
+    kept = np.flatnonzero(raw.weights)
+    note = f"{len(everything) - len(kept)} rows of weight 0 are left out"
+    return _thinned(raw, kept, note), kept
+
+
 def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
     """Find or drop rows with missing values; return the data, the rows that were kept, and problems.
 
@@ -73,7 +101,7 @@ def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
 def _gaps(raw: Raw) -> tuple[Sequence[str], NDArray[np.bool_]]:
     """Return the names of the raw columns, or of the inputs where there are none, and their gaps [N, C].
 
-    Exposures come last.
+    Exposures and weights come last.
     """
     names, in_X = list(raw.feature_names), np.isnan(raw.X)
     if raw.columns is not None:
@@ -82,6 +110,8 @@ def _gaps(raw: Raw) -> tuple[Sequence[str], NDArray[np.bool_]]:
         names = [column.name for column in raw.columns]
     if raw.exposure is not None:
         names, in_X = [*names, raw.exposure_name], np.column_stack([in_X, np.isnan(raw.exposure)])
+    if raw.weights is not None:
+        names, in_X = [*names, raw.weights_name], np.column_stack([in_X, np.isnan(raw.weights)])
     return names, in_X
 
 
@@ -121,7 +151,8 @@ def _refused(
         f"the first in {raw.place(first)}, column {column!r}"
         f"{' (to keep them is for several targets)' if missing == 'keep' else ''}"
     )
-    filled = not in_y.any() and (raw.exposure is None or not in_X[:, -1].any())  # inputs alone
+    beside = sum(column is not None for column in (raw.exposure, raw.weights))
+    filled = not in_y.any() and not in_X[:, len(names) - beside :].any()  # inputs alone
     remedies = [Remedy("missing", "drop"), *([Remedy("missing", "mean")] if filled else [])]
     if in_y.any() and not in_X.any() and raw.y.ndim == 2 and raw.y.shape[1] > 1:
         remedies.append(Remedy("missing", "keep"))
@@ -146,17 +177,21 @@ def _drop_rows(raw: Raw, dropped: Rows, columns: Sequence[str]) -> tuple[Raw, Ro
         return raw, np.arange(len(raw.X)), [Problem(what, remedies=remedies)]
     places = listed([raw.place(row) for row in dropped])
     note = f"{dropped.size} rows with missing {listed(columns)} were dropped ({places})"
-    place = raw.place
-    thinned = replace(
+    return _thinned(raw, kept, note), kept, []
+
+
+def _thinned(raw: Raw, kept: Rows, note: str) -> Raw:
+    """Return some of the rows, with a note on the others."""
+    return replace(
         raw,
         X=raw.X[kept],
         y=raw.y[kept],
         exposure=None if raw.exposure is None else raw.exposure[kept],
+        weights=None if raw.weights is None else raw.weights[kept],
         test=None if raw.test is None else raw.test[kept],
-        place=lambda row: place(kept[row]),
+        place=lambda row: raw.place(kept[row]),
         notes=(*raw.notes, note),
     )
-    return thinned, kept, []
 
 
 class Filled(NamedTuple):
@@ -168,10 +203,17 @@ class Filled(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fill_with_mean(train: Floats, test: Floats, columns: Sequence[Column], table: str) -> Filled:
+def fill_with_mean(
+    train: Floats,
+    test: Floats,
+    columns: Sequence[Column],
+    table: str,
+    weights: Floats | None = None,
+) -> Filled:
     """Replace NaN by the training mean of each input, and add an input for each column with training gaps.
 
-    That input is 1 where a cell of the column was missing, else 0; these inputs come after the others.
+    That input is 1 where a cell of the column was missing, else 0; these inputs come after the others. A
+    training row of weight w, of ``weights`` [N], counts as w copies of it.
     """
     notes, filled = [], []
     flags: tuple[list[Floats], list[Floats]] = ([], [])
@@ -187,7 +229,11 @@ def fill_with_mean(train: Floats, test: Floats, columns: Sequence[Column], table
             problems.append(Problem(what, column.name, remedies=(drop(column.name),)))
             continue
         # One input at a time, on its own: the mean of a column is that of its numbers in their order.
-        means = tuple(float(parts[0][~gaps[0], k].mean()) for k in range(parts[0].shape[1]))
+        known = parts[0][~gaps[0]].T
+        means = tuple(
+            float(cells.mean() if weights is None else np.average(cells, weights=weights[~gaps[0]]))
+            for cells in map(np.ascontiguousarray, known)
+        )
         for part, gap in zip(parts, gaps, strict=True):
             part[gap] = means
         filled.append(replace(column, fill=means, flagged=bool(gaps[0].any())))

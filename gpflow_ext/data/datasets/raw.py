@@ -32,6 +32,7 @@ class Request:
     decimal: str | None = None
     bins: int | tuple[int, ...] | None = None
     exposure: str | None = None
+    weights: Any = None  # the name of a column, or numbers [N]
     test: str | os.PathLike[str] | None = None
     split: str | None = None
     data_dir: str | os.PathLike[str] | None = None
@@ -58,6 +59,8 @@ class Raw:
     order: tuple[str, ...] | None = None  # of the classes, where the source tells it
     exposure: Floats | None = None
     exposure_name: str = "exposure"
+    weights: Floats | None = None
+    weights_name: str = "weights"
     test: NDArray[np.bool_] | None = None
     place: Place = lambda row: f"row {row + 1}"
     notes: tuple[str, ...] = ()
@@ -86,6 +89,10 @@ def without(raw: Raw, request: Request) -> Raw:
     for argument in ("one_hot", "categories", "dates", "decimal", "bins", "exposure"):
         if getattr(request, argument):
             raise ValueError(f"{argument}= is for the columns of a table; {raw.name!r} is not one.")
+    if isinstance(request.weights, str):
+        raise ValueError(
+            f"weights={request.weights!r} is for the columns of a table; {raw.name!r} is not one."
+        )
     if request.task == "events":
         raise ValueError(f"task='events' counts the rows of a table; {raw.name!r} is not one.")
     if request.target is not None and request.target != raw.target:

@@ -64,9 +64,9 @@ class Scaler:
         return cls(np.where(low < high, mean, high), np.where(low < high, deviation, 1.0))
 
     @classmethod
-    def fit_common(cls, X: Floats) -> Scaler:
-        """Take one mean and one standard deviation of all elements of X [N, D]."""
-        all_inputs = cls.fit(X.reshape(-1, 1))
+    def fit_common(cls, X: Floats, weights: Floats | None = None) -> Scaler:
+        """Take one mean and one standard deviation of all elements of X [N, D]; weights as in `fit`."""
+        all_inputs = cls.fit(X.reshape(-1, 1), None if weights is None else np.repeat(weights, X.shape[1]))
         return cls(np.full(X.shape[1], all_inputs.mean), np.full(X.shape[1], all_inputs.scale))
 
     @classmethod
@@ -122,6 +122,8 @@ class Split:
         Which rows of the source, counted from 0, form the training and the test part.
     exposure
         Exposures [N, 1] of the training and the test counts, or None.
+    weights
+        Weights [N, 1] of the training and the test rows, all positive, or None.
     treatment
         How the raw columns of a table became inputs, which ``export`` stores; None for sets of arrays.
     """
@@ -141,6 +143,7 @@ class Split:
     rows: tuple[Rows, Rows]
     exposure: tuple[Array, Array] | None = None
     treatment: Treatment | None = None
+    weights: tuple[Array, Array] | None = None
 
     def inputs(self, rows: Any) -> Array:
         """Return the inputs of the model [N, D], standardised, of raw rows: see ``Treatment.inputs``.

@@ -90,8 +90,11 @@ def _encode_words(raw: Raw, task: str | None, order: Sequence[str] | None) -> En
             _refuse(raw, f"target {name!r} has the classes {listed(unknown)} besides {listed(tuple(order))}")
         labels, task = tuple(order), task or "ordinal"
     elif task == "ordinal":
-        what = f"task='ordinal' needs the order of the words of target {name!r}, such as {labels[0]!r}"
-        _refuse(raw, what, Remedy("categories", {name: list(labels)}), advice="name them, the lowest first")
+        what = (
+            f"task='ordinal' needs the words of target {name!r} from the lowest to the highest (below they "
+            "are in the order of the alphabet)"
+        )
+        _refuse(raw, what, Remedy("categories", {name: list(labels)}))
     place = {label: number for number, label in enumerate(labels)}
     index = np.array([place[word] for word in words])
     return _classes(raw, index, task, labels, (_encoded(name, labels),))
