@@ -243,9 +243,8 @@ def _root(
     """Solve v (c + λ(v)) = 1 from v and λ(v) = ``prec`` until ``settled(h, λ)`` everywhere; return λ.
 
     The paper iterates v ← 1 / (c + λ(v)), which diverges for the Poisson likelihood; here the root of
-    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v. Where c + λ < 0
-    the root is at a larger v. A bracket narrower than the tolerance ends the search too: where the functions
-    of a datum are coupled, each moves the roots of the others out of theirs.
+    h(x) = −log(c + λ(eˣ)) − x is found by secants inside a shrinking bracket of x = log v, at a larger v
+    where c + λ < 0. A bracket within the tolerance ends the search too: coupled functions move their roots.
     """
 
     def refine(k: tf.Tensor, *bracket: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -260,8 +259,7 @@ def _root(
 
     def going(k: tf.Tensor, *bracket: tf.Tensor) -> tf.Tensor:
         low, high, _, h, _, prec = bracket
-        found = settled(h, prec) | (high - low <= tolerance)
-        return (k < ROOT_EVALUATIONS) & tf.logical_not(tf.reduce_all(found))
+        return (k < ROOT_EVALUATIONS) & ~tf.reduce_all(settled(h, prec) | (high - low <= tolerance))
 
     high = -tf.math.log(cavity)
     x = tf.minimum(tf.math.log(v), high)
