@@ -10,6 +10,7 @@ import problems
 import pytest
 
 import gpflow_ext as gpx
+from gpflow_ext.kmm import ascent
 from gpflow_ext.likelihoods import BernoulliProbit, MultinomialLogit, StudentT
 from gpflow_ext.models import VGPKMM, GPLaplace
 from gpflow_ext.sites import Sites, concavity, site_method
@@ -150,6 +151,27 @@ def test_sites_that_leave_no_covariance_are_begun_anew() -> None:
     assert np.isnan(model.elbo())
     assert gpx.fit(model, progress=False).status is gpx.Status.CONVERGED
     np.testing.assert_allclose(model.elbo(), best, rtol=1e-9)
+
+
+def test_the_search_for_variances_ends_where_precisions_are_negative() -> None:
+    """It ran to its limit of 60 evaluations where a proposal left a site no variance."""
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(0.0, 6.0, (60, 1))
+    targets = 3.0 * np.sin(2.0 * inputs) + 0.3 * rng.standard_t(2.0, size=inputs.shape)
+    model = VGPKMM((inputs, targets), gpflow.kernels.Matern32(4.0), StudentT(0.3, 3.0))
+    prior, counts = model.prior(), []
+    state = site_method("kmm").begin(model, prior, model.sites)
+
+    def expectation(mean: Any, var: Any) -> Any:
+        counts[-1] += 1
+        return model.expectation(mean, var)
+
+    for _ in range(4):
+        counts.append(0)
+        known = ascent.factored(prior, state.prec)
+        state, _ = ascent.covariance_step(prior, expectation, state, known)
+        state = ascent.mean_step(prior, model.expectation, state)
+    assert max(counts) < 15
 
 
 def test_precisions_of_log_concave_likelihoods_stay_positive() -> None:
