@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 import gpflow_ext as gpx
+from gpflow_ext.ep.moment_matching import Cavity, matched_sites
 from gpflow_ext.likelihoods import NegativeBinomialLog, PoissonLog
 from gpflow_ext.likelihoods.counts import log_expected_poisson
 from gpflow_ext.models import VGPKMM, GPLaplace
@@ -303,3 +304,20 @@ def test_counts_of_many_millions_are_reached_from_a_rate_of_one(kind: type) -> N
         result = gpx.fit(model)
     assert result.status is gpx.Status.CONVERGED
     np.testing.assert_allclose(model.predict_f(X)[0], np.log(data[1]), atol=1e-3)
+
+
+def test_the_site_of_a_large_count_is_matched_from_a_wide_cavity() -> None:
+    """The site is the likelihood's own expansion, as the cavity is 10¹¹ times as wide.
+
+    Of 1 − γv that leaves 10⁻¹¹, so that rounding alone is 10⁻⁴ of it.
+    """
+    y, var = tf.constant([[1e9]], tf.float64), tf.constant([[400.0]], tf.float64)
+    likelihood = PoissonLog()
+
+    def log_normaliser(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
+        return likelihood.predict_log_density(tf.zeros_like(mean), mean, var, y)
+
+    cavity = Cavity(tf.zeros_like(var), var, tf.ones_like(var))
+    nat1, prec = matched_sites(log_normaliser, cavity, tf.zeros_like(var))
+    np.testing.assert_allclose(prec, y, rtol=1e-3)
+    np.testing.assert_allclose(nat1, y * np.log(1e9), rtol=1e-3)

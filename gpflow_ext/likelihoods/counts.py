@@ -215,4 +215,5 @@ def _poisson_window(counts: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Windo
     scale = tf.minimum(tf.math.rsqrt(counts + 1.0) / sd, 2.0)
     # At the peak z is sd (y - R) and (log R - mean)/sd: whichever cancels less.
     z = tf.where(rate * var > 1.0, (log_rate - mean) / sd, sd * (counts - rate))
-    return Window(log_rate + sd * bend, z + bend, scale, -left - bend, right - bend)
+    share = 1.0 / (1.0 + rate * var)
+    return Window(log_rate + sd * bend, z + bend, scale, -left - bend, right - bend, share)

@@ -259,4 +259,5 @@ def _interval_window(mean: tf.Tensor, var: tf.Tensor, half: tf.Tensor) -> Window
     z = tf.where(centre > 0.0, -sd - reach, -mean / sd)
     low = tf.where(at_peak, tf.minimum((peak - centre) / sd - reach, 0.0), -end(1.0 + mean / var))
     high = tf.where(at_peak, (peak - centre) / sd + reach, end(tf.nn.relu(1.0 - mean / var)))
-    return Window(centre, z, tf.minimum(1.0 / sd, 2.0), low, high)
+    # The curvature of log s is ½ at most: with x moving along, next to nothing cancels in the derivatives.
+    return Window(centre, z, tf.minimum(1.0 / sd, 2.0), low, high, share=tf.ones_like(mean))

@@ -177,10 +177,12 @@ def _window(y: tf.Tensor, r: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Wind
     def height(x: tf.Tensor) -> tf.Tensor:
         return -y * tf.math.softplus(-x) - r * tf.math.softplus(x) - 0.5 * tf.square(x - mean) / var
 
+    def curvature(x: tf.Tensor) -> tf.Tensor:
+        return (y + r) * tf.sigmoid(x) * tf.sigmoid(-x) + 1.0 / var
+
     peak = tf.zeros_like(mean)
     for _ in range(_PEAK_STEPS):
-        curvature = (y + r) * tf.sigmoid(peak) * tf.sigmoid(-peak) + 1.0 / var
-        peak += slope(peak) / curvature
+        peak += slope(peak) / curvature(peak)
     top, rest = height(peak), tf.abs(slope(peak))
     farthest = var * (rest + tf.sqrt(tf.square(rest) + 2.0 * _DROP / var))
     ends = []
@@ -193,4 +195,5 @@ def _window(y: tf.Tensor, r: tf.Tensor, mean: tf.Tensor, var: tf.Tensor) -> Wind
     low, high = ((end - peak) / sd for end in ends)
     bend = tf.clip_by_value((tf.math.log((y + 0.5) / r) - peak) / sd, low, high)
     scale = tf.minimum(tf.math.rsqrt(1.0 + y * r / (y + r)) / sd, 2.0)
-    return Window(peak + sd * bend, (peak - mean) / sd + bend, scale, low - bend, high - bend)
+    share = 1.0 / (var * curvature(peak))
+    return Window(peak + sd * bend, (peak - mean) / sd + bend, scale, low - bend, high - bend, share)

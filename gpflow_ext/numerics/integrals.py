@@ -25,6 +25,7 @@ class Window(NamedTuple):
     scale: tf.Tensor
     low: tf.Tensor  # the ends, counted from the centre: low <= 0 <= high
     high: tf.Tensor
+    share: tf.Tensor  # variance of the integrand about its peak over that of the Gaussian, roughly; in [0, 1]
 
 
 def positive_variance(var: tf.Tensor) -> tf.Tensor:
@@ -36,8 +37,9 @@ def log_expectation(log_f: Elementwise, mean: tf.Tensor, var: tf.Tensor, window:
     """Return log E[exp(log_f(x))], x ~ N(mean, var), elementwise.
 
     Trapezoid rule in u, which converges geometrically: the integrand and all its derivatives vanish at the
-    ends of the window. The nodes are constants in z = (x - mean)/sd; x moves with the moments, so that
-    derivatives of any order are those of the integral (docs/derivations.md, section 10).
+    ends of the window. A node moves with the moments by a share of what keeps its z = (x - mean)/sd: then
+    derivatives of any order are those of the integral, whatever the share (docs/derivations.md, section 10).
+    At that of the window their terms do not cancel, however narrow the integrand.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def log_expectation(log_f: Elementwise, mean: tf.Tensor, var: tf.Tensor, window:
     -------
     Tensor [...].
     """
-    centre, z, scale, low, high = (tf.stop_gradient(field)[..., None] for field in window)
+    centre, z, scale, low, high, share = (tf.stop_gradient(field)[..., None] for field in window)
     fraction = tf.constant(np.linspace(0.0, 1.0, _NUM_NODES), dtype=mean.dtype)
     first, last = tf.asinh(low / scale), tf.asinh(high / scale)
     u = first + (last - first) * fraction
@@ -60,7 +62,9 @@ def log_expectation(log_f: Elementwise, mean: tf.Tensor, var: tf.Tensor, window:
     weight = scale * tf.cosh(u) * (last - first) / (_NUM_NODES - 1)
     sd = tf.sqrt(var)[..., None]
     z += offset
-    moving_mean, moving_sd = (t - tf.stop_gradient(t) for t in (mean[..., None], sd))  # zero, with a gradient
-    x = centre + tf.stop_gradient(sd) * offset + moving_mean + moving_sd * z
-    terms = log_f(x) - 0.5 * tf.square(z) + tf.math.log(weight)
-    return tf.reduce_logsumexp(terms, axis=-1) - _LOG_ROOT_2PI
+    held = tf.stop_gradient(sd)
+    move, stretch = mean[..., None] - tf.stop_gradient(mean[..., None]), sd - held  # zero, with a gradient
+    x = centre + held * offset + share * (move + stretch * z)
+    spacing = held + share * stretch
+    terms = log_f(x) - 0.5 * tf.square((spacing * z - (1.0 - share) * move) / sd) + tf.math.log(weight)
+    return tf.reduce_logsumexp(terms + tf.math.log(spacing / sd), axis=-1) - _LOG_ROOT_2PI
