@@ -60,9 +60,10 @@ def tell(model: Any, indefinite: bool) -> None:
 def is_concave(model: SitedModel) -> bool:
     """Tell whether log p(y | f) is concave in each function, by its curvature for latent values of all sizes.
 
-    One without a density is taken to be concave; GPflow's Bernoulli is, but for the jitter of its link.
+    One without a density is taken to be concave. GPflow's Bernoulli is not: the jitter of its default link is
+    a share of wrong labels.
     """
-    return isinstance(model.likelihood, gpflow.likelihoods.Bernoulli) or _known(model, _looks_concave, True)
+    return _known(model, _looks_concave, True)
 
 
 def is_curved(model: SitedModel, otherwise: bool | None = None) -> bool:
