@@ -22,7 +22,7 @@ BUDGETS: dict[tuple[str, str], Budget] = {
         1500, 2410, "Besides a step it has the start of the sites. " + _ERFC.format("six")
     ),
     ("VGPKMM", "SiteUpdates.evaluate"): Budget(
-        1500, 2700, "Besides a step it has the start of the sites and the gradient. " + _ERFC.format("six")
+        1500, 2710, "Besides a step it has the start of the sites and the gradient. " + _ERFC.format("six")
     ),
     ("SVGPRobustMax, minibatches", "AscentUpdates.step"): Budget(3000, 2680),
     ("SGPMCFreeForm, vb", "Iterations.run"): Budget(4000, 1680),
