@@ -53,6 +53,7 @@ class Climb:
         self._ends = guarded.AtRest(tolerance) if guard else guarded.ByGain(tolerance)
         self._carried = list(carried)
         self.kept = [tf.Variable(part.read_value(), False, shape=part.shape) for part in carried]
+        self.call = CALL
         start = tf.zeros([len(coordinates.is_log)], tf.float64)
         self._pairs = lbfgs.number_of_pairs(len(start)) if guard else lbfgs.PAIRS
         self.start = tf.Variable(start, trainable=False)
@@ -90,7 +91,7 @@ class Climb:
             return tf.cast(loss, x.dtype), self.coordinates.gradient_in_graph(x, gradient)
 
         def goes_on(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> tf.Tensor:
-            return (state.status == climb.RUNNING) & (state.iterations < total) & (made < CALL)
+            return (state.status == climb.RUNNING) & (state.iterations < total) & (made < self.call)
 
         def turn(state: climb.State, made: tf.Tensor, losses: tf.TensorArray) -> Any:
             before = state.iterations
@@ -102,7 +103,7 @@ class Climb:
             losses = losses.write(made, tf.stack([loss, arrived]))
             return state, made + tf.cast(evaluated, tf.int32), losses
 
-        losses = tf.TensorArray(tf.float64, CALL, clear_after_read=False, element_shape=[2])
+        losses = tf.TensorArray(tf.float64, self.call, clear_after_read=False, element_shape=[2])
         at, made, losses = tf.while_loop(goes_on, turn, (at, 0, losses), parallel_iterations=1)
         for variable, value in zip(self.state, tf.nest.flatten(at), strict=True):
             variable.assign(value)
@@ -191,7 +192,7 @@ class GraphRun(tf.Module):
         total = int(self.iterations) + iterations
         while True:
             called = self._compiled(self._climb.go_on, tf.constant(total), *self._data).numpy()
-            made, done, status, first, last, slope = called[2 * CALL :]
+            made, done, status, first, last, slope = called[2 * self._climb.call :]
             losses, arrivals = called[: 2 * int(made)].reshape(-1, 2).T
             record = np.concatenate([record, -losses])
             self.record.assign(record)
