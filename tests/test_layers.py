@@ -54,7 +54,7 @@ TOWER: list[dict[str, str]] = [
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
     {
-        "kmm": "newton ascent held algorithm1 method model recipe",
+        "kmm": "newton ascent joint held algorithm1 method model recipe",
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",

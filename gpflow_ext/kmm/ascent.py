@@ -175,7 +175,7 @@ def covariance_step(
         tried = factored(prior, state.prec + move)
         return at_precision(prior, expectation, state, *tried), tried
 
-    moved, tried = _backtrack(prior, trial, state, known)
+    moved, tried = backtrack(prior, trial, state, known)
     undamped = tf.reduce_all(moved.prec == state.prec + direct)
     moved = moved._replace(last_prec=tf.where(undamped, moved.prec, state.prec), last_natural=natural)
     return moved, tried
@@ -308,7 +308,7 @@ def _move_mean(prior: Prior, expectation: Expectation, state: State, direction: 
         alpha, mean = state.alpha + step * direction.alpha, state.mean + step * direction.shift
         return _evaluate(prior, expectation, state._replace(alpha=alpha, mean=mean)), ()
 
-    return _backtrack(prior, trial, state, (), SMALLEST_MEAN_STEP)[0]
+    return backtrack(prior, trial, state, (), SMALLEST_MEAN_STEP)[0]
 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
@@ -323,7 +323,7 @@ def _floor(prior: Prior, state: State) -> tf.Tensor:
     return state.objective - sites.slack(prior, state.objective)
 
 
-def _backtrack(
+def backtrack(
     prior: Prior,
     trial: Callable[[tf.Tensor], tuple[State, Found]],
     state: State,

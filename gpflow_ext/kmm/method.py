@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from gpflow_ext.kmm import algorithm1, ascent
+from gpflow_ext.kmm import algorithm1, ascent, joint
 from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.kmm.held import Held
@@ -55,6 +55,15 @@ class KMM(SiteMethod):
         """See `SiteMethod.value`."""
         return self.known(state)
 
+    def finisher(self, model: SitedModel) -> SiteMethod | None:
+        """See `SiteMethod.finisher`: Newton's steps for dense priors, one function and λ ≥ 0."""
+        dense = (
+            getattr(model, "prior_name", None) is None and getattr(model, "inducing_variable", None) is None
+        )
+        if type(self) is not KMM or not dense or _is_signed(model) or model.num_latent_gps > 1:
+            return None
+        return Joint()
+
     def at_rest(self, model: SitedModel, prior: Prior, state: Any) -> tf.Tensor:
         """Return the bound with the gradient of the optimised one; see `envelope`."""
         point, factor = state, None
@@ -76,6 +85,18 @@ class KMM(SiteMethod):
 
         first = held_ascent.start(prior, model.expectation, sites, _is_signed(model), units.unit(model))
         return self._iterate(step, first, steps, tolerance, least)
+
+
+class Joint(KMM):
+    """The same fixed point by Newton's steps in the precisions and the mean together; see `kmm.joint`."""
+
+    _solve = SiteMethod._solve
+
+    def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
+        """See `SiteMethod.step`; as `KMM` for the priors of a user's own."""
+        if isinstance(prior, Dense):
+            return joint.step(prior, model.expectation, state)
+        return super().step(model, prior, state)
 
 
 def _is_signed(model: SitedModel) -> bool:

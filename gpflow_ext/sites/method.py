@@ -116,6 +116,10 @@ class SiteMethod(abc.ABC):
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return what is maximised, at any sites, []."""
 
+    def finisher(self, model: SitedModel) -> SiteMethod | None:
+        """Return a method with the same fixed points for where this one gains little by each step, if any."""
+        return None
+
     def known(self, state: Any) -> tf.Tensor:
         """Return the objective of a state of a monotone method if the state holds it, [], else NaN."""
         return tf.constant(np.nan, state.violation.dtype)

@@ -15,6 +15,8 @@ from gpflow_ext.sites.vecchia.structure import Structure
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
+PATIENCE = 50  # updates far from rest after which a method makes room for its finisher
+FAR = 10.0  # times the tolerance: a violation that rounding or flatness does not explain
 _LONG = 5_000  # data of a state space from which XLA is worth its time
 _LONG_SIGNED = 3_000  # where precisions may be negative, which takes two to four times as many updates
 
@@ -110,18 +112,40 @@ class SiteOptimum(tf.Module):
         super().__init__()
         method.check(model)
         self.settling, self.jit_compile = SiteUpdates(model, method, variables), _jit(model, jit_compile)
-        self._compiled = Compiled(self.settling, self.jit_compile, optimise=optimises(model))
-        self._dtype = model.sites.nat1.dtype
+        self._by_method, finisher = _Evaluate(self.settling, model, self.jit_compile), method.finisher(model)
+        self._by_finisher: _Evaluate | None = None
+        if finisher is not None:
+            self._by_finisher = _Evaluate(SiteUpdates(model, finisher, variables), model, self.jit_compile)
+        self.restless = tf.Variable(0, trainable=False)  # updates since the sites last were near rest
 
     @property
     def state(self) -> list[tf.Variable]:
         """See `SiteSolver`: it starts from the model's sites."""
-        return []
+        return [] if self._by_finisher is None else [self.restless]
 
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
-        """See `SiteSolver`."""
+        """See `SiteSolver`: by the method, or its finisher once `PATIENCE` updates have not led near rest."""
+        if self._by_finisher is None:
+            return self._by_method(max_steps, tolerance)
+        if self.restless < PATIENCE:
+            found = self._by_method(max_steps, tolerance)
+            self.restless.assign(self.restless + max_steps if found.violation > FAR * tolerance else 0)
+            if self.restless < PATIENCE:
+                return found
+        return self._by_finisher(max_steps, tolerance)
+
+
+class _Evaluate(tf.Module):
+    """Call compiled updates with the numbers of an evaluation."""
+
+    def __init__(self, updates: SiteUpdates, model: SitedModel, jit_compile: bool) -> None:
+        super().__init__()
+        self._updates, self._dtype = updates, model.sites.nat1.dtype
+        self._compiled = Compiled(updates, jit_compile, optimise=optimises(model))
+
+    def __call__(self, max_steps: int, tolerance: float) -> Evaluation:
         bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
-        outcome, gradient = self._compiled(self.settling.evaluate, *bounds)
+        outcome, gradient = self._compiled(self._updates.evaluate, *bounds)
         objective, violation = outcome.numpy().tolist()
         return Evaluation(objective, violation, gradient)
 
