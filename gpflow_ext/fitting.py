@@ -143,8 +143,11 @@ def fit(
     steps
         Number of the last step, counting those before a restart; by default that of the recipe.
     seconds
-        Wall-clock seconds after which no further step begins; the first is always taken. Where it tries
-        several starts by small steps, each trial has a tenth of them.
+        Wall-clock seconds after which no further step begins. A step of iterations of L-BFGS ends early then,
+        as ``OUT_OF_TIME``, at the first iterate that follows, or in the graph after up to 50 evaluations. It
+        counts as a step; a resumed run goes on from its best parameters, and tries no start that it has left
+        out. One iteration is always made, and before it the functions are traced, however long that takes. Of
+        trials of starts by small steps each has a tenth of the seconds. Steps of several workers are whole.
     tolerance
         Relative change of the objective below which training stops.
     monitor
@@ -275,6 +278,7 @@ def fit(
             seconds=seconds,
             interrupted=lambda: bool(interrupts),
             rests=plan.rests,
+            whole=shards is not None and shards.num_processes > 1,
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:
