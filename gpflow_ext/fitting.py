@@ -37,6 +37,7 @@ from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.deadline import whole_steps
 from gpflow_ext.training.distribute import hold_fixed, in_scope
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
 from gpflow_ext.training.findings import findings
@@ -232,6 +233,8 @@ def fit(
     with contextlib.ExitStack() as stack:
         if shards is not None:
             stack.enter_context(shards.watched())
+        if shards is not None and shards.num_processes > 1:
+            stack.enter_context(whole_steps())
         callbacks: list[Callback] = []
         if monitor is not None:
             callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]
@@ -278,7 +281,6 @@ def fit(
             seconds=seconds,
             interrupted=lambda: bool(interrupts),
             rests=plan.rests,
-            whole=shards is not None and shards.num_processes > 1,
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:

@@ -39,7 +39,7 @@ BATCH = 200
 
 _CANDIDATES = 5000  # rows among which inducing points are chosen
 _CHOSEN = 500  # inducing points up to which they are chosen, where hyperparameters are held
-_SHORT = 5  # iterations of L-BFGS in a step by the clock; the first does as many from each start
+_SHORT = 5  # iterations of L-BFGS in a step by the clock, which waits for its end
 _LONG = 500  # rows above which a step of more iterations takes several seconds
 
 

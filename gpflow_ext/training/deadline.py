@@ -38,8 +38,8 @@ class Deadline:
 
     @contextlib.contextmanager
     def observed(self) -> Iterator[None]:
-        """Let `current` return it inside the context, in this thread."""
-        before = _CURRENT.set(self)
+        """Let `current` return it inside the context, in this thread, unless steps are to be whole."""
+        before = _CURRENT.set(Deadline(math.inf) if _WHOLE.get() else self)
         try:
             yield
         finally:
@@ -47,8 +47,19 @@ class Deadline:
 
 
 _CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=Deadline(math.inf))  # noqa: B039
+_WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
 
 
 def current() -> Deadline:
     """Return the deadline of the step that this thread is in; outside of any it never comes."""
     return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def whole_steps() -> Iterator[None]:
+    """Let no step end early inside the context, in this thread."""
+    before = _WHOLE.set(True)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import math
 import time
@@ -151,7 +150,6 @@ def iterate(
     seconds: float = math.inf,
     interrupted: Callable[[], bool] = lambda: False,
     rests: bool = False,
-    whole: bool = False,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -181,14 +179,12 @@ def iterate(
         Asked before each step whether the run shall end.
     rests
         Whether a step after one whose conditions hold would change nothing: none is done to see that.
-    whole
-        Whether no step ends early.
     """
     trail = Trail() if trail is None else trail
     trail.recall()
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
-    deadline, no_deadline = Deadline(seconds), contextlib.nullcontext()
+    deadline = Deadline(seconds)
     double, still = default_float() == np.float64, 0
     good, fall, same = None, 1e-9 if double else 1e-5, 1e-12 if double else 1e-7
     for step in range(first_step + 1, steps + 1):
@@ -201,7 +197,7 @@ def iterate(
             failure = Status.OUT_OF_TIME
             break
         before = _read(variables)
-        with no_deadline if whole else deadline.observed():
+        with deadline.observed():
             value, at_rest = update()
         at_rest = at_rest and not deadline.has_cut
         if not math.isfinite(value):
