@@ -37,6 +37,7 @@ from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
+from gpflow_ext.training.deadline import whole_steps
 from gpflow_ext.training.distribute import hold_fixed, in_scope
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
 from gpflow_ext.training.findings import findings
@@ -143,8 +144,11 @@ def fit(
     steps
         Number of the last step, counting those before a restart; by default that of the recipe.
     seconds
-        Wall-clock seconds after which no further step begins; the first is always taken. Where it tries
-        several starts by small steps, each trial has a tenth of them.
+        Wall-clock seconds after which no further step begins. A step of iterations of L-BFGS ends early then,
+        as ``OUT_OF_TIME``, at the first iterate that follows, or in the graph after up to 50 evaluations. It
+        counts as a step; a resumed run goes on from its best parameters, and tries no start that it has left
+        out. One iteration is always made, and before it the functions are traced, however long that takes. Of
+        trials of starts by small steps each has a tenth of the seconds. Steps of several workers are whole.
     tolerance
         Relative change of the objective below which training stops.
     monitor
@@ -229,6 +233,8 @@ def fit(
     with contextlib.ExitStack() as stack:
         if shards is not None:
             stack.enter_context(shards.watched())
+        if shards is not None and shards.num_processes > 1:
+            stack.enter_context(whole_steps())
         callbacks: list[Callback] = []
         if monitor is not None:
             callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import gpflow
 import numpy as np
 import problems
@@ -145,6 +148,33 @@ def test_seconds_end_a_run() -> None:
     assert len(result.objective) == 1
     with pytest.raises(ValueError, match="`seconds` must be positive; got 0"):
         gpx.fit(model, seconds=0.0)
+
+
+@pytest.mark.parametrize("recipe", ["kmm", "lbfgs"])
+def test_a_step_of_iterations_ends_early_and_a_resumed_run_goes_on_from_there(
+    recipe: str, tmp_path: Path
+) -> None:
+    def fitted(**options: Any) -> tuple[FitResult, list[np.ndarray]]:
+        model = VGPKMM(problems.binary(60), problems.kernel(), BernoulliLogit())
+        result = gpx.fit(model, recipe=recipe, starts=1, progress=False, **options)
+        return result, [parameter.numpy() for parameter in model.trainable_parameters]
+
+    whole, end = fitted()
+    cut, _ = fitted(seconds=1e-9, checkpoint_dir=tmp_path)
+    resumed, there = fitted(checkpoint_dir=tmp_path)
+    assert cut.status is gpx.Status.OUT_OF_TIME
+    assert cut.objective[0] < whole.objective[0] - 1e-4
+    assert resumed.status is gpx.Status.CONVERGED
+    for value, expected in zip(there, end, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_no_further_start_is_tried_when_the_seconds_are_over(in_graph: bool) -> None:
+    model = gpflow.models.GPR(problems.binary(30), problems.kernel())
+    result = gpx.fit(model, starts=3, in_graph=in_graph, seconds=1e-9, progress=False)
+    assert result.status is gpx.Status.OUT_OF_TIME
+    assert [start.name for start in result.starts] == ["the model's own"]
 
 
 def test_steps_in_log_space_are_those_of_the_optimiser_on_logarithms() -> None:

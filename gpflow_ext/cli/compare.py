@@ -25,7 +25,7 @@ over the folds, two of which run at a time, compilation included. Inputs, and se
 rows.
 """
 PROG = "gpflow-ext compare"
-_UPDATES = 5  # iterations of L-BFGS in a step, whose end the clock waits for
+_UPDATES = 5  # iterations of L-BFGS in a step, the first of which does as many from each start
 _SLOW = ("sgpmc-free-form",)  # only if it is named
 
 

@@ -25,6 +25,7 @@ from gpflow_ext.estimators import checked, kernels, ladder, warm
 from gpflow_ext.fitting import fit
 from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.prediction.batches import Predicted
+from gpflow_ext.training.deadline import whole_steps
 from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.loop import Status
 
@@ -86,7 +87,7 @@ class GPEstimator(BaseEstimator):
 
     def _fitted(self, options: Mapping[str, Any]) -> Any:
         """Train ``model_`` with options of `fit`; return the estimator."""
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), whole_steps():
             warnings.simplefilter("ignore", FitWarning)  # scikit-learn's own takes its place
             self.result_ = fit(
                 self.model_,

@@ -18,6 +18,7 @@ from gpflow_ext.estimators import ladder, warm
 from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.fitting import fit
 from gpflow_ext.prediction import metrics
+from gpflow_ext.training.deadline import whole_steps
 from gpflow_ext.training.loop import Status
 
 Rows = npt.NDArray[np.int64]
@@ -207,7 +208,7 @@ def scored(estimator: GPEstimator, data: Data, parts: Sequence[Part], seconds: f
     begin, models, results, found, weights = time.perf_counter(), [], [], [], []
     for (train, held), earlier in itertools.zip_longest(parts, estimator._earlier):
         model, options = estimator.model_of(*data.rows(train))
-        with warm.begun(model, earlier, held=estimator._held):
+        with warm.begun(model, earlier, held=estimator._held), whole_steps():
             results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
         X, Y, weight = data.rows(held)
         found.append(metrics.evaluated_rows(model, (X, Y), weights=weight))

@@ -23,7 +23,7 @@ from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Raised
 from gpflow_ext.training.solver import Progress
-from gpflow_ext.training.starts import OWN, Tried, best
+from gpflow_ext.training.starts import OWN, Tried, are_enough, best
 
 COLLAPSED = "the collapsed posterior's best starts"
 _LEAST_DIAGONAL = 2e-12  # of a factor of the tensor posterior
@@ -216,12 +216,14 @@ class ProfiledAscent(tf.Module):
         ends = [self._end(OWN, prior, tf.convert_to_tensor(q.node_mean))]
         for variable, value in zip(self._hypers, here, strict=True):
             variable.assign(value)
-        tried, found = self._collapsed_starts()
+        tried, found = ((), []) if are_enough([ends[0][0]]) else self._collapsed_starts()
         for values in found:
+            if are_enough([end for end, _ in ends]):
+                break
             starts.back(companion, values)
             prior = companion.prior()
             ends.append(self._end(COLLAPSED, prior, companion.q.mean(prior)))
-        if found:
+        if len(ends) > 1:
             further = [end for end, _ in ends[1:]]
             self.tried = (ends[0][0], further[best(further)], *tried[1:])
         end, values = ends[best([end for end, _ in ends])]

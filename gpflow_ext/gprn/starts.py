@@ -19,7 +19,7 @@ from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.scales import LEAST
 from gpflow_ext.gprn.updates import Updates
-from gpflow_ext.training.starts import OWN, Tried, assign, further_starts, ranked
+from gpflow_ext.training.starts import OWN, Tried, are_enough, assign, further_starts, ranked
 
 Array = npt.NDArray[np.float64]
 
@@ -94,8 +94,11 @@ def climbed(
         climb.climb(settings["hyper_updates"])
         return Tried(name, float(climb.best))
 
-    here, tried, ends = kept(model), [], []
+    here, ends = kept(model), []
+    tried: list[Tried] = []
     for name, move in starts:
+        if are_enough(tried):
+            break
         back(model, here)
         move()
         begun = kept(model)
@@ -104,6 +107,8 @@ def climbed(
         ends.append(begun if climbs_alone else kept(model))
     if settings["joint"] and len(tried) > _FURTHER:
         for at in ranked(tried)[:_FURTHER]:
+            if are_enough(tried):
+                break
             back(model, ends[at])
             tried[at] = climb_from_here(tried[at].name)
             ends[at] = kept(model)

@@ -14,14 +14,14 @@ import tensorflow as tf
 from gpflow_ext.compiled import examine, replica
 from gpflow_ext.data.checks import Array
 from gpflow_ext.sites.algebra import Sites
-from gpflow_ext.training import lbfgs
+from gpflow_ext.training import deadline, lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
-from gpflow_ext.training.starts import OWN, Further, Start, Tried, best
+from gpflow_ext.training.starts import OWN, Further, Start, Tried, are_enough, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
-_End: TypeAlias = tuple[Progress, list[tf.Tensor], Sites]
+_End: TypeAlias = tuple[Tried, Progress, list[tf.Tensor], Sites]
 
 
 class Sited(Protocol):
@@ -158,21 +158,26 @@ class HyperparameterAscent(tf.Module):
     def _climb_from_each(self, further: Further) -> Progress:
         """Climb from here and further starts, on copies where there can be any, and go to the best end."""
         here, sites = [variable.read_value() for variable in self._variables], self._model.sites
+        until, done = deadline.current(), list[Tried]()  # in the order of their ends
 
-        def climb(ascent: HyperparameterAscent, values: Sequence[tf.Tensor]) -> _End:
-            ascent._move(values, sites)
-            ascent.run.restart()
-            progress = ascent._climb()
-            return progress, [variable.read_value() for variable in ascent._moving], ascent._model.sites
+        def climb(ascent: HyperparameterAscent, start: Start) -> _End | None:
+            with until.observed():  # in a thread of the pool
+                if are_enough(done):
+                    return None
+                ascent._move(start.values, sites)
+                ascent.run.restart()
+                progress = ascent._climb()
+            tried = Tried(start.name, progress.objective)
+            done.append(tried)
+            values = [variable.read_value() for variable in ascent._moving]
+            return tried, progress, values, ascent._model.sites
 
         starts = (Start(OWN, here), *further.starts)
         copies = self._copies(len(starts))
         with ThreadPoolExecutor(1 if copies[0] is self else WORKERS) as pool:
-            ends = list(pool.map(climb, copies, [start.values for start in starts]))
-        self.tried = tuple(
-            Tried(start.name, end[0].objective) for start, end in zip(starts, ends, strict=True)
-        )
-        progress, kept, sites = ends[best(self.tried)]
+            ends = [end for end in pool.map(climb, copies, starts) if end is not None]
+        self.tried = tuple(end[0] for end in ends)
+        _, progress, kept, sites = ends[best(self.tried)]
         self._move(kept, sites)
         return progress
 

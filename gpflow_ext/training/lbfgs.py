@@ -14,6 +14,7 @@ import scipy.optimize
 import tensorflow as tf
 
 from gpflow_ext.compiled import Preferred
+from gpflow_ext.training import deadline
 from gpflow_ext.training.guarded import Guarded, is_gentle
 from gpflow_ext.training.log_space import LogSpace, Vector, present_shape
 from gpflow_ext.training.loop import resolve_jit
@@ -216,7 +217,7 @@ class Run(tf.Module):
         search, total = self._suspended(record) or self._search(start), int(self.iterations) + iterations
         found = self._advance(search, record, total)
         self.record.assign(np.array(record))
-        self.iterations.assign(total)
+        self.iterations.assign(search.iterations if isinstance(found, Arrived) else total)
         self.ended.assign(isinstance(found, Ended))
         self.barred = isinstance(found, Ended) and found.barred
         if isinstance(found, Arrived):
@@ -246,7 +247,7 @@ class Run(tf.Module):
         return search
 
     def _advance(self, search: Search, record: list[Vector], total: int) -> Arrived | Ended:
-        """Go on to an iteration, or to the end, by the record as far as it goes."""
+        """Go on to an iteration, by the record as far as it goes; less far at the end or a deadline."""
         size, known = len(self._coordinates.is_log), len(record)
         calls = itertools.count(known if search.iterations else 0)
         while True:
@@ -260,9 +261,10 @@ class Run(tf.Module):
                 search.go_on((-record[call][size], -record[call][size + 1 :]))
                 continue
             if isinstance(found, Arrived):
-                if len(record) > known:
+                new = len(record) > known
+                if new:
                     self._arrived()
-                if search.iterations < total:
+                if search.iterations < total and not (new and deadline.current().cuts()):
                     search.go_on()
                     continue
             return found

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.numerics.devices import has_accelerator
-from gpflow_ext.training import climb, guarded, lbfgs
+from gpflow_ext.training import climb, deadline, guarded, lbfgs
 from gpflow_ext.training.log_space import LogSpace, Vector
 from gpflow_ext.training.loop import resolve_jit
 
@@ -198,9 +198,10 @@ class GraphRun(tf.Module):
             self.record.assign(record)
             for loss in losses[arrivals > 0.0]:
                 arrived(-float(loss))
-            if status != climb.RUNNING or done == total:
+            goes_on = status == climb.RUNNING and done < total
+            if not goes_on or deadline.current().cuts():
                 break
-        self.iterations.assign(total)
+        self.iterations.assign(int(done) if goes_on else total)
         self.barred = status == climb.BARRED
         self.ended.assign(self.barred or status == climb.ENDED or (status == climb.RESTING and done < total))
         raised = bool(last <= first)

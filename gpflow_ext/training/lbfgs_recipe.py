@@ -25,6 +25,7 @@ from gpflow_ext.training.starts import (
     Further,
     Start,
     Tried,
+    are_enough,
     assign,
     best,
     check_starts,
@@ -128,9 +129,12 @@ class LBFGSSteps(tf.Module):
 
     def _climb_first(self) -> None:
         """Climb from each start, and go to the best end with the memory of the climb."""
-        moving, ends, tried = [*self._variables, *self.run.variables], [], []
+        moving, ends = [*self._variables, *self.run.variables], []
+        tried: list[Tried] = []
         own = Start(OWN, [variable.read_value() for variable in self._variables])
         for start in (own, *self._further.starts):
+            if are_enough(tried):
+                break
             assign(self._variables, start.values)
             if hasattr(self, "_alone"):
                 self._alone.restart()

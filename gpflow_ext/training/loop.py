@@ -16,6 +16,7 @@ import tensorflow as tf
 from gpflow_ext import _html
 from gpflow_ext.data.float_type import default_float
 from gpflow_ext.numerics.devices import has_accelerator
+from gpflow_ext.training.deadline import Deadline
 from gpflow_ext.training.starts import Tried, assign
 
 _STILL = 10  # steps that change nothing, after which none is done
@@ -173,7 +174,7 @@ def iterate(
     settled
         The status of a run that stops by ``tolerance``.
     seconds
-        After which no step begins but the first.
+        After which no step begins but the first, and one that can end early does; see `deadline`.
     interrupted
         Asked before each step whether the run shall end.
     rests
@@ -183,6 +184,7 @@ def iterate(
     trail.recall()
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
+    deadline = Deadline(seconds)
     double, still = default_float() == np.float64, 0
     good, fall, same = None, 1e-9 if double else 1e-5, 1e-12 if double else 1e-7
     for step in range(first_step + 1, steps + 1):
@@ -191,11 +193,13 @@ def iterate(
         if interrupted():
             failure = Status.INTERRUPTED
             break
-        if objective and time.perf_counter() - begin > seconds:
+        if objective and deadline.is_over:
             failure = Status.OUT_OF_TIME
             break
         before = _read(variables)
-        value, at_rest = update()
+        with deadline.observed():
+            value, at_rest = update()
+        at_rest = at_rest and not deadline.has_cut
         if not math.isfinite(value):
             failure = Status.NON_FINITE
             assign(variables, before if good is None else good)
@@ -214,6 +218,9 @@ def iterate(
             trail.add(value, at_rest)
         for callback in callbacks:
             callback(step, value)
+        if deadline.has_cut:
+            failure = Status.OUT_OF_TIME
+            break
         if tolerance is not None and still >= _STILL:
             failure = Status.STALLED
             break

@@ -34,7 +34,7 @@ class Run:
     strategy
         A ``tf.distribute`` strategy, only given to a recipe that ``distributes``.
     seconds
-        Wall-clock seconds after which no further step begins, of which a recipe may spend some on trials.
+        Those of `gpflow_ext.fit`, of which a recipe may spend some on trials.
     """
 
     data: Any = None

@@ -25,6 +25,7 @@ from gpflow_ext.likelihoods.robust_max import has_curvature
 from gpflow_ext.sites import Dense, Sites, condition, expect, latent
 from gpflow_ext.sites.method import site_method
 from gpflow_ext.sites.model import SiteModel
+from gpflow_ext.training import deadline
 from gpflow_ext.training.lbfgs_recipe import LBFGSSteps
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.overrides import OBJECTIVES
@@ -165,6 +166,7 @@ class TwinSteps(tf.Module):
             parameter.assign(value)
         size = max(1.0, abs(progress.objective))
         stalled = progress.objective - float(self.last) <= GAIN * size  # false for NaN
+        stalled &= not deadline.current().has_cut
         self.last.assign(progress.objective)
         settled = progress.violation <= self._stationarity
         if settled and float(missed) <= _SMALL * size:

@@ -15,6 +15,7 @@ from gpflow.models import BayesianModel
 
 from gpflow_ext.data import length_scales
 from gpflow_ext.sites.units import is_unlinked, squares, unweighted
+from gpflow_ext.training import deadline
 
 OWN, FROM_DATA, FROM_TARGETS = "the model's own", "length scales of the inputs", "variances of the targets"
 _DEVIATION = 2.0  # of the logarithm of a random factor
@@ -103,6 +104,11 @@ def among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable])
     """Return starts of all trainable variables of a model as starts of some of them."""
     places = [n for n, each in enumerate(model.trainable_variables) if any(each is v for v in variables)]
     return [Start(start.name, [start.values[n] for n in places]) for start in starts]
+
+
+def are_enough(tried: Sequence[Tried]) -> bool:
+    """Tell whether no further start is tried: past the deadline, where one has reached an objective."""
+    return any(math.isfinite(each.objective) for each in tried) and deadline.current().cuts()
 
 
 def assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> None:
