@@ -12,6 +12,7 @@ from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, is_near, settle
 from gpflow_ext.likelihoods import StudentT
+from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
 from gpflow_ext.sites.concavity import is_concave, is_coupled, is_curved, tell
 
@@ -183,7 +184,7 @@ class FactorView:
         """Return K_uu, or K at the data of a dense model, [1 or L, M, M]."""
         if self._model.inducing_variable is not None:
             return sparse_prior.gram(self._model)
-        return self._model.prior().cov
+        return linalg.above_rounding(self._model.prior().cov)
 
     def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Seen:
         """See `ep.factors.FactoredModel`."""
