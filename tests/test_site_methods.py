@@ -305,13 +305,8 @@ def _noisy() -> SiteModel:
     ("likelihood", "recipe", "message"),
     [
         (gpflow.likelihoods.StudentT(0.1), "laplace", "StudentT is not log-concave: Laplace's method may"),
-        (
-            gpflow.likelihoods.StudentT(0.1),
-            "ep",
-            "StudentT is by quadrature.*use gpflow_ext.likelihoods.StudentT",
-        ),
+        (gpflow.likelihoods.StudentT(0.1), "ep", "may have no fixed point: start from a larger scale"),
         (StudentT(0.1), "ep", "may have no fixed point: start from a larger scale"),
-        (gpflow.likelihoods.Gamma(), "ep", "Gamma is by quadrature.*narrow.*NDiagGHQuadrature"),
         (gpflow.likelihoods.Gaussian(0.1), "laplace", "Standardise the data"),
         (gpflow.likelihoods.Gaussian(0.1), "ep", "Standardise the data"),
     ],

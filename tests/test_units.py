@@ -37,6 +37,19 @@ def test_sites_settle_whatever_the_unit_of_targets(recipe: str) -> None:
     np.testing.assert_allclose(means[1], means[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("recipe", ["kmm", "laplace", "ep"])
+def test_raw_targets_far_from_zero_are_fitted_as_standardised_ones(recipe: str) -> None:
+    """K of variance 10¹¹ lost its Cholesky factor to rounding, and fits ended where the kernel was off."""
+    inputs = np.random.default_rng(2).uniform(-2.0, 2.0, (100, 2))
+    targets = 4.0 + np.sin(2.0 * inputs[:, :1]) + 0.1 * np.random.default_rng(3).standard_t(3.0, (100, 1))
+    reached = []
+    for unit in (1.0, 1e5):
+        kernel = gpflow.kernels.SquaredExponential()
+        model = gpx.models.VGPKMM((inputs, unit * targets), kernel, gpx.likelihoods.StudentT())
+        reached.append(gpx.fit(model, recipe=recipe).objective[-1] + len(targets) * np.log(unit))
+    assert reached[1] == pytest.approx(reached[0], abs=0.05)  # with jitter, and without
+
+
 def test_unit_is_the_deviation_of_the_targets_that_there_are() -> None:
     student, logit = gpflow.likelihoods.StudentT(), gpx.likelihoods.BernoulliLogit()
     missing = np.concatenate([1e3 * Y, [[np.nan]]])

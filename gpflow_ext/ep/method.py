@@ -8,14 +8,12 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
+from gpflow_ext.ep import engine, factors, moment_matching, predictive, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, is_near, settle
-from gpflow_ext.likelihoods import StudentT
+from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
 from gpflow_ext.sites.concavity import is_concave, is_coupled, is_curved, tell
-
-_MORE_NODES = "give it more nodes, likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 250)"
 
 
 class EP(SiteMethod):
@@ -54,21 +52,13 @@ class EP(SiteMethod):
         tell(model, _is_dense(model) and not (is_concave(model) and _bends_apart(model)))
 
     def remedy(self, model: SitedModel) -> str:
-        """See `SiteMethod.remedy`: quadrature that misses a narrow likelihood is the first suspect."""
-        likelihood = model.likelihood
-        if isinstance(likelihood, StudentT):
+        """See `SiteMethod.remedy`: outliers are the first suspect."""
+        if isinstance(model.likelihood, gpflow.likelihoods.StudentT):
             return (
                 "With far outliers expectation propagation may have no fixed point: start from a larger "
                 "scale, give `starts=3`, or use GPflow's SVGP."
             )
-        if not _by_quadrature(likelihood):
-            return super().remedy(model)
-        exact = isinstance(likelihood, gpflow.likelihoods.StudentT)
-        return (
-            f"log Ẑ of {type(likelihood).__name__} is by quadrature, which misses a likelihood that is "
-            "narrow compared with the prior: "
-            f"{'use gpflow_ext.likelihoods.StudentT' if exact else _MORE_NODES}, or GPflow's SVGP."
-        )
+        return super().remedy(model)
 
     def stationarity(self) -> float:
         """See `SiteMethod.stationarity`."""
@@ -148,12 +138,6 @@ def _bends_apart(model: SitedModel) -> bool:
     return is_curved(model, True) and not is_coupled(model, False)
 
 
-def _by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:
-    """Tell whether a likelihood leaves its predictive density to GPflow's Gauss-Hermite quadrature."""
-    base = gpflow.likelihoods.ScalarLikelihood
-    return isinstance(likelihood, base) and type(likelihood)._predict_log_density is base._predict_log_density
-
-
 class FactorView:
     """A site model as expectation propagation sees it: a factor to a datum, a prior of whitened variables."""
 
@@ -183,7 +167,7 @@ class FactorView:
         """Return K_uu, or K at the data of a dense model, [1 or L, M, M]."""
         if self._model.inducing_variable is not None:
             return sparse_prior.gram(self._model)
-        return self._model.prior().cov
+        return linalg.above_rounding(self._model.prior().cov)
 
     def prior(self, X: None = None, chol: tf.Tensor | None = None) -> Seen:
         """See `ep.factors.FactoredModel`."""
@@ -196,7 +180,8 @@ class FactorView:
 
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """See `ep.factors.FactoredModel`."""
-        return self._model.log_normaliser(mean, var)
+        X, Y = self.data
+        return predictive.log_normaliser(self.likelihood, X, mean, var, Y)
 
     def layout(self) -> Layout:
         """Return that each datum is one factor."""

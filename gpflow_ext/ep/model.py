@@ -10,7 +10,7 @@ from gpflow.models.util import InducingVariablesLike
 
 from gpflow_ext.data import checks, held
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
-from gpflow_ext.ep import moment_matching
+from gpflow_ext.ep import moment_matching, predictive
 from gpflow_ext.ep.method import EP
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
 from gpflow_ext.sites import Message, Seen, Sites, Whitened, sparse_prior
@@ -225,7 +225,7 @@ class SparseEP(SiteModel):
         if factors is not None:
             return factors.log_normaliser(mean, var)
         X, Y = self._held() if data is None else data
-        return self.likelihood.predict_log_density(X, mean, var, Y)
+        return predictive.log_normaliser(self.likelihood, X, mean, var, Y)
 
     def log_evidence(self) -> tf.Tensor:
         """Return log Z of expectation propagation at the current sites, a scalar; O(NM²).

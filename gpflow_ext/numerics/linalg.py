@@ -147,11 +147,25 @@ def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
 
     Where rounding may take more than that from an eigenvalue, as in single precision, j is Nε·max Kₙₙ.
     """
-    own = tf.linalg.diag_part(gram)
-    rounding = gram.shape[-1] * np.finfo(gram.dtype.as_numpy_dtype).eps
     least = tf.cast(gpflow.default_jitter(), gram.dtype)
-    jitter = tf.maximum(least, rounding * tf.reduce_max(own, axis=-1, keepdims=True))
+    jitter = tf.maximum(least, _rounding(gram))
+    own = tf.linalg.diag_part(gram)
     return tf.linalg.set_diag(gram, own + jitter + tf.convert_to_tensor(nugget, gram.dtype)[..., None])
+
+
+def above_rounding(gram: tf.Tensor) -> tf.Tensor:
+    """Return matrices [..., N, N] that have GPflow's default jitter, raised to Nε·max Kₙₙ where that is more.
+
+    As of a kernel whose variance is that of house prices: rounding leaves their K with negative eigenvalues.
+    """
+    lacking = tf.nn.relu(_rounding(gram) - tf.cast(gpflow.default_jitter(), gram.dtype))
+    return tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + lacking)
+
+
+def _rounding(gram: tf.Tensor) -> tf.Tensor:
+    """Return what rounding may take from an eigenvalue of K, Nε·max Kₙₙ, [..., 1]."""
+    size = tf.cast(_length(gram), gram.dtype) * float(np.finfo(gram.dtype.as_numpy_dtype).eps)
+    return size * tf.reduce_max(tf.linalg.diag_part(gram), axis=-1, keepdims=True)
 
 
 def solve(matrix: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:

@@ -77,11 +77,13 @@ class Dense(NamedTuple):
     def whiten(self, chol: tf.Tensor | None = None) -> Projection:
         """Return the same prior as f = μ + Lv with LLᵀ = Σ, for GPflow's whitened parameters. O(N³/3).
 
-        With L at hand the gradient in Σ is in closed form; see `linalg.whiten`.
+        Σ has the jitter that its factor needs. With L at hand the gradient is in closed form; see
+        `linalg.whiten`.
         """
+        cov = linalg.above_rounding(self.cov)
         if chol is not None:
-            return Projection(self.mean, linalg.whiten(self.cov, chol, self.cov), self.residual, chol)
-        chol, _ = linalg.cholesky(self.cov)
+            return Projection(self.mean, linalg.whiten(cov, chol, cov), self.residual, chol)
+        chol, _ = linalg.cholesky(cov)
         return Projection(self.mean, tf.linalg.matrix_transpose(chol), self.residual, chol)
 
 

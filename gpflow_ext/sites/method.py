@@ -50,9 +50,6 @@ class SitedModel(Protocol):
     def log_density(self, F: tf.Tensor) -> tf.Tensor:
         """Return log p(yₙ | fₙ) for latent values F [N, L], as [N]."""
 
-    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-        """Return log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N]."""
-
     def log_prior_density(self) -> tf.Tensor:
         """Return the log density of the priors of the hyperparameters, []."""
 

@@ -203,11 +203,6 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         X, Y = self.data
         return self.likelihood.log_prob(X, F, Y)
 
-    def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
-        """Return log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N]."""
-        X, Y = self.data
-        return self.likelihood.predict_log_density(X, mean, var, Y)
-
     def settle_sites(
         self, steps: int = UPDATES, tolerance: float | None = None
     ) -> tuple[SiteState, tf.Tensor]:
