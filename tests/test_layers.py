@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments"
+        "numerics": "devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
@@ -55,7 +55,7 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "kmm": "newton ascent joint held algorithm1 method model recipe",
-        "ep": "predictive seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
+        "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",
         "svgp": "sag projected_newton anderson newton_mean whitened_normal natural_gradient minibatch_ascent early_stopping dual model whitened vi_means whole_data unwhitened labels recipe svi dual_recipe gpflow_models",

@@ -8,10 +8,11 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, factors, moment_matching, predictive, unwhitened
+from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
 from gpflow_ext.ep.optimum import Sweep, is_near, settle
 from gpflow_ext.numerics import linalg
+from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
 from gpflow_ext.sites.concavity import is_concave, is_coupled, is_curved, tell
 
@@ -181,7 +182,7 @@ class FactorView:
     def log_normaliser(self, mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         """See `ep.factors.FactoredModel`."""
         X, Y = self.data
-        return predictive.log_normaliser(self.likelihood, X, mean, var, Y)
+        return log_predictive(self.likelihood, X, mean, var, Y)
 
     def layout(self) -> Layout:
         """Return that each datum is one factor."""

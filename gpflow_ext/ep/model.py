@@ -10,9 +10,10 @@ from gpflow.models.util import InducingVariablesLike
 
 from gpflow_ext.data import checks, held
 from gpflow_ext.data.rows import ArrayRows, Batch, DatasetRows, Rows
-from gpflow_ext.ep import moment_matching, predictive
+from gpflow_ext.ep import moment_matching
 from gpflow_ext.ep.method import EP
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Factors, Layout
+from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.sites import Message, Seen, Sites, Whitened, sparse_prior
 from gpflow_ext.sites.model import SiteModel
 
@@ -225,7 +226,7 @@ class SparseEP(SiteModel):
         if factors is not None:
             return factors.log_normaliser(mean, var)
         X, Y = self._held() if data is None else data
-        return predictive.log_normaliser(self.likelihood, X, mean, var, Y)
+        return log_predictive(self.likelihood, X, mean, var, Y)
 
     def log_evidence(self) -> tf.Tensor:
         """Return log Z of expectation propagation at the current sites, a scalar; O(NM²).

@@ -10,6 +10,8 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
+from gpflow_ext.numerics.log_predictive import log_predictive
+
 
 class Standardised(Likelihood):
     """Likelihood of y = shift + scale · z, where z has a likelihood such as ``Gaussian`` or ``StudentT``.
@@ -63,7 +65,7 @@ class Standardised(Likelihood):
     def _predict_log_density(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
-        return self._density(self.likelihood.predict_log_density(X, Fmu, _from_zero(Fvar), self._standard(Y)))
+        return self._density(log_predictive(self.likelihood, X, Fmu, _from_zero(Fvar), self._standard(Y)))
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:

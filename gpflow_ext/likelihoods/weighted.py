@@ -13,6 +13,7 @@ from gpflow.likelihoods import Likelihood
 
 from gpflow_ext.data.checks import check_kind, check_targets, check_whole
 from gpflow_ext.likelihoods.classes import class_probabilities
+from gpflow_ext.numerics.log_predictive import log_predictive
 
 
 class Weighted(Likelihood):
@@ -107,7 +108,7 @@ class Weighted(Likelihood):
     def _predict_log_density(
         self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
     ) -> tf.Tensor:
-        return self._weigh(self.likelihood.predict_log_density(X, Fmu, Fvar, self._targets(Y)), Y)
+        return self._weigh(log_predictive(self.likelihood, X, Fmu, Fvar, self._targets(Y)), Y)
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:

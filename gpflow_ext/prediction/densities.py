@@ -13,6 +13,7 @@ from gpflow.base import MeanAndVariance
 
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.numerics.target_moments import target_moments
 
@@ -62,7 +63,7 @@ class GaussianPredictions:
 
     def log_density(self, Y: tf.Tensor) -> tf.Tensor:
         """See `Predictions`."""
-        return self._likelihood.predict_log_density(self._X, *self._f, Y)
+        return log_predictive(self._likelihood, self._X, *self._f, Y)
 
 
 class MixturePredictions:
@@ -105,7 +106,7 @@ class MixturePredictions:
 
     def log_density(self, Y: tf.Tensor) -> tf.Tensor:
         """See `Predictions`."""
-        found = self._each(self._likelihood.predict_log_density, Y)
+        found = self._each(functools.partial(log_predictive, self._likelihood), Y)
         return tf.reduce_logsumexp(found, axis=0) - math.log(found.shape[0])
 
     def _each(self, function: Any, *targets: tf.Tensor) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gpflow
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.ep import predictive
+from gpflow_ext.numerics.log_predictive import log_predictive
+from gpflow_ext.persistence.exported import load_exported
 
 rng = np.random.default_rng(0)
 
@@ -32,7 +35,7 @@ def test_moments_are_those_of_a_fine_grid(
         outer.watch(at)
         with tf.GradientTape() as inner:
             inner.watch(at)
-            value = predictive.log_normaliser(likelihood, tf.zeros([3, 1], at.dtype), at, var + 0.0 * at, Y)
+            value = log_predictive(likelihood, tf.zeros([3, 1], at.dtype), at, var + 0.0 * at, Y)
         slope = inner.gradient(value, at)
     bend = outer.gradient(slope, at)
     z = np.sinh(np.linspace(-8.0, 8.0, 400_001))
@@ -58,3 +61,22 @@ def test_expectation_propagation_takes_targets_in_millions() -> None:
     assert result.status is gpx.Status.CONVERGED
     bound = gpx.models.VGPKMM((X, Y), gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gamma())
     assert result.objective[-1] == pytest.approx(gpx.fit(bound).objective[-1], abs=0.5)
+
+
+def test_scores_and_exports_use_it(tmp_path: Path) -> None:
+    """Far from the data f is as uncertain as the prior, and 20 nodes are further apart than Gamma(100) is wide."""
+    X, Y = rng.uniform(-2.0, 2.0, (8, 1)), rng.gamma(100.0, 0.01, (8, 1))
+    kernel = gpflow.kernels.Matern32(variance=9.0)
+    model = gpx.models.VGPKMM(
+        (X, Y), kernel, gpflow.likelihoods.Gamma(shape=100.0)
+    )  # sites of zero: the prior
+    f = np.linspace(-30.0, 30.0, 600_001)[:, None]
+    log_densities = scipy.stats.gamma.logpdf(Y.T, 100.0, scale=np.exp(f))  # [nodes, N]
+    weights = np.exp(-(f**2) / 18.0) / np.sqrt(18.0 * np.pi) * 1e-4
+    expected = np.log(np.sum(np.exp(log_densities) * weights, axis=0))
+    found, rows = gpx.metrics.evaluated_rows(model, (X, Y))
+    np.testing.assert_allclose(rows, expected, rtol=1e-7)
+    assert found["nlpd"] == pytest.approx(-expected.mean(), rel=1e-7)
+    served = load_exported(gpx.export(model, tmp_path / "served"))
+    np.testing.assert_allclose(served.predict_log_density(X, Y), expected, rtol=1e-7)
+    assert np.abs(model.likelihood.predict_log_density(X, 0.0 * Y, 9.0 + 0.0 * Y, Y) - expected).max() > 1.0

@@ -1,4 +1,4 @@
-"""log Ẑ of a scalar likelihood that leaves it to quadrature, by nodes where the integrand is."""
+"""The log predictive density of scalar likelihoods that leave it to quadrature, by nodes where it is."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:
     return isinstance(likelihood, base) and type(likelihood)._predict_log_density is base._predict_log_density
 
 
-def log_normaliser(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
-    """Return log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L], as [N].
+def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+    """Return log ∫ p(yₙ | f) N(f; mean, var) df for f [N, L] and targets Y [N, Q], as [N].
 
-    Nodes of Gauss and Hermite are where the Gaussian is, and miss a likelihood that is narrow or far beside
-    it: twenty of them ended fits elsewhere. Here they are where the product is, which is taken to have one
-    peak. O(N) densities.
+    By ``likelihood.predict_log_density``, unless that is GPflow's quadrature of scalar likelihoods. Its nodes
+    are where the Gaussian is, and miss a likelihood that is narrow or far beside it, by up to millions of
+    nats. Here they are where the product is, which is taken to have one peak. O(N) densities.
     """
     if not by_quadrature(likelihood):
         return likelihood.predict_log_density(X, mean, var, Y)
