@@ -20,11 +20,11 @@ class VGPKMM(SiteModel):
     variational bound such as `BernoulliLogit`'s. At the optimum V = (Σ⁻¹ + Λ)⁻¹ with λₙ = −2 ∂f_b/∂Vₙₙ
     and m = μ + Σα with αₙ = ∂f_b/∂mₙ: O(N) numbers, the model's sites (``prec`` = λ, ``nat1`` = α + λm).
 
-    `gpflow_ext.fit` finds them by the safeguarded parallel fixed point or by the paper's Algorithm 1, and
-    learns the hyperparameters on the same bound with the sites held fixed. A likelihood that is not
-    log-concave in each latent function, such as `StudentT`, may have λ < 0, and a bound with several maxima;
-    Algorithm 1 is not for it. With ``inducing_variable`` the same inference runs on the sparse prior at
-    O(NM²).
+    `gpflow_ext.fit` finds them by the safeguarded parallel fixed point, and by Newton's steps in both where
+    that gains little (`kmm.joint`), or by the paper's Algorithm 1, and learns the hyperparameters on the same
+    bound with the sites held fixed. A likelihood that is not log-concave in each latent function, such as
+    `StudentT`, may have λ < 0, and a bound with several maxima; Algorithm 1 is not for it. With
+    ``inducing_variable`` the same inference runs on the sparse prior at O(NM²).
     """
 
     site_method = KMM.name
