@@ -13,6 +13,8 @@ import scipy.optimize
 import tensorflow as tf
 from marks import others_slow
 
+import gpflow_ext as gpx
+from gpflow_ext import sites
 from gpflow_ext.kmm import algorithm1, ascent
 from gpflow_ext.kmm.method import Algorithm1
 from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit
@@ -326,3 +328,28 @@ def test_alpha_stays_near_the_gradient_under_inducing_points() -> None:
     model = VGPKMM((X, Y), problems.kernel(1e5, 3.0), MultinomialLogit(3), inducing_variable=X[:8])
     for state in _run(model, _parallel(model), 9)[1:]:
         assert np.abs(state.alpha).max() < 10.0  # of gradients between -1 and 1
+
+
+def test_few_counts_among_zeros_with_inducing_points() -> None:
+    """Precisions of 1e8 and more left α without a digit, and the bound of a probability was 2e12."""
+    rng = np.random.default_rng(5)
+    X, Y = rng.uniform(size=(200, 2)), np.zeros((200, 1))
+    Y[rng.choice(200, 4, replace=False)] = rng.integers(20, 300, size=(4, 1))
+    likelihood, kernel = gpflow.likelihoods.Poisson(), gpflow.kernels.Matern32(lengthscales=0.3)
+    result = gpx.fit(VGPKMM((X, Y), kernel, likelihood, inducing_variable=X[:15].copy()))
+    assert result.status is gpx.Status.CONVERGED
+    assert np.max(result.objective) < 0.0
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_an_energy_is_not_below_zero_whatever_rounding_makes_of_the_mean(coupled: bool) -> None:
+    X, Y = problems.counts(40)
+    kernel = problems.kernel()
+    if coupled:
+        kernel, Y = gpflow.kernels.LinearCoregionalization([kernel], W=np.ones((2, 1))), np.hstack([Y, Y])
+    points = gpflow.inducing_variables.InducingPoints(X[:8])
+    model = VGPKMM((X, Y), kernel, gpflow.likelihoods.Poisson(), inducing_variable=points)
+    prior, alpha = model.prior(), tf.constant(Y)
+    shift = prior.product(alpha)
+    np.testing.assert_allclose(sites.energy(prior, alpha, shift), 0.5 * np.sum(alpha * shift), rtol=1e-12)
+    assert sites.energy(prior, alpha, -shift) > 0.0

@@ -313,7 +313,7 @@ def _move_mean(prior: Prior, expectation: Expectation, state: State, direction: 
 
 def _evaluate(prior: Prior, expectation: Expectation, state: State) -> State:
     """Fill in the bound of equation 6 and the derivatives of its terms, from m, V and α. O(N)."""
-    quadratic = 0.5 * tf.reduce_sum(state.alpha * (state.mean - prior.mean))
+    quadratic = sites.energy(prior, state.alpha, state.mean - prior.mean)
     value, grad, curvature = sites.expect(expectation, state.mean, state.var)
     return state._replace(objective=value - state.spread - quadratic, grad=grad, curvature=curvature)
 

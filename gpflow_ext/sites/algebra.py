@@ -142,6 +142,15 @@ def coupling(prior: Prior, a: Pair, b: Pair) -> tf.Tensor:
     return own(a, b) if own is not None else tf.reduce_sum(a.alpha * prior.product(b.alpha))
 
 
+def energy(prior: Prior, alpha: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
+    """Return ½αᵀQα for α and Qα [N, L], [].
+
+    By the prior's own ``energy(alpha, shift)`` where it has one, to which rounding between them is no matter.
+    """
+    own = getattr(prior, "energy", None)
+    return own(alpha, shift) if own is not None else 0.5 * tf.reduce_sum(alpha * shift)
+
+
 def with_inverse(factor: Factor) -> Factor:
     """Return a factor of which both the variances and the gradient in the prior are wanted.
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
-from gpflow_ext.sites.algebra import Pair, Sites, with_inverse
+from gpflow_ext.sites.algebra import Pair, Sites, energy, with_inverse
 from gpflow_ext.sites.projection import Message
 
 
@@ -66,6 +66,10 @@ class Coupled(NamedTuple):
     def product(self, alpha: tf.Tensor) -> tf.Tensor:
         """Return Qα, [N, P]."""
         return self.unpack(self.flat.product(self.pack(alpha)))
+
+    def energy(self, alpha: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
+        """See `algebra.energy`."""
+        return energy(self.flat, self.pack(alpha), self.pack(shift))
 
     def variance(self) -> tf.Tensor:
         """Return the prior variances of f, [N, P]."""

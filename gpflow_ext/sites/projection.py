@@ -63,6 +63,10 @@ class Projection(NamedTuple):
         """Return AᵀAα, [N, L]. O(NM)."""
         return products.matvec(self.A, products.matvec(self.A, alpha), transpose=True)
 
+    def energy(self, alpha: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
+        """Return ½‖Aα‖², []; with precise sites α and AᵀAα, multiplied, have lost it to rounding. O(NM)."""
+        return 0.5 * tf.reduce_sum(tf.square(products.matvec(self.A, alpha)))
+
     def variance(self) -> tf.Tensor:
         """Return the prior variances residual + diag AᵀA, [N, 1 or L]. O(NM)."""
         return self.residual + tf.transpose(tf.reduce_sum(self.A**2, axis=-2))
