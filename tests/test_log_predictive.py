@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.numerics.log_predictive import log_predictive
+from gpflow_ext.numerics.target_moments import target_moments
 from gpflow_ext.persistence.exported import load_exported
 
 rng = np.random.default_rng(0)
@@ -76,7 +77,58 @@ def test_scores_and_exports_use_it(tmp_path: Path) -> None:
     expected = np.log(np.sum(np.exp(log_densities) * weights, axis=0))
     found, rows = gpx.metrics.evaluated_rows(model, (X, Y))
     np.testing.assert_allclose(rows, expected, rtol=1e-7)
+    np.testing.assert_allclose(model.predict_log_density((X, Y)), expected, rtol=1e-7)
+    np.testing.assert_allclose(model.predict_log_density((X[None], Y[None])), expected[None], rtol=1e-7)
     assert found["nlpd"] == pytest.approx(-expected.mean(), rel=1e-7)
     served = load_exported(gpx.export(model, tmp_path / "served"))
     np.testing.assert_allclose(served.predict_log_density(X, Y), expected, rtol=1e-7)
     assert np.abs(model.likelihood.predict_log_density(X, 0.0 * Y, 9.0 + 0.0 * Y, Y) - expected).max() > 1.0
+
+
+@pytest.mark.parametrize(("mean", "var"), [(0.0, 9.0), (-2.0, 25.0), (3.0, 1e-4), (900.0, 400.0)])
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        gpflow.likelihoods.Exponential(),
+        gpflow.likelihoods.Beta(scale=10.0),
+        gpflow.likelihoods.Poisson(invlink=tf.nn.softplus, binsize=3.0),
+        gpflow.likelihoods.StudentT(scale=0.05, df=4.0),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moments_of_targets_are_those_of_a_fine_grid(
+    likelihood: Any, mean: float, var: float, weighted: bool
+) -> None:
+    if mean == 900.0 and isinstance(likelihood, gpflow.likelihoods.Exponential):
+        pytest.skip("Their mean is too large for a number.")
+    z = np.linspace(-20.0, 20.0, 400_001)[:, None]
+    weights = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi) * 1e-4
+    F = tf.constant(mean + np.sqrt(var) * z)
+    means, variances = (
+        np.asarray(each(0.0 * F, F))
+        for each in (likelihood.conditional_mean, likelihood.conditional_variance)
+    )
+    centre = np.sum(weights * means)
+    spread = np.sum(weights * (variances + (means - centre) ** 2))
+    at = tf.fill([2, 3, 1], tf.constant(mean, tf.float64))
+    found = target_moments(
+        gpx.likelihoods.Weighted(likelihood) if weighted else likelihood, 0.0 * at, at, var + 0.0 * at
+    )
+    np.testing.assert_allclose(found[0], tf.fill([2, 3, 1], centre), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(found[1], tf.fill([2, 3, 1], spread), rtol=1e-7)
+
+
+def test_rows_of_switched_likelihoods_are_scored_by_their_own() -> None:
+    """Errors were those of [mean by the first, mean by the second] against [target, number of the likelihood]."""
+    parts = [gpflow.likelihoods.Gamma(shape=100.0), gpflow.likelihoods.Poisson()]
+    X, which = rng.uniform(-2.0, 2.0, (8, 1)), np.arange(8)[:, None] % 2
+    Y = np.where(which == 0, rng.gamma(100.0, 0.01, (8, 1)), rng.poisson(3.0, (8, 1)))
+    kernel, switched = gpflow.kernels.Matern32(variance=9.0), gpflow.likelihoods.SwitchedLikelihood(parts)
+    model = gpx.models.VGPKMM((X, np.c_[Y, which]), kernel, switched)
+    found, rows = gpx.metrics.evaluated_rows(model, (X, np.c_[Y, which]))
+    for number, part in enumerate(parts):
+        each = which[:, 0] == number
+        moments = model.predict_f(X[each])
+        np.testing.assert_allclose(rows[each], log_predictive(part, X[each], *moments, Y[each]), rtol=1e-10)
+    means = np.exp(4.5) * np.where(which == 0, 100.0, 1.0)
+    assert found["rmse"] == pytest.approx(gpx.metrics.rmse(means, Y), rel=1e-6)

@@ -11,6 +11,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
 from gpflow_ext.numerics.log_predictive import log_predictive
+from gpflow_ext.numerics.target_moments import target_moments
 
 
 class Standardised(Likelihood):
@@ -69,7 +70,7 @@ class Standardised(Likelihood):
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
-        mean, var = self.likelihood.predict_mean_and_var(X, Fmu, _from_zero(Fvar))
+        mean, var = target_moments(self.likelihood, X, Fmu, _from_zero(Fvar))
         return self.shift + self.scale * mean, tf.square(self.scale) * var
 
     @inherit_check_shapes

@@ -14,6 +14,7 @@ from gpflow.likelihoods import Likelihood
 from gpflow_ext.data.checks import check_kind, check_targets, check_whole
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.numerics.log_predictive import log_predictive
+from gpflow_ext.numerics.target_moments import target_moments
 
 
 class Weighted(Likelihood):
@@ -112,7 +113,7 @@ class Weighted(Likelihood):
 
     @inherit_check_shapes
     def _predict_mean_and_var(self, X: TensorType, Fmu: TensorType, Fvar: TensorType) -> MeanAndVariance:
-        return self.likelihood.predict_mean_and_var(X, Fmu, Fvar)
+        return target_moments(self.likelihood, X, Fmu, Fvar)
 
     @inherit_check_shapes
     def _conditional_mean(self, X: TensorType, F: TensorType) -> tf.Tensor:

@@ -29,6 +29,8 @@ def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tenso
     are where the Gaussian is, and miss a likelihood that is narrow or far beside it, by up to millions of
     nats. Here they are where the product is, which is taken to have one peak. O(N) densities.
     """
+    if isinstance(likelihood, gpflow.likelihoods.SwitchedLikelihood):
+        return _of_parts(likelihood, X, mean, var + tf.zeros_like(mean), Y)
     if not by_quadrature(likelihood):
         return likelihood.predict_log_density(X, mean, var, Y)
 
@@ -38,6 +40,14 @@ def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tenso
     var = positive_variance(var + tf.zeros_like(mean))
     window = _window(log_density, *map(tf.stop_gradient, (mean, var)))
     return tf.reduce_sum(log_expectation(log_density, mean, var, window), axis=-1)
+
+
+def _of_parts(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+    """Return the log density of each row by the likelihood that the last column of Y numbers, [N]."""
+    which, number = tf.cast(Y[:, -1], tf.int32), len(likelihood.likelihoods)
+    each = (tf.dynamic_partition(rows, which, number) for rows in (X, mean, var, Y[:, :-1]))
+    found = [log_predictive(*part) for part in zip(likelihood.likelihoods, *each, strict=True)]
+    return tf.dynamic_stitch(tf.dynamic_partition(tf.range(tf.size(which)), which, number), found)
 
 
 def _window(log_density: Elementwise, mean: tf.Tensor, var: tf.Tensor) -> Window:

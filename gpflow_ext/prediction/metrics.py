@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, NamedTuple
 
+import gpflow
 import numpy as np
 import scipy.stats
 import tensorflow as tf
@@ -130,7 +131,8 @@ def evaluate(
 
     "nlpd" is the mean of ``-log p(y_n | x_n)``, by ``likelihood.predict_log_density``. Classifiers also have
     "error" and "ece", all other models "rmse" and "nmae" of the predictive mean. Counts with exposures, Y
-    [N, 2], are compared with the predicted rate times the exposure. With the weights of a ``Weighted``
+    [N, 2], are compared with the predicted rate times the exposure, and targets of a ``SwitchedLikelihood``
+    with the mean by the likelihood that their row numbers. With the weights of a ``Weighted``
     likelihood in the last column of Y, a row counts as its weight of copies. The density of a `GPRNTensor`
     without draws of a sampler is the Gaussian with its moments, as that of its exports is.
 
@@ -270,6 +272,9 @@ def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
     prediction = np.concatenate(predictions)
     if getattr(model.likelihood, "exposure", False):  # Y holds counts and exposures
         prediction, Y = prediction * Y[:, 1:], Y[:, :1]
+    if isinstance(model.likelihood, gpflow.likelihoods.SwitchedLikelihood):  # the last column numbers them
+        each = prediction.reshape(len(Y), len(model.likelihood.likelihoods), -1)
+        prediction, Y = each[np.arange(len(Y)), Y[:, -1].astype(int)], Y[:, :-1]
     return _Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
 
 

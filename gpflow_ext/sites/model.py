@@ -16,6 +16,7 @@ from gpflow.posteriors import PrecomputeCacheType
 from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.own_parts import check_own_parts
 from gpflow_ext.numerics import batched, stacked
+from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.numerics.stacked import Stack
 from gpflow_ext.numerics.target_moments import target_moments
 from gpflow_ext.sites import (
@@ -333,7 +334,10 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     ) -> tf.Tensor:
         """Return log p(yₙ | xₙ) of data (X [batch..., N, D], Y [batch..., N, Q]), [batch..., N]."""
         X, Y = (batched.numbers(part, self.nat1.dtype) for part in data)
-        return super().predict_log_density((X, Y), full_cov, full_output_cov)
+        if full_cov or full_output_cov:
+            return super().predict_log_density((X, Y), full_cov, full_output_cov)
+        rows, targets = batched.Rows(X), batched.Rows(Y).flat
+        return rows.apart(log_predictive(self.likelihood, rows.flat, *self.predict_f(rows.flat), targets))
 
 
 def _read(parameter: Any) -> tf.Tensor:
