@@ -49,7 +49,8 @@ def step(prior: Dense, expectation: Expectation, state: State) -> State:
         prec, factor = ascent.factored(prior, _positive(state.prec) * tf.exp(turn))
         alpha, mean = state.alpha + length * direction.mean.alpha, state.mean + length * direction.mean.shift
         stays = ascent.at_precision(prior, expectation, state, prec, factor)
-        moves = ascent.at_precision(prior, expectation, state._replace(alpha=alpha, mean=mean), prec, factor)
+        moved = state._replace(alpha=alpha, mean=mean)
+        moves = ascent.at_variance(prior, expectation, moved, prec, stays.var, stays.spread)
         better = moves.objective > stays.objective
         begin = State(*(tf.where(better, new, old) for new, old in zip(moves, stays, strict=True)))
         return _settle_mean(prior, expectation, begin, factor), ()

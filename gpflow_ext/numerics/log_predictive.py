@@ -10,16 +10,11 @@ import tensorflow as tf
 
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.special import Elementwise
+from gpflow_ext.numerics.target_moments import by_quadrature
 
 _ROUNDS, _POINTS = 6, 32  # of the search for the peak: each narrows it 15 times
 _FURTHEST = 12.0  # asinh of the standard deviations at which a peak is looked for
 _FALL = 40.0  # of the logarithm from the peak to the ends
-
-
-def by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:
-    """Tell whether a likelihood leaves its predictive density to GPflow's Gauss-Hermite quadrature."""
-    base = gpflow.likelihoods.ScalarLikelihood
-    return isinstance(likelihood, base) and type(likelihood)._predict_log_density is base._predict_log_density
 
 
 def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
@@ -31,7 +26,7 @@ def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tenso
     """
     if isinstance(likelihood, gpflow.likelihoods.SwitchedLikelihood):
         return _of_parts(likelihood, X, mean, var + tf.zeros_like(mean), Y)
-    if not by_quadrature(likelihood):
+    if not by_quadrature(likelihood, "_predict_log_density"):
         return likelihood.predict_log_density(X, mean, var, Y)
 
     def log_density(f: tf.Tensor) -> tf.Tensor:  # [N, L, nodes]

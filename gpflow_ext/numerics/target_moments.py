@@ -38,7 +38,7 @@ def target_moments(
         if isinstance(likelihood, gpflow.likelihoods.SwitchedLikelihood):
             parts = [target_moments(part, X, mean, var) for part in likelihood.likelihoods]
             return tuple(tf.concat(each, axis=-1) for each in zip(*parts, strict=True))
-        if _by_quadrature(likelihood):
+        if by_quadrature(likelihood, "_predict_mean_and_var"):
             return _by_nodes(likelihood, X, mean, var)
         return likelihood.predict_mean_and_var(X, mean, var)
     except NotImplementedError as error:
@@ -50,9 +50,10 @@ def target_moments(
         ) from None
 
 
-def _by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:
-    base, kind = gpflow.likelihoods.ScalarLikelihood, type(likelihood)
-    return isinstance(likelihood, base) and kind._predict_mean_and_var is base._predict_mean_and_var
+def by_quadrature(likelihood: gpflow.likelihoods.Likelihood, method: str) -> bool:
+    """Tell whether a likelihood leaves a method to the quadrature of GPflow's scalar likelihoods."""
+    base = gpflow.likelihoods.ScalarLikelihood
+    return isinstance(likelihood, base) and getattr(type(likelihood), method) is getattr(base, method)
 
 
 def _by_nodes(

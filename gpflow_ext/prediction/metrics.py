@@ -129,7 +129,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the test metrics of a model.
 
-    "nlpd" is the mean of ``-log p(y_n | x_n)``, by ``likelihood.predict_log_density``. Classifiers also have
+    "nlpd" is the mean of ``-log p(y_n | x_n)``, by `numerics.log_predictive`. Classifiers also have
     "error" and "ece", all other models "rmse" and "nmae" of the predictive mean. Counts with exposures, Y
     [N, 2], are compared with the predicted rate times the exposure, and targets of a ``SwitchedLikelihood``
     with the mean by the likelihood that their row numbers. With the weights of a ``Weighted``
