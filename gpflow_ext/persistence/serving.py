@@ -28,7 +28,7 @@ from .folding import Store, fold
 from .joint_draws import Joint
 from .numbered import Numbered, are_known, numbered_columns
 from .row_blocks import in_blocks
-from .targets import known_targets, target_width
+from .targets import known_targets, of_known_outputs, target_width
 from .verify.columns import COUNTS
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
@@ -98,15 +98,15 @@ def build(
         "predict_f": predict_f,
         "predict_log_density": _trace(density, inputs, targets),
     }
+    num_outputs = predict_f.structured_outputs["mean"].shape[-1]
     exposure = tf.TensorSpec([None, 1], dtype, "exposure")
     if getattr(frozen.likelihood, "exposure", False):
         signatures[COUNTS] = _trace(graph.predict_counts, inputs, exposure)
     if per_output is not None:
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
-        some = functools.partial(graph.predict_outputs, per_output)
+        some = of_known_outputs(functools.partial(graph.predict_outputs, per_output), num_outputs)
         signatures["predict_outputs"] = _trace(some, inputs, numbers)
     if profile == "stablehlo" and joint is not None:
-        num_outputs = predict_f.structured_outputs["mean"].shape[-1]
         normals = tf.TensorSpec([None, None, num_outputs], dtype, "normals")
         drawn = _trace_if_can(functools.partial(graph.sample_joint, joint), inputs, normals)
         signatures |= {} if drawn is None else {joint_draws.NAME: drawn}

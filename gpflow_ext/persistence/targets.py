@@ -1,11 +1,14 @@
-"""Targets of a served model: how many columns they have, and which rows have a class."""
+"""Targets of a served model: how many columns they have, which hold a class, which outputs there are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import gpflow
+import numpy as np
 import tensorflow as tf
+
+Moments = dict[str, tf.Tensor]
 
 
 def target_width(likelihood: gpflow.likelihoods.Likelihood, outputs: Mapping[str, tf.Tensor]) -> int | None:
@@ -35,3 +38,20 @@ def known_targets(
         are &= targets < float(probabilities.shape[-1])
     ok &= tf.reduce_all(are, axis=-1)
     return tf.where(ok[:, None], targets, tf.constant(0.0, targets.dtype)), ok
+
+
+def of_known_outputs(
+    predict: Callable[[tf.Tensor, tf.Tensor], Moments], count: int
+) -> Callable[[tf.Tensor, tf.Tensor], Moments]:
+    """Return a function of inputs [N, D] and outputs [B] that is NaN where an output is none of ``count``.
+
+    ``predict`` returns tensors [N, B]. With such a number its call ends in an error on a CPU; other devices
+    take zeros for what is not there.
+    """
+
+    def known(inputs: tf.Tensor, outputs: tf.Tensor) -> Moments:
+        are = (outputs >= 0) & (outputs < count)  # [B]
+        found = predict(inputs, tf.where(are, outputs, 0))
+        return {key: tf.where(are, part, tf.constant(np.nan, part.dtype)) for key, part in found.items()}
+
+    return known
