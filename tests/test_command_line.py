@@ -260,12 +260,36 @@ def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
 
 def test_compare_prints_a_training_with_all_of_its_flags(capsys) -> None:
     """What the table needs, the kernel too, but for the flags that are of a comparison alone."""
-    found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5})}
+    scores = {"scores": {"nlpd": [1.5, 0.5]}, "errors": (None, None)}
+    found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5}, **scores)}
     given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --seconds 9 --categories size=S,M --ard --drop 'a b'"
     compare._advise(found, shlex.split(given))
     shown = capsys.readouterr().out
     expected = "train --data t.csv --missing mean --categories size=S,M --ard --drop 'a b' --model gpr"
     assert f"gpflow-ext {expected} --run-dir runs/best" in shown
+
+
+def test_a_model_that_fails_in_a_fold_is_last_and_not_recommended(folder: Path, monkeypatch) -> None:
+    """Its score in the others may be the best of all; one that fails in every fold ends no comparison."""
+    module, failing = kinds.KINDS["gpr"].load(), []
+    build = module.build
+
+    def fails(options: Any, split: Any) -> Any:
+        failing.append(options.method)
+        if options.method == "vi-means" or failing.count("exact") == 1:
+            raise ValueError("a fold of\ntwo lines")
+        return build(options, split)
+
+    monkeypatch.setattr(module, "build", fails)
+    table = ("--data", "price.csv", "--target", "price", "--folds", "2", "--seconds", "2")
+    shown = command(folder, "compare", *table, "--models", "gpr", "sgpr", "svgp-student-t")
+    assert "sgpr ...\n  failed in every fold: ValueError: a fold of\n" in shown
+    assert re.search(r"^gpr failed in fold [12] of 2: ValueError: a fold of$", shown, re.MULTILINE)
+    assert "warning" not in shown
+    assert "lowest nlpd: svgp-student-t\n" in shown
+    assert shown.index("│ svgp-student-t") < shown.index("│ gpr")
+    shown = command(folder, "compare", *table, "--models", "sgpr", code=2)
+    assert "error: a fold of" in shown
 
 
 def test_compare_ends_a_training_in_time(folder: Path) -> None:
