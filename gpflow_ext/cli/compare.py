@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.folds < 2:
         raise ValueError(f"--folds must be at least 2; got {options.folds}.")
     options.test_fraction = 0.0
-    several = options.task is None and len(options.target or ()) > 1
+    several = tables.are_several(options)
     split = _load("gprn-tensor", options) if several else tables.load(options)
     if len(split.test[0]):  # a set that comes in two parts
         raise ValueError(f"{split.name} comes with test rows of its own: give --split random.")
