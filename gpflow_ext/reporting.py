@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from gpflow_ext.citations import cite
 from gpflow_ext.data.datasets import Split
+from gpflow_ext.data.datasets.targets import names_of
 from gpflow_ext.likelihoods import CountLikelihood
 from gpflow_ext.prediction import metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
@@ -60,8 +61,8 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ValueError
-        If the split has no test rows or is not a `Split`, ``model`` is no model, or there is no folder for
-        the page.
+        If the split has no test rows or is not a `Split`, ``model`` is no model or an estimator whose classes
+        are not those of the split in their order, or there is no folder for the page.
     ImportError
         Without matplotlib.
     """
@@ -73,6 +74,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         raise ValueError(
             f"split must be what datasets.load returns, with names and notes; got a {type(split).__name__}"
         )
+    _check_classes(getattr(model, "classes_", None), split.labels)
     model = getattr(model, "model", getattr(model, "model_", model))
     X, Y = split.test
     if not len(X):
@@ -108,6 +110,18 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     written = Path(path)
     written.write_text(page + "\n".join(parts) + "</html>\n", encoding="utf-8")
     return written
+
+
+def _check_classes(classes: Array | None, labels: Sequence[str] | None) -> None:
+    """Refuse an estimator that numbers classes in another way than the split: its scores would be wrong."""
+    if classes is None or labels is None:
+        return
+    names = names_of(classes)
+    if names != list(map(str, range(len(labels)))) and names != list(labels):
+        raise ValueError(
+            f"the estimator has the classes {', '.join(names)}, and the split {', '.join(labels)} in this "
+            f"order: fit it to the numbers of all classes in split.train, 0 to {len(labels) - 1}"
+        )
 
 
 def _table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> str:

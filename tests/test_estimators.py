@@ -10,6 +10,7 @@ import gpflow
 import numpy as np
 import pandas
 import pytest
+import scipy.sparse
 
 pytest.importorskip("sklearn")
 
@@ -30,14 +31,17 @@ WEIGHTS = np.array([1.0, 3.0])
 
 
 def test_counts_start_at_the_rate_of_weighted_rows() -> None:
-    """Half an event more keeps the logarithm finite."""
+    """Half an event more, in a row of mean weight, keeps the logarithm finite in any unit of the weights."""
     estimator = GPCountRegressor()
     Y = np.array([[2.0, 1.0], [8.0, 4.0]])
     estimator.has_exposure_ = True
-    assert estimator._mean_function(Y, WEIGHTS).c.numpy()[0] == pytest.approx(np.log(26.5 / 13.0))
+    assert estimator._mean_function(Y, WEIGHTS).c.numpy()[0] == pytest.approx(np.log(27.0 / 13.0))
     assert estimator._mean_function(Y, None).c.numpy()[0] == pytest.approx(np.log(10.5 / 5.0))
     estimator.has_exposure_ = False
-    assert estimator._mean_function(Y[:, :1], WEIGHTS).c.numpy()[0] == pytest.approx(np.log(26.5 / 4.0))
+    assert estimator._mean_function(Y[:, :1], WEIGHTS).c.numpy()[0] == pytest.approx(np.log(27.0 / 4.0))
+    assert estimator._mean_function(Y[:, :1], 1e-6 * WEIGHTS).c.numpy()[0] == pytest.approx(
+        np.log(27.0 / 4.0)
+    )
 
 
 def _problem(X: np.ndarray, kernel: gpflow.kernels.Kernel, **changed: Any) -> ladder.Problem:
@@ -162,6 +166,11 @@ def test_a_network_fills_in_targets_and_is_served_in_their_units(tmp_path: Path)
         GPMultiOutputRegressor(kind="network").fit(X, seen, np.ones(30))
     with pytest.raises(ValueError, match="no value in column 0"):
         GPMultiOutputRegressor(kind="network").fit(X, np.full((30, 2), np.nan))
+
+
+def test_sparse_targets_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"sparse targets .*toarray"):
+        GPMultiOutputRegressor().fit(np.eye(3), scipy.sparse.eye(3).tocsr())
 
 
 def test_a_kernel_that_is_not_of_gpflow_is_named() -> None:

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+import gpflow_ext as gpx
 from gpflow_ext.likelihoods import Weighted
 from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.persistence import durable, row_blocks
@@ -325,6 +326,30 @@ def test_inputs_are_cast_or_refused_by_name(cases):
         loaded.predict_log_density(inputs, np.ones((3, 1)))
     with pytest.raises(ValueError, match=r"class indices 0 to 1; found \[2\.0\]"):
         loaded.predict_log_density(inputs, np.full((4, 1), 2))
+
+
+def test_what_is_no_class_has_no_density_and_leaves_other_rows_alone(cases, tmp_path):
+    """It had the density of some class, or ended the call in an error of TensorFlow."""
+    likelihood = gpx.likelihoods.CumulativeLogit(3)
+    ordinal = export(trained(gpflow.models.SVGP(kernel(), likelihood, X[:8].copy())), tmp_path)
+    targets = np.array([0.0, 2.0, 3.0, -1.0, 0.5])[:, None]
+    for folder in (cases("multiclass").folder, ordinal):
+        served = tf.saved_model.load(str(folder)).signatures["predict_log_density"]
+        found = served(inputs=tf.constant(raw(5)), targets=tf.constant(targets))["log_density"]
+        np.testing.assert_array_equal(np.isfinite(found), [True, True, False, False, False])
+
+
+def test_each_row_is_scored_by_the_likelihood_that_it_names(tmp_path):
+    """Targets had to have as many columns as there are likelihoods, so that no row could be scored."""
+    parts = [gpflow.likelihoods.Gaussian(0.1), gpflow.likelihoods.Gaussian(2.0), gpflow.likelihoods.Poisson()]
+    model = trained(gpflow.models.SVGP(kernel(), gpflow.likelihoods.SwitchedLikelihood(parts), X[:8].copy()))
+    loaded = load_exported(export(model, tmp_path))
+    which, Y = np.array([0, 1, 2, 3, np.nan]), np.arange(5.0)
+    found = loaded.predict_log_density(X[:5], np.stack([Y, which], axis=1))
+    for row, part in enumerate(parts):
+        at, y = X[row : row + 1], Y[row : row + 1, None]
+        agree(found[row : row + 1], log_predictive(part, at, *model.predict_f(at), y))
+    assert np.isnan(found[3:]).all()
 
 
 def test_versions_grow_and_the_newest_is_loaded(tmp_path):

@@ -237,6 +237,9 @@ def test_a_run_that_changes_nothing_ends_though_its_conditions_do_not_hold() -> 
     assert iterate(lambda: (1.0, False), [], steps=99).status is gpx.Status.MAX_STEPS  # as asked for
     values = iter(np.cumsum([1.0, *10 * [0.0, 1e-9]]))
     assert iterate(lambda: (next(values), False), [], steps=20, tolerance=1e-8).status is gpx.Status.MAX_STEPS
+    rounding = iter(1.0 - 1e-10 * (np.arange(99) % 3))
+    stuck = iterate(lambda: (next(rounding), False), [], steps=99, tolerance=1e-8, monotone=True)
+    assert (stuck.status, stuck.steps) == (gpx.Status.STALLED, 11)
 
 
 @pytest.mark.slow

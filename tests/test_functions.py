@@ -201,6 +201,9 @@ def test_exported_functions_are_the_live_ones(name: str, tmp_path: Any) -> None:
     many = np.random.default_rng(4).uniform(-3.0, 3.0, [4500, 2])
     np.testing.assert_allclose(served.sample(many, 11)[:, 4400:], live(many[4400:]), atol=1e-10)
     assert np.isnan(served.sample(np.array([[np.nan, 0.0], [0.0, 0.0]]), 1)[:, 0]).all()
+    for seed in (1.5, 2**31):
+        with pytest.raises(ValueError, match="`seed` must be"):
+            served.sample(AT, seed)
 
 
 def test_an_export_without_functions_says_so() -> None:

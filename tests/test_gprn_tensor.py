@@ -327,6 +327,10 @@ def test_an_exported_network_serves_the_outputs_that_are_asked_for(posterior, tm
     for outputs in ([6], 2, [0.5]):
         with pytest.raises(ValueError, match="from 0 to 5"):
             served.predict_outputs(XNEW, outputs)
+    called = served._signatures["predict_outputs"]  # as a server does
+    found = called(inputs=tf.constant(XNEW), outputs=tf.constant([4, 6, -1], tf.int32))["mean"].numpy()
+    np.testing.assert_allclose(found[:, 0], mean[:, 4], rtol=0, atol=1e-12)
+    assert np.isnan(found[:, 1:]).all()
 
 
 @pytest.mark.parametrize("posterior", [pytest.param("collapsed", marks=pytest.mark.slow), "tensor"])

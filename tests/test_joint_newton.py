@@ -15,7 +15,7 @@ from gpflow_ext.kmm import ascent, joint
 from gpflow_ext.kmm.method import KMM, Algorithm1, Joint
 from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit
 from gpflow_ext.models import VGPKMM
-from gpflow_ext.sites import expect
+from gpflow_ext.sites import Sites, expect
 from gpflow_ext.training.site_iteration import SiteOptimum
 
 
@@ -80,6 +80,14 @@ def test_it_settles_where_turns_creep() -> None:
     chol = np.linalg.cholesky(np.eye(100) + root[:, None] * cov * root)
     variance = np.diag(cov) - np.sum(np.linalg.solve(chol, root[:, None] * cov) ** 2, axis=0)
     np.testing.assert_allclose(np.log(prec), cov @ (Y - prec) + 0.5 * variance, atol=1e-5)
+
+
+def test_gaussian_noise_whose_curvature_nothing_moves_is_exact() -> None:
+    data, kernel = problems.continuous(20), problems.kernel()
+    model = VGPKMM(data, kernel, gpflow.likelihoods.Gaussian(0.1))
+    model.assign_sites(Sites(tf.constant(data[1]), tf.ones_like(data[1])))  # as of noise of variance one
+    exact = gpflow.models.GPR(data, kernel, noise_variance=0.1).log_marginal_likelihood()
+    np.testing.assert_allclose(_settle(model, Joint(), 3).objective, exact, rtol=1e-6)  # K has a jitter
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:

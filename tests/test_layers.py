@@ -42,7 +42,7 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "persistence": "durable verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest manifest verify.saver "
-        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card onnx_functions onnx_nodes numbered portable predict_jax stablehlo serving exported export ."
+        "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card onnx_functions onnx_nodes numbered targets portable predict_jax stablehlo serving exported export ."
     },
     {
         "training": "deadline mean_units starts interrupts loop log_space ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "

@@ -111,6 +111,12 @@ def test_bursts_far_from_each_other_are_warned_of(between: float, prior: Any, wa
     assert (failure is not None and "near values differ by" in failure) == warned
 
 
+@pytest.mark.filterwarnings("error")
+def test_one_row_has_no_distances_to_lose() -> None:
+    data = np.ones((1, 1)), np.ones((1, 1))
+    assert scale_failure(gpflow.models.GPR(data, gpflow.kernels.Matern32(), noise_variance=0.1)) is None
+
+
 @pytest.mark.parametrize(("weights", "warned"), [
     (gpflow.kernels.SquaredExponential, False),
     (gpflow.kernels.ArcCosine, True),

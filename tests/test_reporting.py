@@ -152,6 +152,21 @@ def test_what_is_no_model_and_paths_that_cannot_be_written_are_refused(tmp_path:
             gpx.report(model, split, wrong)
 
 
+def test_an_estimator_that_numbers_classes_in_another_way_is_refused(tmp_path: Path) -> None:
+    """As one that has sorted their names: "10" comes before "9"."""
+    y = np.repeat(["9", "10", "11"], 20)
+    table = pandas.DataFrame({"x": np.arange(60.0), "y": y})
+    split = gpx.datasets.load(table, target="y", test_fraction=0.3, task="ordinal")
+    X, numbers = split.train
+    for targets, message in (
+        (np.array(split.labels)[numbers[:, 0].astype(int)], "classes 10, 11, 9, and the split 9, 10, 11"),
+        (2.0 * numbers[:, 0], "classes 0, 2, 4"),
+    ):
+        model = gpx.estimators.GPClassifier(steps=0).fit(X, targets)
+        with pytest.raises(ValueError, match=message):
+            gpx.report(model, split, tmp_path / "report.html")
+
+
 def test_a_split_without_test_rows_is_refused(tmp_path: Path) -> None:
     split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.0)
     with pytest.raises(ValueError, match="no test rows"):

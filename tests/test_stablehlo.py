@@ -33,6 +33,13 @@ found = {f"{k}/{name}": v for k in batches for name, v in predict(batches[k]).it
 draw = predict_jax.load_sampler(sys.argv[2])
 drawn = {f"draws/{k}": draw(batches[k], 11, seed=4) for k in batches if 0 < len(batches[k]) <= 65}
 np.savez(sys.argv[4], **found, **drawn)
+for function in (predict, draw):
+    try:
+        function(np.zeros((2, 3)))  # which are no three rows of two inputs
+    except ValueError as error:
+        assert str(error) == "inputs must have shape [n, 2]; found [2, 3]", error
+    else:
+        raise AssertionError("rows of another width were taken")
 """
 
 

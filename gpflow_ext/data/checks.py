@@ -273,6 +273,13 @@ def check_whole(**values: Any) -> None:
             raise ValueError(f"`{name}` must be a whole number; got {value!r}.")
 
 
+def check_seed(seed: Any) -> None:
+    """Raise ``ValueError`` unless ``seed`` is a whole number of 32 bits: others would stand for one."""
+    check_whole(seed=seed)
+    if not -(2**31) <= seed < 2**31:
+        raise ValueError(f"`seed` must be from -2^31 to 2^31 - 1; got {seed}.")
+
+
 def check_number(**values: Any) -> None:
     """Raise ``ValueError`` unless all values are numbers, which the message has by their names."""
     for name, value in values.items():

@@ -105,10 +105,10 @@ class GPCountRegressor(RealEstimator):
         return kind(exposure=self.has_exposure_, fractions=True)
 
     def _mean_function(self, Y: Array, weight: Array | None) -> gpflow.functions.MeanFunction:
-        """Return the logarithm of the mean rate."""
+        """Return the logarithm of the mean rate, with half a count more in a row of mean weight."""
         exposures = Y[:, 1] if self.has_exposure_ else np.ones(len(Y))
         weight = np.ones(len(Y)) if weight is None else weight
-        rate = (weight @ Y[:, 0] + 0.5) / (weight @ exposures)
+        rate = (weight @ Y[:, 0] + 0.5 * weight.mean()) / (weight @ exposures)
         return Constant(np.array([np.log(rate)]))
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False, exposure: Any = None) -> Any:

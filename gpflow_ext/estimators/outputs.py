@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 from gpflow.kernels import Kernel, LinearCoregionalization, SeparateIndependent
 from gpflow.likelihoods import Likelihood
 from sklearn.preprocessing import StandardScaler
@@ -92,9 +93,13 @@ class GPMultiOutputRegressor(RealEstimator):
         ValueError
             For data that are not such arrays, parameters out of range, or a network with weights or
             minibatches.
+        TypeError
+            For sparse targets.
         """
         if self.kind not in get_args(Outputs):
             raise ValueError(f"kind must be one of {', '.join(get_args(Outputs))}; got {self.kind!r}")
+        if scipy.sparse.issparse(y):
+            raise TypeError("sparse targets were passed, and dense ones are required: use y.toarray()")
         if self.kind == "network":
             return self._train_network(X, y, sample_weight)
         if y is not None and np.asarray(y).dtype.kind == "f" and np.isnan(np.asarray(y)).any():

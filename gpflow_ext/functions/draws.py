@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_whole
+from gpflow_ext.data.checks import check_seed
 from gpflow_ext.functions.given import Given
 from gpflow_ext.functions.product import Drawing, Product, paths_of
 from gpflow_ext.numerics import batched
@@ -47,9 +47,7 @@ class FunctionDraws(tf.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        check_whole(seed=seed)
-        if not -(2**31) <= seed < 2**31:
-            raise ValueError(f"`seed` must be from -2^31 to 2^31 - 1; got {seed}.")
+        check_seed(seed)
         self._paths = paths = paths_of(given, num_samples, num_features, groups, dtype)
         self.num_samples = num_samples
         draw = tf.function(lambda: paths.state(seed, given), autograph=False) if paths.groups > 1 else None

@@ -69,8 +69,11 @@ def newton_direction(prior: Dense, expectation: Expectation, state: State) -> Di
             value = tf.reduce_sum(expectation(state.mean, state.var))
         grad, by_var = inner.gradient(value, (state.mean, state.var))
         log_curvature = tf.math.log(_positive(-2.0 * by_var))
-    log_by_mean, log_by_var = outer.gradient(log_curvature, (state.mean, state.var))
-    cross = outer.gradient(grad, state.var)
+    # Zeros where nothing depends on the point, as the curvature of Gaussian noise.
+    log_by_mean, log_by_var = outer.gradient(
+        log_curvature, (state.mean, state.var), unconnected_gradients="zero"
+    )
+    cross = outer.gradient(grad, state.var, unconnected_gradients="zero")
     own, held = (prior.factorise(prec) for prec in (tf.nn.relu(state.curvature), state.prec))
     S, V = (factor.covariance()[0] for factor in (own, held))
     shrinking = tf.square(V) * state.prec[:, 0]  # −dv/dη, [N, N]

@@ -38,11 +38,17 @@ def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tenso
 
 
 def _of_parts(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
-    """Return the log density of each row by the likelihood that the last column of Y numbers, [N]."""
-    which, number = tf.cast(Y[:, -1], tf.int32), len(likelihood.likelihoods)
+    """Return the log density of each row by the likelihood that the last column of Y numbers, [N].
+
+    It is NaN where there is no such likelihood: a partition of the rows would end in an error of TensorFlow.
+    """
+    number = len(likelihood.likelihoods)
+    are = Y[:, -1:] == tf.range(number, dtype=Y.dtype)  # [N, parts]
+    which = tf.argmax(are, axis=-1, output_type=tf.int32)
     each = (tf.dynamic_partition(rows, which, number) for rows in (X, mean, var, Y[:, :-1]))
     found = [log_predictive(*part) for part in zip(likelihood.likelihoods, *each, strict=True)]
-    return tf.dynamic_stitch(tf.dynamic_partition(tf.range(tf.size(which)), which, number), found)
+    stitched = tf.dynamic_stitch(tf.dynamic_partition(tf.range(tf.size(which)), which, number), found)
+    return tf.where(tf.reduce_any(are, axis=-1), stitched, tf.constant(np.nan, stitched.dtype))
 
 
 def _window(log_density: Elementwise, mean: tf.Tensor, var: tf.Tensor) -> Window:

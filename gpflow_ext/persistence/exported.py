@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import make_exact
+from gpflow_ext.data.checks import check_seed
 from gpflow_ext.data.reading.treatment import Treatment
 
 from .verify import read_manifest, verified_copy, version_folder
@@ -152,10 +153,11 @@ class Exported:
         Raises
         ------
         ValueError
-            If the model was exported without ``num_samples``.
+            If the model was exported without ``num_samples``, or the seed is not a whole number of 32 bits.
         """
         if "sample" not in self.manifest["signatures"]:
             raise ValueError("this model was exported without functions: export it with num_samples=")
+        check_seed(seed)
         inputs = self._cast("X", X, self.manifest["data"]["D"])
         found = self._call("sample", inputs=inputs, seed=np.array([seed], np.int32))
         return found["samples"].transpose(1, 0, 2)

@@ -62,13 +62,21 @@ def read(folder: str | pathlib.Path, file: str) -> tuple[Callable[..., Any], lis
     return jax.jit(program(artefact, about["inputs"], about["outputs"])), weights, about
 
 
+def rows_of(inputs: Any, dtype: Any, width: int) -> Any:
+    """Return inputs [n, D] or one row [D] as an array [n, D]."""
+    rows = np.atleast_2d(np.asarray(inputs, dtype))
+    if rows.ndim != 2 or (rows.shape[1] != width and rows.size):
+        raise ValueError(f"inputs must have shape [n, {width}]; found {list(rows.shape)}")
+    return rows.reshape(-1, width)
+
+
 def load(folder: str | pathlib.Path) -> Callable[[Any], dict[str, Any]]:
     """Return a function of inputs [n, D] for any n that gives the outputs by name."""
     call, weights, about = read(folder, "model.stablehlo")
     dtype, (block, width) = about["inputs"][0]
 
     def predict(inputs: Any) -> dict[str, Any]:
-        inputs = np.asarray(inputs, dtype).reshape(-1, width)
+        inputs = rows_of(inputs, dtype, width)
         parts: list[Any] = []
         for first in range(
             0, max(len(inputs), 1), block
@@ -89,7 +97,7 @@ def load_sampler(folder: str | pathlib.Path) -> Callable[..., Any]:
     (dtype, (most, width)), (_, (block, _, outputs)) = about["inputs"][:2]
 
     def sample(inputs: Any, number: int = 1, seed: int = 0) -> Any:
-        inputs = np.asarray(inputs, dtype).reshape(-1, width)
+        inputs = rows_of(inputs, dtype, width)
         if len(inputs) > most:
             raise ValueError(f"at most {most} rows can be drawn jointly; found {len(inputs)}")
         normals = np.random.default_rng(seed).standard_normal((number, len(inputs), outputs)).astype(dtype)

@@ -28,6 +28,7 @@ from .folding import Store, fold
 from .joint_draws import Joint
 from .numbered import Numbered, are_known, numbered_columns
 from .row_blocks import in_blocks
+from .targets import known_targets, of_known_outputs, target_width
 from .verify.columns import COUNTS
 
 Profile = Literal["exact", "cached", "portable", "stablehlo"]
@@ -90,22 +91,22 @@ def build(
     predict_f = _trace(graph.predict_f, inputs)
     predict = _trace(graph.predict, inputs)
     outputs = predict.structured_outputs
-    width = frozen.likelihood.observation_dim or (1 if "class" in outputs else outputs["mean"].shape[-1])
-    targets = tf.TensorSpec([None, width], dtype, "targets")
+    targets = tf.TensorSpec([None, target_width(frozen.likelihood, outputs)], dtype, "targets")
+    density = functools.partial(graph.predict_log_density, outputs.get("probabilities"))
     signatures = {
         "serving_default": predict,
         "predict_f": predict_f,
-        "predict_log_density": _trace(graph.predict_log_density, inputs, targets),
+        "predict_log_density": _trace(density, inputs, targets),
     }
+    num_outputs = predict_f.structured_outputs["mean"].shape[-1]
     exposure = tf.TensorSpec([None, 1], dtype, "exposure")
     if getattr(frozen.likelihood, "exposure", False):
         signatures[COUNTS] = _trace(graph.predict_counts, inputs, exposure)
     if per_output is not None:
         numbers = tf.TensorSpec([None], tf.int32, "outputs")
-        some = functools.partial(graph.predict_outputs, per_output)
+        some = of_known_outputs(functools.partial(graph.predict_outputs, per_output), num_outputs)
         signatures["predict_outputs"] = _trace(some, inputs, numbers)
     if profile == "stablehlo" and joint is not None:
-        num_outputs = predict_f.structured_outputs["mean"].shape[-1]
         normals = tf.TensorSpec([None, None, num_outputs], dtype, "normals")
         drawn = _trace_if_can(functools.partial(graph.sample_joint, joint), inputs, normals)
         signatures |= {} if drawn is None else {joint_draws.NAME: drawn}
@@ -223,10 +224,10 @@ class _Graph:
                 outputs["label"] = tf.where(ok, tf.gather(tf.constant(list(self._labels)), index), "")
         return outputs
 
-    def predict_log_density(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+    def predict_log_density(self, probs: Any, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
         predictions, ok = self._at(inputs)
-        log_density = predictions.log_density(targets)  # [N]
-        return {"log_density": _keep(log_density, ok & _finite_rows(targets))}
+        targets, ok = known_targets(targets, ok & _finite_rows(targets), probs)
+        return {"log_density": _keep(predictions.log_density(targets), ok)}
 
     def predict_counts(self, inputs: tf.Tensor, exposure: tf.Tensor) -> dict[str, tf.Tensor]:
         predictions, ok = self._at(inputs)

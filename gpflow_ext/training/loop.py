@@ -163,8 +163,8 @@ def iterate(
         Number of the last step, and of the last one already done.
     tolerance
         Stop when the objective changes by less than ``tolerance·max(1, |objective|)`` and the update says
-        that its own conditions hold, or where they do not in ten steps that change no digit of it; never with
-        ``None``.
+        that its own conditions hold, or where they do not in ten steps that change no digit of it, or raise
+        none where it is monotone; never with ``None``.
     monotone
         Whether a fall of the objective is a failure, beyond 1e-9 relative, or 1e-5 in single precision.
     callbacks
@@ -185,7 +185,7 @@ def iterate(
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
     deadline = Deadline(seconds)
-    double, still = default_float() == np.float64, 0
+    double, still, top = default_float() == np.float64, 0, trail.last
     good, fall, same = None, 1e-9 if double else 1e-5, 1e-12 if double else 1e-7
     for step in range(first_step + 1, steps + 1):
         if trail.converged(tolerance):
@@ -209,8 +209,10 @@ def iterate(
             assign(variables, before)
             break
         good = before
-        unmoved = abs(value - trail.last) <= same * max(1.0, abs(value))  # false for a NaN before the first
+        margin = same * max(1.0, abs(value))
+        unmoved = (value - top if monotone else abs(value - trail.last)) <= margin  # false for a NaN at first
         still = still + 1 if unmoved and not at_rest else 0
+        top = max(value, top)  # the value, where there was none before
         objective.append(value)
         times.append(time.perf_counter() - begin)
         trail.add(value, at_rest)

@@ -123,7 +123,8 @@ def _lost_between_places(model: BayesianModel, X: Array) -> str | None:
 
     As times of two bursts: the variance of all of them, which `_lost_digits` compares with, does not show it.
     """
-    if not any(isinstance(part, IsotropicStationary) for part in model.submodules):
+    stationary = any(isinstance(part, IsotropicStationary) for part in model.submodules)
+    if len(X) < 2 or not stationary:
         return None
     ordered, step = np.sort(X, axis=0), max(1, len(X) // _NEAR)
     near = np.median(ordered[step:] - ordered[:-step], axis=0)
