@@ -18,6 +18,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext.compiled.attributes import Apart, Sizes
+
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
 COUNTED = (
     gpflow.models.SVGP,
@@ -36,10 +38,6 @@ _BUILT_IN = (bool, int, float, complex, str, bytes)  # bool before int, of which
 _PLAIN = (*_BUILT_IN, tf.DType, tf.TensorShape, np.dtype, np.generic, range, inspect.Signature)
 
 
-class Apart:
-    """The base of attributes that do not belong to the structure of their owner."""
-
-
 class Structure(NamedTuple):
     """The key that determines a graph, and the arguments of the compiled function."""
 
@@ -52,6 +50,7 @@ class Structure(NamedTuple):
     constants: list[Any]  # what copies share: all else whose values the key holds, and strategies
     closures: list[types.FunctionType]  # over more than plain values
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
+    sizes: list[Sizes]  # whose numbers it leaves out too; `Compiled` adds them where shapes are static
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
     def clear_caches(self) -> None:
@@ -106,7 +105,7 @@ def examine(owner: Any) -> Structure:
     key = walk.part(owner, type(owner).__name__)
     arguments = (walk.variables, walk.data, walk.followers, walk.tensors)
     kept = (walk.bijectors, walk.constants, walk.closures)
-    return Structure(key, *arguments, *kept, walk.counted, walk.refused)
+    return Structure(key, *arguments, *kept, walk.counted, walk.sizes, walk.refused)
 
 
 class _Walk:
@@ -121,6 +120,7 @@ class _Walk:
         self.constants: list[Any] = []
         self.closures: list[types.FunctionType] = []
         self.counted: list[gpflow.models.BayesianModel] = []
+        self.sizes: list[Sizes] = []
         self.refused: list[str] = []
         self._by_value = False  # whether tensors are keyed by their values: in a distribution
         self._met: dict[int, tuple[int, Any]] = {}
@@ -145,6 +145,9 @@ class _Walk:
         if isinstance(value, (slice, functools.partial)):
             return type(value), *(self.part(member, path) for member in value.__reduce__()[1:])
         self._meet(value)
+        if isinstance(value, Sizes):
+            self.sizes.append(value)
+            return "sizes", len(value.values)
         return self._object(value, path)
 
     def _plain(self, value: Any, path: str) -> Hashable:
