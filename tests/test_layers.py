@@ -16,11 +16,9 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
+        "numerics": "open_sizes devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
     },
-    {
-        "compiled": "attributes structure gradients kernels options products purity functions preferred replicas ."
-    },
+    {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
         "data": "float_type checks own_parts held length_scales inducing order rows reading.problems reading.cells reading.dates reading.table reading.text "
         "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "

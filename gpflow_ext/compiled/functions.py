@@ -19,8 +19,7 @@ import tensorflow as tf
 
 from gpflow_ext import _collector
 from gpflow_ext.compiled import gradients, options, products, purity
-from gpflow_ext.compiled.attributes import Apart
-from gpflow_ext.compiled.structure import Structure, examine
+from gpflow_ext.compiled.structure import Apart, Structure, examine
 from gpflow_ext.numerics import linalg
 
 MOST = 64  # functions that are kept; the least recently used is dropped

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from gpflow_ext.compiled.attributes import Apart, Sizes
+from gpflow_ext.numerics.open_sizes import Sizes
 
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
 COUNTED = (
@@ -36,6 +36,10 @@ _OF_PROBABILITY = _BOOKKEEPING | {
 }  # of a bijector or a distribution
 _BUILT_IN = (bool, int, float, complex, str, bytes)  # bool before int, of which it is a subclass
 _PLAIN = (*_BUILT_IN, tf.DType, tf.TensorShape, np.dtype, np.generic, range, inspect.Signature)
+
+
+class Apart:
+    """The base of attributes that do not belong to the structure of their owner."""
 
 
 class Structure(NamedTuple):

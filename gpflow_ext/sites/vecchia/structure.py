@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.compiled.attributes import Apart, Sizes
+from gpflow_ext.compiled.structure import Apart
 from gpflow_ext.data import inducing
 from gpflow_ext.data.checks import check_number, check_whole
+from gpflow_ext.numerics.open_sizes import Sizes
 from gpflow_ext.sites.vecchia import dissection, fronts, grouping, ordering, residual
 from gpflow_ext.sites.vecchia.prior import TreeAt
 
