@@ -251,8 +251,10 @@ def verdicts(records: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
     mnist = _by_method([record for record in records if record["set"] == "mnist_odd_even"])
     found = []
     if OURS in mnist:
-        for label, chosen in (("", lambda name: not name.endswith("log")), (", by logarithms", lambda _: True)):
-            times = [_level(mnist[name]) for name in mnist if name.startswith(NATURAL) and chosen(name)]
+        loops = [name for name in mnist if name.startswith(NATURAL)]
+        plain = [name for name in loops if not name.endswith("log")]
+        for label, names in (("", plain), (", by logarithms", loops)):
+            times = [_level(mnist[name]) for name in names]
             share, known = _level(mnist[OURS]) / min(times), np.isfinite(min(times))
             share = share if known else _level(mnist[OURS]) / mnist[OURS][0]["budget"]
             what = f"MNIST: seconds to {LEVEL}, of those of natural gradients at their best rate{label}"
