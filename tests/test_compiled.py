@@ -101,6 +101,35 @@ def test_a_structure_is_traced_once_whatever_the_values_and_the_rows(
     assert counts[0] == counts[1] == counts[2]
 
 
+STRUCTURED: dict[str, Callable[[], Any]] = {
+    "nearest neighbours": lambda: gpx.VecchiaOptions(neighbours=3),
+    "full scale": lambda: gpx.VecchiaOptions(neighbours=3, inducing=4),
+    "grid": lambda: "grid",
+}
+
+
+@pytest.mark.parametrize("prior", STRUCTURED)
+def test_a_structured_prior_is_traced_once_whatever_the_places(prior: str) -> None:
+    """Of 170 and 200 places, whose trees have the same groups of other sizes; with the values of no graph."""
+    cells = np.stack(np.meshgrid(np.arange(16.0), np.arange(13.0)), axis=-1).reshape(-1, 2) / 8.0
+
+    def fitted(num_data: int) -> tuple[float, GPLaplace]:
+        X = np.random.default_rng(num_data).permutation(cells)[:num_data]
+        kernel = SE(active_dims=[0]) * SE(active_dims=[1])
+        model = GPLaplace(
+            (X, np.float64(X[:, :1] > X[:, 1:])), kernel, BernoulliLogit(), prior=STRUCTURED[prior]()
+        )
+        gpflow.set_trainable(model.kernel.kernels[0], False)
+        gpflow.set_trainable(model.kernel.kernels[1].variance, False)
+        return gpx.fit(model, progress=False, steps=1).objective[-1], model
+
+    fitted(170)
+    before = trace_count()
+    objective, model = fitted(200)
+    assert trace_count() == before
+    np.testing.assert_allclose(objective, model.maximum_log_likelihood_objective(), rtol=1e-9)
+
+
 CHANGES: dict[str, Callable[[SiteModel], None]] = {
     "frozen": lambda model: gpflow.set_trainable(model.kernel.variance, False),
     "prior": lambda model: setattr(

@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
+        "numerics": "open_sizes devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import gpflow
@@ -47,12 +48,16 @@ def _by_quadrature(df: float, scale: float, var: float, y: float) -> tuple[float
         pieces = itertools.pairwise(points)
         return sum(scipy.integrate.quad(value, *ends, epsabs=0.0, epsrel=1e-12)[0] for ends in pieces)
 
-    def weight(f: float) -> float:
-        return float(scipy.stats.norm.pdf(f, 0.0, sd))
+    top, widest = scipy.stats.t.logpdf(0.0, df, 0.0, scale), scipy.stats.norm.pdf(0.0, 0.0, sd)
 
-    density = scipy.stats.t(df, y, scale)
-    return integral(lambda f: density.logpdf(f) * weight(f)), np.log(
-        integral(lambda f: density.pdf(f) * weight(f))
+    def log_density(f: float) -> float:
+        return top - 0.5 * (df + 1.0) * math.log1p(((f - y) / scale) ** 2 / df)
+
+    def weight(f: float) -> float:
+        return widest * math.exp(-0.5 * (f / sd) ** 2)
+
+    return integral(lambda f: log_density(f) * weight(f)), np.log(
+        integral(lambda f: math.exp(log_density(f)) * weight(f))
     )
 
 

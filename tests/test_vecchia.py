@@ -278,21 +278,26 @@ def test_coefficients_have_the_gradients_of_all_of_them_at_once(monkeypatch: pyt
             np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-10 * np.abs(other).max())
 
 
+@pytest.mark.parametrize("known", [11, None])
 @pytest.mark.parametrize("entries", [5, 15, 1000])
-def test_blocks_are_all_rows_once(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one row, of three with two left over, and of all."""
+def test_blocks_are_all_rows_once(entries: int, known: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one row, of three with two left over, and of all, where the number of rows is known and where not."""
     monkeypatch.setattr(blocks, "ENTRIES", entries)
-    rows, longest = tf.reshape(tf.range(22.0), [11, 2]), []
+    rows, longest = tf.reshape(tf.range(22.0, dtype=tf.float64), [11, 2]), tf.Variable(0)
 
     def step(parts: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
-        longest.append(parts[0].shape[0])
+        longest.assign(tf.maximum(longest, tf.shape(parts[0])[0]))
         return [2.0 * parts[0], parts[1]], [sums[0] + tf.reduce_sum(parts[0])]
 
-    found, sums = tf.function(lambda: blocks.over(step, [rows, rows[:, 0]], 5, [tf.constant(1.0)]))()
+    @tf.function(input_signature=[tf.TensorSpec([known, 2], tf.float64)], autograph=False)
+    def found_of(rows: tf.Tensor) -> Any:
+        return blocks.over(step, [rows, rows[:, 0]], 5, [[2], []], [tf.constant(1.0, tf.float64)])
+
+    found, sums = found_of(rows)
     np.testing.assert_array_equal(found[0], 2.0 * rows)
     np.testing.assert_array_equal(found[1], rows[:, 0])
     assert sums[0] == 1.0 + tf.reduce_sum(rows)
-    assert max(longest) == min(11, entries // 5)
+    assert longest == min(11, entries // 5)
 
 
 def test_neighbours_are_the_nearest_before() -> None:

@@ -157,7 +157,7 @@ class Compiled(Apart):
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
         data, structure = self._present(), self._structure
         entry = self._entry(method, arguments, data)
-        held = (*structure.variables, *data, *structure.tensors, *self._counts)
+        held = (*structure.variables, *data, *structure.tensors, *self._counts, *self._sizes)
         flat = tf.nest.flatten(arguments)
         return lambda: entry(*held, *flat)
 
@@ -165,6 +165,11 @@ class Compiled(Apart):
     def _counts(self) -> list[tf.Tensor]:
         """The numbers of data of models that weight them."""
         return [tf.constant(model.num_data, tf.int64) for model in self._structure.counted]
+
+    @functools.cached_property
+    def _sizes(self) -> list[tf.Tensor]:
+        """What takes the place of `Sizes` where any rows are left open."""
+        return [tf.constant(each.values, tf.int32) for each in self._structure.sizes]
 
     @property
     def is_shared(self) -> bool:
@@ -221,6 +226,7 @@ class Compiled(Apart):
         return (
             self._structure.key,
             *(model.num_data for model in self._structure.counted if NUM_DATA not in rows),
+            *(each.values for each in self._structure.sizes if not _opens(rows)),
             method.__func__,
             _nesting(arguments),
             *((spec.dtype, tuple(spec.shape)) for spec in given),
@@ -250,6 +256,7 @@ class Compiled(Apart):
             *_specified(data, rows),
             *(tf.TensorSpec(part.shape, part.dtype) for part in self._structure.tensors),
             *([tf.TensorSpec([], tf.int64)] * len(self._counts)),
+            *(tf.TensorSpec(part.shape, part.dtype) for part in self._sizes),
         ]
         if any(spec.dtype == tf.float32 for spec in (*held, *flat)):
             products.make_exact()
@@ -273,6 +280,8 @@ class Compiled(Apart):
             return self._owner
         held = (*structure.variables, *structure.data, *structure.tensors)
         memo = {id(mine): its for mine, its in zip(held, given, strict=False)}
+        sizes = given[len(held) + len(self._counts) :]
+        memo |= {id(mine): its for mine, its in zip(structure.sizes, sizes, strict=False) if _opens(rows)}
         for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         try:
@@ -284,6 +293,11 @@ class Compiled(Apart):
         for model, number in zip(structure.counted if NUM_DATA in rows else (), numbers, strict=False):
             memo[id(model)].num_data = number
         return owner
+
+
+def _opens(rows: Open) -> bool:
+    """Tell whether any number of rows is left open."""
+    return any(isinstance(length, int) for length in rows)
 
 
 def _bucket(rows: Open) -> int:
@@ -300,7 +314,7 @@ def _bucket(rows: Open) -> int:
 
 def _specified(data: Sequence[tf.Tensor], rows: Open) -> list[tf.TensorSpec]:
     """Return the specification of the data; where any rows are left open theirs are."""
-    opened = any(isinstance(length, int) for length in rows)
+    opened = _opens(rows)
     return [tf.TensorSpec([None if opened else len(part), *part.shape[1:]], part.dtype) for part in data]
 
 

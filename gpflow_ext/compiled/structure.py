@@ -18,6 +18,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from gpflow_ext.numerics.open_sizes import Sizes
+
 DIGEST_FROM = 4096  # bytes of an array, of which the key then holds a digest
 COUNTED = (
     gpflow.models.SVGP,
@@ -52,6 +54,7 @@ class Structure(NamedTuple):
     constants: list[Any]  # what copies share: all else whose values the key holds, and strategies
     closures: list[types.FunctionType]  # over more than plain values
     counted: list[gpflow.models.BayesianModel]  # with ``num_data``, which the key leaves out
+    sizes: list[Sizes]  # whose numbers it leaves out too; `Compiled` adds them where shapes are static
     refused: list[str]  # attributes whose effect on a graph cannot be known: the key is not enough
 
     def clear_caches(self) -> None:
@@ -106,7 +109,7 @@ def examine(owner: Any) -> Structure:
     key = walk.part(owner, type(owner).__name__)
     arguments = (walk.variables, walk.data, walk.followers, walk.tensors)
     kept = (walk.bijectors, walk.constants, walk.closures)
-    return Structure(key, *arguments, *kept, walk.counted, walk.refused)
+    return Structure(key, *arguments, *kept, walk.counted, walk.sizes, walk.refused)
 
 
 class _Walk:
@@ -121,6 +124,7 @@ class _Walk:
         self.constants: list[Any] = []
         self.closures: list[types.FunctionType] = []
         self.counted: list[gpflow.models.BayesianModel] = []
+        self.sizes: list[Sizes] = []
         self.refused: list[str] = []
         self._by_value = False  # whether tensors are keyed by their values: in a distribution
         self._met: dict[int, tuple[int, Any]] = {}
@@ -145,6 +149,9 @@ class _Walk:
         if isinstance(value, (slice, functools.partial)):
             return type(value), *(self.part(member, path) for member in value.__reduce__()[1:])
         self._meet(value)
+        if isinstance(value, Sizes):
+            self.sizes.append(value)
+            return "sizes", len(value.values)
         return self._object(value, path)
 
     def _plain(self, value: Any, path: str) -> Hashable:

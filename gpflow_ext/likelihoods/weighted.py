@@ -22,9 +22,10 @@ class Weighted(Likelihood):
 
     A datum of weight w counts as w copies of it, exactly so in variational inference and Laplace's method:
     log densities and their expectations are multiplied by w. Under Gaussian noise of variance σ² the
-    posterior given the hyperparameters is that of noise σ²/w. Predictions are those of the likelihood
-    itself; targets may then lack the column of weights, which are taken as one. Expectation propagation
-    would need a site for each copy, and refuses it.
+    posterior given the hyperparameters is that of noise σ²/w. The evidence for σ² is not: copies agree
+    exactly, and σ² is learnt too low where weights state a precision. Predictions are those of the
+    likelihood itself; targets may then lack the column of weights, which are taken as one. Expectation
+    propagation would need a site for each copy, and refuses it.
 
     Parameters
     ----------

@@ -87,7 +87,9 @@ class GridStructure(tf.Module):
         self.options = options
         _check_memory(self.sizes, math.prod(self.colours), num_latent)
         self.axes = [tf.Variable(axis, trainable=False, dtype=DTYPE) for axis in axes]
-        self.cells = tf.Variable(np.ravel_multi_index(numbers, self.sizes), trainable=False, dtype=tf.int32)
+        # Its shape is open: one compiled graph serves any number of rows.
+        cells = np.ravel_multi_index(numbers, self.sizes)
+        self.cells = tf.Variable(cells, trainable=False, dtype=tf.int32, shape=[None])
 
     def probes(self) -> Probes:
         """Return the probes."""

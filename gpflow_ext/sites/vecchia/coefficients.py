@@ -68,7 +68,7 @@ def coefficients(
             with stacked.with_raw(parameters, _fresh(raw)):
                 return list(_solved(covariances(rows[0], gathered(rows[0])))), []
 
-        (a, D), _ = blocks.over(forward, [cliques], entries)
+        (a, D), _ = blocks.over(forward, [cliques], entries, [[k - 1, len(kernels)], [len(kernels)]])
 
         def gradient(by_a: tf.Tensor, by_D: tf.Tensor, variables: Any = None) -> Any:
             own = list(variables or ())  # of kernels that hold some which are no parameters
@@ -89,8 +89,8 @@ def coefficients(
                 added = [total + part for total, part in zip(sums[count:], found[count:], strict=True)]
                 return [], spread + added
 
-            zeros = [tf.zeros(part.shape, part.dtype) for part in (*given, *own)]
-            _, sums = blocks.over(backward, [cliques, a, by_a, by_D], entries, zeros)
+            zeros = [tf.zeros_like(part) for part in (*given, *own)]
+            _, sums = blocks.over(backward, [cliques, a, by_a, by_D], entries, [], zeros)
             return sums if variables is None else (sums[: len(given)], sums[len(given) :])
 
         return (a, D), gradient

@@ -24,7 +24,7 @@ def at(
         latent.mean(model, X),
         latent.variances(model.kernel, X),
     )
-    cliques = tf.convert_to_tensor(structure.cliques)
+    cliques = structure.members()
     if isinstance(structure, IterativeStructure):
         rows = Rows(cliques, *coefficients(kernels, X, cliques))
         error = tf.constant(structure.options.tolerance, DTYPE)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -48,20 +48,19 @@ class Block(NamedTuple):
     X: tf.Tensor  # [nodes, L, o, b]
 
 
-def unpacked(shapes: Sequence[Sequence[int]], places: tf.Tensor) -> GroupAt:
-    """Return the tree of what `grouping.packed` has made of it."""
-    parts: list[list[int]] = []
-    for nodes, o, b, children in shapes:
-        front = o + b if children else 0
+def unpacked(shapes: Sequence[Sequence[Any]], children: Sequence[int], places: tf.Tensor) -> GroupAt:
+    """Return the tree of what `grouping.packed` has made of it; the shapes may be tensors."""
+    parts: list[list[Any]] = []
+    for (nodes, o, b), number in zip(shapes, children, strict=True):
+        front = o + b if number else 0
         parts += [nodes, o], [nodes, b], [nodes], [nodes, b], [nodes, 2], [nodes, 2], [nodes, 2, front]
-    flat = iter(tf.split(places, [math.prod(shape) for shape in parts]))
+    flat = iter(tf.split(places, [functools.reduce(operator.mul, shape) for shape in parts]))
     tables = (tf.reshape(next(flat), shape) for shape in parts)
-    rest = iter(shapes)
+    numbers = iter(children)
 
     def group() -> GroupAt:
-        *_, children = next(rest)
         own, boundary, row, above, begins, widths, below = (next(tables) for _ in range(7))
-        groups = tuple(group() for _ in range(children))
+        groups = tuple(group() for _ in range(next(numbers)))
         return GroupAt(own, boundary, row, above, begins, widths, below, groups)
 
     return group()

@@ -71,16 +71,17 @@ def grouped(level: Array, node: Array, place: Array, keys: list[Array], cliques:
     return Tree(root, groups.entries(cliques))
 
 
-def packed(root: Group) -> tuple[list[list[int]], Array]:
-    """Return nodes, o, b and the number of children of each group, in their order, and all places."""
-    *parts, children = root
-    shapes = [[*root.own.shape, root.boundary.shape[1], len(children)]]
+def packed(root: Group) -> tuple[list[list[int]], list[int], Array]:
+    """Return nodes, o and b of each group, in their order, their numbers of children, and all places."""
+    *parts, below = root
+    shapes, children = [[*root.own.shape, root.boundary.shape[1]]], [len(below)]
     places = [np.ravel(part) for part in parts]
-    for child in children:
-        more, at = packed(child)
+    for child in below:
+        more, numbers, at = packed(child)
         shapes += more
+        children += numbers
         places.append(at)
-    return shapes, np.concatenate(places)
+    return shapes, children, np.concatenate(places)
 
 
 class _Level:

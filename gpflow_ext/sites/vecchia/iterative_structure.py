@@ -69,9 +69,7 @@ class IterativeStructure(tf.Module):
         cliques, found = cliques_of(order, near), levels.schedule(near, order)
         self.factored = _tree(points, cliques, functions) if options.solver == "auto" else None
         if self.factored is not None:
-            self.num_bytes += sum(
-                part.dtype.size * part.shape.num_elements() for part in self.factored.variables
-            )
+            self.num_bytes += sum(part.numpy().nbytes for part in self.factored.variables)
         self.rates = kept(1.0 / scales, tf.float64)
         self.cliques = kept(np.where(cliques < 0, N, cliques))
         self.slots, self.owner = kept(found.slots), kept(found.owner)
@@ -82,6 +80,10 @@ class IterativeStructure(tf.Module):
         slots, owner = map(tf.convert_to_tensor, (self.slots, self.owner))
         forth, back = (StepsAt(*map(tf.convert_to_tensor, steps)) for steps in (self.forth, self.back))
         return ScheduleAt(slots, owner, forth, back)
+
+    def members(self) -> tf.Tensor:
+        """Return each datum and its neighbours, N for none, [N, m + 1]."""
+        return tf.convert_to_tensor(self.cliques)
 
     def seeds(self) -> tf.Tensor:
         """Return a seed for each probe, [R, 2]."""

@@ -172,5 +172,6 @@ def _pairs(cliques: tf.Tensor, x: tf.Tensor, s: tf.Tensor, schedule: Any) -> tf.
         clique, own = rows
         return [tf.linalg.matvec(tf.gather(x, clique[:, 1:]), own)], []
 
-    (found,), _ = blocks.over(step, [cliques, s], int(cliques.shape[1]) * int(x.shape[1]))
+    k, columns = int(cliques.shape[1]), int(x.shape[1])
+    (found,), _ = blocks.over(step, [cliques, s], k * columns, [[k - 1]])
     return found

@@ -201,7 +201,8 @@ class VecchiaFactor(NamedTuple):
             seen = tf.ensure_shape(seen, [None, k, V.shape[1]])
             return [tf.reduce_sum(seen * u, axis=1), seen[:, 1:]], []
 
-        (squares, slopes), _ = blocks.over(step, [tree.entries, tree.cliques, a], L * k * max(k, C))
+        rows, shapes = [tree.entries, tree.cliques, a], [[L], [k - 1, L]]
+        (squares, slopes), _ = blocks.over(step, rows, L * k * max(k, C), shapes)
         return squares, slopes
 
     def _inverse(self) -> tf.Tensor:

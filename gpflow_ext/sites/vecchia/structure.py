@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.compiled.structure import Apart
 from gpflow_ext.data import inducing
 from gpflow_ext.data.checks import check_number, check_whole
+from gpflow_ext.numerics.open_sizes import Sizes
 from gpflow_ext.sites.vecchia import dissection, fronts, grouping, ordering, residual
 from gpflow_ext.sites.vecchia.prior import TreeAt
 
@@ -117,8 +121,17 @@ def cliques_of(order: Array, near: Array) -> Array:
     return found
 
 
+class _Memory(Apart):
+    """An estimate of the bytes of an evaluation, which decides no graph."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+
+
 class Tree(tf.Module):
     """The elimination tree of cliques, as variables that are not trained, so that checkpoints keep them.
+
+    Trees of any sizes whose groups have the same numbers of children share their graphs.
 
     Parameters
     ----------
@@ -133,11 +146,6 @@ class Tree(tf.Module):
     hands_on
         Whether the steps of the model's method hand their factor on.
 
-    Attributes
-    ----------
-    num_bytes
-        About how much memory an evaluation with its gradient takes, beside its graph.
-
     Raises
     ------
     ValueError
@@ -151,28 +159,55 @@ class Tree(tf.Module):
         factor = _FACTOR + _HELD * hands_on
         taken = functools.partial(_taken, functions, _pairs(*cliques.shape), len(points) * inducing, factor)
         tree = dissection.dissect(points, cliques, lambda *sizes: refuse(taken(*sizes)))
-        self.shapes, places = grouping.packed(tree.root)
-        front = max(nodes * (o + b) ** 2 for nodes, o, b, _ in self.shapes)
-        self.num_bytes = taken(self.num_entries, front)
+        shapes, self._children, places = grouping.packed(tree.root)
+        self._sizes: Any = Sizes([len(points), *itertools.chain(*shapes)])
+        front = max(nodes * (o + b) ** 2 for nodes, o, b in shapes)
+        self._memory = _Memory(taken(self.num_entries, front))
         refuse(self.num_bytes)
-        self.cliques = kept(np.where(cliques < 0, len(points), cliques))
-        self.entries = kept(tree.entries)
-        self.places = kept(places)
+        self.cliques = _kept_rows(np.where(cliques < 0, len(points), cliques))
+        self.entries = _kept_rows(tree.entries)
+        self.places = _kept_rows(places)
 
     def tree(self) -> TreeAt:
         """Return the tree as tensors."""
-        root = fronts.unpacked(self.shapes, tf.convert_to_tensor(self.places))
-        return TreeAt(tf.convert_to_tensor(self.cliques), root, tf.convert_to_tensor(self.entries))
+        root = fronts.unpacked(self.shapes, self._children, tf.convert_to_tensor(self.places))
+        return TreeAt(self.members(), root, self._by_rows(self.entries))
+
+    def members(self) -> tf.Tensor:
+        """Return each datum and its neighbours, N for none, [N, m + 1]."""
+        return self._by_rows(self.cliques)
+
+    def _by_rows(self, part: tf.Variable) -> tf.Tensor:
+        known = self.num_data if isinstance(self.num_data, int) else None
+        return tf.ensure_shape(part, [known, part.shape[1]])
 
     @property
-    def num_data(self) -> int:
+    def _numbers(self) -> Sequence[Any]:
+        """The number of data, and those of `shapes`: of a copy in a graph for any rows, tensors."""
+        if isinstance(self._sizes, Sizes):
+            return self._sizes.values
+        return tf.unstack(self._sizes)
+
+    @property
+    def shapes(self) -> list[Sequence[Any]]:
+        """The numbers of nodes, their own data and their boundaries, of each group."""
+        _, *rest = self._numbers
+        return [rest[start : start + 3] for start in range(0, len(rest), 3)]
+
+    @property
+    def num_data(self) -> Any:
         """The number of data."""
-        return int(self.cliques.shape[0])
+        return self._numbers[0]
 
     @property
-    def num_entries(self) -> int:
+    def num_entries(self) -> Any:
         """The number of entries in the panels of the tree."""
-        return sum(nodes * o * (o + b) for nodes, o, b, _ in self.shapes)
+        return sum(nodes * o * (o + b) for nodes, o, b in self.shapes)
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory an evaluation with its gradient takes, beside its graph."""
+        return self._memory.num_bytes
 
 
 class Structure(Tree):
@@ -243,6 +278,11 @@ class Structure(Tree):
 def kept(values: Array, dtype: tf.DType = tf.int32) -> tf.Variable:
     """Return a variable that is not trained."""
     return tf.Variable(values, trainable=False, dtype=dtype)
+
+
+def _kept_rows(values: Array) -> tf.Variable:
+    """Return whole numbers [n, ...] as one whose n a graph leaves open."""
+    return tf.Variable(values, trainable=False, dtype=tf.int32, shape=[None, *values.shape[1:]])
 
 
 def _pairs(size: int, members: int) -> int:
