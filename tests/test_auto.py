@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,14 @@ def test_a_line_is_best_told_by_the_linear_kernel(best: gpx.Auto) -> None:
     assert "no time for, or no use in, 6 more" in best.why
     assert "'weight' is a real number, with 50 rows and 2 inputs" in best.why
     assert best.why in str(best)
+    assert re.search(r" It took [\d.]+ seconds in place of the 0.001 of the budget: ", best.why)
+    assert [reasons.overrun(spent, 6.0) == "" for spent in (9.0, 9.1)] == [True, False]
+    assert repr(best) == (
+        f"Auto(VGPKMM of 'weight' in 'frame', the best of 2 candidates 'linear' with NLPD {best.table['nlpd'][0]:.4g})"
+    )
+    shown = best._repr_html_()
+    assert "<td>linear</td>" in shown
+    assert html.escape(best.why) in shown
     assert "note: target 'weight' holds numbers: the task is regression" in str(best)
     assert "the budget ended its training before it had settled" in best.why
     assert best.estimator.result_.status is gpx.Status.OUT_OF_TIME
