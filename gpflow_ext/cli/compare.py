@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> None:
     split = _load("gprn-tensor", options) if several else tables.load(options)
     if len(split.test[0]):  # a set that comes in two parts
         raise ValueError(f"{split.name} comes with test rows of its own: give --split random.")
+    if options.folds > (rows := len(split.train[0])):
+        raise ValueError(f"--folds must be at most {rows}, the number of rows; got {options.folds}.")
     names = _chosen(options, split)
     _show_data(split)
     kernels.configure(options)
@@ -75,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
         raise tried[names[0]]
     _show(found)
     _show_failures(found)
-    _advise(found, arguments, options.weights is not None, len(split.train[0]))
+    _advise(found, arguments, options.weights is not None, rows)
 
 
 def _chosen(options: argparse.Namespace, split: Any) -> list[str]:
