@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gpflow_ext.convolution.kernel import LocatedPatches
     from gpflow_ext.cross_validation import CrossValidation, cross_validate
     from gpflow_ext.data import datasets, inducing
-    from gpflow_ext.estimators.auto import Auto, auto
+    from gpflow_ext.estimators.auto import auto
+    from gpflow_ext.estimators.chosen import Auto
     from gpflow_ext.features.kernel import InducingFeatures
     from gpflow_ext.fitting import fit
     from gpflow_ext.loading import load_checkpoint
@@ -102,7 +103,7 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "Auto": "estimators.auto:Auto",
+        "Auto": "estimators.chosen:Auto",
         "ClassPredictor": "prediction.predictor:ClassPredictor",
         "ConvergenceWarning": "sampling.draws:ConvergenceWarning",
         "CrossValidation": "cross_validation:CrossValidation",

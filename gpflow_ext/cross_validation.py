@@ -45,12 +45,15 @@ class CrossValidation:
         The results of the fits; ``None`` where a fold failed.
     rows
         The rows of each fold.
+    errors
+        What each failed fold ended with; ``None`` for the others.
     """
 
     scores: dict[str, Floats]
     seconds: Floats
     results: tuple[FitResult | None, ...]
     rows: tuple[npt.NDArray[np.int64], ...]
+    errors: tuple[Exception | None, ...]
 
     @property
     def statuses(self) -> tuple[Status | None, ...]:
@@ -171,6 +174,7 @@ def cross_validate(
         np.array([fold.seconds for fold in done]),
         tuple(fold.result for fold in done),
         tuple(tested),
+        tuple(fold.error for fold in done),
     )
 
 

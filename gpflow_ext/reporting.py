@@ -20,9 +20,8 @@ from gpflow_ext.citations import cite
 from gpflow_ext.data.datasets import Split
 from gpflow_ext.data.datasets.targets import names_of
 from gpflow_ext.likelihoods import CountLikelihood
-from gpflow_ext.prediction import metrics, plotting
+from gpflow_ext.prediction import learnt, metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
-from gpflow_ext.prediction.composed import ComposedModel
 from gpflow_ext.prediction.held_out import without_weights
 
 Array = npt.NDArray[Any]
@@ -32,8 +31,6 @@ _GRID = 25
 _BARS = 10
 _MOST_TERMS = 20_000  # probabilities of counts that are summed up for a picture
 _SHOWN = 6  # inputs
-_OF_NETWORKS = "weight_kernel", "nugget", "output_amplitude", "output_noise"
-_LEARNT = {"kernel", "likelihood", "mean_function", *_OF_NETWORKS}
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;border-bottom:1px solid #ddd;"
@@ -45,8 +42,9 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
     """Write a page about a model and its data, and return its path.
 
     It holds the notes of the data, scores of the test part with 95 % intervals (`metrics.intervals`), a
-    picture of calibration, the hyperparameters, the partial dependence of the six inputs that move the
-    predictions the most, and the reference to cite. The pictures are in the page.
+    picture of calibration, the hyperparameters (of an average a line for each model), the partial dependence
+    of the six inputs that move the predictions the most, and the references to cite. The pictures are in the
+    page.
 
     Parameters
     ----------
@@ -97,7 +95,7 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         "<h2>Calibration</h2>",
         _calibration(model, X, Y),
         "<h2>What was learnt</h2>",
-        _parameters(model),
+        _parameters(model, split),
         "<h2>Partial dependence</h2>",
         _dependence(model, split),
         "<h2>Reference</h2>",
@@ -228,27 +226,28 @@ def _normal_levels(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
     return level, level
 
 
-def _parameters(model: Any) -> str:
-    parts = _parts(model)
+def _parameters(model: Any, split: Split) -> str:
+    """Return what a model has learnt: all of it, of an average a line for each member."""
+    (_, first), *others = members = learnt.trained(model)
+    if not others:
+        return _table(learnt.parameters(first), ("parameter", "value"))
     rows = [
-        (f"model {number}{name}" if len(parts) > 1 else name[1:], _short(parameter.numpy()))
-        for number, part in enumerate(parts, 1)
-        for name, parameter in gpflow.utilities.parameter_dict(part).items()
-        if name.split(".")[1] in _LEARNT
+        (
+            f"{weight:.0%}",
+            learnt.in_words(one.kernel),
+            "; ".join(learnt.scales(one.kernel, split.feature_names)),
+            learnt.with_values(type(one.likelihood).__name__, one.likelihood),
+        )
+        for weight, one in members
     ]
-    return _table(rows, ("parameter", "value"))
-
-
-def _parts(model: Any) -> list[Any]:
-    """Return the models that were trained, of one that predicts by others."""
-    if not isinstance(model, ComposedModel):
-        return [model]
-    return [trained for part in model.parts() for trained in _parts(part)]
-
-
-def _short(values: Array) -> str:
-    flat = np.ravel(values)
-    return ", ".join(f"{value:.4g}" for value in flat[:12]) + (f", … ({len(flat)})" if len(flat) > 12 else "")
+    scaler = split.scaler
+    plain = not scaler.mean.any() and (scaler.scale == 1.0).all()
+    text = (
+        f"The predictions are averages over {len(members)} models. Length scales are in "
+        f"{'the units of the inputs' if plain else 'standardised units'}; where each input has one, the most "
+        "relevant input is the first."
+    )
+    return f"<p>{text}</p>" + _table(rows, ("weight", "kernel", "length scales", "likelihood"))
 
 
 def _dependence(model: Any, split: Split) -> str:
@@ -305,10 +304,17 @@ def _curves(model: Any, rows: Array, X: Array) -> tuple[Array, list[Array]]:
 
 
 def _reference(model: Any) -> str:
+    """Return the papers behind the models that were trained, each once."""
+    found = dict.fromkeys(_paper(one) for _, one in learnt.trained(model))
+    return f"<pre>{html.escape((chr(10) * 2).join(found))}</pre>"
+
+
+def _paper(model: Any) -> str:
+    """Return the paper behind a model, of GPflow's own models that of GPflow."""
     try:
-        return f"<pre>{html.escape(cite(model))}</pre>"
+        return cite(model)
     except ValueError:
-        return "<p>A model of GPflow.</p>"
+        return cite("GPflow")
 
 
 def _axes(number: int) -> tuple[Any, list[Any]]:

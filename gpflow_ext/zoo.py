@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpflow_ext.data.datasets.openml import cache_folder
 from gpflow_ext.data.reading.problems import nearest
@@ -124,15 +124,25 @@ def load(
     ImportError
         For a hub address without the extra ``hub``.
     """
-    from gpflow_ext.persistence.exported import load_exported
+    version = find(name, folder, sha256=sha256)
+    from gpflow_ext.persistence.exported import load_exported  # with TensorFlow, which takes seconds
 
+    served = load_exported(version, key=key)
+    _check_pin(name, served.manifest["manifest_sha256"], sha256)  # of what was verified
+    return served
+
+
+def find(name: str, folder: str | os.PathLike[str] | None = None, *, sha256: str | None = None) -> Path:
+    """Return the folder of a version of a model, fetched if need be; it takes and raises what `load` does.
+
+    Nothing is verified yet but the hash that the manifest names, if one is asked for.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"name must be that of a folder, or NAME/VERSION; got {name!r}.")
     version = _find(name, _place(folder))
-    _check_pin(name, json.loads(_read_manifest(version)), sha256)
-    served = load_exported(version, key=key)
-    _check_pin(name, served.manifest, sha256)  # of what was verified
-    return served
+    if sha256 is not None:
+        _check_pin(name, _describe(name, version).sha256, sha256)
+    return version
 
 
 def _place(folder: str | os.PathLike[str] | None) -> Path | str:
@@ -236,9 +246,8 @@ def _describe(name: str, version: Path) -> Model:
         ) from error
 
 
-def _check_pin(name: str, manifest: Mapping[str, Any], sha256: str | None) -> None:
-    if sha256 not in (None, manifest["manifest_sha256"]):
-        found = manifest["manifest_sha256"]
+def _check_pin(name: str, found: str, sha256: str | None) -> None:
+    if sha256 not in (None, found):
         raise ValueError(f"{name} is another model than was asked for: SHA-256 {found}, not {sha256}.")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -338,6 +340,22 @@ def test_it_is_said_if_none_but_the_linear_one_was_trained_to_its_end(
     assert said in best.why
     monkeypatch.setattr(rungs, "scored", lambda *_: _score())
     assert said not in gpx.auto((X, LINE), budget=100.0, progress=False).why
+
+
+def test_an_overrun_is_said_and_the_result_is_a_line_or_a_table(
+    monkeypatch: pytest.MonkeyPatch, untrained: None
+) -> None:
+    monkeypatch.setattr(rungs, "scored", lambda *_: _score())
+    best = gpx.auto((X, LINE), budget=1e-6, progress=False)
+    assert re.search(r" It took [\d.]+ seconds in place of the 1e-06 of the budget: ", best.why)
+    assert "It took" not in gpx.auto((X, LINE), budget=100.0, progress=False).why
+    assert [reasons.overrun(spent, 6.0) == "" for spent in (9.0, 9.1)] == [True, False]
+    kind, (first, *_) = type(best.model).__name__, best.table["candidate"]
+    start = f"Auto({kind} of 'y' in 'frame', the best of {len(best.table)} candidates {first!r} with NLPD "
+    assert repr(best).startswith(start)
+    shown = best._repr_html_()
+    assert f"<td>{first}</td>" in shown
+    assert html.escape(best.why) in shown
 
 
 def test_a_training_on_all_rows_that_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,16 +103,21 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         ["compare", "--data", table, "--target", "words", "--models", "gpr"],
         ["compare", "--data", weighted, "--target", "words", "--weights", "w", "--models", "svgp-robustmax"],
         ["compare", "--data", table, "--target", "words", "--folds", "1"],
+        ["compare", "--data", table, "--target", "words", "--folds", "99"],
         ["predict", "--model", "nothing", "--data", table, "--out", "x.csv"],
         ["export", "nothing", "models"],
         ["serve", "nothing"],
         ["zoo", "--folder", "nothing"],
+        ["zoo", "bogus", "--folder", str(ROOT / "saved_models")],
+        ["zoo", "wine_sparse_ep/3", "--folder", str(ROOT / "saved_models")],
+        ["zoo", "wine_sparse_ep", "--folder", str(ROOT / "saved_models"), "--sha256", "abc"],
         ["cite", "nothing"],
         ["cite", "gpr"],
     ]
     offline = {**os.environ, "GPFLOW_EXT_OFFLINE": "1"}
     done = timed(LIGHT.format(calls=calls), 2.0 * SECONDS, env=offline)  # thirty calls
     assert "Traceback" not in done.stderr, done.stderr
+    assert run.TRACEBACK not in done.stderr, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("[] "), last
     ended = re.findall(r"^ended (.*)$", done.stdout, re.MULTILINE)
@@ -134,9 +139,13 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         "--weights: gprn-tensor takes no weights of rows; repeat the rows",
         "svgp-robustmax is not for binary with 1 target and weights of rows; choose --models from vgp-kmm",
         "--folds must be at least 2",
+        "--folds must be at most 40, the number of rows; got 99",
         "there is no exported model in nothing",
         "name the --run-dir of a training",
         "there is no folder 'nothing'",
+        "has no model 'bogus'",
+        "has no model 'wine_sparse_ep/3'",
+        "wine_sparse_ep is another model than was asked for",
         "No paper is recorded for 'nothing'",
     ):
         assert part in done.stderr, part
@@ -197,6 +206,11 @@ def test_all_problems_of_a_table_are_told_at_once_with_their_flags(tmp_path: Pat
         (["train", "--data", "t.csv", "--target", "town"], "has 40 classes in 90 rows, too few to tell them apart;"),
         (["train", "--data", "t.csv", "--target", "amount", "--task", "binary"], "--task binary needs two classes"),
         (["train", "--data", "one.csv", "--target", "x"], "pass --task events."),
+        (["train", "--data", "t.csv", "--target", "x", "amount", "--bins", "9"], "--bins counts events along x amount: give --task events too"),
+        (["compare", "--data", "t.csv", "--target", "x", "amount", "--bins", "9"], "--bins counts events along x amount: give --task events too"),
+        (["train", "--data", "t.csv", "--target", "x", "--model", "gpr", "--bins", "9"], "error: --bins is a flag of vgp-kmm, sparse-ep, sgpmc-free-form, gp-laplace, gp-taylor\n"),
+        (["train", "--data", "t.csv", "--target", "town", "--task", "count"], "--task counts needs a numeric target"),
+        (["train", "--data", "comma.csv", "--target", "y", "--decimal", ",", "--task", "count"], "--task counts needs whole numbers from 0;"),
         (["train", "--data", "t.csv", "--target", "x", "--likelihood", "negative-binomial"], "error: --likelihood is a flag of vgp-kmm"),
         (["train", "--data", "t.csv", "--target", "x", "--task", "multiclass", "--likelihood", "negative-binomial"], "negative-binomial is for counts;"),
         (["train", "--data", "t.csv", "--target", "x", "--task", "counts", "--num-inducing", "3", "--prior", "grid"], "--prior grid needs none."),
@@ -215,6 +229,25 @@ def test_a_mistake_is_answered_in_two_lines_with_the_flag_that_mends_it(
     assert len(shown.splitlines()) <= 2
     assert "=" not in shown.splitlines()[0]
     assert "Traceback" not in shown
+
+
+def test_only_errors_that_other_libraries_raise_tell_of_the_traceback(capsys) -> None:
+    """What this package raises says what is wrong; for a file that is not there its name does."""
+    for wrong, told in (
+        (lambda: gpx.zoo.find("../wine"), True),
+        (lambda: Path("nowhere.csv").read_text(), True),
+        (lambda: np.zeros(3).reshape(2, 2), False),
+    ):
+        with pytest.raises(SystemExit):
+            run.run(wrong)
+        assert (run.TRACEBACK not in capsys.readouterr().err) == told
+
+
+def test_the_zoo_has_the_tasks_in_the_words_of_the_shell(folder: Path) -> None:
+    shown = command(folder, "zoo", "--folder", str(ROOT / "saved_models"))
+    tasks = {line.split("│")[3].strip() for line in shown.splitlines() if line.startswith("│")}
+    assert "counts" in tasks
+    assert tasks <= set(flags.TASKS)
 
 
 def test_many_classes_that_were_asked_for_come_with_a_note(tmp_path: Path) -> None:
@@ -260,12 +293,36 @@ def test_orders_and_dates_are_kept_with_a_run(tmp_path: Path) -> None:
 
 def test_compare_prints_a_training_with_all_of_its_flags(capsys) -> None:
     """What the table needs, the kernel too, but for the flags that are of a comparison alone."""
-    found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5})}
+    scores = {"scores": {"nlpd": [1.5, 0.5]}, "errors": (None, None)}
+    found = {"gpr": SimpleNamespace(mean={"nlpd": 1.0}, standard_error={"nlpd": 0.5}, **scores)}
     given = "--data t.csv --models gpr sgpr --missing mean --folds 3 --seconds 9 --categories size=S,M --ard --drop 'a b'"
     compare._advise(found, shlex.split(given))
     shown = capsys.readouterr().out
     expected = "train --data t.csv --missing mean --categories size=S,M --ard --drop 'a b' --model gpr"
     assert f"gpflow-ext {expected} --run-dir runs/best" in shown
+
+
+def test_a_model_that_fails_in_a_fold_is_last_and_not_recommended(folder: Path, monkeypatch) -> None:
+    """Its score in the others may be the best of all; one that fails in every fold ends no comparison."""
+    module, failing = kinds.KINDS["gpr"].load(), []
+    build = module.build
+
+    def fails(options: Any, split: Any) -> Any:
+        failing.append(options.method)
+        if options.method == "vi-means" or failing.count("exact") == 1:
+            raise ValueError("a fold of\ntwo lines")
+        return build(options, split)
+
+    monkeypatch.setattr(module, "build", fails)
+    table = ("--data", "price.csv", "--target", "price", "--folds", "2", "--seconds", "2")
+    shown = command(folder, "compare", *table, "--models", "gpr", "sgpr", "svgp-student-t")
+    assert "sgpr ...\n  failed in every fold: ValueError: a fold of\n" in shown
+    assert re.search(r"^gpr failed in fold [12] of 2: ValueError: a fold of$", shown, re.MULTILINE)
+    assert "warning" not in shown
+    assert "lowest nlpd: svgp-student-t\n" in shown
+    assert shown.index("│ svgp-student-t") < shown.index("│ gpr")
+    shown = command(folder, "compare", *table, "--models", "sgpr", code=2)
+    assert "error: a fold of" in shown
 
 
 def test_compare_ends_a_training_in_time(folder: Path) -> None:

@@ -143,6 +143,7 @@ def test_a_failed_fold_is_nan_and_told() -> None:
     assert found.mean["rmse"] == np.delete(found.scores["rmse"], 1).mean()
     assert found.results[1] is None
     assert found.statuses[1] is None
+    assert [str(error) for error in found.errors] == ["None", "no such row", "None", "None"]
     assert "4 folds, 1 failed" in str(found)
 
 

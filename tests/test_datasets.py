@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 
 import gpflow
 import numpy as np
@@ -33,6 +34,14 @@ def test_one_table_in_many_dialects(write, content, name):
     np.testing.assert_array_equal(Y, [[0], [1], [0], [1], [0], [1]])
     assert (split.feature_names, split.target, split.task) == (("a", "b"), "y", "binary")
     assert (split.labels, split.name, len(split.sha256)) == (("0", "1"), name, 64)
+
+
+def test_a_split_shows_what_it_holds_and_no_arrays(write):
+    split = load(write(GOOD), test_fraction=0.5)
+    assert repr(split) == "Split('data.csv', binary of 'y', 3 training and 3 test rows, 2 inputs)"
+    shown = split._repr_html_()
+    assert "<td>a, b</td>" in shown
+    assert all(html.escape(note) in shown for note in split.notes)
 
 
 def test_arrays_have_the_default_dtype_unless_told(write):

@@ -38,7 +38,7 @@ TOWER: list[dict[str, str]] = [
         "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest_evenly largest_graded largest softmax binary categorical ordinal robust_max ."
     },
     {
-        "prediction": "densities functions composed average rescaled batches held_out metrics predictor plotting"
+        "prediction": "densities functions composed average learnt rescaled batches held_out metrics predictor plotting"
     },
     {
         "persistence": "durable verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest manifest verify.saver "
@@ -68,7 +68,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder warm base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving conditioning refit reasons auto ."
+        "estimators": "checked kernels ladder warm base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving conditioning refit reasons chosen auto ."
     },
     {"sklearn": ""},
     {

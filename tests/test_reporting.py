@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ pytest.importorskip("matplotlib")
 
 import gpflow_ext as gpx
 from gpflow_ext import reporting
+from gpflow_ext.prediction import learnt
 from gpflow_ext.prediction.average import ModelAverage
 
 RNG = np.random.default_rng(0)
@@ -203,7 +205,7 @@ def test_what_moves_is_named(task: str, likelihood: gpflow.likelihoods.Likelihoo
 def test_all_that_was_learnt_is_shown() -> None:
     X, Y = RNG.normal(size=(8, 1)), RNG.normal(size=(8, 2))
     network = gpx.models.GPRNTensor((X, Y), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
-    shown = reporting._parameters(network)
+    shown = dict(learnt.parameters(network))
     for name in (
         "kernel.lengthscales",
         "weight_kernel.variance",
@@ -211,12 +213,29 @@ def test_all_that_was_learnt_is_shown() -> None:
         "output_noise",
         "likelihood.variance",
     ):
-        assert f"<td>{name}</td>" in shown
-    assert "q." not in shown
-    models = [
-        gpflow.models.GPR((X, Y[:, :1]), gpflow.kernels.Matern52(lengthscales=length))
-        for length in (0.25, 0.75)
-    ]
-    shown = reporting._parameters(ModelAverage(models, [0.5, 0.5]))
-    assert "<td>model 1.kernel.lengthscales</td><td>0.25</td>" in shown
-    assert "<td>model 2.kernel.lengthscales</td><td>0.75</td>" in shown
+        assert name in shown
+    assert not any(name.startswith("q") for name in shown)
+
+
+def test_an_average_has_a_line_for_each_member_and_their_papers() -> None:
+    """Length scales are named, the most relevant first; parts of a kernel may see some inputs alone."""
+    split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.0)
+    kernel = gpflow.kernels
+    each = kernel.Matern52(variance=2.0, lengthscales=[3.0, 0.5, 1.0])
+    some = kernel.SquaredExponential(lengthscales=[0.7, 0.25], active_dims=[0, 2]) * (
+        kernel.Linear() + kernel.Constant()
+    )
+    first = gpx.models.VGPKMM(
+        split.train, each + kernel.Linear(variance=0.1), gpflow.likelihoods.Gaussian(0.3)
+    )
+    second = gpflow.models.GPR(split.train, some)
+    model = ModelAverage([ModelAverage([first, second], [0.5, 0.5]), second], [0.5, 0.5])
+    shown = html.unescape(reporting._parameters(model, split))
+    assert shown.count("<tr>") == 4
+    cells = "<td>25%</td><td>Matérn 5/2 (variance 2) + linear (variance 0.1)</td><td>height 0.5, <odd> $_$ 1, age 3</td>"
+    assert f"{cells}<td>Gaussian (variance 0.3)</td>" in shown
+    cells = "<td>50%</td><td>squared exponential (variance 1) × (linear (variance 1) + constant (variance 1))</td>"
+    assert f"{cells}<td><odd> $_$ 0.25, age 0.7</td>" in shown
+    assert "standardised units" in shown
+    papers = reporting._reference(model)
+    assert [papers.count(key) for key in ("khan2012fast", "matthews2017gpflow")] == [1, 1]

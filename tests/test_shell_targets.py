@@ -151,7 +151,7 @@ def test_starts_that_are_none_are_refused_in_the_words_of_the_shell(folder: Path
     assert "argument --starts: '0' is not a whole number of at least 1" in shown
     shown = command(folder, *table, "--starts", "2", "--fixed", code=2)
     assert "--starts varies the hyperparameters, which --fixed keeps" in shown
-    assert len(shown.splitlines()) == 2
+    assert len(shown.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,6 @@ def test_starts_that_are_none_are_refused_in_the_words_of_the_shell(folder: Path
 def test_a_name_that_is_spelt_wrongly_is_answered_with_the_right_one(folder: Path, arguments, meant) -> None:
     shown = command(folder, *arguments, code=2)
     assert f"(did you mean {meant}?)" in shown
-    assert len(shown.splitlines()) == 2
+    assert len(shown.splitlines()) <= 2
     strange = ("xyzzy" if part == arguments[-1] else part for part in arguments)
     assert "did you mean" not in command(folder, *strange, code=2)

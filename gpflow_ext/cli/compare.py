@@ -20,7 +20,8 @@ examples
   gpflow-ext compare --data visits.csv --target visits --task counts --kernel matern52 --ard
 
 Every model sees the same folds of all rows. A score is the mean over the folds with its standard error, as if folds were
-independent; nlpd is the mean negative log predictive density of the rows left out, in nats. Seconds are summed
+independent; nlpd is the mean negative log predictive density of the rows left out, in nats. A model that fails
+in a fold comes last, whatever its score in the others. Seconds are summed
 over the folds, two of which run at a time, compilation included. Inputs, and several targets, are standardised once, over all
 rows.
 """
@@ -61,16 +62,22 @@ def main(arguments: Sequence[str]) -> None:
     if options.folds < 2:
         raise ValueError(f"--folds must be at least 2; got {options.folds}.")
     options.test_fraction = 0.0
-    several = options.task is None and len(options.target or ()) > 1
+    several = tables.are_several(options)
     split = _load("gprn-tensor", options) if several else tables.load(options)
     if len(split.test[0]):  # a set that comes in two parts
         raise ValueError(f"{split.name} comes with test rows of its own: give --split random.")
+    if options.folds > (rows := len(split.train[0])):
+        raise ValueError(f"--folds must be at most {rows}, the number of rows; got {options.folds}.")
     names = _chosen(options, split)
     _show_data(split)
     kernels.configure(options)
-    found = {name: _validated(name, options, split) for name in names}
+    tried = {name: _validated(name, options, split) for name in names}
+    found = {name: one for name, one in tried.items() if not isinstance(one, Exception)}
+    if not found:
+        raise tried[names[0]]
     _show(found)
-    _advise(found, arguments, options.weights is not None, len(split.train[0]))
+    _show_failures(found)
+    _advise(found, arguments, options.weights is not None, rows)
 
 
 def _chosen(options: argparse.Namespace, split: Any) -> list[str]:
@@ -120,7 +127,10 @@ def _load(name: str, shared: argparse.Namespace) -> Any:
 
 
 def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
-    """Return the cross-validation of a model with its own defaults and the flags that all share."""
+    """Return the cross-validation of a model with its own defaults and the flags that all share.
+
+    If every fold fails, it is the error of the first.
+    """
     import gpflow_ext as gpx
 
     module, options = kinds.KINDS[name].load(), _options(name, shared, len(split.train[0]))
@@ -135,15 +145,20 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
     print(f"{name} ...", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", gpx.FitWarning)  # how many have not converged is reported below
-        found = gpx.cross_validate(
-            lambda part: module.build(options, dataclasses.replace(split, train=part)),
-            (data[0], data[1] if weights is None else data[1][:, :-1]),
-            weights=weights,
-            folds=shared.folds,
-            seed=shared.seed,
-            seconds=shared.seconds,
-            **chosen,
-        )
+        warnings.filterwarnings("ignore", r"Fold \d+ failed")  # and so are these
+        try:
+            found = gpx.cross_validate(
+                lambda part: module.build(options, dataclasses.replace(split, train=part)),
+                (data[0], data[1] if weights is None else data[1][:, :-1]),
+                weights=weights,
+                folds=shared.folds,
+                seed=shared.seed,
+                seconds=shared.seconds,
+                **chosen,
+            )
+        except Exception as error:  # of any kind: the other models go on
+            print(f"  failed in every fold: {_first_line(error)}", flush=True)
+            return error
     print(f"  {found}", flush=True)
     return found
 
@@ -151,29 +166,48 @@ def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
 def _show(found: Mapping[str, Any]) -> None:
     metrics = list(dict.fromkeys(metric for one in found.values() for metric in one.mean))
     rows = []
-    for name, one in sorted(found.items(), key=_nlpd):
+    for name, one in sorted(found.items(), key=_rank):
         mean, error = one.mean, one.standard_error
         cells = (f"{mean[m]:.4g} ± {error[m]:.2g}" if m in mean else "" for m in metrics)
         rows.append((name, *cells, f"{one.seconds.sum():.1f}"))
     report.table("mean over the folds ± standard error", ("model", *metrics, "seconds"), rows)
 
 
-def _nlpd(item: tuple[str, Any]) -> float:
-    value = item[1].mean.get("nlpd", math.nan)
-    return math.inf if math.isnan(value) else value
+def _show_failures(found: Mapping[str, Any]) -> None:
+    """Say in which folds, counted from 1, a model has failed, and why."""
+    for name, one in found.items():
+        for fold in _failed(one):
+            error = one.errors[fold]
+            why = "its nlpd is not a number" if error is None else _first_line(error)
+            print(f"{name} failed in fold {fold + 1} of {len(one.errors)}: {why}")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {in_flags(str(error).strip().partition(chr(10))[0])}"
+
+
+def _failed(one: Any) -> list[int]:
+    """Return the folds that have no nlpd."""
+    scores = one.scores.get("nlpd", [math.nan] * len(one.errors))
+    return [fold for fold, value in enumerate(scores) if math.isnan(value)]
+
+
+def _rank(item: tuple[str, Any]) -> tuple[bool, float]:
+    """Return what models are sorted by: whether one has failed in a fold, and its nlpd."""
+    return bool(_failed(item[1])), item[1].mean.get("nlpd", math.inf)
 
 
 def _advise(
     found: Mapping[str, Any], arguments: Sequence[str], weighted: bool = False, rows: int = 0
 ) -> None:
     """Say which is the best, which are as good, and how to train it with the same flags."""
-    ranked = sorted(found.items(), key=_nlpd)
-    best, scores = ranked[0]
-    near = [
-        name
-        for name, one in ranked[1:]
-        if _nlpd((name, one)) - scores.mean["nlpd"] <= scores.standard_error["nlpd"]
-    ]
+    ranked = {name: one for name, one in sorted(found.items(), key=_rank) if not _failed(one)}
+    if not ranked:
+        print("every model has failed in a fold: none is recommended")
+        return
+    (best, scores), *others = ranked.items()
+    most = scores.mean["nlpd"] + scores.standard_error["nlpd"]
+    near = [name for name, one in others if one.mean["nlpd"] <= most]
     print(f"lowest nlpd: {best}" + (f"; within its standard error: {', '.join(near)}" if near else ""))
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--models", nargs="+")

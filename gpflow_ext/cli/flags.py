@@ -121,7 +121,12 @@ def task(text: str) -> str:
 
 
 def add_data(
-    new: argparse.ArgumentParser, default: str | None, *, required: bool = False, several: bool = False
+    new: argparse.ArgumentParser,
+    default: str | None,
+    *,
+    required: bool = False,
+    several: bool = False,
+    counts: bool = True,
 ) -> None:
     """Add the flags of the data.
 
@@ -135,6 +140,8 @@ def add_data(
         Whether one must be named.
     several
         Whether there may be several targets.
+    counts
+        Whether a single target may hold counts.
     """
     data = new.add_argument_group("data")
     shown = f" (default: {default})" if default and not required else ""
@@ -160,6 +167,8 @@ def add_data(
         )
     else:
         _add_task(data)
+        if counts:
+            _add_counts(data)
     _add_columns(data)
     _add_rows(data)
 
@@ -169,8 +178,12 @@ def _add_task(data: Any) -> None:
         "--task",
         type=task,
         choices=TASKS,
-        help="what the target is (default: as it looks; whole numbers are counts only if you say so)",
+        help="what the target is; count is taken for counts (default: as it looks; whole numbers are counts only if "
+        "you say so)",
     )
+
+
+def _add_counts(data: Any) -> None:
     data.add_argument(
         "--bins",
         type=positive,
@@ -212,7 +225,10 @@ def _add_columns(data: Any) -> None:
         help="how dates are written that could be read in two ways: dmy, mdy or ymd",
     )
     data.add_argument(
-        "--decimal", choices=[".", ","], help="the mark before decimals, where it could be either"
+        "--decimal",
+        choices=[".", ","],
+        metavar="MARK",
+        help="the mark before decimals, where it could be either '.' or ','",
     )
     data.add_argument(
         "--missing",

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,7 +98,15 @@ def run(main: Callable[[], None]) -> None:
             raise
         if hasattr(error, "said"):  # of a table, with what would mend it
             _fail(f"error: {in_flags_of_table(error)}{_all_at_once(error)}", 2)
-        _fail(f"error: {in_flags(_said(error))}\n(set {TRACEBACK}=1 to see where)", 2)
+        where = "" if _says_all(error) else f"\n(set {TRACEBACK}=1 to see where)"
+        _fail(f"error: {in_flags(_said(error))}{where}", 2)
+
+
+def _says_all(error: Exception) -> bool:
+    """Tell whether this package has raised an error, with what is wrong and the fix, or a file is to blame."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    own = frame.f_globals.get("__name__", "").partition(".")[0] in ("gpflow_ext", "scripts")
+    return own or getattr(error, "filename", None) is not None
 
 
 def _said(error: Exception) -> str:

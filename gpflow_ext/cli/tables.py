@@ -28,6 +28,21 @@ def load(options: argparse.Namespace, task: str | None = None, classifies: bool 
     return with_columns(split)
 
 
+def are_several(options: argparse.Namespace) -> bool:
+    """Tell whether several targets are named, and not the columns of events."""
+    several = options.task is None and len(options.target or ()) > 1
+    if several:
+        _check_no_bins(options)
+    return several
+
+
+def _check_no_bins(options: argparse.Namespace) -> None:
+    """Raise ``ValueError`` for bins along several columns whose rows are not said to be events."""
+    if getattr(options, "bins", None) is not None:
+        columns = " ".join(options.target)
+        raise ValueError(f"--bins counts events along {columns}: give --task events too, or leave it out.")
+
+
 def _are_few_whole(split: Any) -> bool:
     """Tell whether targets that were read as numbers look like those of classes."""
     import numpy as np
@@ -69,6 +84,7 @@ def _target(options: argparse.Namespace) -> Any:
     if given is None or isinstance(given, str) or "scale_targets" in options:
         return given
     if len(given) > 1 and options.task != "events":
+        _check_no_bins(options)
         raise ValueError(f"--target must be one column for this model; got {', '.join(given)}.")
     return given[0] if len(given) == 1 else given
 

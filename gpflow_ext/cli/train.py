@@ -50,7 +50,8 @@ def _add_model(new: argparse.ArgumentParser) -> None:
 
 def of_kind(name: str) -> flags.Parser:
     """Return the parser of one model."""
-    new = training.parser(kinds.KINDS[name].load(), f"{PROG} --model {name}", f"{PROG} --model {name}")
+    kind, prog = kinds.KINDS[name], f"{PROG} --model {name}"
+    new = training.parser(kind.load(), prog, prog, kind.tasks)
     _add_model(new)
     new.elsewhere = _flags_of_models
     return new
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     options, rest = parser().parse_known_args(arguments)
     _refuse_unknown(rest)
-    several = options.task is None and options.target is not None and len(options.target) > 1
+    several = tables.are_several(options)
     split, outputs = None, len(options.target) if several else 1
     if not several:
         split = tables.load(options)

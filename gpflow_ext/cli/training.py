@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,19 @@ from gpflow_ext.cli import flags, kernels, kinds, report, runs, tables
 from gpflow_ext.cli.run import run
 
 
-def parser(module: Any, command: str, prog: str | None = None) -> flags.Parser:
-    """Return the parser of a model's training; its data must be named where ``prog`` is given."""
+def parser(
+    module: Any, command: str, prog: str | None = None, tasks: Sequence[str] | None = None
+) -> flags.Parser:
+    """Return the parser of a model's training for some tasks, by default all of the module.
+
+    The data must be named where ``prog`` is given.
+    """
+    tasks = tasks or module.TASKS
     text = (module.__doc__ or "").strip()
     new = flags.parser(text, module.EPILOG.format(command=command), prog)
-    flags.add_data(new, module.DATA, required=prog is not None, several="several" in module.TASKS)
+    flags.add_data(
+        new, module.DATA, required=prog is not None, several="several" in tasks, counts="counts" in tasks
+    )
     flags.add_kernel(new)
     flags.add_run(new)
     module.add_flags(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,13 +44,15 @@ def main(arguments: Sequence[str]) -> None:
     if options.name is None:
         show(zoo.list(options.folder))
         return
-    import_tensorflow()
+    if "://" not in str(options.folder or os.environ.get(zoo.VARIABLE)):
+        zoo.find(options.name, options.folder, sha256=options.sha256)  # a mistake needs no TensorFlow
     key = options.key and options.key.read_bytes()
+    import_tensorflow()
     served = zoo.load(options.name, options.folder, sha256=options.sha256, key=key)
     about = served.manifest
     print(f"{served.path}: verified and loaded")
     print(
-        f"  {about['model']['model']['class'].rpartition('.')[2]}, {about['task']}, of {about['data']['name']}"
+        f"  {about['model']['model']['class'].rpartition('.')[2]}, {flags.task(about['task'])}, of {about['data']['name']}"
     )
     names = about["data"]["feature_names"] or [f"input {i}" for i in range(about["data"]["D"])]
     print(f"  {len(names)} inputs: {', '.join(names)}")
@@ -66,7 +69,7 @@ def show(models: Sequence[zoo.Model]) -> None:
         (
             one.name,
             one.kind,
-            one.task,
+            flags.task(one.task),
             one.data or "",
             *(_score(one, *names) for names in (("nlpd",), ("error", "rmse"))),
             str(one.inputs),

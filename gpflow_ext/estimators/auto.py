@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -12,150 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gpflow_ext.data import datasets
-from gpflow_ext.data.datasets.targets import names_of, values_of
+from gpflow_ext.data.datasets.targets import CLASSIFICATION, values_of
 from gpflow_ext.data.reading.cells import text_of
 from gpflow_ext.data.reading.frames import as_frame
 from gpflow_ext.data.reading.problems import listed
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
-from gpflow_ext.estimators.base import Array, GPEstimator
 from gpflow_ext.estimators.candidates import candidates
+from gpflow_ext.estimators.chosen import Auto
 
-_CLASSES = ("binary", "multiclass", "ordinal")
 _COMPARING = 0.6  # of the budget, after which no further candidate is tried
 _COMPARING_MANY = 0.4  # where rows are so many that larger models follow
 _LEAST = 0.1  # of the budget, which the training of the best has left in any case
-
-
-@dataclass(frozen=True, eq=False)
-class Auto:
-    """A model that `auto` has chosen; `gpflow_ext.export` writes it with all that raw rows need.
-
-    Attributes
-    ----------
-    estimator
-        The fitted estimator; it takes inputs as ``split`` has them, and classes as numbers.
-    split
-        The data: inputs, their scaling, labels, and how a table was read.
-    table
-        A pandas ``DataFrame`` of the candidates: the training rows of the best rung of each; the negative log
-        predictive density (NLPD) of the held-out rows there, which is their order; its
-        standard error; the error rate or RMSE; the seconds of all rungs; and the weight in the model.
-    why
-        Two sentences: what was built for these data, and what it was preferred to; further ones if several
-        candidates are averaged, if time was too short to compare them, or if a training on all rows failed.
-    classes
-        The values of ``split.labels`` as the table has them, such as whole numbers, [K]; ``None`` where
-        nothing is classified.
-    """
-
-    estimator: GPEstimator
-    split: datasets.Split
-    table: Any
-    why: str
-    classes: npt.NDArray[Any] | None = None
-
-    @property
-    def model(self) -> Any:
-        """The trained model: a `prediction.average.ModelAverage` where several candidates are averaged."""
-        return self.estimator.model_
-
-    def predict(self, rows: Any, exposure: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-        """Return labels or expected values for raw rows: as `datasets.Split.inputs` takes them, or [N, D].
-
-        Labels are ``classes``, as the table has them. Counts are those at the exposures [N], by default at
-        exposure one.
-        """
-        exposed = {} if exposure is None else {"exposure": exposure}
-        found = self.estimator.predict(self._inputs(rows), **exposed)
-        return found if self.classes is None else self.classes[found.astype(int)]
-
-    def predict_proba(self, rows: Any) -> Array:
-        """Return the probabilities of ``classes`` for raw rows, [N, K]."""
-        return self.estimator.predict_proba(self._inputs(rows))
-
-    def score(
-        self,
-        rows: Any,
-        targets: npt.ArrayLike,
-        exposure: npt.ArrayLike | None = None,
-        weights: npt.ArrayLike | None = None,
-    ) -> float:
-        """Return the share of labels predicted right, or R² of numbers, for raw rows and targets [N].
-
-        As scikit-learn scores classifiers and regressors; for several targets [N, P] R² is their mean. Labels
-        may be numbers where the table had them. With weights [N] a row counts as its weight of copies.
-
-        Raises
-        ------
-        ValueError
-            If none of the labels is among those of the training, or there are not as many as rows.
-        """
-        from sklearn.metrics import accuracy_score, r2_score
-
-        predicted = self.predict(rows, exposure)
-        if self.split.task not in _CLASSES:
-            return float(r2_score(targets, predicted, sample_weight=weights))
-        names = names_of(targets)
-        if set(names).isdisjoint(self._labels()):
-            raise self._unknown(names)
-        return float(accuracy_score(names, names_of(predicted), sample_weight=weights))
-
-    def score_samples(
-        self, rows: Any, targets: npt.ArrayLike, exposure: npt.ArrayLike | None = None
-    ) -> Array:
-        """Return the log predictive density of the targets of raw rows, [N]; labels as for `score`.
-
-        Raises
-        ------
-        ValueError
-            For a label that is not among those of the training.
-        """
-        exposed = {} if exposure is None else {"exposure": exposure}
-        found: Any = targets
-        if self.split.task in _CLASSES:
-            places = {label: place for place, label in enumerate(self._labels())}
-            names = names_of(targets)
-            if unknown := set(names) - set(places):
-                raise self._unknown(unknown)
-            found = np.array([places[name] for name in names])
-        return self.estimator.score_samples(self._inputs(rows), found, **exposed)
-
-    def exported_parts(self) -> tuple[Any, Any, Any, datasets.Split]:
-        """Return what `gpflow_ext.export` takes: model, scaler, labels and data."""
-        split = self.split
-        return self.model, split.scaler, split.labels if split.task in _CLASSES else None, split
-
-    def _inputs(self, rows: Any) -> Array:
-        treatment = self.split.treatment
-        if treatment is None:
-            return self.split.scaler.transform(rows)
-        one = rows[0] if isinstance(rows, list) and rows else rows
-        if hasattr(rows, "columns") or isinstance(one, Mapping):
-            return self.split.inputs(rows)
-        import pandas
-
-        names = [column.name for column in treatment.columns]
-        values = np.asarray(rows)
-        if values.ndim != 2 or values.shape[1] != len(names):
-            raise ValueError(
-                f"rows must be a data frame, or an array [N, {len(names)}] of the columns {listed(names)}; "
-                f"the shape is {list(values.shape)}"
-            )
-        return self.split.inputs(pandas.DataFrame(values, columns=names))
-
-    def _labels(self) -> tuple[str, ...]:
-        """Return the names of the classes."""
-        return self.split.labels or tuple(names_of(self.estimator.classes_))
-
-    def _unknown(self, names: Iterable[str]) -> ValueError:
-        return ValueError(f"the labels are {', '.join(self._labels())}; got {', '.join(sorted(set(names)))}")
-
-    def __str__(self) -> str:
-        shown = self.table.to_string(index=False, float_format=lambda x: f"{x:.4g}")
-        parts = [self.why, shown]
-        if self.split.notes:
-            parts.append("\n  note: ".join(["How the data were read:", *self.split.notes]))
-        return "\n\n".join(parts)
 
 
 def auto(
@@ -208,8 +74,8 @@ def auto(
         tried, the linear one among them. A rung is left out if two would take too long. The training of the
         best has the rest, and beside its first step at least 10 %. Of others in an average, those for which
         there is no time keep the models of their last rungs. ``why`` says so if it was cut short, or
-        the comparison. Reading data is not counted, nor the end of a first step. Tables of tens of thousands
-        of rows deserve several minutes.
+        the comparison, and if all took more than one and a half times the budget. Reading data is not
+        counted, nor the end of a first step. Tables of tens of thousands of rows deserve several minutes.
     seed
         Seed of the folds, the inducing points and the minibatches.
     average
@@ -245,7 +111,7 @@ def auto(
     begin = time.perf_counter()
     X, Y = split.train
     entrants = candidates(split.task, len(X), X.shape[1], Y.shape[1], split.weights is not None)
-    if split.task in _CLASSES:
+    if split.task in CLASSIFICATION:
         for estimator in entrants.values():
             estimator.classes_ = np.unique(Y)  # of all rows: a part may miss one
     data = refit.whole(split)
@@ -265,6 +131,7 @@ def auto(
     estimator = comparison.found[next(iter(shares))]
     estimator.model_ = trained.model
     why = reasons.sentences(estimator, split, comparison, ranked, shares, trained)
+    why += reasons.overrun(time.perf_counter() - begin, budget)
     shown = reasons.table(ranked, comparison.scores, shares)
     return Auto(estimator, split, shown, why, _classes(table, split))
 
@@ -292,7 +159,7 @@ def _without_idle_classes(split: datasets.Split) -> datasets.Split:
         For a class that only test rows have.
     """
     Y, Y_test = split.train[1], split.test[1]
-    if split.task not in _CLASSES or split.labels is None:
+    if split.task not in CLASSIFICATION or split.labels is None:
         return split
     used = np.unique(Y)
     if (unseen := np.setdiff1d(Y_test, used)).size:
@@ -315,7 +182,7 @@ def _without_idle_classes(split: datasets.Split) -> datasets.Split:
 
 def _classes(table: Any, split: datasets.Split) -> npt.NDArray[Any] | None:
     """Return the values of the labels as the table has them; ``None`` where nothing is classified."""
-    if split.task not in _CLASSES or split.labels is None:
+    if split.task not in CLASSIFICATION or split.labels is None:
         return None
     given = table[1] if isinstance(table, tuple) else None
     if hasattr(table, "columns"):

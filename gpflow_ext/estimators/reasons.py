@@ -17,6 +17,8 @@ from gpflow_ext.estimators.rungs import Score
 from gpflow_ext.numerics.target_moments import innermost
 from gpflow_ext.training.loop import Status
 
+_CLEARLY = 1.5  # times the budget, from which on it is said to be overrun
+
 
 def table(
     ranked: Mapping[str, Score], scores: Mapping[str, Sequence[Score]], weights: Mapping[str, float]
@@ -65,6 +67,16 @@ def sentences(
     if len(weights) > 1:
         found.append(f"Predictions are averaged: {averaging.shares(weights)}.")
     return " ".join(found)
+
+
+def overrun(spent: float, budget: float) -> str:
+    """Return a sentence if the seconds spent are clearly more than the budget, with a space before it."""
+    if spent <= _CLEARLY * budget:
+        return ""
+    return (
+        f" It took {spent:.3g} seconds in place of the {budget:.3g} of the budget: two candidates are tried "
+        "and the best is trained in any case, and no first step is cut short."
+    )
 
 
 def _built(model: Any, split: datasets.Split) -> str:

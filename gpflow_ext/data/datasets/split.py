@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpflow_ext import _html
+from gpflow_ext.data.reading.problems import listed
 from gpflow_ext.data.reading.treatment import Treatment
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+_SHOWN = 12  # inputs of a notebook's table
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +159,24 @@ class Split:
         if self.treatment is None:
             raise ValueError(f"{self.name!r} was read from arrays: use split.scaler.transform(X)")
         return self.scaler.transform(self.treatment.inputs(rows)).astype(self.train[0].dtype)
+
+    def __repr__(self) -> str:
+        train, test = (len(X) for X, _ in self)
+        return (
+            f"Split({self.name!r}, {self.task} of {self.target!r}, {train} training and {test} test rows, "
+            f"{self.train[0].shape[1]} inputs)"
+        )
+
+    def _repr_html_(self) -> str:
+        columns = ("task", "target", "training rows", "test rows", "inputs", "source")
+        cells = (
+            self.task,
+            self.target,
+            *(str(len(X)) for X, _ in self),
+            listed(self.feature_names, _SHOWN),
+            self.source,
+        )
+        return _html.table(self.name, columns, [cells], self.notes)
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         """Yield the training part, then the test part."""

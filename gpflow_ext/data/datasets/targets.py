@@ -38,6 +38,11 @@ def check_task(task: str | None) -> str | None:
     raise ValueError(f"task={task!r} is unknown; choose one of {known}, or None to infer it.")
 
 
+def _spelt(task: str | None) -> str:
+    """Return a task as users are told of it, with the word that tables and the shell have for counts."""
+    return repr("counts" if task == "count" else task)
+
+
 def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> EncodedTarget:
     """Encode a target without missing values.
 
@@ -69,7 +74,7 @@ def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> En
         _refuse(raw, f"target {name!r} has one {kind} only ({_text(y[0, 0])}): nothing can be learnt from it")
     if y.shape[1] > 1:
         if task not in (None, "regression"):
-            what = f"task={task!r} takes one output, target {name!r} has {y.shape[1]}"
+            what = f"task={_spelt(task)} takes one output, target {name!r} has {y.shape[1]}"
             _refuse(raw, what, Remedy("task", "regression"))
         return EncodedTarget(y, "regression", None)
     if labels is not None and task in (None, *CLASSIFICATION):
@@ -80,7 +85,7 @@ def encode(raw: Raw, task: str | None, order: Sequence[str] | None = None) -> En
 def _encode_words(raw: Raw, task: str | None, order: Sequence[str] | None) -> EncodedTarget:
     words, name = raw.y.astype(str), raw.target
     if task in ("count", "regression"):
-        _refuse(raw, f"task={task!r} needs a numeric target, {name!r} holds words such as {raw.y[0]!r}")
+        _refuse(raw, f"task={_spelt(task)} needs a numeric target, {name!r} holds words such as {raw.y[0]!r}")
     labels = tuple(map(str, np.unique(words)))
     if len(labels) == 1:
         _refuse(raw, f"target {name!r} has one class only ({labels[0]!r}): nothing can be learnt from it")
@@ -112,7 +117,7 @@ def _encode_numbers(raw: Raw, task: str | None) -> EncodedTarget:
         wrong = np.flatnonzero((values[:, 0] < 0) | (values[:, 0] != np.round(values[:, 0])))
         if wrong.size:
             what = (
-                f"task='count' needs whole numbers from 0; {raw.place(wrong[0])}, target {name!r} is "
+                f"task='counts' needs whole numbers from 0; {raw.place(wrong[0])}, target {name!r} is "
                 f"{_text(values[wrong[0], 0])} ({wrong.size} such cells)"
             )
             _refuse(raw, what, Remedy("task", "regression"), rows=wrong)
