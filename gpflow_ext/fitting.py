@@ -45,6 +45,7 @@ from gpflow_ext.training.gradient_descent import gradient_descent
 from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.lbfgs_recipe import lbfgs_of_all
 from gpflow_ext.training.loop import Callback, FitResult, Status, Trail, iterate
+from gpflow_ext.training.memory import check_memory
 from gpflow_ext.training.recipe import NoOptions, Plan, Recipe, Run, as_recipe, recipe, recipe_of, register
 from gpflow_ext.training.rising import LastSteps
 from gpflow_ext.training.scale import scale_failure
@@ -182,7 +183,8 @@ def fit(
     ValueError
         For data or options that do not fit the model, before any work is done and naming the right ones;
         for a start that is not finite, naming the parameter or the rows at fault; for a model that no recipe
-        fits; for a checkpoint of another model; for a call inside ``strategy.scope()``.
+        fits; for one whose matrices the memory of the machine cannot hold; for a checkpoint of another model;
+        for a call inside ``strategy.scope()``.
     NotImplementedError
         For ``strategy`` with a model that cannot be distributed.
     gpflow_ext.distribute.WorkerLostError
@@ -219,6 +221,8 @@ def fit(
     held.refuse_trained(model)
     hold_fixed(model)
     check_parameters(model)
+    if options.get("minibatch_size") is None:
+        check_memory(model)
     twin = Twin(model, data)
     if "validation" in options:
         options["validation"] = twin.rows(options["validation"])

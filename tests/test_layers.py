@@ -46,7 +46,7 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "training": "deadline mean_units starts interrupts loop log_space ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "
-        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings workers"
+        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings memory workers"
     },
     {
         "sampling": "tuning options diagnostics summary draws holds_draws averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "

@@ -30,7 +30,7 @@ def targets(missing: bool = False, outputs: int = D) -> np.ndarray:
     return Y
 
 
-def model(Z: np.ndarray | None, missing: bool = False, outputs: int = D, **options) -> GPRNTensor:
+def model(Z: np.ndarray | str | None, missing: bool = False, outputs: int = D, **options) -> GPRNTensor:
     new = GPRNTensor(
         (X, targets(missing, outputs)),
         gpflow.kernels.SquaredExponential(lengthscales=0.7),
@@ -60,6 +60,15 @@ def test_inducing_inputs_at_the_data_change_nothing(missing, outputs) -> None:
         np.testing.assert_allclose(
             sparse.independent_log_likelihood(), full.independent_log_likelihood(), rtol=1e-8
         )
+
+
+def test_inducing_inputs_may_be_chosen_among_the_data() -> None:
+    """A fit moves them, so that they are looked at before; a name that is not "auto" is refused."""
+    Z = model("auto").inducing_variable.Z.numpy()
+    assert 1 < len(Z) <= N
+    assert {*map(tuple, Z)} <= {*map(tuple, X)}
+    with pytest.raises(ValueError, match="inducing variables or \"auto\"; got 'all'"):
+        model("all")
 
 
 @pytest.mark.slow

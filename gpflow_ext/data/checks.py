@@ -152,6 +152,11 @@ def as_inducing(points: Any) -> gpflow.inducing_variables.InducingVariables:
     if isinstance(points, gpflow.inducing_variables.InducingVariables):
         return points
     shape = np.shape(points) if getattr(points, "shape", None) is None else tuple(points.shape)
+    if isinstance(points, str):
+        raise ValueError(
+            f"`inducing_variable` must be points here, where no data are at hand; got {points!r}: give it "
+            "gpflow_ext.inducing.conditional_variance(X, kernel)."
+        )
     if len(shape) != 2:
         raise ValueError(
             "`inducing_variable` must be a matrix of points [M, D], or inducing variables of GPflow; got "

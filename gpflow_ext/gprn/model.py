@@ -79,9 +79,9 @@ class GPRNTensor(
     seed
         Seed of the initial nodes.
     inducing_variable
-        Inducing inputs Z [M, Q] of weights and nodes, for N up to 10,000: the bound, which is then lower,
-        costs O(N(MK)²) and at most O(NMKD) instead of O((NK)³). Best for D ≤ N: otherwise there are N²
-        numbers to keep.
+        Inducing inputs Z [M, Q] of weights and nodes, or ``"auto"``, see `inducing.by_name`, for N up to
+        10,000: the bound, which is then lower, costs O(N(MK)²) and at most O(NMKD) instead of O((NK)³). Best
+        for D ≤ N: otherwise there are N² numbers to keep.
     strategy
         A ``tf.distribute`` strategy over whose devices the outputs are sharded for the pass over them, if
         there are more than N; see `gpflow_ext.distribute`.
@@ -121,7 +121,7 @@ class GPRNTensor(
         nugget: float = 1e-4,
         nugget_bounds: tuple[float, float] = (1e-6, 1.0),
         seed: int = 0,
-        inducing_variable: InducingVariablesLike | None = None,
+        inducing_variable: InducingVariablesLike | str | None = None,
         strategy: tf.distribute.Strategy | None = None,
         output_scales: bool | None = None,
         separate_rows: bool | None = None,
@@ -138,7 +138,7 @@ class GPRNTensor(
         self.weight_kernel, self.num_latent = node_kernels.of_one_output(weight_kernel), num_latent
         own = num_latent if node_kernels.are_separate(kernel) else None
         self.nugget = renewal.bounded("nugget", nugget, nugget_bounds, own)
-        self.inducing_variable = renewal.points(inducing_variable, posterior)
+        self.inducing_variable = renewal.points(inducing_variable, posterior, X, kernel)
         self.draw_values = []
         self.separate_rows = posterior == "tensor" and separate_rows is not False
         renewal.check_rows(separate_rows, posterior, own is not None)

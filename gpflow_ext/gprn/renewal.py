@@ -10,13 +10,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow.inducing_variables import InducingPoints
+from gpflow.kernels import Kernel
 
-from gpflow_ext.data import checks, held
+from gpflow_ext.data import checks, held, inducing
 from gpflow_ext.data.checks import Array
 from gpflow_ext.gprn import blocks, conditional, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior
 from gpflow_ext.gprn.tensor import TensorPosterior
+from gpflow_ext.sites import latent
 
 
 class FollowsVariables:
@@ -112,10 +114,12 @@ def hold(data: Any) -> tuple[tf.Tensor | tf.Variable, outputs.Outputs]:
     return held.kept(data[0], X, "X"), Y
 
 
-def points(inducing_variable: Any, posterior: str) -> InducingPoints | None:
-    """Return inducing inputs, where the posterior takes what is given."""
+def points(inducing_variable: Any, posterior: str, X: Any, kernel: Kernel) -> InducingPoints | None:
+    """Return inducing inputs, where the posterior takes what is given; "auto" chooses among X [N, Q]."""
     if inducing_variable is None:
         return None
+    if isinstance(inducing_variable, str):
+        inducing_variable = inducing.by_name(inducing_variable, np.asarray(X), latent.kernels(kernel)[0])
     wrapped = checks.as_inducing(inducing_variable)
     if posterior == "tensor" or not checks.are_inputs(wrapped):
         raise NotImplementedError("Inducing inputs are points, and for the collapsed posterior.")

@@ -11,7 +11,7 @@ from gpflow_ext.kmm import held as held_ascent
 from gpflow_ext.kmm.ascent import State
 from gpflow_ext.kmm.held import Held
 from gpflow_ext.likelihoods.robust_max import has_curvature
-from gpflow_ext.sites import Dense, Prior, Sites, concavity, units, variational_bound
+from gpflow_ext.sites import Prior, Sites, concavity, units, variational_bound
 from gpflow_ext.sites.method import SitedModel, SiteMethod, check_one_factor, envelope, register_method
 
 
@@ -92,9 +92,9 @@ class Joint(KMM):
 
     _solve = SiteMethod._solve
 
-    def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
+    def step(self, model: SitedModel, prior: Any, state: Any) -> Any:
         """See `SiteMethod.step`; as `KMM` for the priors of a user's own."""
-        if isinstance(prior, Dense):
+        if getattr(prior, "forms_covariance", False):
             return joint.step(prior, model.expectation, state)
         return super().step(model, prior, state)
 
@@ -162,9 +162,9 @@ class Algorithm1(KMM):
                 'over: use "parallel".'
             )
 
-    def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Sweeping:
+    def begin(self, model: SitedModel, prior: Any, sites: Sites) -> Sweeping:
         """See `SiteMethod.begin`."""
-        if not isinstance(prior, Dense):
+        if not getattr(prior, "forms_covariance", False):
             raise ValueError(
                 'method="algorithm1" sweeps over the dense covariance of each latent function; with inducing '
                 'variables, or a kernel that mixes functions, use "parallel".'

@@ -72,11 +72,12 @@ class Factor(Protocol):
 class Prior(Protocol):
     """A Gaussian process as the data see it: f = μ + h + r, Cov[h] = Q, and r independent, with ``residual``.
 
-    A named tuple of tensors, so that it passes through compiled functions. It may have three more attributes.
+    A named tuple of tensors, so that it passes through compiled functions. It may have four more attributes.
     ``hands_on``, true if its factors are such tuples too: variational inference hands a factor from step to
     step. ``solves_nearby``, true if a factorisation takes dozens of times as long as a solution: Laplace's
     method then uses one for several Newton steps. ``held_factors``, true if its factors have no derivatives
     in it: only `log_normaliser` and `product` have, and what is made of them, such as `variational_bound`.
+    ``forms_covariance``, true if its factors have ``covariance()``, that of all rows, [L, N, N].
     """
 
     @property

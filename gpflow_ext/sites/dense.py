@@ -25,6 +25,11 @@ class Dense(NamedTuple):
         return True
 
     @property
+    def forms_covariance(self) -> bool:
+        """Whether a factor forms the covariance of all rows, `DenseFactor.covariance`."""
+        return True
+
+    @property
     def solves_nearby(self) -> bool:
         """Whether a factor is to serve for other precisions near its own; see `conjugate.near`."""
         return linalg.expected(self.cov.shape[-1]) > linalg.LEAF
