@@ -37,7 +37,7 @@ from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
 from gpflow_ext.training import progress as progress_bar
-from gpflow_ext.training.deadline import whole_steps
+from gpflow_ext.training.deadline import Deadline, whole_steps
 from gpflow_ext.training.distribute import hold_fixed, in_scope
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
 from gpflow_ext.training.findings import findings
@@ -194,7 +194,8 @@ def fit(
     -----
     FitWarning
         If the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored. Also if the
-        recipe's default number of steps ran out while the objective was still rising.
+        recipe's default number of steps ran out while the objective was still rising. Of ``steps`` or
+        ``seconds`` that were given, the result's notes say it.
     UserWarning
         If a trained kernel correlates no two inputs, or cannot tell them apart: its length scales do not
         suit the scale of the inputs.
@@ -263,7 +264,7 @@ def fit(
         first_step = start(plan, model, trail, restore, {"arguments": alike})
         if first_step and plan.rests and plan.solver.start().violation > plan.stationarity:
             trail.unsettle()  # a tighter one than that which the checkpoint has met
-        last = LastSteps(model, steps)
+        last = LastSteps(model, steps, first_step=first_step, timed=math.isfinite(seconds))
         callbacks.append(last)
         if checkpoint_dir is not None:
             stack.enter_context(interrupts)
@@ -272,6 +273,7 @@ def fit(
         callbacks.append(
             stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, shown, plan.report))
         )
+        deadline = Deadline(seconds)
         result = iterate(
             plan.update,
             plan.variables,
@@ -282,7 +284,7 @@ def fit(
             callbacks=callbacks,
             trail=trail,
             settled=plan.settled,
-            seconds=seconds,
+            deadline=deadline,
             interrupted=lambda: bool(interrupts),
             rests=plan.rests,
         )
@@ -293,11 +295,11 @@ def fit(
         checkpoints.save(result.steps)
     interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
     plan.finish()
-    slope = last.slope(result)
+    slope = last.slope(result, deadline.has_cut)
     result = dataclasses.replace(
         result, starts=plan.tried(), notes=(*([slope] if slope else []), *findings(twin.model, twin.data))
     )
-    if chief and slope and chosen is None:
+    if chief and slope and chosen is None and result.status is Status.MAX_STEPS:
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):
         warnings.warn(bad_end(result, twin.model), FitWarning, stacklevel=2)

@@ -82,6 +82,23 @@ def test_a_rise_is_told_from_noise() -> None:
     assert ended(-100.0 - 10.0 * np.exp(-np.arange(200) / 10.0)) is None
 
 
+def test_a_rise_is_said_of_seconds_that_are_over_too() -> None:
+    """At which step they will be is not known before."""
+    kernel = problems.kernel()
+    last = LastSteps(kernel, 1000, timed=True)
+    for step in range(1, 38):
+        kernel.variance.assign(float(step))
+        last(step, float(step))
+    rising, flat = (
+        FitResult(values, np.arange(37.0), 0, Status.OUT_OF_TIME)
+        for values in (np.arange(37.0), np.zeros(37))
+    )
+    assert last.slope(flat) is None
+    assert "The seconds cut step 37 short (variance 33 to 37)" in str(last.slope(flat, cut=True))
+    said = str(last.slope(rising))
+    assert "when the seconds were over, by 4 in the last 4 of 37 steps (variance 33 to 37)" in said
+
+
 def test_parameters_with_zeros_in_single_precision_are_named_too() -> None:
     """Their change was 0/0, a warning of NumPy, and they were left out."""
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
@@ -146,6 +163,7 @@ def test_seconds_end_a_run() -> None:
     result = gpx.fit(model, recipe="adam", seconds=1e-9, progress=False)
     assert result.status is gpx.Status.OUT_OF_TIME
     assert len(result.objective) == 1
+    assert "The seconds were over after step 1 (" in str(result)
     with pytest.raises(ValueError, match="`seconds` must be positive; got 0"):
         gpx.fit(model, seconds=0.0)
 
@@ -164,6 +182,8 @@ def test_a_step_of_iterations_ends_early_and_a_resumed_run_goes_on_from_there(
     resumed, there = fitted(checkpoint_dir=tmp_path)
     assert cut.status is gpx.Status.OUT_OF_TIME
     assert cut.objective[0] < whole.objective[0] - 1e-4
+    assert "The seconds cut step 1 short (kernel." in cut.notes[0]
+    assert whole.notes == ()
     assert resumed.status is gpx.Status.CONVERGED
     for value, expected in zip(there, end, strict=True):
         np.testing.assert_array_equal(value, expected)

@@ -147,7 +147,7 @@ def iterate(
     callbacks: Sequence[Callback] = (),
     trail: Trail | None = None,
     settled: Status = Status.CONVERGED,
-    seconds: float = math.inf,
+    deadline: Deadline | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     rests: bool = False,
 ) -> FitResult:
@@ -173,8 +173,8 @@ def iterate(
         What earlier steps left for the test of convergence; kept up to date.
     settled
         The status of a run that stops by ``tolerance``.
-    seconds
-        After which no step begins but the first, and one that can end early does; see `deadline`.
+    deadline
+        After which no step begins but the first, and one that can end early does; by default it never comes.
     interrupted
         Asked before each step whether the run shall end.
     rests
@@ -184,7 +184,7 @@ def iterate(
     trail.recall()
     objective: list[float] = []
     begin, times, failure = time.perf_counter(), [], None
-    deadline = Deadline(seconds)
+    deadline = Deadline(math.inf) if deadline is None else deadline
     double, still, top = default_float() == np.float64, 0, trail.last
     good, fall, same = None, 1e-9 if double else 1e-5, 1e-12 if double else 1e-7
     for step in range(first_step + 1, steps + 1):

@@ -14,10 +14,11 @@ from gpflow_ext.training.log_space import present_shape
 from gpflow_ext.training.loop import FitResult, Status
 
 _SHARE = 0.1  # of the steps, the last ones, that are looked at
+_GROWTH = 1.1  # of the number of steps, between two that are recorded where any may be the last
 _RISE = 1e-4  # relative: a smaller rise over them is none
 _ERRORS = 3.0  # standard errors of a rise that is not noise
 _SHOWN = 3  # parameters that are named
-_AGAIN = "`fit` the model again to go on from there, or give `steps`."
+_AGAIN = "`fit` the model again to go on from there."
 _LARGEST = 100  # elements of a parameter that is watched
 
 
@@ -27,46 +28,63 @@ class LastSteps:
     Parameters
     ----------
     model
-        The model.
+        The model, before these steps.
     steps
         Number of the last step.
     again
         How to go on.
+    first_step
+        Number of the last step done already.
+    timed
+        Whether seconds may be over before the last step.
 
     Attributes
     ----------
     first
-        The step after which the parameters are recorded.
+        The step after which the parameters are recorded; in a timed run also after others.
     """
 
-    def __init__(self, model: tf.Module, steps: int, again: str = _AGAIN) -> None:
-        self._again = again
-        self._model, self.first = model, steps - max(2, round(_SHARE * steps))
-        self._before: dict[str, Array] = {}
+    def __init__(
+        self, model: tf.Module, steps: int, again: str = _AGAIN, first_step: int = 0, timed: bool = False
+    ) -> None:
+        self._again, self._timed = again, timed
+        self._model, self.first = model, _before_last(steps)
+        self._recorded = {first_step: self._values()}
 
     def __call__(self, step: int, objective: float) -> None:
         """See `loop.Callback`."""
-        if step == self.first:
-            self._before = self._values()
+        if step == self.first or (self._timed and step >= _GROWTH * max(self._recorded)):
+            self._recorded[step] = self._values()
 
-    def slope(self, result: FitResult) -> str | None:
-        """Say by how much the objective was still rising when the steps ran out; ``None`` if it was not."""
-        last = result.objective[-max(2, round(_SHARE * result.steps)) :]
-        if result.status is not Status.MAX_STEPS or len(last) < 2:
-            return None
-        rise = _rise(last)
-        if rise is None:
-            return None
-        return (
-            f"The objective was still rising when the {result.steps} steps were over, by {rise:.3g} in the "
-            f"last {len(last)}{self._moving()}. {self._again}"
-        )
+    def slope(self, result: FitResult, cut: bool = False) -> str | None:
+        """Say by how much the objective was still rising when steps or seconds were over; ``None`` if not.
 
-    def _moving(self) -> str:
+        Where the seconds were over after a single step, or cut one short (``cut``), that is said in any case.
+        """
+        timed = result.status is Status.OUT_OF_TIME
+        if not timed and result.status is not Status.MAX_STEPS:
+            return None
+        first = _before_last(result.steps)
+        since = max((step for step in self._recorded if step <= first), default=result.first_step)
+        last = result.objective[since - result.first_step :]
+        rise = _rise(last) if len(last) > 1 else None
+        if rise is not None:
+            over, of = ("seconds", f" of {result.steps} steps") if timed else (f"{result.steps} steps", "")
+            rose = f"by {rise:.3g} in the last {len(last)}{of}"
+            said = f"The objective was still rising when the {over} were over, {rose}"
+        elif cut:
+            said = f"The seconds cut step {result.steps} short"
+        elif timed and len(last) == 1:
+            said = f"The seconds were over after step {result.steps}"
+        else:
+            return None
+        return f"{said}{self._moving(self._recorded[since])}. {self._again}"
+
+    def _moving(self, before: dict[str, Array]) -> str:
         now = self._values()
-        moves = {name: _change(before, now[name]) for name, before in self._before.items()}
+        moves = {name: _change(value, now[name]) for name, value in before.items()}
         names = sorted((name for name in moves if moves[name] > 0.0), key=lambda name: -moves[name])
-        shown = [f"{name} {_text(self._before[name])} to {_text(now[name])}" for name in names[:_SHOWN]]
+        shown = [f"{name} {_text(before[name])} to {_text(now[name])}" for name in names[:_SHOWN]]
         return f" ({', '.join(shown)})" if shown else ""
 
     def _values(self) -> dict[str, Array]:
@@ -79,6 +97,10 @@ class LastSteps:
             and getattr(parameter, "transform", None) is not None  # plain variables have none
             and math.prod(present_shape(parameter.unconstrained_variable)) <= _LARGEST
         }
+
+
+def _before_last(steps: int) -> int:
+    return steps - max(2, round(_SHARE * steps))
 
 
 def _rise(objective: Array) -> float | None:
