@@ -259,6 +259,19 @@ def test_findings_name_what_is_odd() -> None:
     assert findings(noisy) == ("likelihood.flip: pinned at 1e-09, no label is taken for a mistake.",)
 
 
+def test_classes_that_are_separable_are_said() -> None:
+    """A logit of 100 is as certain as any."""
+    for likelihood, said in ((BernoulliLogit(), True), (RobustMax(2, epsilon=1e-3), False)):
+        model = VGPKMM(problems.binary(20), problems.kernel(2e4), likelihood)
+        assert findings(model) == (
+            ("kernel.variance: 2e+04 has run away: the classes are separable; a prior would hold it.",)
+            if said
+            else ()
+        )
+        model.kernel.variance.assign(5e3)
+        assert findings(model) == ()
+
+
 def test_a_share_of_wrong_labels_that_its_prior_holds_back_is_said() -> None:
     """Labels that are mere noise: at 1e-3 the prior counts as a thousand labels, at 0.3 as three."""
     X, _ = problems.classes(30)
