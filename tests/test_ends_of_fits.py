@@ -13,8 +13,9 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
-from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, RobustMax
+from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, RobustMax, StudentT
 from gpflow_ext.models import VGPKMM, SparseEP, SVGPRobustMax
+from gpflow_ext.training.ends import bad_end
 from gpflow_ext.training.findings import findings
 from gpflow_ext.training.log_space import TAIL
 from gpflow_ext.training.loop import FitResult, Status
@@ -258,6 +259,19 @@ def test_findings_name_what_is_odd() -> None:
     assert findings(noisy) == ("likelihood.flip: pinned at 1e-09, no label is taken for a mistake.",)
 
 
+def test_classes_that_are_separable_are_said() -> None:
+    """A logit of 100 is as certain as any."""
+    for likelihood, said in ((BernoulliLogit(), True), (RobustMax(2, epsilon=1e-3), False)):
+        model = VGPKMM(problems.binary(20), problems.kernel(2e4), likelihood)
+        assert findings(model) == (
+            ("kernel.variance: 2e+04 has run away: the classes are separable; a prior would hold it.",)
+            if said
+            else ()
+        )
+        model.kernel.variance.assign(5e3)
+        assert findings(model) == ()
+
+
 def test_a_share_of_wrong_labels_that_its_prior_holds_back_is_said() -> None:
     """Labels that are mere noise: at 1e-3 the prior counts as a thousand labels, at 0.3 as three."""
     X, _ = problems.classes(30)
@@ -268,6 +282,21 @@ def test_a_share_of_wrong_labels_that_its_prior_holds_back_is_said() -> None:
         model.likelihood.epsilon.assign(share)
         assert (len(findings(model)) == 1) == said
         assert not said or findings(model)[0].startswith("likelihood.epsilon: a share of 0.08 of the labels")
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e3])
+def test_noise_that_vanishes_is_said_and_named_as_the_cause_of_a_failure(unit: float) -> None:
+    """The scale of GPflow's Student's t may fall to 1e-6, where rounding makes the bound fall."""
+    X = np.linspace(0.0, 1.0, 20)[:, None]
+    kernel = gpflow.kernels.SquaredExponential(unit**2)
+    model = VGPKMM((X, unit * np.sin(6.0 * X)), kernel, StudentT(1e-2 * unit))
+    assert findings(model) == ()
+    model.likelihood.scale.assign(5e-5 * unit)
+    (said,) = findings(model)
+    assert said.startswith(f"likelihood.scale: {5e-5 * unit:.3g} is next to nothing")
+    failed = FitResult(np.zeros(1), np.zeros(1), 0, Status.DIVERGED, notes=(said,))
+    assert said in bad_end(failed, model)
+    assert "Standardise" not in bad_end(failed, model)
 
 
 @pytest.mark.parametrize("unit", [1e-5, 1.0, 1e4])

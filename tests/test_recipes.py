@@ -232,3 +232,10 @@ def test_a_bound_of_ones_own_is_raised_on_minibatches_too() -> None:
         gpx.fit(model, (X, LABELS), recipe="dual", minibatch_size=10, steps=1)
     gpx.fit(model, (X, LABELS), minibatch_size=10, steps=300, starts=1)
     np.testing.assert_allclose(model.kernel.lengthscales, 3.0, atol=0.2)  # within a few of Adam's steps
+
+
+@pytest.mark.parametrize("name", ["kmm", "laplace", "ep", "sites", "robust_max", "gprn"])
+def test_a_recipe_refuses_models_of_another_class_by_name(name: str) -> None:
+    model = gpflow.models.SVGP(problems.kernel(), gpflow.likelihoods.Bernoulli(), np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=f'recipe="{name}" is for .*, which SVGP is not'):
+        gpx.fit(model, problems.binary(10), recipe=name)

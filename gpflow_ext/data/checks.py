@@ -97,8 +97,8 @@ def _check_softmax(likelihood: Any, Y: Array) -> None:
     _check_one_column(Y, likelihood.num_classes)
     if Y.dtype.kind == "f":
         raise ValueError(
-            f"GPflow's Softmax takes integers only, and Y is {Y.dtype}: use the same likelihood as "
-            f"gpflow_ext.likelihoods.MultinomialLogit({likelihood.num_classes})."
+            f"GPflow's Softmax takes targets of an integer type only, and arrays are held as {Y.dtype}: use "
+            f"the same likelihood as gpflow_ext.likelihoods.MultinomialLogit({likelihood.num_classes})."
         )
 
 

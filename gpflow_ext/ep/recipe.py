@@ -110,7 +110,7 @@ class EPOptions:
         return self.optimizer == "lbfgs" or (self.optimizer is None and self.minibatch_size is None)
 
 
-@recipe("ep", EPOptions, distributes=True, knows_objective=True)
+@recipe("ep", EPOptions, distributes=True, knows_objective=True, models=SiteModel)
 def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     """Return the plan of Hernández-Lobato & Hernández-Lobato (2016); the options are `EPOptions`.
 

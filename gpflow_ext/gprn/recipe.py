@@ -100,7 +100,7 @@ class GPRNOptions:
             )
 
 
-@recipe("gprn", GPRNOptions, knows_objective=True)
+@recipe("gprn", GPRNOptions, knows_objective=True, models=GPRNTensor)
 def gprn(model: GPRNTensor, run: Run, options: GPRNOptions) -> Plan:
     """Return the plan of `GPRNTensor`; the options are `GPRNOptions`.
 

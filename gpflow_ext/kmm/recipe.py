@@ -34,7 +34,7 @@ class KMMOptions(SiteOptions):
     block: int = 64
 
 
-@recipe("kmm", KMMOptions, knows_objective=True)
+@recipe("kmm", KMMOptions, knows_objective=True, models=SiteModel)
 def kmm(model: SiteModel, run: Run, options: KMMOptions) -> Plan:
     """Return the plan of Khan, Mohamed & Murphy (2012) for any site model; the options are `KMMOptions`.
 

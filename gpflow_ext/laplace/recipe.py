@@ -10,7 +10,7 @@ from gpflow_ext.training.site_recipe import SiteOptions, site_plan
 _STEPS = 500  # at most, with the hyperparameters held
 
 
-@recipe("laplace", SiteOptions, knows_objective=True)
+@recipe("laplace", SiteOptions, knows_objective=True, models=SiteModel)
 def laplace(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     """Return the plan of Laplace's approximation (Izmailov 2016, section 1.3.1); options `SiteOptions`.
 
@@ -22,13 +22,13 @@ def laplace(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     return site_plan(model, run, Laplace(), options, steps=_STEPS)
 
 
-@recipe("taylor", SiteOptions, knows_objective=True)
+@recipe("taylor", SiteOptions, knows_objective=True, models=SiteModel)
 def taylor(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     """Return the plan of vi-Taylor (Izmailov 2016, section 2.3.2); as `laplace`, on another objective."""
     return site_plan(model, run, Taylor(), options, steps=_STEPS)
 
 
-@recipe("jaakkola", SiteOptions, knows_objective=True)
+@recipe("jaakkola", SiteOptions, knows_objective=True, models=SiteModel)
 def jaakkola(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     """Return the plan of vi-JJ (Izmailov 2016, section 2.3.1); the options are `SiteOptions`.
 

@@ -126,7 +126,7 @@ class RobustMaxOptions(ScheduleOptions):
         return others != RobustMaxOptions()
 
 
-@recipe("robust_max", RobustMaxOptions, distributes=True, knows_objective=True)
+@recipe("robust_max", RobustMaxOptions, distributes=True, knows_objective=True, models=SVGPRobustMax)
 def robust_max(model: SVGPRobustMax, run: Run, options: RobustMaxOptions) -> Plan:
     """Return the plan of a sparse variational classifier; the options are `RobustMaxOptions`.
 

@@ -25,6 +25,7 @@ _KEEP_FINITE = (
     bijectors.Sigmoid,
     PositiveTriangular,
 )
+_HOLD = "Hold such parameters by priors or `gpflow.set_trainable`, or start from others."
 _SHOWN = 5  # rows that are named
 _LOOKED_AT = 10_000  # rows
 
@@ -86,6 +87,8 @@ def bad_end(result: FitResult, model: Any) -> str:
     done = len(result.objective)
     kept = f"after step {result.steps} or the one before" if done else "in which the fit began"
     remedy = REMEDY if method is None else method.remedy(model)
+    if remedy == REMEDY and result.notes:  # which name the cause
+        remedy = " ".join([*result.notes, _HOLD])
     return (
         f"{result.status.value} Step {result.steps + 1} has failed, and the model is in the state {kept}. "
         f"{remedy}"

@@ -11,10 +11,21 @@ from gpflow.kernels import Kernel, Stationary
 from tensorflow_probability import bijectors, distributions
 
 from gpflow_ext.data.checks import Array
-from gpflow_ext.sites.units import is_unlinked, squares
+from gpflow_ext.likelihoods.binary import BinaryLikelihood
+from gpflow_ext.likelihoods.categorical import MultinomialLogit, StickBreaking
+from gpflow_ext.sites.units import is_unlinked, squares, unweighted
 
+_CLASSES = (
+    gpflow.likelihoods.Bernoulli,
+    gpflow.likelihoods.Softmax,
+    BinaryLikelihood,
+    MultinomialLogit,
+    StickBreaking,
+)  # not robust-max, which has no unit
 _FLAT, _ROUGH = 30.0, 1e-3  # length scales by the spread of a column, beyond which it is flat, or noise
 _LARGE, _SMALL = 1e5, 1e-6  # variances of a latent function beyond which it decides everything, or nothing
+_CERTAIN = 1e4  # variance of what a link takes, beyond which all labels are certain
+_NONE = 1e-8  # of the variance of the targets: noise that is none
 _NEAR = 1.1  # times its lower bound: a parameter is at it
 _PINNED = 1e-8  # ε
 _HELD = 10.0  # times the mode of its prior: ε is held back
@@ -33,19 +44,19 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
         not examined.
     """
     held = data if data is not None else getattr(model, "data", None)
-    X, sizes = None, (1.0, 1.0)
+    X, sizes, noise = None, (1.0, 1.0), 0.0
     if isinstance(held, tuple | list):
         X = np.asarray(held[0])
         if is_unlinked(model):
             square, spread = squares(model, held[1])
-            sizes = square or 1.0, spread or 1.0
+            sizes, noise = (square or 1.0, spread or 1.0), spread
     said: list[str] = []
     for name in ("kernel", "weight_kernel"):
         kernel = getattr(model, name, None)
         for path, part in _parts(kernel, name):
             said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
-            said += _of_variance(path, part, *sizes)
-    return (*said, *_of_likelihood(model))
+            said += _of_variance(path, part, *sizes, isinstance(unweighted(model), _CLASSES))
+    return (*said, *_of_likelihood(model, noise))
 
 
 def _parts(kernel: Any, path: str) -> Iterator[tuple[str, Kernel]]:
@@ -80,20 +91,21 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
         )
 
 
-def _of_variance(path: str, kernel: Kernel, square: float, spread: float) -> Iterator[str]:
+def _of_variance(path: str, kernel: Kernel, square: float, spread: float, classes: bool) -> Iterator[str]:
     """Yield what is said of a variance, in units of the targets' mean square and of their variance."""
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
         return
     largest = float(np.max(variance.numpy()))
-    if largest > _LARGE * square:
-        yield f"{path}.variance: {largest:.3g} has run away; a prior would hold it."
+    if largest > (_CERTAIN if classes else _LARGE * square):
+        why = ": the classes are separable" if classes else ""
+        yield f"{path}.variance: {largest:.3g} has run away{why}; a prior would hold it."
     elif largest < _SMALL * spread:
         yield f"{path}.variance: {largest:.3g}, this part of the kernel is switched off."
 
 
-def _of_likelihood(model: Any) -> Iterator[str]:
-    """Yield what is said of noise at its lower bound, and of a share of wrong labels."""
+def _of_likelihood(model: Any, spread: float) -> Iterator[str]:
+    """Yield what is said of noise at its lower bound or beside the targets' variance, and of wrong labels."""
     named = gpflow.utilities.parameter_dict(getattr(model, "likelihood", None) or gpflow.base.Module())
     for name, parameter in named.items():
         plain = not isinstance(parameter, gpflow.Parameter)  # a variable, which has no bound
@@ -103,6 +115,12 @@ def _of_likelihood(model: Any) -> Iterator[str]:
         value = float(np.min(parameter.numpy()))
         if least is not None and 0.0 < value < _NEAR * least:
             yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
+        elif name.endswith(("scale", "variance")):
+            if (value**2 if name.endswith("scale") else value) < _NONE * spread:
+                yield (
+                    f"likelihood{name}: {value:.3g} is next to nothing beside the spread of the targets: "
+                    "there is no noise, or it overfits."
+                )
         elif name.endswith(("epsilon", "flip")):
             yield from _of_share(f"likelihood{name}", value, parameter.prior)
 

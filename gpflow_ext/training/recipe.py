@@ -132,6 +132,8 @@ class Recipe:
     knows_objective
         Whether it maximises an objective that it knows, not what the model's class defines: it then refuses a
         class that overrides that.
+    models
+        The class of the models that it trains.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Recipe:
     options: type = NoOptions
     distributes: bool = False
     knows_objective: bool = False
+    models: type = object
 
     def __call__(self, model: Any, data: Any = None, **arguments: Any) -> Plan:
         """Return the plan for a model; the arguments are those of `Run` and the recipe's own options.
@@ -146,12 +149,17 @@ class Recipe:
         Raises
         ------
         ValueError
-            For an unknown option or a wrong value; the message lists the right ones. For ``strategy`` and a
-            model whose variables are distributed. For a model with an objective of its own, where the recipe
-            maximises another.
+            For an unknown option or a wrong value; the message lists the right ones. For a model of another
+            class than the recipe's. For ``strategy`` and a model whose variables are distributed. For a model
+            with an objective of its own, where the recipe maximises another.
         NotImplementedError
             For ``strategy`` where the recipe trains on one device.
         """
+        if not isinstance(model, self.models):
+            raise ValueError(
+                f'recipe="{self.name}" is for {self.models.__name__}, which {type(model).__name__} is not: '
+                "leave `recipe` out for one that trains it."
+            )
         names = ("seed", "jit_compile", "strategy", "seconds")
         shared = {key: arguments.pop(key) for key in names if key in arguments}
         run = Run(data, **shared)
@@ -175,11 +183,12 @@ def recipe(
     *,
     distributes: bool = False,
     knows_objective: bool = False,
+    models: type = object,
 ) -> Callable[[Callable[[Any, Run, Any], Plan]], Recipe]:
     """Make a function (model, `Run`, options) -> `Plan` a recipe; see `Recipe` for the arguments."""
 
     def decorate(plan: Callable[[Any, Run, Any], Plan]) -> Recipe:
-        made = Recipe(name, plan, options, distributes, knows_objective)
+        made = Recipe(name, plan, options, distributes, knows_objective, models)
         object.__setattr__(made, "__doc__", plan.__doc__)
         return made
 

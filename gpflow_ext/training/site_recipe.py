@@ -172,7 +172,7 @@ def check_moves(variables: Sequence[tf.Variable], in_graph: bool | None) -> None
         )
 
 
-@recipe("sites", SiteOptions, knows_objective=True)
+@recipe("sites", SiteOptions, knows_objective=True, models=SiteModel)
 def site_inference(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     """Return the plan of a model by the site method that it names, ``model.site_method``; see `site_plan`."""
     return site_plan(model, run, site_method(model.site_method), options)
