@@ -34,7 +34,7 @@ def check_memory(model: Any) -> None:
 
 def _least(model: Any) -> tuple[int, str]:
     """Return how many bytes the matrices of a model take at the least, and what to use instead."""
-    if getattr(model, "prior_name", None) is not None:
+    if getattr(model, "data", None) is None or getattr(model, "prior_name", None) is not None:
         return 0, ""
     points = getattr(model, "inducing_variable", None)
     if isinstance(model, _SPARSE) and points is not None:

@@ -254,7 +254,7 @@ def verdicts(records: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
         loops = [name for name in mnist if name.startswith(NATURAL)]
         plain = [name for name in loops if not name.endswith("log")]
         for label, names in (("", plain), (", by logarithms", loops)):
-            times = [_level(mnist[name]) for name in names]
+            times = [_level(mnist[name]) for name in names] or [np.inf]
             share, known = _level(mnist[OURS]) / min(times), np.isfinite(min(times))
             share = share if known else _level(mnist[OURS]) / mnist[OURS][0]["budget"]
             what = f"MNIST: seconds to {LEVEL}, of those of natural gradients at their best rate{label}"
@@ -262,9 +262,9 @@ def verdicts(records: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
             found.append((what, measured, "yes" if share <= 1.0 / 3.0 else "no"))
     for name in BUDGETS:
         methods = _by_method([record for record in records if record["set"] == name])
-        if OURS in methods:
-            adam = np.min([_means(each) for other, each in methods.items() if other.startswith(ADAM)], axis=0)
-            behind = int((adam < _means(methods[OURS])).sum())
+        adam = [_means(each) for other, each in methods.items() if other.startswith(ADAM)]
+        if OURS in methods and adam:
+            behind = int((np.min(adam, axis=0) < _means(methods[OURS])).sum())
             what = f"{TITLES[name]}: behind Adam at its best rate, of {MARKS} times"
             found.append((what, f"{behind} of 0", "no" if behind else "yes"))
     return found
