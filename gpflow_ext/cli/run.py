@@ -45,7 +45,7 @@ _NAMES = "|".join((*_FLAGS, *_SPELT))
 _LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
 _VALUE = re.compile(rf"\b({_NAMES})=(?:'([^']*)'|\"([^\"]*)\"|(\d[\w.]*))")
 _BARE = re.compile(rf"(?<![-\w])(?:({_NAMES})=(?!\w)|`({_NAMES})=?`)")
-_AGAIN = "`fit` the model again to go on from there, or give `steps`"  # what a training says that ended early
+_AGAIN = "`fit` the model again to go on from there"  # what a training says that ended early
 _GO_ON = "Give more --steps; with --run-dir the same command goes on from where it ended"
 
 
