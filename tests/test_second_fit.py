@@ -156,9 +156,10 @@ class Counted(SVGP):
 
 def test_a_model_that_needs_its_number_of_data_as_a_plain_number_gets_it() -> None:
     for num_data in (20, 2000):
+        data = problems.binary(num_data)
         model = Counted(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=num_data)
-        expected = -float(model.training_loss(problems.binary(20)))
-        result = gpx.fit(model, problems.binary(20), steps=1, progress=False, recipe="adam")
+        expected = -float(model.training_loss(data))
+        result = gpx.fit(model, data, steps=1, progress=False, recipe="adam")
         np.testing.assert_allclose(result.objective[0], expected, rtol=1e-12)
 
 
