@@ -222,7 +222,7 @@ def fit(
     held.refuse_trained(model)
     hold_fixed(model)
     check_parameters(model)
-    if options.get("minibatch_size") is None:
+    if strategy is None and options.get("minibatch_size") is None:  # else each device has a part of them
         check_memory(model)
     twin = Twin(model, data)
     if "validation" in options:

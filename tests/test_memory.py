@@ -9,6 +9,7 @@ import gpflow
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
 from gpflow.kernels import SeparateIndependent
 
 import gpflow_ext as gpx
@@ -55,12 +56,13 @@ def test_what_is_refused_is_larger_than_the_memory_of_the_machine(
             gpx.fit(model)
 
 
-def test_minibatches_hold_no_matrix_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minibatches_and_devices_hold_no_matrix_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = SparseEP((X, Y), SE(), BernoulliLogit(), inducing_variable=X[:5])
     monkeypatch.setattr(memory, "_physical", lambda: 1000.0)
     with pytest.raises(ValueError, match=r"recipe=\"dual\""):
         gpx.fit(model)
     gpx.fit(model, minibatch_size=10, steps=0)
+    gpx.fit(model, strategy=tf.distribute.MirroredStrategy(["CPU:0"]), steps=0)
 
 
 def test_hundreds_of_thousands_of_rows_have_no_dense_model() -> None:

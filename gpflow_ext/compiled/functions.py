@@ -280,8 +280,9 @@ class Compiled(Apart):
             return self._owner
         held = (*structure.variables, *structure.data, *structure.tensors)
         memo = {id(mine): its for mine, its in zip(held, given, strict=False)}
-        sizes = given[len(held) + len(self._counts) :]
-        memo |= {id(mine): its for mine, its in zip(structure.sizes, sizes, strict=False) if _opens(rows)}
+        if _opens(rows):
+            sizes = given[len(held) + len(self._counts) :]
+            memo |= {id(mine): its for mine, its in zip(structure.sizes, sizes, strict=False)}
         for mine, its in zip(structure.variables, given, strict=False):
             its._unique_id = mine._unique_id  # by which an optimiser finds its slots
         try:
