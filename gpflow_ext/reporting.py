@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ from gpflow_ext.citations import cite
 from gpflow_ext.data.datasets import Split
 from gpflow_ext.data.datasets.targets import names_of
 from gpflow_ext.likelihoods import CountLikelihood
-from gpflow_ext.prediction import learnt, metrics, plotting
+from gpflow_ext.persistence.manifest import recorded, versions
+from gpflow_ext.prediction import baselines, dependence, learnt, metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.prediction.held_out import without_weights
+from gpflow_ext.training.loop import FitResult
 
 Array = npt.NDArray[Any]
 _ROWS = 1000  # of the test part that are predicted for pictures
-_BACKGROUND = 40  # training rows whose other inputs partial dependence averages over
-_GRID = 25
 _BARS = 10
 _MOST_TERMS = 20_000  # probabilities of counts that are summed up for a picture
-_SHOWN = 6  # inputs
+_BASELINE_ROWS = 5000  # of the training part that a linear model is fitted to
+_RANGES = 20  # inputs whose ranges are told
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;border-bottom:1px solid #ddd;"
@@ -38,13 +39,21 @@ _STYLE = (
 )
 
 
-def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
+def report(
+    model: Any,
+    split: Split,
+    path: str | os.PathLike[str],
+    *,
+    result: FitResult | None = None,
+    notes: str | Sequence[str] = (),
+) -> Path:
     """Write a page about a model and its data, and return its path.
 
-    It holds the notes of the data, scores of the test part with 95 % intervals (`metrics.intervals`), a
-    picture of calibration, the hyperparameters (of an average a line for each model), the partial dependence
-    of the six inputs that move the predictions the most, and the references to cite. The pictures are in the
-    page.
+    It is a model card: the data and their notes, how the training ended and its seconds, versions, the limits
+    of the model, scores of the test part with 95 % intervals (`metrics.intervals`) beside those of a linear
+    model and of none (`prediction.baselines`), a picture of calibration, the hyperparameters (of an average a
+    line for each model), the partial dependence of each class or target on the inputs that move it the most
+    (`prediction.dependence`), and the references to cite. The pictures are in the page.
 
     Parameters
     ----------
@@ -55,12 +64,16 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         The data, with a test part.
     path
         The file to write, such as ``"report.html"``.
+    result
+        What `fit` has returned; estimators and the result of `auto` hold it.
+    notes
+        Sentences about the limits of the model, as `export` takes them.
 
     Raises
     ------
     ValueError
         If the split has no test rows or is not a `Split`, ``model`` is no model or an estimator whose classes
-        are not those of the split in their order, or there is no folder for the page.
+        are not those of the split in their order, ``notes`` are no text, or there is no folder for the page.
     ImportError
         Without matplotlib.
     """
@@ -73,6 +86,9 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
             f"split must be what datasets.load returns, with names and notes; got a {type(split).__name__}"
         )
     _check_classes(getattr(model, "classes_", None), split.labels)
+    result = result or getattr(getattr(model, "estimator", model), "result_", None)
+    why = getattr(model, "why", None)
+    limits = recorded(None, None, notes, None)["notes"]
     model = getattr(model, "model", getattr(model, "model_", model))
     X, Y = split.test
     if not len(X):
@@ -89,9 +105,11 @@ def report(model: Any, split: Split, path: str | os.PathLike[str]) -> Path:
         Y = np.column_stack([Y, split.weights[1]])
     parts = [
         f"<h1>{html.escape(split.name)}: {html.escape(split.target)}</h1>",
-        _data(model, split),
+        _data(model, split, result, why),
+        "<h2>Limits</h2>",
+        _limits(split, limits),
         "<h2>Scores</h2>",
-        _scores(model, (X, Y)),
+        _scores(model, (X, Y), baselines.scores(split, _BASELINE_ROWS)),
         "<h2>Calibration</h2>",
         _calibration(model, X, Y),
         "<h2>What was learnt</h2>",
@@ -128,7 +146,11 @@ def _table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> str:
     return f"<table>{head}{body}</table>"
 
 
-def _data(model: Any, split: Split) -> str:
+def _list(sentences: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(each)}</li>' for each in sentences)}</ul>"
+
+
+def _data(model: Any, split: Split, result: FitResult | None, why: str | None) -> str:
     rows = [
         ("model", f"{type(model).__name__}, {type(model.likelihood).__name__} likelihood"),
         ("task", split.task),
@@ -136,30 +158,56 @@ def _data(model: Any, split: Split) -> str:
         ("inputs", ", ".join(split.feature_names)),
         *([("classes", ", ".join(split.labels))] if split.labels else []),
         ("source", split.source),
+        ("training", "unknown: give report(result=...)" if result is None else str(result)),
+        *([("chosen by auto", why)] if why else []),
+        ("versions", ", ".join(f"{library} {version}" for library, version in versions().items())),
     ]
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in split.notes)
-    return _table(rows) + f"<ul>{notes}</ul>"
+    return _table(rows) + _list(split.notes)
 
 
-def _scores(model: Any, data: tuple[Array, Array]) -> str:
+def _limits(split: Split, notes: Sequence[str]) -> str:
+    """Return what the model is not for: inputs beyond those of its training, and what its maker says."""
+    X = split.scaler.inverse(split.train[0])
+    ranges = [
+        f"{name} {low:.4g} to {high:.4g}"
+        for name, low, high in zip(split.feature_names, X.min(axis=0), X.max(axis=0), strict=True)
+    ]
+    more = f"; and {len(ranges) - _RANGES} further inputs" if len(ranges) > _RANGES else ""
+    return _list(
+        [
+            f"The training rows have {'; '.join(ranges[:_RANGES])}{more}. Beyond them predictions rest on "
+            "the kernel alone.",
+            "The test rows are from the same source as the training rows. Intervals of scores are for the "
+            "choice of test rows, not of training rows.",
+            *notes,
+        ]
+    )
+
+
+def _scores(model: Any, data: tuple[Array, Array], others: Mapping[str, Mapping[str, float]]) -> str:
     found, ends = metrics.evaluate(model, data), metrics.intervals(model, data)
     rows = [
-        (name, f"{value:.4g}", "–" if name not in ends else f"{ends[name][0]:.4g} to {ends[name][1]:.4g}")
+        (
+            name,
+            f"{value:.4g}",
+            "–" if name not in ends else f"{ends[name][0]:.4g} to {ends[name][1]:.4g}",
+            *(f"{scores[name]:.4g}" for scores in others.values()),
+        )
         for name, value in found.items()
     ]
-    return _table(rows, ("score", "on the test rows", "95 % interval"))
+    return _table(rows, ("score", "on the test rows", "95 % interval", *others))
 
 
 def _calibration(model: Any, X: Array, Y: Array) -> str:
     X, Y, weights = _counted(model, X, Y)
     found = Predicted(model)
     scored = found(found.of.scored, tf.constant(X), tf.constant(Y))
-    figure, ax = _axes(1)
+    figure, ax = _axes()
     if "probabilities" in scored:
         p = scored["probabilities"].numpy()
         chosen = p[:, 1] if p.shape[1] == 2 else p.max(axis=1)
         hit = Y[:, 0] if p.shape[1] == 2 else p.argmax(axis=1) == Y[:, 0]
-        plotting.calibration(ax[0], chosen, hit.astype(float), weights=weights)
+        plotting.calibration(ax, chosen, hit.astype(float), weights=weights)
         what = "the second class" if p.shape[1] == 2 else "the predicted class being right"
         text = (
             f"Observed frequency of {what} against its predicted probability; on the line it is calibrated."
@@ -170,10 +218,10 @@ def _calibration(model: Any, X: Array, Y: Array) -> str:
         each = np.repeat(weights, len(below) // len(weights))  # of several targets
         edges = np.linspace(0.0, 1.0, _BARS + 1)
         heights = _BARS * np.diff(_shares(below, upto, edges, each))
-        ax[0].bar(edges[:-1], heights, 1.0 / _BARS, align="edge", color="0.6")
-        ax[0].axhline(1.0, color="k", linewidth=1)
+        ax.bar(edges[:-1], heights, 1.0 / _BARS, align="edge", color="0.6")
+        ax.axhline(1.0, color="k", linewidth=1)
         normal = ", as if it were normal" if levels is None else ""
-        ax[0].set_xlabel(f"predicted probability of a smaller value{normal}")
+        ax.set_xlabel(f"predicted probability of a smaller value{normal}")
         text = "Where the targets lie in their predicted distributions; a flat picture is calibrated."
     return f"<p>{text}</p>" + _picture(figure)
 
@@ -251,56 +299,8 @@ def _parameters(model: Any, split: Split) -> str:
 
 
 def _dependence(model: Any, split: Split) -> str:
-    """Draw the predictions as one input moves and the others are those of some training rows."""
-    X = split.train[0]
-    rows = X[np.random.default_rng(0).permutation(len(X))[:_BACKGROUND]]
-    curves = list(zip(*_curves(model, rows, X), strict=True))
-    moved = np.array([np.ptp(lines.mean(axis=1)) for _, lines in curves])
-    order = np.argsort(-moved)[:_SHOWN]
-    figure, axes = _axes(len(order))
-    for ax, column in zip(axes, order, strict=True):
-        grid, lines = curves[column]
-        at = grid * split.scaler.scale[column] + split.scaler.mean[column]
-        ax.fill_between(at, *np.quantile(lines, (0.1, 0.9), axis=1), color="0.85")
-        ax.plot(at, lines.mean(axis=1), color="k")
-        ax.set_xlabel(split.feature_names[column], parse_math=False)  # $ is a currency
-    text = (
-        f"The {_moving(model, split)} as one input moves, averaged over {len(rows)} training rows, and the "
-        "band that holds four fifths of them. The inputs are those that move it the most."
-    )
-    return f"<p>{text}</p>" + _picture(figure)
-
-
-def _moving(model: Any, split: Split) -> str:
-    """Return what the last of the means is: of classes a probability, of ordered levels their mean."""
-    found = Predicted(model)
-    width = found(found.of.moments, tf.constant(split.train[0][:1]))[0].shape[-1]
-    if split.labels:
-        of_levels = width == 1 and len(split.labels) > 2
-        return "mean level, counted from 0," if of_levels else "probability of the last class"
-    names = split.target.split(", ")
-    if width > 1:
-        return f"mean of {html.escape(names[-1])}" if len(names) == width else "mean of the last target"
-    return "mean of the target" + (" at exposure one" if split.exposure is not None else "")
-
-
-def _curves(model: Any, rows: Array, X: Array) -> tuple[Array, list[Array]]:
-    """Return values of each input, [D, G], and the predictions there with the other inputs of each row.
-
-    The predictions are D of [G, B].
-    """
-    low, high = np.quantile(X, (0.02, 0.98), axis=0)
-    grids = np.linspace(low, high, _GRID, axis=1)
-
-    def moved() -> Iterator[list[Array]]:
-        for column, grid in enumerate(grids):
-            many = np.tile(rows, (_GRID, 1))
-            many[:, column] = np.repeat(grid, len(rows))
-            yield [many]
-
-    found = Predicted(model)
-    means = (mean.numpy()[:, -1] for mean, _ in found.over(found.of.moments, moved()))
-    return grids, [mean.reshape(_GRID, len(rows)) for mean in means]
+    text, figure = dependence.picture(model, split)
+    return f"<p>{html.escape(text)}</p>" + _picture(figure)
 
 
 def _reference(model: Any) -> str:
@@ -317,16 +317,11 @@ def _paper(model: Any) -> str:
         return cite("GPflow")
 
 
-def _axes(number: int) -> tuple[Any, list[Any]]:
+def _axes() -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    columns = min(number, 3)
-    rows = -(-number // columns)
-    figure = Figure(figsize=(4.0 * columns if number > 1 else 6.0, 3.0 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for ax in axes[number:]:
-        ax.set_axis_off()
-    return figure, list(axes[:number])
+    figure = Figure(figsize=(6.0, 3.0), layout="constrained")
+    return figure, figure.subplots()
 
 
 def _picture(figure: Any) -> str:

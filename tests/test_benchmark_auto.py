@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,12 @@ def test_a_baseline_of_counts_uses_their_exposures_once(beside: bool) -> None:
 def test_a_baseline_of_several_targets_is_the_density_of_all() -> None:
     """As `metrics.evaluate` has it: four targets of noise cost four times what one does."""
     Y = np.random.default_rng(3).normal(size=(60, 4))
-    split: Any = SimpleNamespace(
-        train=(INPUTS[::2], Y[::2]), test=(INPUTS[1::2], Y[1::2]), task="regression", exposure=None
+    split = dataclasses.replace(
+        _counts(False),
+        train=(INPUTS[::2], Y[::2]),
+        test=(INPUTS[1::2], Y[1::2]),
+        task="regression",
+        exposure=None,
     )
     [sentence] = make_zoo._baseline(split)
     assert float(sentence.rstrip(".").split("nlpd ")[1]) == pytest.approx(4.0 * 1.42, rel=0.15)

@@ -38,7 +38,7 @@ TOWER: list[dict[str, str]] = [
         "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest_evenly largest_graded largest softmax binary categorical ordinal robust_max ."
     },
     {
-        "prediction": "densities functions composed average learnt rescaled batches held_out metrics predictor plotting"
+        "prediction": "densities functions composed average learnt rescaled batches held_out metrics baselines predictor plotting dependence"
     },
     {
         "persistence": "durable verify.operations verify.protobuf verify.folder verify.signing verify.columns verify.manifest manifest verify.saver "

@@ -20,7 +20,7 @@ pytest.importorskip("matplotlib")
 
 import gpflow_ext as gpx
 from gpflow_ext import reporting
-from gpflow_ext.prediction import learnt
+from gpflow_ext.prediction import baselines, dependence, learnt
 from gpflow_ext.prediction.average import ModelAverage
 
 RNG = np.random.default_rng(0)
@@ -36,7 +36,16 @@ def test_the_page_holds_scores_pictures_and_what_moves_the_predictions(task: str
     split = gpx.datasets.load(TABLE.assign(y=f), target="y", test_fraction=0.3)
     model = gpx.models.VGPKMM(split.train, gpflow.kernels.Matern52(lengthscales=2.0), likelihood)
     model.settle_sites()
-    page = gpx.report(model, split, tmp_path / "report.html").read_text(encoding="utf-8")
+    result = gpx.fit(model, progress=False, steps=1)
+    page = gpx.report(model, split, tmp_path / "report.html", result=result, notes="Sixty rows.")
+    page = page.read_text(encoding="utf-8")
+    assert str(result) in html.unescape(page)
+    assert "Sixty rows." in page
+    assert f"gpflow {gpflow.__version__}" in page
+    ages = TABLE["age"][split.rows[0]]
+    assert f"age {ages.min():.4g} to {ages.max():.4g}" in page
+    for scores in baselines.scores(split).values():
+        assert f"<td>{scores['nlpd']:.4g}</td>" in page
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert page.count("<img") == 2
     assert f"{gpx.metrics.evaluate(model, split.test)['nlpd']:.4g}" in page
@@ -94,6 +103,7 @@ def test_pictures_of_calibration_count_rows_by_their_weights(
     copies = np.column_stack([Y.repeat(numbers, axis=0), np.ones(numbers.sum())])
     Y[::3] = -7.0
     drawn: list[Any] = []
+    monkeypatch.setattr(baselines, "scores", lambda *_: {})  # which know of weights by the split alone
     picture = reporting._picture
     monkeypatch.setattr(reporting, "_picture", lambda figure: drawn.append(figure.axes[0]) or picture(figure))
     table = pandas.DataFrame({"x": RNG.normal(size=30), "y": RNG.normal(size=30)})
@@ -142,6 +152,53 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     assert dark[0] > dark[1] + 0.002  # the pictures
 
 
+@pytest.mark.parametrize("task", ["multiclass", "count", "several"])
+def test_baselines_are_the_constant_and_a_linear_model(task: str) -> None:
+    """Frequencies, rates at the exposures and normals, in closed form; rows of weight 3 are three copies."""
+    X, X_test = RNG.normal(size=(90, 2)), RNG.normal(size=(40, 2))
+    f, f_test = X[:, 0], X_test[:, 0]
+    days, weights = RNG.uniform(1.0, 9.0, size=(130, 1)), np.tile([1, 3], 65)[:, None]
+    if task == "several":
+        Y, Y_test = (np.column_stack([g, -g]) + 0.1 * RNG.normal(size=(len(g), 2)) for g in (f, f_test))
+    elif task == "count":
+        Y, Y_test = (
+            RNG.poisson(at * np.exp(g[:, None])).astype(float)
+            for g, at in ((f, days[:90]), (f_test, days[90:]))
+        )
+    else:
+        Y, Y_test = (np.digitize(g, [-0.5, 0.5]).astype(float)[:, None] for g in (f, f_test))
+    split = dataclasses.replace(
+        gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y"),
+        task="regression" if task == "several" else task,
+        train=(X, Y),
+        test=(X_test, Y_test),
+        weights=(weights[:90], weights[90:]),
+        exposure=(days[:90], days[90:]) if task == "count" else None,
+    )
+    found = baselines.scores(split)
+    w, w_test = weights[:90, 0], weights[90:, 0]
+    if task == "several":
+        center = np.average(Y, axis=0, weights=w)
+        spread = np.sqrt(np.average((Y - center) ** 2, axis=0, weights=w))
+        density = scipy.stats.norm.logpdf(Y_test, center, spread).sum(axis=1)
+    elif task == "count":
+        rate = (w * Y[:, 0]).sum() / (w * days[:90, 0]).sum()
+        density = scipy.stats.poisson.logpmf(Y_test[:, 0], rate * days[90:, 0])
+    else:
+        shares = np.bincount(Y[:, 0].astype(int), w) / w.sum()
+        density = np.log(shares[Y_test[:, 0].astype(int)])
+    expected = -np.average(density, weights=w_test)
+    assert found["no inputs"]["nlpd"] == pytest.approx(expected, rel=0.02)
+    assert found["linear model"]["nlpd"] < expected - 0.3
+
+
+def test_baselines_of_one_class_and_of_no_counts() -> None:
+    for task in ("binary", "count"):
+        split = gpx.datasets.load(TABLE.assign(y=np.arange(60) % 2), target="y", task=task)
+        split = dataclasses.replace(split, train=(split.train[0], 0.0 * split.train[1]))
+        assert baselines.scores(split)["linear model"]["nlpd"] == np.inf
+
+
 def test_what_is_no_model_and_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.3)
     model = gpflow.models.GPR(split.train, gpflow.kernels.Matern52())
@@ -179,27 +236,61 @@ def test_a_split_without_test_rows_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "likelihood", "moving"),
+    ("task", "likelihood", "what", "lines"),
     [
-        ("ordinal", gpx.likelihoods.CumulativeLogit(3), "mean level, counted from 0,"),
-        ("multiclass", gpflow.likelihoods.MultiClass(3), "probability of the last class"),
-        ("binary", gpx.likelihoods.BernoulliLogit(), "probability of the last class"),
-        ("regression", gpflow.likelihoods.Gaussian(), "mean of the target"),
-        ("several", gpflow.likelihoods.Gaussian(), "mean of z"),
+        ("ordinal", gpx.likelihoods.CumulativeLogit(3), ["mean level of y (0 is 0)"], []),
+        ("multiclass", gpflow.likelihoods.MultiClass(3), ["probability of each class"], ["0", "1", "2"]),
+        ("binary", gpx.likelihoods.BernoulliLogit(), ["probability of 1"], []),
+        ("regression", gpflow.likelihoods.Gaussian(), ["mean of y"], []),
+        ("several", gpflow.likelihoods.Gaussian(), ["mean of y", "mean of z"], []),
     ],
 )
-def test_what_moves_is_named(task: str, likelihood: gpflow.likelihoods.Likelihood, moving: str) -> None:
-    """The last of the predicted means: of ordered levels one number, of classes the last of the probabilities."""
+def test_every_class_and_target_moves_by_name(
+    task: str, likelihood: gpflow.likelihoods.Likelihood, what: list[str], lines: list[str]
+) -> None:
+    """The curves are the predicted means; of several targets each has the inputs that move it the most."""
     levels = np.digitize(TABLE["age"], [0.0] if task == "binary" else [-0.5, 0.5])
     table = TABLE.assign(y=TABLE["age"] if task in ("regression", "several") else levels, z=TABLE["height"])
     several = task == "several"
     options = {"target": ["y", "z"]} if several else {"target": "y", "task": task, "drop": ["z"]}
     split = gpx.datasets.load(table, **options)
-    kernel = gpflow.kernels.SquaredExponential()
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=2.0)
     model = gpflow.models.VGP(
         split.train, kernel, likelihood, num_latent_gps=likelihood.latent_dim or split.train[1].shape[1]
     )
-    assert reporting._moving(model, split) == moving
+    model.q_mu.assign(split.train[0][:, : model.num_latent_gps])
+    row = split.train[0][:1]
+    found = dependence.shown(model, split, row)
+    assert (found.what, found.lines) == (what, lines)
+    assert len(found.rows) == len(what)
+    for place, (curve, *_) in enumerate(found.rows):
+        column = split.feature_names.index(curve.name)
+        X = np.tile(row, (25, 1))
+        X[:, column] = (curve.at - split.scaler.mean[column]) / split.scaler.scale[column]
+        mean = model.predict_y(X)[0].numpy()
+        mean = mean[:, [place]] if several else mean
+        np.testing.assert_allclose(curve.mean, mean, rtol=1e-6)
+        assert np.ptp(mean) > 0.01
+
+
+def test_panels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twelve classes the ten that move the most are lines; of eight targets six have a row."""
+    split = gpx.datasets.load(TABLE.assign(y=np.arange(60) % 12), target="y", task="multiclass")
+    at = np.linspace(0.0, 1.0, 25)
+    mean = at[:, None] * np.arange(12) / 66.0
+    curve = dependence.Curve("age", at, mean, np.stack([mean, mean]))
+    found = dependence._of_classes(split, [curve])
+    assert found.lines == [str(number) for number in range(2, 12)]
+    assert "Of 12 classes those 10" in found.remark
+    names = [f"y{number}" for number in range(8)]
+    table = TABLE.assign(**dict.fromkeys(names, TABLE["age"]))
+    split = gpx.datasets.load(table, target=names)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.SquaredExponential())
+    found = dependence.shown(model, split, split.train[0][:2])
+    assert len(found.rows) == 6
+    assert "Of 8 targets" in found.remark
+    [(first, *_), *_] = found.rows
+    assert first.name == "age"
 
 
 def test_all_that_was_learnt_is_shown() -> None:

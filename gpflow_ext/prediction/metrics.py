@@ -232,8 +232,8 @@ def _percentiles(values: list[float], level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-class _Tested(NamedTuple):
-    """Log densities [N], probabilities [N, K] or else means [N, P], which of both, targets, weights [N]."""
+class Tested(NamedTuple):
+    """Log densities [N], probabilities [N, K] or means [N, P], which of both, targets, weights [N]."""
 
     densities: Floats
     prediction: NDArray[Any]
@@ -241,16 +241,18 @@ class _Tested(NamedTuple):
     Y: NDArray[Any]
     weights: Floats | None
 
-    def rows(self, which: NDArray[Any]) -> _Tested:
+    def rows(self, which: NDArray[Any]) -> Tested:
+        """Return some of the rows."""
         densities, prediction, is_classifier, Y, weights = self
         some = None if weights is None else weights[which]
-        return _Tested(densities[which], prediction[which], is_classifier, Y[which], some)
+        return Tested(densities[which], prediction[which], is_classifier, Y[which], some)
 
-    def counted(self) -> _Tested:
+    def counted(self) -> Tested:
         """Return the rows of weights above 0."""
         return self if self.weights is None else self.rows(self.weights > 0.0)
 
     def scores(self) -> dict[str, float]:
+        """Return the metrics of `evaluate`."""
         _, prediction, is_classifier, Y, weights = self
         metrics = {"nlpd": negative_log_predictive_density(self.densities, weights)}
         if is_classifier:
@@ -263,7 +265,7 @@ class _Tested(NamedTuple):
         return metrics
 
 
-def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> _Tested:
+def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int) -> Tested:
     _from_one(batch_size=batch_size)
     X, Y, weights = checked(model, data)
     predict = Predicted(model)
@@ -275,7 +277,7 @@ def _tested(model: Predictor, data: tuple[ArrayLike, ArrayLike], batch_size: int
     if isinstance(model.likelihood, gpflow.likelihoods.SwitchedLikelihood):  # the last column numbers them
         each = prediction.reshape(len(Y), len(model.likelihood.likelihoods), -1)
         prediction, Y = each[np.arange(len(Y)), Y[:, -1].astype(int)], Y[:, :-1]
-    return _Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
+    return Tested(np.concatenate(densities), prediction, of_classes[0], Y, weights)
 
 
 def _numbers(found: dict[str, tf.Tensor]) -> tuple[Floats, NDArray[Any], bool]:

@@ -78,6 +78,24 @@ def calibration(
     ax.set_ylabel("observed frequency")
 
 
+def dependence(ax: Any, at: Array, mean: Array, band: Array) -> list[Any]:
+    """Draw means along one input, each with its band; return their lines.
+
+    Parameters
+    ----------
+    ax
+        matplotlib axes.
+    at
+        Values of the input, shape [G].
+    mean, band
+        Means of K predictions, shape [G, K], and the ends of their bands, [2, G, K].
+    """
+    colours = ["k"] if mean.shape[1] == 1 else [f"C{number}" for number in range(mean.shape[1])]
+    for colour, (low, high) in zip(colours, band.transpose(2, 0, 1), strict=True):
+        ax.fill_between(at, low, high, facecolor=(colour, 0.12), edgecolor=(colour, 0.4), linewidth=0.7)
+    return [ax.plot(at, line, color=colour)[0] for colour, line in zip(colours, mean.T, strict=True)]
+
+
 def class_probability(
     ax: Any, grid: tuple[Array, Array], probabilities: Array, X: Array, labels: Array
 ) -> Any:

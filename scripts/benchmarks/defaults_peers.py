@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from gpflow_ext.prediction import metrics
+from gpflow_ext.prediction import baselines, metrics
 
 from .defaults_models import Record, coverage
 from .defaults_tables import GP, LINEAR, Array, Part
@@ -27,7 +27,8 @@ def peers(part: Part) -> dict[str, Scores]:
     """Return what fits the task of a table."""
     has_gpboost = importlib.util.find_spec("gpboost") is not None
     if part.task in ("binary", "multiclass", "ordinal"):
-        found: dict[str, Scores] = {name: _classifier(make) for name, make in _classifiers(part).items()}
+        found: dict[str, Scores] = {LINEAR: _logistic_regression}
+        found |= {name: _classifier(make) for name, make in _classifiers(part).items()}
         if part.task == "ordinal":
             found["multinomial logistic regression"] = found.pop(LINEAR)
             if importlib.util.find_spec("statsmodels"):
@@ -60,13 +61,11 @@ def _classifiers(part: Part) -> dict[str, Callable[[], Any]]:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.gaussian_process import GaussianProcessClassifier
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-    from sklearn.linear_model import LogisticRegression
     from sklearn.svm import SVC
 
     folds = max(2, min(_FOLDS, int(np.bincount(part.Y[:, 0].astype(int)).min())))
     found: dict[str, Callable[[], Any]] = {
-        LINEAR: lambda: LogisticRegression(max_iter=1000),
-        "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
+        "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0)
     }
     if len(part.X) > _MOST_DENSE_ROWS:
         return found
@@ -74,6 +73,12 @@ def _classifiers(part: Part) -> dict[str, Callable[[], Any]]:
     if part.task == "binary" or len(part.X) <= _MOST_CLASS_ROWS:
         found[GP] = lambda: GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0))
     return found
+
+
+def _logistic_regression(part: Part) -> Record:
+    return _of_classes(
+        baselines.class_probabilities(part.X, part.Y[:, 0], part.X_test, part.num_classes), part
+    )
 
 
 def _classifier(make: Callable[[], Any]) -> Scores:
@@ -143,13 +148,7 @@ def _gaussian_process(part: Part) -> Record:
 
 
 def _bayesian_ridge(part: Part) -> Record:
-    from sklearn.linear_model import BayesianRidge
-
-    def fit(X: Array, y: Array, X_test: Array) -> tuple[Array, Array]:
-        mean, deviation = BayesianRidge().fit(X, y[:, 0]).predict(X_test, return_std=True)
-        return mean[:, None], np.square(deviation)[:, None]
-
-    return _of_numbers(*_by_output(fit, part), part)
+    return _of_numbers(*baselines.moments(part.X, part.Y, part.X_test), part)
 
 
 def _boosting(part: Part) -> Record:
@@ -193,25 +192,23 @@ def _of_numbers(mean: Array, var: Array, part: Part) -> Record:
 
 
 def _poisson_regression(part: Part) -> Record:
-    from sklearn.linear_model import PoissonRegressor
-
-    return _rates(PoissonRegressor(alpha=1e-3, max_iter=1000), part)
+    return _of_rates(baselines.rates(part.X, *_counted(part.Y), part.X_test), part)
 
 
 def _poisson_boosting(part: Part) -> Record:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    return _rates(HistGradientBoostingRegressor(loss="poisson", random_state=0), part)
+    (y, exposure), model = _counted(part.Y), HistGradientBoostingRegressor(loss="poisson", random_state=0)
+    return _of_rates(model.fit(part.X, y / exposure, sample_weight=exposure).predict(part.X_test), part)
 
 
-def _rates(model: Any, part: Part) -> Record:
-    """Fit rates y/e, weighted by the exposures e: the likelihood of counts y ~ Poisson(e·rate)."""
-    (y, exposure), (y_test, exposure_test) = (_counted(Y) for Y in (part.Y, part.Y_test))
-    mean = exposure_test * model.fit(part.X, y / exposure, sample_weight=exposure).predict(part.X_test)
+def _of_rates(rates: Array, part: Part) -> Record:
+    y, exposure = _counted(part.Y_test)
+    mean = exposure * rates
     return {
-        "error": float(np.sqrt(np.mean(np.square(mean - y_test)))),
-        "nlpd": float(-scipy.stats.poisson.logpmf(y_test, mean).mean()),
-        "calibration": coverage(mean, mean, y_test),
+        "error": float(np.sqrt(np.mean(np.square(mean - y)))),
+        "nlpd": float(-scipy.stats.poisson.logpmf(y, mean).mean()),
+        "calibration": coverage(mean, mean, y),
     }
 
 

@@ -31,7 +31,6 @@ Models of more than 4 MB are not in the repository. They go into runs/zoo/larger
 """
 LARGEST = 4_000_000  # bytes of a model, all files together
 ARCHIVED = Path("runs/zoo/larger")
-_BASELINE = 100  # outputs up to which a linear model is fitted to each
 SERVING = Path(__file__).resolve().parents[1] / "tf_serving" / "models.config"
 SERVED = """# The models of the zoo, for TensorFlow Serving: --model_config_file=/config/models.config, the zoo mounted at /models.
 # The newest version of each is served; a new export is taken up without a restart. Written by `make zoo`.
@@ -162,20 +161,13 @@ def _ending(result: Any) -> list[str]:
 
 def _baseline(split: Any) -> list[str]:
     """Return a sentence with the scores of a linear model on the same rows."""
-    from ..benchmarks.defaults_peers import measure, peers
-    from ..benchmarks.defaults_tables import LINEAR, part_of
+    from gpflow_ext.prediction import baselines
 
-    if split.train[1].shape[1] > _BASELINE:
-        return []
-    part = part_of(split, split.task)
-    linear = peers(part).get(LINEAR)
+    linear = baselines.scores(split).get("linear model")
     if linear is None:
         return []
-    found = measure(linear, part)
-    error = "error" if split.task in ("binary", "multiclass", "ordinal") else "rmse"
-    outputs = split.train[1].shape[1] if split.task == "regression" else 1  # of which it is the mean
-    nlpd = outputs * found["nlpd"]
-    return [f"A linear model on the same rows: {error} {found['error']:.3g}, nlpd {nlpd:.3g}."]
+    error = "error" if "error" in linear else "rmse"
+    return [f"A linear model on the same rows: {error} {linear[error]:.3g}, nlpd {linear['nlpd']:.3g}."]
 
 
 def size(folder: Path) -> int:
