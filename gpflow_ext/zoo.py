@@ -196,10 +196,15 @@ def _quoted(path: str) -> str:
 def _newest(root: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the folder of each model and that of its newest version."""
     for entry in sorted(path for path in root.iterdir() if path.is_dir()):
-        manifests = (p.parent for p in entry.glob("[1-9]*/manifest.json"))
-        versions = [version for version in manifests if _VERSION.fullmatch(version.name)]
+        versions = _versions(entry)
         if versions:
             yield entry, max(versions, key=lambda version: int(version.name))
+
+
+def _versions(entry: Path) -> builtins.list[Path]:
+    """Return the folders of the versions of a model."""
+    manifests = (path.parent for path in entry.glob("[1-9]*/manifest.json"))
+    return [version for version in manifests if _VERSION.fullmatch(version.name)]
 
 
 def _find(name: str, place: Path | str) -> Path:
@@ -211,7 +216,10 @@ def _find(name: str, place: Path | str) -> Path:
     if "/" in name and (root / name / "manifest.json").is_file():
         return root / name
     found = {entry.name: version for entry, version in _newest(root)}
-    if "/" in name or name not in found:
+    if "/" in name and head in found:
+        versions = ", ".join(sorted((version.name for version in _versions(root / head)), key=int))
+        raise ValueError(f"{place} has no version {name.partition('/')[2]} of {head}; it has {versions}.")
+    if name not in found:
         raise ValueError(
             f"{place} has no model {name!r}{nearest(head, found)}; it has {', '.join(found) or 'none'}."
         )

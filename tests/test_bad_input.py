@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -156,6 +157,20 @@ def test_targets_outside_the_support_of_a_likelihood_of_gpflow(
 def test_targets_within_the_support_of_a_likelihood_of_gpflow(likelihood, targets: np.ndarray) -> None:
     kernel, latent = problems.kernel(), likelihood.latent_dim or 1
     checks.check_held(gpflow.models.VGP((X, targets), kernel, likelihood, num_latent_gps=latent))
+
+
+def test_floating_labels_of_a_dataset_are_refused_for_softmax() -> None:
+    """By name; TensorFlow would tell of a parameter 'labels'. Integers are taken."""
+    likelihood, Z = LIKELIHOODS.Softmax(3), X[:4].copy()
+    model = gpflow.models.SVGP(problems.kernel(), likelihood, Z, num_latent_gps=3, num_data=12)
+    for targets in (CLASSES.astype(int), CLASSES):
+        batches = tf.data.Dataset.from_tensor_slices((X, targets)).batch(4).repeat()
+        with (
+            pytest.raises(ValueError, match=r"MultinomialLogit\(3\)")
+            if targets is CLASSES
+            else contextlib.nullcontext()
+        ):
+            gpx.fit(model, batches, recipe="adam", steps=1, progress=False)
 
 
 @pytest.mark.parametrize("model", ["SVGPRobustMax", "SVGP"])

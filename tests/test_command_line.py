@@ -89,6 +89,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         *([name, "--help"] for name in COMMANDS),
         *(["train", "--model", name, "--help"] for name in kinds.KINDS),
         ["train", "--data", "missing.csv"],
+        ["train", "gpr", "--help"],
         ["train", "--data", table, "--target", "stat"],
         ["train", "--data", table, "--target", "words", "--stepz", "3"],
         ["train", "--data", table, "--target", "a", "--drop", "words", "--model", "vgp-kmm"],
@@ -125,6 +126,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
     assert len(ended) == len(calls) - 1
     for part in (
         "missing.csv",
+        "error: a model is named by a flag: --model gpr\n",
         "'stat' is",
         "error: there is no flag --stepz (did you mean --steps?)\nsee gpflow-ext train --help\n",
         "error: --nodes is a flag of gprn-tensor\nsee gpflow-ext train --model gpr --help\n",
@@ -144,7 +146,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         "name the --run-dir of a training",
         "there is no folder 'nothing'",
         "has no model 'bogus'",
-        "has no model 'wine_sparse_ep/3'",
+        "saved_models has no version 3 of wine_sparse_ep; it has 1.\n",
         "wine_sparse_ep is another model than was asked for",
         "No paper is recorded for 'nothing'",
     ):
@@ -248,6 +250,18 @@ def test_the_zoo_has_the_tasks_in_the_words_of_the_shell(folder: Path) -> None:
     tasks = {line.split("│")[3].strip() for line in shown.splitlines() if line.startswith("│")}
     assert "counts" in tasks
     assert tasks <= set(flags.TASKS)
+
+
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_the_help_of_a_model_offers_its_own_tasks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["--model", name, "--help"])
+    [*offered] = re.findall(r"--task \{(.*?)\}", capsys.readouterr().out)
+    own = kinds.KINDS[name].tasks
+    events = ("events",) if "counts" in own else ()
+    assert {*offered} == (
+        set() if own == ("several",) else {",".join(t for t in flags.TASKS if t in own + events)}
+    )
 
 
 def test_many_classes_that_were_asked_for_come_with_a_note(tmp_path: Path) -> None:
@@ -766,7 +780,7 @@ def test_what_is_said_of_missing_targets_can_be_typed(program: ModuleType, tmp_p
     with pytest.raises(ValueError, match="missing='keep'"):
         gpx.datasets.load(tmp_path / "t.csv", target=["u", "v"])
     table = ["--data", str(tmp_path / "t.csv"), "--target", "u", "v", "--missing", "keep"]
-    assert program.parser().parse_known_args(table)[0].missing == "keep"
+    assert program.parser().parse_known_args(table)[0].missing == ["keep"]
 
 
 def test_compare_takes_what_suits_the_table(folder: Path, monkeypatch) -> None:

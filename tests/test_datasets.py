@@ -288,6 +288,8 @@ def test_several_targets_keep_their_gaps(write, tmp_path) -> None:
         ({"target": ["p", "q"]}, r"\(columns: q\), the first in line 5, column 'q'"),
         ({"target": ["p", "z"]}, "'z' is not a column"),
         ({"target": "q", "missing": "keep"}, "several targets"),
+        ({"target": "q", "missing": ["mean", "keep"]}, "several targets"),
+        ({"target": ["p", "q"], "missing": "mean"}, r"missing=\['mean', 'keep'\]"),
         ({"target": ["p", "q"], "drop": ["q"]}, "cannot be in drop"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -297,6 +299,23 @@ def test_several_targets_keep_their_gaps(write, tmp_path) -> None:
     words = write("a,p,q\n1,2,u\n2,3,v\n3,4,u\n", "words.csv")
     with pytest.raises(ValueError, match="words such as 'u'"):
         load(words, target=["p", "q"])
+
+
+def test_gaps_of_inputs_are_filled_while_those_of_targets_are_kept(write) -> None:
+    rows = (f"{'' if i == 2 else i},{i / 2},{i % 3},{'' if i == 4 else 2 * i}" for i in range(1, 11))
+    path = write("a,p,b,q\n" + "\n".join(rows) + "\n")
+    options = {"target": ["p", "q"], "test_fraction": 0.0, "standardise": False}
+    for missing in ("keep", "error"):
+        with pytest.raises(ValueError, match=r"or missing=\['mean', 'keep'\]"):
+            load(path, missing=missing, **options)
+    X, Y = load(path, missing=["mean", "keep"], **options).train
+    filled = load(path, missing="mean", drop=["q"], **{**options, "target": "p"})
+    np.testing.assert_array_equal(X, filled.train[0])
+    assert filled.feature_names == ("a", "b", "a is missing")
+    assert np.isnan(Y).sum() == 1
+    for wrong in (["mean", "drop"], [], "mean keep", None):
+        with pytest.raises(ValueError, match=r"missing=.* is unknown"):
+            load(path, missing=wrong, **options)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_a_model_is_loaded_by_name_and_hash():
         gpx.zoo.load(one.name, ZOO, sha256="0" * 64)
     for name, message in (
         ("wine", "has no model 'wine'; it has airline_sparse_ep, boston"),
-        ("wine_sparse_ep/2", "no model"),
+        ("wine_sparse_ep/2", "no version 2 of wine_sparse_ep; it has 1"),
     ):
         with pytest.raises(ValueError, match=message):
             gpx.zoo.load(name, ZOO)

@@ -125,8 +125,7 @@ def add_data(
     default: str | None,
     *,
     required: bool = False,
-    several: bool = False,
-    counts: bool = True,
+    tasks: Sequence[str] = TASKS,
 ) -> None:
     """Add the flags of the data.
 
@@ -138,11 +137,10 @@ def add_data(
         The data set that is taken where none is named.
     required
         Whether one must be named.
-    several
-        Whether there may be several targets.
-    counts
-        Whether a single target may hold counts.
+    tasks
+        What the target may be: of ``TASKS``, or "several". Others are taken too, and refused by name later.
     """
+    several = "several" in tasks
     data = new.add_argument_group("data")
     shown = f" (default: {default})" if default and not required else ""
     data.add_argument(
@@ -166,20 +164,25 @@ def add_data(
             help="standardise the targets on the training rows (default: yes)",
         )
     else:
-        _add_task(data)
-        if counts:
+        _add_task(data, tasks)
+        if "counts" in tasks:
             _add_counts(data)
     _add_columns(data)
     _add_rows(data)
 
 
-def _add_task(data: Any) -> None:
+def _add_task(data: Any, tasks: Sequence[str]) -> None:
+    counts = "counts" in tasks
+    taken = [name for name in TASKS if name in tasks or (name == "events" and counts)]
     data.add_argument(
         "--task",
         type=task,
         choices=TASKS,
+        metavar=f"{{{','.join(taken)}}}",
         help="what the target is; count is taken for counts (default: as it looks; whole numbers are counts only if "
-        "you say so)",
+        "you say so)"
+        if counts
+        else "what the target is (default: as it looks)",
     )
 
 
@@ -233,8 +236,11 @@ def _add_columns(data: Any) -> None:
     data.add_argument(
         "--missing",
         choices=["error", "drop", "mean", "keep"],
-        default="error",
-        help="what to do with missing values; keep is for those of several targets (default: %(default)s)",
+        nargs="+",
+        default=["error"],
+        metavar="HOW",
+        help="what to do with missing values: error, drop the rows, mean for inputs, keep for those of several targets, "
+        "or mean keep for both (default: error)",
     )
     scaling = data.add_mutually_exclusive_group()
     scaling.add_argument("--raw", action="store_true", help="do not standardise the inputs")

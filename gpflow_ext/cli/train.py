@@ -67,6 +67,8 @@ def main(arguments: Sequence[str]) -> None:
     named = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     named.add_argument("--model")
     name = named.parse_known_args(arguments)[0].model
+    if arguments and arguments[0] in kinds.KINDS:
+        parser().error(f"a model is named by a flag: --model {arguments[0]}")
     if name in kinds.KINDS:
         _train(name, options_of(name, arguments))
         return

@@ -21,9 +21,7 @@ def parser(
     tasks = tasks or module.TASKS
     text = (module.__doc__ or "").strip()
     new = flags.parser(text, module.EPILOG.format(command=command), prog)
-    flags.add_data(
-        new, module.DATA, required=prog is not None, several="several" in tasks, counts="counts" in tasks
-    )
+    flags.add_data(new, module.DATA, required=prog is not None, tasks=tasks)
     flags.add_kernel(new)
     flags.add_run(new)
     module.add_flags(new)

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
+import gpflow
+import numpy as np
 import tensorflow as tf
 from gpflow.models import SVGP, BayesianModel, ExternalDataTrainingLossMixin
 
@@ -105,6 +107,7 @@ def training_data(
         return None, None
     if isinstance(data, tf.data.Dataset):
         check_weights(model, None, minibatches=True)
+        _check_label_type(model, data)
         return None, iter(data)
     arrays = checks.check_data(data)
     checks.check_model_targets(model, arrays[1])
@@ -117,6 +120,14 @@ def training_data(
         )
     check_weights(model, len(arrays[0]), minibatches=minibatch_size < len(arrays[0]))
     return arrays, gradient.Minibatches(arrays, minibatch_size, seed)
+
+
+def _check_label_type(model: BayesianModel, data: tf.data.Dataset) -> None:
+    """Raise ``ValueError`` for a dataset of floating labels for Softmax, which takes integers."""
+    *_, targets = tf.nest.flatten(data.element_spec)
+    likelihood = getattr(model, "likelihood", None)
+    if isinstance(likelihood, gpflow.likelihoods.Softmax):
+        checks.check_targets(likelihood, np.zeros((1, 1), targets.dtype.as_numpy_dtype))
 
 
 def check_weights(model: BayesianModel, number: int | None, minibatches: bool) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpflow_ext.data.datasets.missing import (
-    MISSING,
+    Ways,
     fill_with_mean,
     infinite,
     not_positive,
     note_constant,
     treat_missing,
+    ways,
     without_weightless,
     wrong_weights,
 )
@@ -39,7 +40,7 @@ def load(
     test_fraction: float = 0.2,
     split: str | None = None,
     standardise: bool | Literal["common"] = True,
-    missing: str = "error",
+    missing: str | Sequence[str] = "error",
     drop: Sequence[str] = (),
     one_hot: Sequence[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
@@ -87,7 +88,7 @@ def load(
     missing
         What to do with missing values: "error", "drop" the rows, fill in the training "mean" (and add a 0/1
         input for each column with gaps in the training part), or "keep" missing values of several targets as
-        NaN, for a model that accepts them.
+        NaN, for a model that accepts them; ``["mean", "keep"]`` is one for inputs and the other for targets.
     drop, one_hot
         Columns to leave out; columns to encode as one 0/1 column per level, whatever they hold.
     categories
@@ -134,7 +135,8 @@ def load(
     ConnectionError
         If a download fails.
     """
-    _check_arguments(seed, test_fraction, split, missing, standardise)
+    _check_arguments(seed, test_fraction, split, standardise)
+    how = ways(missing)
     _check_columns(drop, one_hot, categories, dates, exposure)
     kind = _floating(dtype)
     target = _named(target)
@@ -149,7 +151,7 @@ def load(
     )  # fmt: skip
     if weights is not None and not isinstance(weights, str):
         raw = replace(raw, weights=_numbers(weights, len(raw.X), raw.name))
-    raw, kept, encoded = _prepared(raw, missing, known, orders)
+    raw, kept, encoded = _prepared(raw, how, known, orders)
     rows, row_notes = _divide(raw, encoded, split, test_fraction, seed)
     parts = raw.X[rows[0]], raw.X[rows[1]]
     counted = None if raw.weights is None else raw.weights[rows[0]]
@@ -158,7 +160,7 @@ def load(
         of = f" (column {weights})" if isinstance(weights, str) else ""
         notes.append(f"weights{of}: {len(counted)} training rows count as {counted.sum():.6g}")
     columns = raw.columns or tuple(map(Column, raw.feature_names))
-    if missing == "mean":
+    if "mean" in how:
         *filled, columns, filled_notes = fill_with_mean(*parts, columns, raw.name, counted)
         parts = filled[0], filled[1]
         notes += filled_notes
@@ -199,7 +201,7 @@ def load(
 
 
 def _prepared(
-    raw: Raw, missing: str, task: str | None, orders: Mapping[str, Sequence[str]]
+    raw: Raw, missing: Ways, task: str | None, orders: Mapping[str, Sequence[str]]
 ) -> tuple[Raw, Rows, EncodedTarget]:
     """Return the data without what models cannot take, the rows kept, the target; or all problems."""
     raw, counted = without_weightless(raw)
@@ -208,7 +210,7 @@ def _prepared(
     problems += found
     is_whole = not (np.any(raw.y == "") if raw.y.dtype == object else np.isnan(raw.y).any())
     encoded = None
-    if is_whole or (missing == "keep" and not found):
+    if is_whole or ("keep" in missing and not found):
         try:
             encoded = encode(raw, task or raw.task, orders.get(raw.target) or raw.order)
         except TableError as error:
@@ -222,7 +224,6 @@ def _check_arguments(
     seed: int,
     test_fraction: float,
     split: str | None,
-    missing: str,
     standardise: bool | str,
 ) -> None:
     if not isinstance(seed, (int, np.integer)) or seed < 0:
@@ -231,8 +232,6 @@ def _check_arguments(
         raise ValueError(f"test_fraction={test_fraction!r} must lie in [0, 1); 0 leaves the test part empty.")
     if split not in (None, "random", "published"):
         raise ValueError(f"split={split!r} is unknown; use 'random', 'published' or None.")
-    if missing not in MISSING:
-        raise ValueError(f"missing={missing!r} is unknown; use one of {', '.join(map(repr, MISSING))}.")
     if standardise not in (True, False, "common"):
         raise ValueError(f"standardise={standardise!r} must be True, False or 'common'.")
 

@@ -15,6 +15,25 @@ from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, drop, 
 from gpflow_ext.data.reading.treatment import Column
 
 MISSING = ("error", "drop", "mean", "keep")
+BOTH = ["mean", "keep"]
+Ways = frozenset[str]
+
+
+def ways(missing: Any) -> Ways:
+    """Return what to do with missing values, as a set of words: one of ``MISSING``, or ``BOTH``.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    words = [missing] if isinstance(missing, str) else missing
+    known = isinstance(words, list | tuple) and all(word in MISSING for word in words)
+    if not known or not (len(set(words)) == 1 or set(words) == set(BOTH)):
+        raise ValueError(
+            f"missing={missing!r} is unknown; use one of {', '.join(map(repr, MISSING))}, or {BOTH!r}."
+        )
+    return frozenset(words)
 
 
 def infinite(raw: Raw) -> list[Problem]:
@@ -32,12 +51,12 @@ def infinite(raw: Raw) -> list[Problem]:
     return problems
 
 
-def not_positive(raw: Raw, missing: str) -> list[Problem]:
+def not_positive(raw: Raw, missing: Ways) -> list[Problem]:
     """Return which exposures are not positive finite numbers; only inputs are ever filled with a mean."""
     if raw.exposure is None:
         return []
     wrong = ~((raw.exposure > 0.0) & np.isfinite(raw.exposure))
-    rows = np.flatnonzero(wrong if missing == "mean" else wrong & ~np.isnan(raw.exposure))
+    rows = np.flatnonzero(wrong if "mean" in missing else wrong & ~np.isnan(raw.exposure))
     if not rows.size:
         return []
     what = (
@@ -47,7 +66,7 @@ def not_positive(raw: Raw, missing: str) -> list[Problem]:
     return [Problem(what, raw.exposure_name, _ints(rows), advice="correct or remove the row")]
 
 
-def wrong_weights(raw: Raw, missing: str) -> list[Problem]:
+def wrong_weights(raw: Raw, missing: Ways) -> list[Problem]:
     """Return which weights are not finite numbers from 0, or that all are 0; see `not_positive`."""
     if raw.weights is None:
         return []
@@ -55,7 +74,7 @@ def wrong_weights(raw: Raw, missing: str) -> list[Problem]:
     if not raw.weights.any():
         return [Problem(f"the weight {name!r} is 0 in every row", name, advice="name another column")]
     wrong = ~((raw.weights >= 0.0) & np.isfinite(raw.weights))
-    rows = np.flatnonzero(wrong if missing == "mean" else wrong & ~np.isnan(raw.weights))
+    rows = np.flatnonzero(wrong if "mean" in missing else wrong & ~np.isnan(raw.weights))
     if not rows.size:
         return []
     what = (
@@ -75,10 +94,10 @@ def without_weightless(raw: Raw) -> tuple[Raw, Rows]:
     return _thinned(raw, kept, note), kept
 
 
-def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
+def treat_missing(raw: Raw, missing: Ways) -> tuple[Raw, Rows, list[Problem]]:
     """Find or drop rows with missing values; return the data, the rows that were kept, and problems.
 
-    With ``missing="mean"`` inputs keep their NaN: the mean is that of a training part not yet chosen.
+    With "mean" inputs keep their NaN: the mean is that of a training part not yet chosen.
     """
     names, in_X = _gaps(raw)
     in_y = _absent(raw).any(axis=1)
@@ -88,12 +107,12 @@ def treat_missing(raw: Raw, missing: str) -> tuple[Raw, Rows, list[Problem]]:
         return raw, everything, []
     columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
     columns += _lacking(raw)
-    if missing == "keep" and raw.y.ndim == 2 and raw.y.shape[1] > 1 and not in_X.any():
-        note = f"{int(np.isnan(raw.y).sum())} missing targets are kept as NaN"
-        return replace(raw, notes=(*raw.notes, note)), everything, []
-    if missing in ("error", "keep"):
+    if "keep" in missing and _several(raw) and ("mean" in missing or not in_X.any()):
+        notes = [f"{int(np.isnan(raw.y).sum())} missing targets are kept as NaN"] if in_y.any() else []
+        return replace(raw, notes=(*raw.notes, *notes)), everything, []
+    if missing & {"error", "keep"}:
         return raw, everything, [_refused(raw, names, in_X, in_y, affected, missing)]
-    if missing == "mean":
+    if "mean" in missing:
         return raw, everything, [_no_target(raw, in_y)] if in_y.any() else []
     return _drop_rows(raw, affected, columns)
 
@@ -113,6 +132,11 @@ def _gaps(raw: Raw) -> tuple[Sequence[str], NDArray[np.bool_]]:
     if raw.weights is not None:
         names, in_X = [*names, raw.weights_name], np.column_stack([in_X, np.isnan(raw.weights)])
     return names, in_X
+
+
+def _several(raw: Raw) -> bool:
+    """Tell whether there are several targets, all numbers."""
+    return raw.y.dtype != object and raw.y.ndim == 2 and raw.y.shape[1] > 1
 
 
 def _absent(raw: Raw) -> NDArray[np.bool_]:
@@ -139,7 +163,7 @@ def _refused(
     in_X: NDArray[np.bool_],
     in_y: NDArray[np.bool_],
     affected: Rows,
-    missing: str,
+    missing: Ways,
 ) -> Problem:
     first = affected[0]
     columns = [name for name, hit in zip(names, in_X.any(axis=0), strict=True) if hit]
@@ -149,13 +173,13 @@ def _refused(
     what = (
         f"{number} values are missing in {affected.size} rows (columns: {listed(columns)}), "
         f"the first in {raw.place(first)}, column {column!r}"
-        f"{' (to keep them is for several targets)' if missing == 'keep' else ''}"
+        f"{' (to keep them is for several targets)' if 'keep' in missing else ''}"
     )
     beside = sum(column is not None for column in (raw.exposure, raw.weights))
     filled = not in_y.any() and not in_X[:, len(names) - beside :].any()  # inputs alone
     remedies = [Remedy("missing", "drop"), *([Remedy("missing", "mean")] if filled else [])]
-    if in_y.any() and not in_X.any() and raw.y.ndim == 2 and raw.y.shape[1] > 1:
-        remedies.append(Remedy("missing", "keep"))
+    if in_y.any() and _several(raw):
+        remedies.append(Remedy("missing", BOTH if in_X.any() else "keep"))
     return Problem(what, columns[0] if len(columns) == 1 else None, _ints(affected), tuple(remedies))
 
 
@@ -165,7 +189,8 @@ def _no_target(raw: Raw, in_y: Rows) -> Problem:
         f"missing='mean' fills inputs only, and the target {raw.target!r} is missing in {raw.place(rows[0])} "
         f"({rows.size} such rows)"
     )
-    return Problem(what, raw.target, _ints(rows), (Remedy("missing", "drop"),))
+    kept = [Remedy("missing", BOTH)] if _several(raw) else []
+    return Problem(what, raw.target, _ints(rows), (Remedy("missing", "drop"), *kept))
 
 
 def _drop_rows(raw: Raw, dropped: Rows, columns: Sequence[str]) -> tuple[Raw, Rows, list[Problem]]:
