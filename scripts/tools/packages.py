@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build(folder: Path) -> Path:
     """Return a wheel that was built from an sdist of this checkout."""
-    venv = _venv(sys.executable, folder / "build")
+    venv = environment(sys.executable, folder / "build")
     _run(venv / "pip", "install", "--quiet", "build")
     _run(
         venv / "python", "-m", "build", "--outdir", folder / "dist", ROOT
@@ -64,7 +64,7 @@ def build(folder: Path) -> Path:
 
 def attempt(version: str, wheel: Path, folder: Path) -> None:
     """Install a wheel in a clean environment, and use it from an empty folder."""
-    venv, here = _venv(f"python{version}", folder / "venv"), folder / "empty"
+    venv, here = environment(f"python{version}", folder / "venv"), folder / "empty"
     here.mkdir()
     constraints = ("--constraint", ROOT / "constraints.txt")
     _run(venv / "pip", "install", "--quiet", *constraints, f"gpflow-ext[data] @ {wheel.as_uri()}")
@@ -78,7 +78,7 @@ def attempt(version: str, wheel: Path, folder: Path) -> None:
         raise RuntimeError(f"Python {version}: {len(rows)} lines were predicted.")
 
 
-def _venv(python: str, folder: Path) -> Path:
+def environment(python: str, folder: Path) -> Path:
     """Return the folder of the programs of a new environment."""
     _run(python, "-m", "venv", folder)
     return folder / "bin"
