@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import problems
 import pytest
+import scipy.stats
 from marks import others_slow
 from shell import command
 
@@ -120,6 +121,8 @@ KINDS = {
     "svgp": "regression",
     "svgp-student-t": "regression",
     "gprn-tensor": "several",
+    "independent": "several",
+    "coregionalised": "several",
 }
 
 
@@ -143,6 +146,35 @@ def test_every_model_takes_starts(folder: Path, monkeypatch: pytest.MonkeyPatch,
     tried = [one.name for one in found[0].starts]
     assert len(tried) == 2
     assert tried[0] == "the model's own"
+
+
+@pytest.mark.parametrize("name", ["independent", "coregionalised"])
+def test_models_of_several_targets_have_the_evidence_of_their_covariance(folder: Path, name: str) -> None:
+    """Of all targets at once, in NumPy: mixtures of functions plus noise."""
+    flags = [*_table("several"), "--lengthscale", "0.8", "--fixed"]
+    options = train.options_of(name, [*flags, "--data", str(folder / "t.csv")])
+    module = kinds.KINDS[name].load()
+    split = training.load(module, options)
+    model = module.build(options, split)
+    model.settle_sites()
+    X, Y = split.train
+    square = np.square(X[:, None] - X[None]).sum(axis=-1)
+    mixing = np.eye(2) if name == "independent" else np.array([[1.0, 0.3], [0.3, 1.0]])
+    covariance = np.kron(mixing @ mixing.T, np.exp(-0.5 * square / 0.8**2)) + 0.1 * np.eye(Y.size)
+    expected = scipy.stats.multivariate_normal.logpdf(Y.T.ravel(), cov=covariance)
+    assert float(model.maximum_log_likelihood_objective()) == pytest.approx(expected, rel=1e-5)  # jitter
+
+
+def test_weights_and_gaps_of_several_targets_are_answered(folder: Path) -> None:
+    assert kinds.choose("regression", 100, 2, weighted=True)[0] == "independent"
+    (folder / "gaps.csv").write_text(
+        "a,w,p,q\n" + "".join(f"{i},{1 + i % 2},{i},{-i}\n" for i in range(9)) + "9,1,,3\n"
+    )
+    gaps = ("--data", "gaps.csv", "--target", "p", "q", "--test-fraction", "0")
+    shown = command(folder, "train", *gaps, "--missing", "keep", "--model", "independent", code=2)
+    assert "independent needs every target of a row: give --missing drop" in shown
+    shown = command(folder, "train", *gaps, "--missing", "drop", "--weights", "w", "--steps", "1")
+    assert "model: independent, because it takes weights of rows" in shown
 
 
 def test_starts_that_are_none_are_refused_in_the_words_of_the_shell(folder: Path) -> None:

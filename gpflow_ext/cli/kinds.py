@@ -85,6 +85,19 @@ def _review(method: str, tasks: tuple[str, ...], about: str, dense: bool = False
     return Kind("review", tasks, about, cites, ("--method", method), dense, climbs=climbs)
 
 
+def _outputs(kind: str, about: str) -> Kind:
+    return Kind(
+        "outputs",
+        ("several",),
+        about,
+        "VGPKMM",
+        ("--kind", kind),
+        dense=True,
+        sparse=("--num-inducing", "200"),
+        climbs=True,
+    )
+
+
 KINDS: dict[str, Kind] = {
     "vgp-kmm": Kind(
         "vgp_kmm",
@@ -120,6 +133,8 @@ KINDS: dict[str, Kind] = {
     "sgpr": _review("vi-means", ("regression",), "regression on inducing points by the collapsed bound"),
     "svgp": _review("svi-natural", ("binary", "regression"), "minibatches, by natural gradients"),
     "svgp-student-t": _review("student-t", ("regression",), "regression with outliers, on inducing points"),
+    "independent": _outputs("independent", "several targets, a function for each; dense"),
+    "coregionalised": _outputs("coregionalised", "several targets, mixtures of functions; dense"),
     "gprn-tensor": Kind(
         "gprn_tensor", ("several",), "several targets that share functions", "GPRNTensor", dense=True
     ),
@@ -155,6 +170,8 @@ def choose(
     weighted
         Whether rows have weights; see `sparse` too.
     """
+    if outputs > 1 and weighted:
+        return "independent", "it takes weights of rows"
     if outputs > 1:
         return "gprn-tensor", "it shares functions between several targets"
     if task == "regression":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpflow_ext.cli import tables
+
 
 def smooth(split: Any, bound: Any = "piecewise", num_pieces: int = 20) -> Any:
     """Return a log-concave likelihood of classes, levels or counts, with a bound where it takes one."""
@@ -24,7 +26,7 @@ def weighted(split: Any, likelihood: Any) -> Any:
 
     if split.weights is None:
         return likelihood
-    return likelihoods.Weighted(likelihood, 1 + (split.exposure is not None))
+    return likelihoods.Weighted(likelihood, tables.outputs(split) + (split.exposure is not None))
 
 
 def overdispersed(split: Any) -> Any:

@@ -10,6 +10,7 @@ docs/results/journey.md is written. Needs a package index and `curl`.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -39,7 +40,13 @@ Seconds are those of the clock, imports and compilation included; the server's a
 """
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.tools.journey",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         where = report.environment()
@@ -136,12 +143,18 @@ def document(records: Sequence[dict[str, Any]]) -> str:
     *_, where, last = records
     steps = last["commands"]
     total = sum(each["seconds"] for each in steps)
-    rows = [[f"`{each['command']}`", f"{each['seconds']:.1f}"] for each in steps]
+    rows = [
+        [
+            f"`{each['command']}`".replace(", and the printed curl`", "`, and the printed `curl`"),
+            f"{each['seconds']:.1f}",
+        ]
+        for each in steps
+    ]
     rows.append(["together", f"{total:.1f}"])
     verdict = ("an answer within ten minutes", f"{total:.0f} s", "yes" if total < MOST else "no")
     parts = (
         _TEXT,
-        report.describe(where["environment"]).capitalize(),
+        f"Measured at {report.describe(where['environment'])}",
         "\n\n",
         report.table(("command", "seconds"), rows),
         "\n",
