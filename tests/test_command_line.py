@@ -540,9 +540,9 @@ def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
 
 @pytest.mark.parametrize(
     ("data", "shown"),
-    [("t.csv", "t.csv"), ("T.Parquet", "new.csv"), ("t.npz", "new.csv"), ("wine", "new.csv")],
+    [("t.csv", "t.csv"), ("T.Parquet", "T.Parquet"), ("t.npz", "new.csv"), ("wine", "new.csv")],
 )
-def test_the_next_command_predicts_a_file_of_text(data, shown, capsys) -> None:
+def test_the_next_command_predicts_the_table(data, shown, capsys) -> None:
     report.after_export(Path("ill"), data)
     assert f"--data {shown} --out" in capsys.readouterr().out
 

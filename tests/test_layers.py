@@ -73,7 +73,7 @@ TOWER: list[dict[str, str]] = [
     {"sklearn": ""},
     {
         "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
-        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor models.outputs kinds models.review training train compare streams predict export serve "
+        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor models.outputs kinds models.review training train compare streams unseen predicted predict export serve "
         "zoo cite main ."
     },
     {"__main__": ""},

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gpflow
 import numpy as np
+import pandas
 import pytest
 
 import gpflow_ext as gpx
@@ -189,6 +190,58 @@ def test_rows_are_read_as_the_table_was(table_model, tmp_path):
     mean = served.predict(split.scaler.inverse(split.train[0]))["mean"][:, 0]
     ours = np.array([float(row["mean"]) for row in found])[split.rows[0]]
     np.testing.assert_allclose(ours, mean, rtol=1e-12)
+
+
+def test_rows_of_parquet_are_predicted_as_those_of_text(table_model, tmp_path):
+    """Numbers, dates and words as they are, though the model was trained on decimal commas and days first."""
+    pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    served, path, _ = table_model
+    frame = pandas.read_csv(path, sep=";", decimal=",")
+    frame["made"] = pandas.to_datetime(frame["made"], format="%d.%m.%Y")
+    frame["colour"] = frame["colour"].astype("category")
+    frame.loc[4, "weight"] = np.nan
+    frame.loc[5, "name"] = None
+    frame.to_parquet(tmp_path / "a.parquet")
+    lines = path.read_text().splitlines()
+    for row, column in ((5, 1), (6, 0)):
+        cells = lines[row].split(";")
+        lines[row] = ";".join("" if place == column else cell for place, cell in enumerate(cells))
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    for kind in ("csv", "parquet"):
+        out = tmp_path / f"{kind}.csv"
+        assert predict.predict(served, tmp_path / f"a.{kind}", out, ["name"], 7) == (30, 1)
+    assert (tmp_path / "csv.csv").read_text() == (tmp_path / "parquet.csv").read_text()
+    with pytest.raises(ValueError, match=r"--keep: .*a.parquet has no column 'id'; it has name, weight"):
+        predict.predict(served, tmp_path / "a.parquet", tmp_path / "b.csv", ["id"], 7)
+    frame["weight"] = ["heavy", *map(str, frame["weight"][1:])]
+    frame.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="line 1, column 'weight': 'heavy' is not a number"):
+        predict.predict(served, tmp_path / "a.parquet", tmp_path / "b.csv", [], 7)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04\x15\x80")
+    with pytest.raises(ValueError, match="is not a complete Parquet file"):
+        predict.predict(served, tmp_path / "a.parquet", tmp_path / "b.csv", [], 7)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_words_that_no_training_row_had_are_told(table_model, tmp_path, capsys, kind):
+    """Their rows are predicted as none of the known words; a missing one is none of them."""
+    served, path, _ = table_model
+    frame = pandas.read_csv(path, sep=";", decimal=",")
+    frame.loc[[3, 8], "colour"] = "green"
+    frame.loc[9, "colour"] = None
+    data = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pytest.importorskip("pyarrow", reason="needs the extra parquet")
+        frame.to_parquet(data)
+    else:
+        frame.to_csv(data, sep=";", decimal=",", index=False)
+    arguments = ["--model", str(served.path), "--data", str(data), "--out", str(tmp_path / "b.csv")]
+    script.main(arguments)
+    shown = capsys.readouterr().out
+    assert "2 of them have words that no training row had" in shown
+    assert "known ones: colour 'green'\n" in shown
+    script.main([*arguments[:3], str(path), *arguments[4:]])
+    assert "have words" not in capsys.readouterr().out
 
 
 def test_a_cell_that_is_no_number_is_told_by_its_line(table_model, tmp_path):

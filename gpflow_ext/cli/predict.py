@@ -1,4 +1,4 @@
-"""Predict every row of a CSV file with an exported model, batch by batch: `gpflow-ext predict`."""
+"""Predict every row of a table with an exported model, batch by batch: `gpflow-ext predict`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from gpflow_ext.cli import flags
+from gpflow_ext.cli.predicted import output_names, output_rows
 from gpflow_ext.cli.run import import_tensorflow
-from gpflow_ext.cli.streams import Progress, reading, writing
+from gpflow_ext.cli.streams import Progress, is_parquet, parquet_frames, reading, writing
+from gpflow_ext.cli.unseen import Unseen
 from gpflow_ext.data.reading.cells import is_missing, is_number, to_number
 from gpflow_ext.data.reading.text import separator_of
 
-TEXT = "Predict every row of a CSV file with an exported model, batch by batch."
+TEXT = "Predict every row of a CSV or Parquet file with an exported model, batch by batch."
 EPILOG = """\
 examples
   gpflow-ext predict --model saved_models/wine_sparse_ep --data bottles.csv --out predictions.csv
@@ -24,7 +26,7 @@ examples
 The file needs a header line with the columns of the table that the model was trained on, in any order; their cells are read
 as they were then: dates, words, decimal commas. Further columns are ignored, or copied with --keep. Where the model knows
 no names, the columns that are not kept are its inputs in their order. Separators are comma, semicolon, tab or bar; .gz,
-.bz2 and .xz are compressed. The predictions of several outputs are named by target: mean_height, mean_weight. A row that
+.bz2 and .xz are compressed; .parquet and .pq need the extra parquet. The predictions of several outputs are named by target: mean_height, mean_weight. A row that
 lacks an input gets empty predictions and is_finite 0. A model of counts with exposures predicts the rate, which is the count
 at exposure one; --exposure names the column of those of the file. Memory does not grow with the file. The output appears
 under its name when it is whole.
@@ -118,13 +120,17 @@ def batches(lines: Any, columns: Columns, size: int, path: Path) -> Iterator[Bat
         yield batch
 
 
-def answers(served: Any, batch: Batch, names: Sequence[str], path: Path) -> dict[str, Any]:
-    """Return the predictions of a batch: of raw rows where the model takes them, else of numbers."""
+def answers(served: Any, batch: Batch, names: Sequence[str], path: Path, frame: Any = None) -> dict[str, Any]:
+    """Return the predictions of a batch: of raw rows where the model takes them, else of numbers.
+
+    ``frame`` has the inputs of the rows where they are no text.
+    """
     if served.treatment is None:
         rows = zip(batch.cells, batch.lines, strict=True)
         return served.predict([_numbers(row, line, names, path) for row, line in rows])
     try:
-        return served.predict_raw(dict(zip(names, zip(*batch.cells, strict=True), strict=True)))
+        cells = dict(zip(names, zip(*batch.cells, strict=True), strict=True)) if frame is None else frame
+        return served.predict_raw(cells)
     except ValueError as error:
         problem = next((each for each in getattr(error, "problems", ()) if each.rows), None)
         if problem is None:
@@ -189,58 +195,70 @@ def _numbers(row: Sequence[str], line: int, names: Sequence[str], path: Path) ->
     return found
 
 
-def output_names(served: Any) -> list[str]:
-    """Return the columns that the model adds."""
-    outputs = served.manifest["signatures"]["serving_default"]["outputs"]
-    if "class" not in outputs:
-        ends = _ends(served.manifest["data"]["target"], outputs["mean"]["shape"][1])
-        return [*(f"mean{end}" for end in ends), *(f"variance{end}" for end in ends), "is_finite"]
-    classes = served.labels or range(outputs["probabilities"]["shape"][1])
-    return [
-        "class",
-        *(["label"] if "label" in outputs else []),
-        *(f"probability_{c}" for c in classes),
-        "is_finite",
-    ]
-
-
-def _ends(target: str | Sequence[str] | None, width: int) -> list[str]:
-    """Return what tells outputs apart: the names of their targets, or numbers where there are none."""
-    if width == 1:
-        return [""]
-    names = target.split(", ") if isinstance(target, str) else list(target or ())
-    return [f"_{name}" for name in (names if len(set(names)) == len(names) == width else range(width))]
-
-
-def output_rows(found: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield what the model adds to each row; empty where it predicts nothing."""
-    parts = ["class", "label", "probabilities"] if "class" in found else ["mean", "variance"]
-    arrays = [found[part] for part in parts if part in found]
-    for i, ok in enumerate(found["is_finite"]):
-        cells = [cell for array in arrays for cell in (array[i].ravel() if array.ndim > 1 else [array[i]])]
-        yield [*(str(cell) if ok else "" for cell in cells), str(int(ok))]
-
-
 def predict(
-    served: Any, data: Path, out: Path, keep: Sequence[str], size: int, exposure: str | None = None
+    served: Any,
+    data: Path,
+    out: Path,
+    keep: Sequence[str],
+    size: int,
+    exposure: str | None = None,
+    unseen: Unseen | None = None,
 ) -> tuple[int, int]:
-    """Predict all rows of a file; return how many there are, and how many of them have missing inputs."""
+    """Predict all rows of a file; return how many there are, and how many of them have missing inputs.
+
+    ``unseen`` counts the words that the training rows had not.
+    """
     rows = bad = 0
-    with reading(data) as (text, raw), Progress(data) as progress, writing(out) as result:
-        lines, header, separator = table_lines(text, data)
-        columns = find_columns(header, served, keep, data, exposure)
+    strange = Unseen(served.treatment) if unseen is None else unseen
+    predicted = _of_parquet if is_parquet(data) else _of_text
+    with writing(out) as result:
         writer = csv.writer(result, lineterminator="\n")
         writer.writerow([*keep, *output_names(served)])
+        for kept, found in predicted(served, data, keep, size, exposure, strange):
+            writer.writerows([*k, *p] for k, p in zip(kept, output_rows(found), strict=True))
+            rows += len(kept)
+            bad += int((~found["is_finite"]).sum())
+    return rows, bad
+
+
+def _of_text(
+    served: Any, data: Path, keep: Sequence[str], size: int, exposure: str | None, unseen: Unseen
+) -> Iterator[tuple[list[list[str]], dict[str, Any]]]:
+    """Yield the cells to keep and the predictions of each batch of a file of text."""
+    with reading(data) as (text, raw), Progress(data) as progress:
+        lines, header, separator = table_lines(text, data)
+        columns = find_columns(header, served, keep, data, exposure)
         names = [header[i] for i in columns.inputs]
+        marks = marks_of(served.treatment, separator)
         for batch in batches(lines, columns, size, data):
             found = answers(served, batch, names, data)
-            if exposure is not None:
-                found = exposed(found, batch, marks_of(served.treatment, separator), exposure, data)
-            writer.writerows([*k, *p] for k, p in zip(batch.kept, output_rows(found), strict=True))
-            rows += len(batch.lines)
-            bad += int((~found["is_finite"]).sum())
+            unseen.count(names, batch.cells)
+            yield batch.kept, found if exposure is None else exposed(found, batch, marks, exposure, data)
             progress.at(raw.tell())
-    return rows, bad
+
+
+def _of_parquet(
+    served: Any, data: Path, keep: Sequence[str], size: int, exposure: str | None, unseen: Unseen
+) -> Iterator[tuple[list[list[str]], dict[str, Any]]]:
+    """Yield them of a Parquet file, whose numbers and dates are what they are in any model's text."""
+    row = 0
+    for frame in parquet_frames(data, size):
+        header = [str(name).strip() for name in frame.columns]
+        columns = find_columns(header, served, keep, data, exposure)
+        names = [header[i] for i in columns.inputs]
+        exposures = [] if columns.exposure is None else list(map(str, frame.iloc[:, columns.exposure]))
+        lines = list(range(row + 1, row + len(frame) + 1))
+        kept, cells = (_as_text(frame.iloc[:, which]) for which in (columns.kept, columns.inputs))
+        batch = Batch(kept, cells, lines, exposures)
+        found = answers(served, batch, names, data, frame.iloc[:, columns.inputs].set_axis(names, axis=1))
+        unseen.count(names, cells)
+        row += len(frame)
+        yield kept, found if exposure is None else exposed(found, batch, (".",), exposure, data)
+
+
+def _as_text(frame: Any) -> list[list[str]]:
+    """Return the cells of a data frame as text, empty where they are missing."""
+    return frame.astype(object).where(frame.notna(), "").astype(str).values.tolist()
 
 
 def _had_exposures(served: Any) -> bool:
@@ -253,7 +271,7 @@ def parser(prog: str | None = "gpflow-ext predict") -> argparse.ArgumentParser:
     """Return the parser."""
     new = flags.parser(TEXT, EPILOG, prog)
     new.add_argument("--model", type=Path, required=True, metavar="DIR", help="an exported model")
-    new.add_argument("--data", type=Path, required=True, metavar="FILE.csv", help="the inputs")
+    new.add_argument("--data", type=Path, required=True, metavar="FILE", help="the inputs: CSV or Parquet")
     new.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="what to write")
     new.add_argument("--keep", nargs="+", default=[], metavar="COL", help="columns to copy")
     new.add_argument(
@@ -282,8 +300,9 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
         raise ValueError("--out must be another file than --data.")
     if not options.out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {options.out.parent} for --out.")
-    with reading(options.data) as (text, _):
-        table_lines(text, options.data)
+    if not is_parquet(options.data):
+        with reading(options.data) as (text, _):
+            table_lines(text, options.data)
     import_tensorflow()
     import gpflow_ext as gpx
 
@@ -292,8 +311,11 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
         raise ValueError(
             f"--exposure is for models of counts; the task of this one is {served.manifest['task']}."
         )
-    rows, bad = predict(served, options.data, options.out, options.keep, options.batch_size, options.exposure)
-    print(f"{rows} rows predicted, {options.out}")
+    data, out, keep, unseen = options.data, options.out, options.keep, Unseen(served.treatment)
+    rows, bad = predict(served, data, out, keep, options.batch_size, options.exposure, unseen)
+    print(f"{rows} rows predicted, {out}")
+    if said := str(unseen):
+        print(said)
     if options.exposure is None and _had_exposures(served):
         print(
             "the means are rates, counts at exposure one: --exposure COL multiplies by a column of the file"

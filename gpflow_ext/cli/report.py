@@ -77,9 +77,7 @@ def next_commands(*commands: Sequence[object]) -> None:
 
 def after_export(folder: Path, data: str, exposure: str | None = None) -> None:
     """Print what may be done with a model that was exported from these data, and the column of exposures."""
-    rows = (
-        "new.csv" if Path(data).suffix.lower() in ("", ".npz", ".parquet", ".pq") else data
-    )  # it takes text alone
+    rows = "new.csv" if Path(data).suffix.lower() in ("", ".npz") else data  # it takes tables alone
     exposed = () if exposure is None else ("--exposure", exposure)
     next_commands(
         ("gpflow-ext", "predict", "--model", folder, "--data", rows, *exposed, "--out", "predictions.csv"),
