@@ -264,6 +264,24 @@ def test_the_help_of_a_model_offers_its_own_tasks(name: str, capsys: pytest.Capt
     )
 
 
+def test_levels_with_commas_can_be_typed(tmp_path: Path) -> None:
+    """The flag that a refused table is answered with is one that is taken."""
+    words = ("never", "now, and then", 'all "the time"')
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("x", "y"), *((i, words[i % 3]) for i in range(12))])
+    shown = command(tmp_path, "train", "--data", "t.csv", "--target", "y", "--task", "ordinal", code=2)
+    [advice] = re.findall(r"pass (--categories .*)\.$", shown, re.MULTILINE)
+    options = train.parser().parse_args(["--data", "t.csv", *shlex.split(advice)])
+    [(column, levels)] = options.categories
+    assert (column, sorted(levels)) == ("y", sorted(words))
+
+
+def test_files_that_are_no_tables_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "t.xlsx").write_bytes(b"PK\x03\x04")
+    shown = command(tmp_path, "train", "--data", "t.xlsx", "--target", "y", code=2)
+    assert "t.xlsx is neither text nor Parquet: save it as CSV" in shown
+
+
 def test_many_classes_that_were_asked_for_come_with_a_note(tmp_path: Path) -> None:
     """Numbers that may be quantities are no classes in silence; classes with rows enough are."""
     for each, noted in ((2, True), (5, False)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -100,11 +101,12 @@ def share(text: str) -> float:
 
 
 def levels(text: str) -> tuple[str, list[str]]:
-    """Return a column and its levels, the lowest first."""
+    """Return a column and its levels, the lowest first; a level with a comma is quoted as in a table."""
     column, equals, named = text.rpartition("=")
-    if not equals or not column or "" in named.split(","):
+    words = next(csv.reader([named]), [""])
+    if not equals or not column or "" in words:
         raise argparse.ArgumentTypeError(f"{text!r} is not COL=LOW,...,HIGH")
-    return column, named.split(",")
+    return column, words
 
 
 def order(text: str) -> tuple[str, str]:
@@ -217,7 +219,8 @@ def _add_columns(data: Any) -> None:
         nargs="+",
         default=[],
         metavar="COL=LOW,...,HIGH",
-        help="columns of ordered levels, or an ordinal target, with the levels from the lowest",
+        help="columns of ordered levels, or an ordinal target, with the levels from the lowest; one with a comma in "
+        '"double quotes"',
     )
     data.add_argument(
         "--dates",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib
+import io
 import logging
 import os
 import re
@@ -12,7 +14,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -130,13 +132,17 @@ def spelt(remedy: Any) -> str:
     """Return an argument of ``datasets.load`` and its value as a flag."""
     value = remedy.value
     if isinstance(value, Mapping):
-        parts = [
-            f"{key}={each if isinstance(each, str) else ','.join(map(str, each))}"
-            for key, each in value.items()
-        ]
+        parts = [f"{key}={each if isinstance(each, str) else _line(each)}" for key, each in value.items()]
     else:
         parts = [value] if isinstance(value, str) else list(value)
     return f"{_flag(remedy.argument)} {' '.join(_quoted(str(part)) for part in parts)}"
+
+
+def _line(words: Iterable[object]) -> str:
+    """Return words as a line of a table, those with commas in quotes."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(words)
+    return line.getvalue()
 
 
 def _all_at_once(error: Any) -> str:

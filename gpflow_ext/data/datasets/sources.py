@@ -20,6 +20,7 @@ from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
 from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.text import SUFFIXES
 
+_NOT_READ = (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".feather", ".arrow", ".dta", ".pkl")
 _OF_THE_USER = Known({}, "not stated (of the user)")
 
 
@@ -40,6 +41,11 @@ def find(request: Request) -> Raw:
             f"{kind.__module__}.{kind.__qualname__}."
         )
     name = os.fspath(request.name)
+    if name.lower().endswith(_NOT_READ) and Path(name).expanduser().is_file():
+        raise ValueError(
+            f"{name} is neither text nor Parquet: save it as CSV, or give the data frame that pandas reads "
+            "from it."
+        )
     is_path = isinstance(request.name, Path) or os.sep in name
     if (is_path and not name.lower().endswith(".npz")) or name.lower().endswith((*SUFFIXES, *PARQUET)):
         return from_file(name, request, _OF_THE_USER)
