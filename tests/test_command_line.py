@@ -429,6 +429,7 @@ def test_a_warning_is_a_line_without_its_place_in_the_code(capsys) -> None:
         ("regression", 5_000, 1, "sgpr"),
         ("regression", 50_000, 1, "svgp"),
         ("regression", 500, 3, "gprn-tensor"),
+        ("regression", 2_000, 3, "independent"),
     ],
 )
 def test_a_table_gets_a_model_by_its_task_and_size(task: str, rows: int, outputs: int, expected: str) -> None:

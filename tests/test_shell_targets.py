@@ -167,6 +167,8 @@ def test_models_of_several_targets_have_the_evidence_of_their_covariance(folder:
 
 def test_weights_and_gaps_of_several_targets_are_answered(folder: Path) -> None:
     assert kinds.choose("regression", 100, 2, weighted=True)[0] == "independent"
+    assert kinds.choose("regression", 2_000, 2, gaps=True)[0] == "gprn-tensor"
+    assert kinds.sparse("independent", 2_000, weighted=False) == ("--num-inducing", "200")
     (folder / "gaps.csv").write_text(
         "a,w,p,q\n" + "".join(f"{i},{1 + i % 2},{i},{-i}\n" for i in range(9)) + "9,1,,3\n"
     )

@@ -148,12 +148,18 @@ def fitting(task: str, outputs: int = 1, weighted: bool = False) -> list[str]:
 
 
 def sparse(name: str, rows: int, weighted: bool) -> tuple[str, ...]:
-    """Return the flags that a model needs for many rows with weights, which few sparse ones take."""
-    return KINDS[name].sparse if weighted and rows > DENSE else ()
+    """Return the flags that a model needs for many rows with weights or several targets, which few sparse ones take."""
+    kind = KINDS[name]
+    return kind.sparse if rows > DENSE and (weighted or "several" in kind.tasks) else ()
 
 
 def choose(
-    task: str, rows: int, outputs: int = 1, robust: bool = False, weighted: bool = False
+    task: str,
+    rows: int,
+    outputs: int = 1,
+    robust: bool = False,
+    weighted: bool = False,
+    gaps: bool = False,
 ) -> tuple[str, str]:
     """Return the model that a table gets where none is named, and why, in a sentence.
 
@@ -169,9 +175,16 @@ def choose(
         Whether outliers of a regression are expected.
     weighted
         Whether rows have weights; see `sparse` too.
+    gaps
+        Whether some of several targets are missing.
     """
     if outputs > 1 and weighted:
         return "independent", "it takes weights of rows"
+    if outputs > 1 and rows > DENSE and not gaps:
+        return (
+            "independent",
+            f"{rows} rows are too many for functions that targets share: it has inducing points",
+        )
     if outputs > 1:
         return "gprn-tensor", "it shares functions between several targets"
     if task == "regression":

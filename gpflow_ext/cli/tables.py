@@ -114,6 +114,13 @@ def outputs(split: Any) -> int:
     return int(split.train[1].shape[1]) - beside
 
 
+def has_gaps(split: Any) -> bool:
+    """Tell whether targets of the training rows are missing."""
+    import numpy as np
+
+    return bool(np.isnan(split.train[1]).any())
+
+
 def _without_missing_tests(split: Any) -> Any:
     """Return the data without the test rows that cannot be scored."""
     import numpy as np

@@ -75,14 +75,12 @@ def main(arguments: Sequence[str]) -> None:
     options, rest = parser().parse_known_args(arguments)
     _refuse_unknown(rest)
     several = tables.are_several(options)
-    split, outputs = None, len(options.target) if several else 1
-    if not several:
-        split = tables.load(options)
-        outputs = tables.outputs(split)
-    task = "regression" if split is None else flags.task(split.task)
-    rows = 0 if split is None else len(split.train[0])
-    weighted = options.weights is not None
-    name, why = kinds.choose(task, rows, outputs, options.robust, weighted)
+    if several:
+        options.scale_targets = False  # unless the flags of the chosen model say so
+    split = tables.load(options)
+    outputs, rows, weighted = tables.outputs(split), len(split.train[0]), options.weights is not None
+    gaps = outputs > 1 and tables.has_gaps(split)
+    name, why = kinds.choose(flags.task(split.task), rows, outputs, options.robust, weighted, gaps)
     chosen = options_of(name, [*kinds.sparse(name, rows, weighted), *arguments])
     _train(
         name, chosen, None if outputs > 1 else split, f"model: {name}, because {why}; --model takes another"

@@ -48,9 +48,7 @@ def load(options: argparse.Namespace) -> Any:
 
 def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for gaps in the targets, and more inducing points than rows."""
-    import numpy as np
-
-    if np.isnan(split.train[1]).any():
+    if tables.has_gaps(split):
         raise ValueError(
             f"{options.kind} needs every target of a row: give --missing drop, or take --model gprn-tensor."
         )
