@@ -30,7 +30,15 @@ def once(kind: Kind, place: int) -> None:
     for rows, _ in kind.others()[1:]:
         model, data = kind.trained(rows, place)
         kind.scores(model, data)
-        model.predict_f_samples(data[0][:_ROWS], _DRAWS)
+        draw(model, data[0][:_ROWS], place)
     if place % EXPORTS == 0:
         with tempfile.TemporaryDirectory() as folder:
             gpx.export(model, folder)
+
+
+def draw(model: Any, X: Any, seed: int) -> None:
+    """Draw functions from a model, or values at each input where it has no functions."""
+    try:
+        gpx.sample_functions(model, _DRAWS, seed)(X)
+    except NotImplementedError:
+        model.predict_f_samples(X, _DRAWS, full_cov=False)
