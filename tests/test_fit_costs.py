@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from scripts.benchmarks import fits, fits_classes
+from scripts.shared.every_class import KINDS
 
 ROOT = Path(__file__).parent.parent
+SLOW = pytest.mark.slow
 
 
 def _record(method: str, size: int, learn: bool, seconds: list[float], **more: object) -> fits.Record:
@@ -58,21 +60,38 @@ def test_verdicts_are_read_from_the_figures() -> None:
 def test_a_class_of_models_is_judged_by_what_is_not_compiled() -> None:
     record = {
         "kind": "SparseEP",
+        "by_rows": False,
         "seconds": [3.0, 0.5, 0.4],
-        "steps": [1.0, 0.41, 0.38],
+        "compiled": [1.0, 0.41, 0.38],
+        "calls": [7, 7, 6],
         "scored": [1.0, 0.01, 0.01],
     }
     found = {traces: fits.verdicts([{**record, "traces": [4, 0, traces]}]) for traces in (0, 1)}
     assert [met for _, _, met in found[0]] == ["yes", "yes"]
     assert [met for _, _, met in found[1]] == ["yes", "no"]
-    late = {**record, "steps": [1.0, 0.41, 0.34], "traces": [4, 0, 0]}
+    by_rows = {**record, "by_rows": True, "traces": [4, 0, 1]}
+    assert [met for _, _, met in fits.verdicts([by_rows])] == ["yes", "yes"]
+    late = {**record, "compiled": [1.0, 0.41, 0.34], "traces": [4, 0, 0]}
     assert fits.verdicts([late])[0][1:] == ("0.06 of 0.05", "no")
     where = {"versions": {}, "date": "", "cpu": "", "cores": 1, "threads": 1, "load": 0, "python": ""}
-    assert "| SparseEP | 3 | 0.5 | 0.41 | 0.06 | 1 | 0.01 | 4 | 0 |" in fits.document(where, [late])
+    assert "| SparseEP | 3 | 0.5 | 0.4 | 0.41 | 7 | 0.06 | 1 | 0.01 | 4 | 0 | 0 |" in fits.document(
+        where, [late]
+    )
 
 
-def test_every_class_of_models_has_a_name() -> None:
-    assert set(fits_classes.NAMES) == set(fits_classes._kinds())
+QUICK = "GPLaplace", "VGPKMM, Algorithm 1"
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=SLOW) for name in KINDS]
+)
+def test_a_second_model_of_a_class_traces_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a third one, with fewer rows, but where a variable has a row for each datum."""
+    monkeypatch.setitem(KINDS, name, KINDS[name]._replace(rows=40))
+    record = fits_classes.measure(name)
+    assert record["traces"][0] > 0
+    assert not any(record["traces"][1 : 2 if record["by_rows"] else None])
+    assert min(record["calls"]) > 0
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from gpflow.kernels import Kernel, SquaredExponential, Sum
 
 from gpflow_ext.convolution import sums
 from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.mapped import one_by_one
 
 
 class Convolutional(gpflow.kernels.Convolutional):
@@ -90,7 +91,7 @@ class Convolutional(gpflow.kernels.Convolutional):
         def row(own: tf.Tensor) -> tf.Tensor:
             return tf.reduce_sum(sums.cross(own, right, lengthscales, V), axis=0)
 
-        return self.base_kernel.variance * tf.map_fn(row, left)
+        return self.base_kernel.variance * one_by_one(row, left)
 
     def K_diag(self, X: Any) -> tf.Tensor:
         """Return the variances at images X [N, D], [N]. O(NP²S)."""

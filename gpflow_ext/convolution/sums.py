@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.mapped import one_by_one
 
 _ELEMENTS = 2**19  # of a block of E, which then stays in the cache of a processor
 
@@ -187,7 +188,7 @@ def _over(function: Callable[..., Any], blocks: Any, dtype: Any) -> Any:
     if one:
         found = function(tf.nest.map_structure(lambda part: part[0], blocks))
         return tf.nest.map_structure(lambda part: part[None], found)
-    return tf.map_fn(function, blocks, fn_output_signature=dtype)
+    return one_by_one(function, blocks, fn_output_signature=dtype)
 
 
 def _total(function: Callable[..., tf.Tensor], blocks: Any, like: tf.Tensor) -> tf.Tensor:

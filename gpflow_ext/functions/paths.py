@@ -22,6 +22,7 @@ from gpflow_ext.functions.features import features_of, white_variance
 from gpflow_ext.functions.given import Given, by_kernel
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics.mapped import one_by_one
 
 BLOCK = 4096  # rows evaluated at once, whose features stay in a cache
 _FEATURE_BLOCK = 512  # the same where inputs have features of their own, such as images
@@ -95,7 +96,7 @@ class Paths:
                 return self._group(given, seed, *group)
 
             first = self._shapes(given, seed, tuple(part[0] for part in members))
-            found = tf.map_fn(one, (tf.range(self.groups), members), fn_output_signature=first)
+            found = one_by_one(one, (tf.range(self.groups), members), fn_output_signature=first)
         if self._correction is None:
             return tf.nest.map_structure(lambda part: tf.cast(part, self.dtype), found)
         drawn = found.features, found.weights  # the correction is in the precision of the model
@@ -107,7 +108,7 @@ class Paths:
         if self.groups == 1:
             values = self._values(tf.nest.map_structure(lambda part: part[0], state), X)
         else:
-            each = tf.map_fn(lambda own: self._values(own, X), state, fn_output_signature=self.dtype)
+            each = one_by_one(lambda own: self._values(own, X), state, fn_output_signature=self.dtype)
             values = tf.transpose(each, [1, 0, 2, 3])  # [N, G, S/G, P]
             values = tf.reshape(values, [-1, self.num_samples, self.num_outputs])
         return values

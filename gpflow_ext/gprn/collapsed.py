@@ -16,6 +16,7 @@ from gpflow_ext.gprn.functions import Draw
 from gpflow_ext.gprn.outputs import BLOCK, Outputs, VariableOutputs, known, summarise
 from gpflow_ext.gprn.scales import OutputScales
 from gpflow_ext.numerics import batched, philox
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.training import distribute
 
 
@@ -185,7 +186,7 @@ class CollapsedPosterior(tf.Module):
                 apart = tf.linalg.triangular_solve(weight_chol[pattern], own, adjoint=True)
                 return tf.linalg.matvec(smoother[pattern], y)[:, None] + apart
 
-            found = tf.map_fn(one, (tf.transpose(payload), trait, noise), fn_output_signature=mean.dtype)
+            found = one_by_one(one, (tf.transpose(payload), trait, noise), fn_output_signature=mean.dtype)
             found = tf.transpose(tf.reshape(found, [D, N, K, S]), [0, 2, 1, 3])
             return tf.reshape(found, [D * K, N, S])
 

@@ -19,6 +19,7 @@ from gpflow_ext.gprn.predictions import MixturePredictions
 from gpflow_ext.gprn.sampled import drawn_nodes, node_chol, weight_gram
 from gpflow_ext.numerics import batched, philox, stacked
 from gpflow_ext.numerics.batched import Rows
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.numerics.stacked import Stack
 
 _SHARED = 4  # parts of a draw before its hyperparameters
@@ -110,7 +111,7 @@ class Asking(tf.Module):
 
         dtype, number = parts[0].dtype, self._question.results
         like = dtype if number == 1 else (dtype,) * number
-        return tf.map_fn(one, (tf.range(parts[0].shape[0]), *parts), fn_output_signature=like)
+        return one_by_one(one, (tf.range(parts[0].shape[0]), *parts), fn_output_signature=like)
 
     def _view(self, draw: Parts, Xnew: tf.Tensor) -> CollapsedView:
         """Return the posterior given one draw. O(PN²XK)."""

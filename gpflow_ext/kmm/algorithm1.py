@@ -28,7 +28,7 @@ import tensorflow as tf
 from gpflow_ext import sites
 from gpflow_ext.kmm import ascent
 from gpflow_ext.kmm.ascent import State, diagonal_elements
-from gpflow_ext.numerics import linalg
+from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.sites import Dense, Expectation, Pair, products
 
 SiteExpectation: TypeAlias = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -81,11 +81,11 @@ def sweep_step(
 
 def covariance(prior: Dense, prec: tf.Tensor) -> tf.Tensor:
     """Return V = (Σ⁻¹ + Λ)⁻¹, [L, N, N], for precisions [N, L]. O(N³), unless all precisions are zero."""
-    shape = [prec.shape[1], prec.shape[0], prec.shape[0]]
+    N, L = batched.sizes(prec)
     return tf.cond(
         tf.reduce_any(prec != 0.0),
         lambda: prior.factorise(prec).covariance(),
-        lambda: tf.broadcast_to(prior.cov, shape),
+        lambda: tf.broadcast_to(prior.cov, [L, N, N]),
     )
 
 
@@ -96,11 +96,12 @@ def covariance_sweep(
 
     Return the precisions λ [N, L], the covariance [L, N, N] and the change of log|I + ΛΣ|, [].
     """
-    num_data = state.prec.shape[0]
-    block = min(block, num_data)
+    num_data = batched.sizes(state.prec)[0]
+    block = min(block, num_data) if isinstance(num_data, int) else block
+    rest = num_data % block
 
     def visit(
-        first: tf.Tensor, V: tf.Tensor, prec: tf.Tensor, log_det: tf.Tensor, size: int = block
+        first: tf.Tensor, V: tf.Tensor, prec: tf.Tensor, log_det: tf.Tensor, size: int | tf.Tensor = block
     ) -> tuple[tf.Tensor, ...]:
         rows = first + tf.range(size)
         U = tf.gather(V, rows, axis=1)  # [L, size, N]
@@ -113,11 +114,17 @@ def covariance_sweep(
         V = V - tf.matmul(U, tf.matmul(middle, U), transpose_a=True)
         return first + size, V, tf.tensor_scatter_nd_update(prec, rows[:, None], new), log_det + change
 
-    whole = num_data - num_data % block
     begin = (tf.constant(0), V, state.prec, tf.zeros([], V.dtype))
-    first, V, prec, log_det = tf.while_loop(lambda first, *_: first < whole, visit, begin)
-    if whole < num_data:
-        _, V, prec, log_det = visit(first, V, prec, log_det, num_data - whole)
+    whole = tf.while_loop(lambda first, *_: first < num_data - rest, visit, begin)
+
+    def last() -> tuple[tf.Tensor, ...]:
+        first, V, prec, log_det = whole
+        return visit(first, V, prec, log_det, rest)
+
+    if not isinstance(rest, int):
+        _, V, prec, log_det = tf.cond(rest > 0, last, lambda: tuple(whole))
+    else:
+        _, V, prec, log_det = last() if rest else whole
     return prec, V, log_det
 
 
@@ -149,7 +156,7 @@ def _visit_sites(
         return j + 1, G, tf.tensor_scatter_nd_update(prec, [[j]], new[None]), log_det
 
     begin = (tf.constant(0), G, prec, tf.zeros([], G.dtype))
-    _, _, prec, log_det = tf.while_loop(lambda j, *_: j < prec.shape[0], visit, begin)
+    _, _, prec, log_det = tf.while_loop(lambda j, *_: j < batched.sizes(prec)[0], visit, begin)
     return prec, log_det
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record  # that all tapes stop has no public name
 
 from gpflow_ext.numerics.integrals import positive_variance
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.numerics.special import with_derivatives
 
 _REACH = 7.5  # standard deviations on each side of a latent function: the density has fallen by e⁻²⁸
@@ -71,7 +72,7 @@ def log_expected_softmax(mean: tf.Tensor, var: tf.Tensor) -> tf.Tensor:
         log_cdf, log_density = (tf.where(sd < _WIDE, narrow, wide) for narrow, wide in pairs)
         return log_density - log_cdf + tf.reduce_sum(log_cdf, axis=-1, keepdims=True)
 
-    log_p = tf.map_fn(at, tf.constant(_fractions(), mean.dtype))
+    log_p = one_by_one(at, tf.constant(_fractions(), mean.dtype))
     return tf.nn.log_softmax(tf.reduce_logsumexp(log_p, axis=[0, 1]))
 
 
@@ -193,7 +194,7 @@ class _Products(NamedTuple):
             return one, two, three
 
         nodes = tf.constant(_fractions(), mean.dtype)
-        batches = tf.map_fn(at, nodes, fn_output_signature=(mean.dtype,) * 3)
+        batches = one_by_one(at, nodes, fn_output_signature=(mean.dtype,) * 3)
         return [tf.reduce_sum(part, axis=0) for part in batches]
 
     def _first(self, u: tf.Tensor, mean: tf.Tensor, sd: tf.Tensor) -> Parts:

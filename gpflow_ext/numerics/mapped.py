@@ -13,6 +13,15 @@ from gpflow_ext.numerics.devices import graphs_for_xla
 Within = Callable[..., contextlib.AbstractContextManager[None]]
 
 
+def one_by_one(function: Callable[..., Any], values: Any, **options: Any) -> Any:
+    """Return what ``tf.map_fn`` does, a function of each member of ``values``, without AutoGraph.
+
+    Outside a graph that would convert the function and all that it calls: for seconds the first time, and for
+    most of the time of each later call.
+    """
+    return tf.map_fn(tf.autograph.experimental.do_not_convert(function), values, **options)
+
+
 def mapped(
     function: Callable[..., Any],
     arguments: Sequence[tf.Tensor],
@@ -84,7 +93,7 @@ def _at_once(function: Callable[..., Any], arguments: Sequence[tf.Tensor], dtype
 
 
 def _in_turn(function: Callable[..., Any], arguments: Sequence[tf.Tensor], dtypes: Any) -> Any:
-    return tf.map_fn(
+    return one_by_one(
         lambda slices: function(*slices),
         list(arguments),
         fn_output_signature=dtypes,

@@ -18,7 +18,7 @@ import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 
 from gpflow_ext.numerics import batched, centred
-from gpflow_ext.numerics.mapped import mapped
+from gpflow_ext.numerics.mapped import mapped, one_by_one
 
 _INHERITED = "__call__", "K", "K_diag", "scale", "scaled_squared_euclid_dist", "slice"
 ELEMENTS = 2**25  # of matrices held at a time where many rows are predicted, 256 MiB
@@ -152,7 +152,7 @@ def each_with_slopes(function: Callable[[], tf.Tensor], stack: Stack) -> tf.Tens
         return value, tuple(map(tf.convert_to_tensor, slopes))
 
     dtypes = tuple(value.dtype for value in values)
-    found, slopes = tf.map_fn(one, values, fn_output_signature=(dtypes[0], dtypes))
+    found, slopes = one_by_one(one, values, fn_output_signature=(dtypes[0], dtypes))
     total = tf.stop_gradient(found)
     for value, slope in zip(values, slopes, strict=True):
         moving = tf.stop_gradient(slope) * (value - tf.stop_gradient(value))  # zero, with a gradient

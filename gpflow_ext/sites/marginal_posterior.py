@@ -11,6 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.batched import Rows
 from gpflow_ext.numerics.centred import check_width
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites.posterior import SitePosterior
 
 
@@ -50,5 +51,5 @@ class MarginalPosterior(SitePosterior):
 
     def _covariances(self, cache: tuple[tf.Tensor, ...], rows: Rows) -> tf.Tensor:
         """Return covariances within members of a batch, [batch..., L, N, N]."""
-        found = tf.map_fn(lambda X: tf.cast(self._covariance(cache, X), X.dtype), rows.members)
+        found = one_by_one(lambda X: tf.cast(self._covariance(cache, X), X.dtype), rows.members)
         return rows.of_members(found)

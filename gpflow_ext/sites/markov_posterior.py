@@ -14,6 +14,7 @@ from gpflow_ext.functions.draws import SamplesFunctions
 from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites import chunked, latent, markov_prior
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.markov import Markov, MarkovFactor
@@ -149,7 +150,7 @@ class Joint(tf.Module):
             found = factor.solve(tf.tile(b, [1, L])).shift[N:]  # [R, LS]
             return tf.transpose(tf.reshape(found, [R, L, width]), [2, 1, 0])
 
-        found = tf.map_fn(columns, tf.range(blocks), fn_output_signature=new.dtype)
+        found = one_by_one(columns, tf.range(blocks), fn_output_signature=new.dtype)
         cov = tf.transpose(tf.reshape(found, [blocks * width, L, R])[:R], [1, 0, 2])
         return 0.5 * (cov + tf.linalg.matrix_transpose(cov))
 

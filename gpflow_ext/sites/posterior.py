@@ -16,6 +16,7 @@ from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites import latent, products
 from gpflow_ext.sites.algebra import Factor, Prior, Sites
 from gpflow_ext.sites.coupled import Coupled, CoupledFactor
@@ -242,5 +243,5 @@ def _reduction(factor: Factor, prec: tf.Tensor) -> tf.Tensor:
     def column(n: tf.Tensor) -> tf.Tensor:
         return factor.solve(prec * tf.one_hot(n, tf.shape(prec)[0], dtype=prec.dtype)[:, None]).alpha
 
-    columns = tf.map_fn(column, tf.range(tf.shape(prec)[0]), fn_output_signature=prec.dtype)  # [N, N, L]
+    columns = one_by_one(column, tf.range(tf.shape(prec)[0]), fn_output_signature=prec.dtype)  # [N, N, L]
     return tf.transpose(columns, [2, 1, 0])

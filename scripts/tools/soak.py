@@ -6,7 +6,8 @@
 Writes docs/results/soak.md and the measurements beside it: the live graphs of TensorFlow, the memory and the open
 files of the process; of a server those that it tells Prometheus. Memory is what the C library has given out and not
 got back, and what is resident once it has returned to the system whatever pages are free. The second exceeds the
-first by Python's own objects, by code, and by pages of which only a part is in use.
+first by Python's own objects, by code, and by pages of which only a part is in use. Of every class of models live
+variables are counted too: none of a model that was dropped may be left.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 from .. import _cli
 from ..shared import report
 from ..shared.serving import served
-from . import record_pictures
+from . import record_pictures, soak_classes
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 512  # rows of a fit
@@ -48,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
         ("fits of each model", 1000),
         ("runs", 100),
         ("exports", 200),
+        ("rounds of each class of models", 10),
         ("requests", 100_000),
     ):
         name = what.split()[0]
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records = [record for name in ("GPLaplace", "VGPKMM") for record in fits(name, options.fits)]
     records += watched("sample", sampled, options.runs)
     records += watched("export", exported, options.exports)
+    records += soak_classes.watch(watched, options.rounds)
     records += requests(options.requests)
     where = report.environment()
     report.write(options.out / "soak.md", document(where, records))
@@ -95,8 +98,10 @@ def watched(name: str, once: Callable[[int], None], number: int) -> Iterator[dic
     for place in range(number):
         once(place)
         if place + 1 in moments(number):
-            graphs, files = live_graphs(), len(os.listdir("/proc/self/fd"))
-            yield {"what": name, "done": place + 1, "graphs": graphs, "files": files, **memory()}
+            graphs, variables = live()
+            files = len(os.listdir("/proc/self/fd"))
+            counted = {"graphs": graphs, "variables": variables, "files": files}
+            yield {"what": name, "done": place + 1, **counted, **memory()}
 
 
 def moments(number: int) -> set[int]:
@@ -171,10 +176,14 @@ def exported(place: int) -> None:
         gpx.export(model, folder)
 
 
-def live_graphs() -> int:
-    """Return how many graphs of TensorFlow live."""
+def live() -> tuple[int, int]:
+    """Return how many graphs and how many variables of TensorFlow live."""
+    import tensorflow as tf
+
     gc.collect()
-    return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+    kinds = [type(thing) for thing in gc.get_objects()]
+    graphs = sum(kind.__name__ == "FuncGraph" for kind in kinds)
+    return graphs, sum(issubclass(kind, tf.Variable) for kind in kinds)
 
 
 class Mallinfo(ctypes.Structure):
@@ -212,14 +221,19 @@ def memory() -> dict[str, float]:
 
 def grouped(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Return the records of each kind of repetition."""
-    names = dict.fromkeys(record["what"] for record in records)
-    return [[record for record in records if record["what"] == name] for name in names]
+    names = dict.fromkeys(map(_name, records))
+    return [[record for record in records if _name(record) == name] for name in names]
+
+
+def _name(record: dict[str, Any]) -> tuple[str, str]:
+    return next((key, record[key]) for key in ("what", "class") if key in record)
 
 
 def flat(records: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether graphs and files have not grown after the first, nor memory from the middle to the end."""
+    """Tell whether what is counted has not grown after the first, nor memory from the middle to the end."""
     first, last = records[0], records[-1]
-    grown = [name for name in ("graphs", "files") if (last[name] or 0) > (first[name] or 0)]
+    counted = ("graphs", "variables", "files")
+    grown = [name for name in counted if (last.get(name) or 0) > (first.get(name) or 0)]
     return not grown and growth(records, "in_use" if "in_use" in last else "resident") <= GROWTH
 
 
@@ -231,6 +245,8 @@ def growth(records: Sequence[dict[str, Any]], name: str) -> float:
 
 def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
     """Return the page."""
+    classes = [record for record in records if "class" in record]
+    records = [record for record in records if "what" in record]
     rows = [
         (
             r["what"],
@@ -261,6 +277,28 @@ def document(where: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
             f"or open file more than after the first, and from the middle to the end at most {GROWTH:g} MB more in use, or "
             "resident where only that is known.\n",
             report.table(("", "flat", "resident: MB more from the middle to the end"), verdicts),
+            *([_of_classes(classes)] if classes else []),
+        ]
+    )
+
+
+def _of_classes(records: Sequence[dict[str, Any]]) -> str:
+    """Return the section of the classes of models: the counts at both ends, and the memory of a round."""
+    rows = []
+    for group in grouped(records):
+        first, last = group[0], group[-1]
+        rounds = last["done"] - group[-2]["done"] if len(group) > 1 else 1
+        ends = (f"{first[name]} to {last[name]}" for name in ("graphs", "variables"))
+        more = report.number(1024.0 * growth(group, "in_use") / rounds)
+        rows.append((first["class"], str(last["done"]), *ends, more, "yes" if flat(group) else "no"))
+    columns = ("", "rounds", "live graphs", "live variables", "in use: kB more a round", "flat")
+    return "\n".join(
+        [
+            "## Every class of models\n",
+            "A round trains two models of different data and sizes, scores them and draws from them; the first of every "
+            f"{soak_classes.EXPORTS} exports one. All are dropped before the next. The counts are those after the first "
+            "round and after the last, the memory is that of the second half.\n",
+            report.table(columns, rows),
         ]
     )
 

@@ -16,11 +16,11 @@ from gpflow_ext.functions.paths import BLOCK
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.batched import sizes
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid import factors
 from gpflow_ext.sites.grid.prior import DTYPE, Grid
 from gpflow_ext.sites.grid.structure import SAME, GridStructure
-from gpflow_ext.sites.grid.trace import plain
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned, check_precisions
 from gpflow_ext.sites.vecchia.posterior import conditioned
@@ -77,7 +77,7 @@ class GridPosterior(SamplesFunctions, MarginalPosterior):
         blocks = (R + ROWS - 1) // ROWS
         padded = tf.pad(new, [[0, blocks * ROWS - R], [0, 0]])
         kinds = (tf.TensorSpec(None, DTYPE),) * 2
-        found = tf.map_fn(plain(some), tf.reshape(padded, [blocks, ROWS, D]), fn_output_signature=kinds)
+        found = one_by_one(some, tf.reshape(padded, [blocks, ROWS, D]), fn_output_signature=kinds)
         mean, var = (tf.reshape(part, [blocks * ROWS, cache[0].shape[1]])[:R] for part in found)
         return mean, var
 
@@ -184,7 +184,7 @@ def _in_turn(function: Callable[[tf.Tensor], tf.Tensor], values: tf.Tensor, size
     blocks = -(-S // size)
     padded = tf.pad(values, [[0, blocks * size - S], *[[0, 0]] * len(rest)])
     laid = tf.reshape(padded, [blocks, size, *rest])
-    found = tf.map_fn(plain(function), laid, parallel_iterations=1)
+    found = one_by_one(function, laid, parallel_iterations=1)
     return tf.reshape(found, [blocks * size, *sizes(found)[2:]])[:S]
 
 

@@ -23,13 +23,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from gpflow_ext.numerics import lanczos
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites.grid import krylov
 from gpflow_ext.sites.grid.kronecker import Spectrum, outer
 
 BLOCK = 2**27  # bytes of the bases of the probes that are taken side by side
 CHUNK = 2**21  # elements of the matrices that are taken side by side
-
-plain = tf.autograph.experimental.do_not_convert  # which would take seconds outside a graph
 
 
 class Probes(NamedTuple):
@@ -102,7 +101,7 @@ def _in_blocks(
     rank = min(lanczos.RANK, cells)
     shapes = [L], [L, 1, cells], [L], [L, block * rank, cells]
     signature = tuple(map(tf.TensorSpec, shapes, (*(tf.float64,) * 3, masks[0].dtype)))
-    value, weights, slope, modes = tf.map_fn(plain(some), blocks, fn_output_signature=signature)
+    value, weights, slope, modes = one_by_one(some, blocks, fn_output_signature=signature)
     modes = tf.reshape(tf.transpose(modes, [1, 0, 2, 3]), [L, -1, cells])
     return *(tf.reduce_sum(part, axis=0) for part in (value, weights, slope)), modes
 
@@ -161,7 +160,7 @@ def _slope(spectrum: Spectrum, level: tf.Tensor, left: tf.Tensor, right: tf.Tens
 
     scales = tf.reshape(tf.transpose(rest), [others // chunk, chunk, -1, 1])
     parts = split(left), split(right), scales
-    found = tf.foldl(plain(some), parts, initializer=tf.zeros([L, n, n], own.dtype))
+    found = tf.foldl(some, parts, initializer=tf.zeros([L, n, n], own.dtype))
     found = 0.5 * (found + tf.linalg.matrix_transpose(found))
     found = tf.matmul(tf.matmul(basis, found), basis, transpose_b=True)
     return tf.reduce_sum(found, axis=0, keepdims=True) if own.shape[0] == 1 else found

@@ -14,6 +14,7 @@ from gpflow_ext.functions.draws import SamplesFunctions
 from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched
+from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.marginal_posterior import MarginalPosterior
 from gpflow_ext.sites.posterior import SiteConditioned
@@ -171,13 +172,12 @@ def nearest(X: tf.Tensor, new: tf.Tensor, most: int) -> tf.Tensor:
     squares, (R, D) = tf.reduce_sum(X**2, axis=1), batched.sizes(new)
     number, size = batched.blocks(R, DISTANCES // batched.sizes(X)[0])
 
-    @tf.autograph.experimental.do_not_convert  # for each block anew, outside a graph
     def of_block(places: tf.Tensor) -> tf.Tensor:
         return tf.math.top_k(2.0 * tf.matmul(places, X, transpose_b=True) - squares, most).indices
 
     blocks = tf.reshape(tf.pad(new, [[0, number * size - R], [0, 0]]), [number, size, D])
     like = tf.TensorSpec([size if isinstance(size, int) else None, most], tf.int32)
-    found = tf.map_fn(of_block, blocks, fn_output_signature=like)
+    found = one_by_one(of_block, blocks, fn_output_signature=like)
     return tf.reshape(found, [number * size, most])[:R]
 
 
