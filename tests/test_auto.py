@@ -253,7 +253,7 @@ def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first
     assert seen == {
         1000: [(False, None)] * 8,
         4000: [(True, None)] * 4,
-        6400: [(True, None)] * 2 + [(True, 1000)],
+        6400: [(True, None)] * 2 + [(True, 600)],
     }
 
 
@@ -266,8 +266,8 @@ def test_more_points_are_for_minibatches_and_for_what_is_not_linear(monkeypatch:
         return of_points(found, names, x, x[:, :1])
 
     [(name, twin)] = chosen(["linear", "network"], 4000).items()
-    assert name == "network, 1,000 points"
-    assert (twin.num_inducing, twin.minibatch_size) == (1000, ladder.BATCH)
+    assert name == "network, 600 points"
+    assert (twin.num_inducing, twin.minibatch_size) == (600, ladder.BATCH)
     assert chosen(["linear"], 4000) == chosen(["network"], 3999) == {}
 
 
@@ -424,6 +424,15 @@ def test_steps_by_the_clock_are_short_where_rows_are_many() -> None:
         model, options = GPRegressor().model_of(rows[:number], rows[:number])
         assert ladder.timed(model, options, 3.0) == {"seconds": 3.0, **short}
         assert ladder.timed(model, options, None) == {}
+
+
+def test_minibatches_by_the_clock_try_what_the_inputs_suggest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand rows had led to length scales from which minutes of small steps did not return."""
+    monkeypatch.setattr(ladder, "MINIBATCHES", 500)
+    rows = np.random.default_rng(0).normal(size=(501, 2))
+    model, options = GPRegressor(num_inducing=9).model_of(rows, rows[:, :1])
+    assert options["starts"] == 1
+    assert ladder.timed(model, options, 3.0) == {**options, "starts": 2, "seconds": 3.0}
 
 
 def test_minibatches_of_expectation_propagation_start_once() -> None:

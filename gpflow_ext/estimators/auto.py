@@ -45,13 +45,13 @@ def auto(
     until those who are left have been trained on all that are not held out. Up to 1,000 rows this is one
     rung, a 5-fold cross-validation. From the second rung on models are built as that of all rows will be, and
     the best candidate is tried with nearest neighbours too (``prior="vecchia"``) if the inputs are places,
-    see `estimators.candidates.of_neighbours`, or with 1,000 inducing points if training is on minibatches.
+    see `estimators.candidates.of_neighbours`, or with 600 inducing points if training is on minibatches.
     Where all rows would have inducing points, the best candidate is at last given up to 4,000 rows that are
-    points, or more inducing points, with the hyperparameters that it has learnt on fewer, as many as the
-    seconds allow; see `estimators.conditioning`. The candidate with the lowest negative log predictive
-    density (NLPD), each at its best rung, is then trained on all rows, or several of its rung if their
-    average has a lower one. If that predicts the held-out rows worse than before, by more than a
-    standard error, the models of the rung are kept, see `estimators.refit`.
+    points, or more inducing points if training is not on minibatches, with the hyperparameters that it has
+    learnt on fewer, as many as the seconds allow; see `estimators.conditioning`. The candidate with the
+    lowest negative log predictive density (NLPD), each at its best rung, is then trained on all rows, or
+    several of its rung if their average has a lower one. If that predicts the held-out rows worse than
+    before, by more than a standard error, the models of the rung are kept, see `estimators.refit`.
 
     The choice depends on the seed, on the budget, which decides how many rungs there are, and on the clock
     where a training is cut short: each candidate of a rung has an equal part of what is left of the

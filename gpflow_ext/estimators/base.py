@@ -46,7 +46,7 @@ class GPEstimator(BaseEstimator):
         Student's t, label noise or several latent functions, see `estimators.ladder`), and 300 beyond, unless
         there is one input, or a grid, whose prior needs none.
     minibatch_size
-        Rows in a training step; by default all rows, and 200 if there are more than 20,000.
+        Rows in a training step; by default all rows, and 1,000 if there are more than 20,000.
     steps
         Training steps; by default until the objective has settled.
     standardise

@@ -22,7 +22,7 @@ ESTIMATORS: dict[str, type[GPEstimator]] = {
     "regression": GPRegressor,
 }
 SURE = 2  # of the candidates, which are compared whatever the budget
-MORE_POINTS = 1000  # inducing points, where the best candidate is tried with more
+MORE_POINTS = 600  # inducing points, where the best candidate is tried with more
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
 
 

@@ -25,7 +25,6 @@ from gpflow_ext.prediction import metrics
 
 _DENSE = (2000, 3000, ladder.HELD)  # rows, with one latent function, each of which is a point
 _POINTS = (1000, 2000, 4000)  # inducing points of all rows
-_NUMBERS = 64_000_000  # in a matrix [M, N] at most, which is half a gigabyte
 _SAME = 0.6  # of the seconds of the first size, which are the same for any: compilation above all
 _SEEN = 1000  # training rows that are predicted too, at most
 
@@ -53,11 +52,15 @@ def suits(estimator: GPEstimator, data: rungs.Data) -> bool:
 
 
 def sizes(rows: int, num_latent_gps: int = 1) -> list[Size]:
-    """Return what may be tried for N rows and L latent functions, the least work first."""
+    """Return what may be tried for N rows and L latent functions, the least work first.
+
+    Rows that are trained on minibatches are not given more inducing points: in the seconds of one posterior
+    of all rows hundreds of minibatches train the hyperparameters too.
+    """
     dense = {min(rows, int(number / np.cbrt(num_latent_gps))) for number in _DENSE}
-    few = {min(number, _NUMBERS // rows) for number in _POINTS if number < rows > max(dense)}
     found = [Size(number, None) for number in dense]
-    found += [Size(rows, number) for number in few if number > ladder.POINTS]
+    if max(dense) < rows <= ladder.MINIBATCHES:
+        found += [Size(rows, number) for number in _POINTS if number < rows]
     return sorted(found, key=lambda size: size.operations)
 
 

@@ -34,12 +34,13 @@ MINIBATCHES = 20_000
 POINTS = 300
 """Default number of inducing points."""
 
-BATCH = 200
+BATCH = 1000
 """Default number of rows of a minibatch."""
 
 _CANDIDATES = 5000  # rows among which inducing points are chosen
 _CHOSEN = 500  # inducing points up to which they are chosen, where hyperparameters are held
 _SHORT = 5  # iterations of L-BFGS in a step by the clock, which waits for its end
+_TRIALS = 2  # starts of a training by the clock on minibatches
 _LONG = 500  # rows above which a step of more iterations takes several seconds
 
 
@@ -171,11 +172,16 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
 
 
 def timed(model: GPModel, options: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
-    """Return options of `fit` for a training that the clock ends after some seconds, never for ``None``."""
+    """Return options of `fit` for a training that the clock ends after some seconds, never for ``None``.
+
+    It begins at hyperparameters found on fewer rows. Too few may have led far from those of all, and small
+    steps would take long to return: minibatches try the length scales that the inputs suggest too.
+    """
     if seconds is None:
         return dict(options)
     short = {"hyper_updates": _SHORT} if isinstance(model, SiteModel) and len(model.data[0]) > _LONG else {}
-    return {**options, **short, "seconds": seconds}
+    trials = {"starts": _TRIALS} if "minibatch_size" in options else {}
+    return {**options, **short, **trials, "seconds": seconds}
 
 
 def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPRobustMax:
