@@ -20,7 +20,7 @@ from ...shared.journal import Record
 from .methods import FITC, SEP, SVI, Contender, Data, SVIAdam, paper_kernel, scores, set_hyperparameters
 from .tracer import POINTS, Tracer, traced
 
-MINIBATCH = 200
+MINIBATCH, LARGER = 200, 1000
 FEW_POINTS, MANY = 6, 500_000  # times at which the scores of more rows are taken
 RATES = (0.003, 0.01, 0.03)  # of Adam
 LENGTHS = (0.01, 0.03, 0.1)  # of natural gradients
@@ -71,9 +71,9 @@ def adadelta(train: Data, test: Data, Z: Any, budget: float) -> Record:
     return sparse_ep(train, test, Z, budget, optimizer=optimizer, minibatch_size=MINIBATCH)
 
 
-def defaults(train: Data, test: Data, Z: Any, budget: float) -> Record:
+def defaults(train: Data, test: Data, Z: Any, budget: float, size: int = MINIBATCH) -> Record:
     """Trace `SparseEP` by minibatches as `gpflow_ext.fit` does them."""
-    return sparse_ep(train, test, Z, budget, minibatch_size=MINIBATCH)
+    return sparse_ep(train, test, Z, budget, minibatch_size=size)
 
 
 def svgp(train: Data, Z: Any) -> gpflow.models.SVGP:
@@ -82,15 +82,15 @@ def svgp(train: Data, Z: Any) -> gpflow.models.SVGP:
     return gpflow.models.SVGP(starting_kernel(Z), probit, Z.copy(), num_data=len(train[0]))
 
 
-def dual(train: Data, test: Data, Z: Any, budget: float) -> Record:
+def dual(train: Data, test: Data, Z: Any, budget: float, size: int = MINIBATCH) -> Record:
     """Trace `SVGP` by dual sites as `gpflow_ext.fit` does them."""
-    return by_fit(svgp(train, Z), train, test, budget, recipe="dual", minibatch_size=MINIBATCH)
+    return by_fit(svgp(train, Z), train, test, budget, recipe="dual", minibatch_size=size)
 
 
-def adam(rate: float, train: Data, test: Data, Z: Any, budget: float) -> Record:
+def adam(rate: float, train: Data, test: Data, Z: Any, budget: float, size: int = MINIBATCH) -> Record:
     """Trace `SVGP`, all parameters by Adam."""
     optimizer = tf_keras.optimizers.Adam(rate)
-    options = {"recipe": "adam", "optimizer": optimizer, "minibatch_size": MINIBATCH}
+    options = {"recipe": "adam", "optimizer": optimizer, "minibatch_size": size}
     return by_fit(svgp(train, Z), train, test, budget, **options)
 
 
@@ -164,4 +164,9 @@ STOCHASTIC: dict[str, Method] = {
     "SVGP, dual sites": dual,
     "SVGP, Adam": functools.partial(tuned, adam, RATES),
     "SVGP, natural gradients": functools.partial(tuned, natural_gradients, LENGTHS),
+}
+LARGE: dict[str, Method] = {
+    f"{LARGER:,} rows: SVGP, dual sites": functools.partial(dual, size=LARGER),
+    f"{LARGER:,} rows: SVGP, Adam": functools.partial(tuned, functools.partial(adam, size=LARGER), RATES),
+    f"{LARGER:,} rows: SparseEP": functools.partial(defaults, size=LARGER),
 }

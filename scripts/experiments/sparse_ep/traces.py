@@ -16,7 +16,7 @@ from gpflow_ext import datasets
 from ...shared import flights, report, segments
 from ...shared.journal import Journal, Record
 from .methods import Data
-from .rivals import BATCH, HELD_OUT, LENGTHS, MINIBATCH, RATES, SEARCH, STOCHASTIC, Method, batch
+from .rivals import BATCH, HELD_OUT, LARGE, LENGTHS, MINIBATCH, RATES, SEARCH, STOCHASTIC, Method, batch
 
 INDUCING, IMAGE_TRAINING = 200, 1565
 FLIGHTS, TEST_FLIGHTS = 2_127_068, 100_000  # generated, as many as the paper has; those for testing
@@ -59,7 +59,7 @@ flights, the best that is possible. `python -m scripts.tools.flights` makes the 
 Transportation Statistics, for those who have them, and this experiment then uses it too.
 
 M = {inducing}, {float}. All start from variance 1, noise variance 1e-3 and length scales at the median distance of the inducing
-points. {methods}
+points. {methods} Where a name begins with a number of rows, minibatches have as many.
 """,
 }
 METHODS = f"""\
@@ -119,7 +119,7 @@ def _is_there(name: str) -> bool:
 def _methods(experiment: str) -> dict[str, Method]:
     if experiment == "time":
         return BATCH
-    return {"SparseEP, batch": batch, **STOCHASTIC} if experiment == "mnist" else STOCHASTIC
+    return {"SparseEP, batch": batch, **STOCHASTIC} if experiment == "mnist" else {**STOCHASTIC, **LARGE}
 
 
 @contextlib.contextmanager
@@ -214,8 +214,8 @@ def figure(path: Path, title: str, records: Sequence[Record]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    styles = ("-o", "--^", ":s", "-.D", "-x", "--v")
-    colours = ("#0b5fa5", "#c8500a", "black", "#4a8c2a", "#8a3ffc", "#b0861b")
+    styles = ("-o", "--^", ":s", "-.D", "-x", "--v", "-s", ":o")
+    colours = ("#0b5fa5", "#c8500a", "black", "#4a8c2a", "#8a3ffc", "#b0861b", "#d12771", "#5a6872")
     drawn, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
     for record, style, colour in zip(records, styles, colours, strict=False):
         for ax, name in zip(axes, ("nll", "error"), strict=True):
