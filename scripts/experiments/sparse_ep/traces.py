@@ -172,7 +172,11 @@ def document(journal: Journal, experiment: str) -> list[str]:
         stem = _stem(experiment, name)
         if experiment == "airline":
             text.append(f"### {TITLES[stem]}: {records[0]['rows']:,} + {records[0]['test_rows']:,} flights\n")
-        text += [_table(records), f"![{_title(stem, records)}](sparse_ep_{stem}.png)\n"]
+        text += [
+            _table(records),
+            *([_verdict(records)] if experiment == "airline" else []),
+            f"![{_title(stem, records)}](sparse_ep_{stem}.png)\n",
+        ]
     return text
 
 
@@ -181,6 +185,20 @@ def _found(journal: Journal, experiment: str, name: str) -> list[Record]:
     order = list(_methods(experiment))
     found = journal.find(experiment=experiment, set=name)
     return sorted(found, key=lambda record: order.index(record["method"]))
+
+
+def _verdict(records: Sequence[Record]) -> str:
+    """Compare the best ends of dual sites, Adam and SparseEP in words."""
+    ends = {
+        family: min(each["nll"][-1] for each in records if family in each["method"])
+        for family in ("dual sites", "SVGP, Adam", "SparseEP")
+    }
+    ours = ends.pop("dual sites")
+    than = ", ".join(
+        f"{'lower' if ours < other else 'not lower'} than that of {family} ({other:.4f})"
+        for family, other in ends.items()
+    )
+    return f"The lowest test NLL of dual sites at the end, {ours:.4f}, is {than}.\n"
 
 
 def _table(records: Sequence[Record]) -> str:
