@@ -433,6 +433,11 @@ def test_minibatches_by_the_clock_try_what_the_inputs_suggest(monkeypatch: pytes
     model, options = GPRegressor(num_inducing=9).model_of(rows, rows[:, :1])
     assert options["starts"] == 1
     assert ladder.timed(model, options, 3.0) == {**options, "starts": 2, "seconds": 3.0}
+    model, options = GPRegressor(kernels.linear(2), num_inducing=9).model_of(rows, rows[:, :1])
+    assert ladder.timed(model, options, 3.0) == {
+        **options,
+        "seconds": 3.0,
+    }  # there are no length scales to try
 
 
 def test_minibatches_of_expectation_propagation_start_once() -> None:

@@ -54,7 +54,7 @@ def test_rows_and_points_are_tried_by_their_work() -> None:
         Size(4000, None),
         Size(8000, 4000),
     ]
-    assert {size.points for size in conditioning.sizes(20_000)} == {None, 1000, 2000, 4000}
+    assert {size.points for size in conditioning.sizes(20_000)} == {None, 1000, 2000, 3200}
     assert {size.points for size in conditioning.sizes(20_001)} == {None}  # minibatches are quicker
     assert conditioning.sizes(2500, 8) == [
         Size(1000, None),

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TextIO
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.predicted import output_names, output_rows
 from gpflow_ext.cli.run import import_tensorflow
-from gpflow_ext.cli.streams import Progress, is_parquet, parquet_frames, reading, writing
+from gpflow_ext.cli.streams import Progress, reading, writing
 from gpflow_ext.cli.unseen import Unseen
 from gpflow_ext.data.reading.cells import is_missing, is_number, to_number
+from gpflow_ext.data.reading.frames import is_parquet, parquet_frames
 from gpflow_ext.data.reading.text import separator_of
 
 TEXT = "Predict every row of a CSV or Parquet file with an exported model, batch by batch."

@@ -1,4 +1,4 @@
-"""Files that are read and written piece by piece: text, compressed or not, and Parquet."""
+"""Files of text that are read and written piece by piece, compressed or not."""
 
 from __future__ import annotations
 
@@ -51,27 +51,6 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
             yield text, raw
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not text in UTF-8 ({error}): save it as CSV.") from error
-
-
-def is_parquet(path: Path) -> bool:
-    """Tell whether a file is Parquet, by its name."""
-    return path.suffix.lower() in (".parquet", ".pq")
-
-
-def parquet_frames(path: Path, size: int) -> Iterator[Any]:
-    """Yield so many rows of a Parquet file at a time, as data frames."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f'reading {path.name} needs pyarrow: pip install "gpflow-ext[parquet]" ({error})'
-        ) from error
-    try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(size):
-            yield batch.to_pandas()
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a complete Parquet file ({error}).") from error
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from gpflow_ext.prediction import metrics
 
 _DENSE = (2000, 3000, ladder.HELD)  # rows, with one latent function, each of which is a point
 _POINTS = (1000, 2000, 4000)  # inducing points of all rows
+_NUMBERS = 64_000_000  # in a matrix [M, N] at most, which is half a gigabyte
 _SAME = 0.6  # of the seconds of the first size, which are the same for any: compilation above all
 _SEEN = 1000  # training rows that are predicted too, at most
 
@@ -60,7 +61,7 @@ def sizes(rows: int, num_latent_gps: int = 1) -> list[Size]:
     dense = {min(rows, int(number / np.cbrt(num_latent_gps))) for number in _DENSE}
     found = [Size(number, None) for number in dense]
     if max(dense) < rows <= ladder.MINIBATCHES:
-        found += [Size(rows, number) for number in _POINTS if number < rows]
+        found += [Size(rows, min(number, _NUMBERS // rows)) for number in _POINTS if number < rows]
     return sorted(found, key=lambda size: size.operations)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow_probability as tfp
-from gpflow.kernels import Constant, Kernel, Linear, Matern52, SquaredExponential
+from gpflow.kernels import Constant, Kernel, Linear, LinearCoregionalization, Matern52, SquaredExponential
 from gpflow.utilities import set_trainable, to_default_float
 
 from gpflow_ext.data import length_scales
@@ -15,6 +17,7 @@ LINEAR = "linear"  # the name of the kernel that `auto` always compares
 _WIDTH = 1.5  # of the logarithm of a variance: the targets' own is one
 _SPREAD = 1.0  # of the logarithm of a length scale, where each input has one
 _WIDE = 3.0  # of that of all inputs together: the rows decide, but where no input is of use it ran to 1e-17
+_MIXED = 0.3  # weight of the other functions in an output where training starts
 _MANY = 2000  # rows which tell the length scales of all inputs
 _MOST_SCALES = 40  # inputs up to which each may have a length scale of its own
 
@@ -50,6 +53,12 @@ def network(num_inputs: int) -> Kernel:
     kernel.weight_variances.prior = _log_normal(1.0 / num_inputs, _WIDTH)
     kernel.bias_variance.prior = _log_normal(1.0, _WIDTH)
     return kernel
+
+
+def coregionalised(each: Sequence[Kernel]) -> Kernel:
+    """Return the kernel of as many outputs, each a linear mixture of functions with these kernels."""
+    mixing = np.eye(len(each)) + _MIXED * (1.0 - np.eye(len(each)))
+    return LinearCoregionalization(each, W=to_default_float(mixing))
 
 
 def held(kernel: Kernel) -> Kernel:

@@ -180,7 +180,8 @@ def timed(model: GPModel, options: Mapping[str, Any], seconds: float | None) -> 
     if seconds is None:
         return dict(options)
     short = {"hyper_updates": _SHORT} if isinstance(model, SiteModel) and len(model.data[0]) > _LONG else {}
-    trials = {"starts": _TRIALS} if "minibatch_size" in options else {}
+    scales = next(length_scales.stationary(model), None)
+    trials = {"starts": _TRIALS} if "minibatch_size" in options and scales is not None else {}
     return {**options, **short, **trials, "seconds": seconds}
 
 

@@ -7,14 +7,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
-from gpflow.kernels import Kernel, LinearCoregionalization, SeparateIndependent
+from gpflow.kernels import Kernel, SeparateIndependent
 from gpflow.likelihoods import Likelihood
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 from gpflow_ext.cross_validation import cross_validate
 from gpflow_ext.data.datasets import Scaler
-from gpflow_ext.estimators import checked, networks
+from gpflow_ext.estimators import checked, kernels, networks
 from gpflow_ext.estimators.base import Array
 from gpflow_ext.estimators.real import RealEstimator, gaussian, standardised
 from gpflow_ext.prediction import metrics
@@ -23,7 +23,6 @@ from gpflow_ext.prediction.rescaled import RescaledTargets
 Outputs = Literal["best", "independent", "coregionalised", "network"]
 _COMPARED = 300  # rows on which the kinds are compared
 _FOLDS = 3
-_MIXED = 0.3  # weight of the other functions in an output where training starts
 
 
 class GPMultiOutputRegressor(RealEstimator):
@@ -165,8 +164,7 @@ class GPMultiOutputRegressor(RealEstimator):
             return each[0]
         if getattr(self, "kind_", self.kind) != "coregionalised":
             return SeparateIndependent(each)
-        mixing = np.eye(num_latent_gps) + _MIXED * (1.0 - np.eye(num_latent_gps))
-        return LinearCoregionalization(each, W=mixing)
+        return kernels.coregionalised(each)
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
         """Return the means of y at inputs [N, D], [N, P]; with ``return_std`` also the deviations, [N, P].

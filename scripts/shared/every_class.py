@@ -67,7 +67,7 @@ def _waves(X: Any, number: int = 5) -> Any:
     return np.sin(X @ np.random.default_rng(1).standard_normal((X.shape[1], number)))
 
 
-def _plane(rows: int, seed: int) -> tuple[Any, Any]:
+def _plane(rows: int, seed: int) -> Data:
     """Return inputs [rows, 4] and values [rows, 5] with noise."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2.0, 2.0, (rows, 4))
@@ -94,10 +94,6 @@ def _classes(rows: int, seed: int) -> Data:
     X, waves = _plane(rows, seed)
     noise = 0.3 * np.random.default_rng(seed + 1).standard_normal((rows, 1))
     return X, np.digitize(waves[:, :1] + noise, [-0.4, 0.4]).astype(float)
-
-
-def _outputs(rows: int, seed: int) -> Data:
-    return _plane(rows, seed)
 
 
 def _missing(rows: int, seed: int) -> Data:
@@ -182,8 +178,11 @@ def _of_gpflow(name: str, likelihood: Any = likelihoods.BernoulliLogit) -> Calla
 
 
 def _exact(name: str) -> Callable[[Any, Any], Any]:
-    points = () if name == "GPR" else (1,)
-    return lambda X, Y: getattr(gpflow.models, name)((X, Y), _kernel(), *(_points(X) for _ in points))
+    def build(X: Any, Y: Any) -> Any:
+        points = [] if name == "GPR" else [_points(X)]
+        return getattr(gpflow.models, name)((X, Y), _kernel(), *points)
+
+    return build
 
 
 def _with_priors(build: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -278,12 +277,12 @@ KINDS: dict[str, Kind] = {
     "SVGPRobustMax": Kind(_classes, _robust_max(), _FEW),
     "SVGPRobustMax, shared covariance": Kind(_classes, _robust_max(shared_covariance=True), _FEW),
     "SVGPRobustMax, minibatches": Kind(_classes, _robust_max(), _SOME | {"minibatch_size": MINIBATCH}),
-    "GPRNTensor": Kind(_outputs, _network(), _FEW, NETWORK_ROWS, by_rows=True),
+    "GPRNTensor": Kind(_plane, _network(), _FEW, NETWORK_ROWS, by_rows=True),
     "GPRNTensor, missing targets": Kind(_missing, _network(output_scales=False), _FEW, NETWORK_ROWS, by_rows=True),
-    "GPRNTensor, inducing points": Kind(_outputs, lambda X, Y: _network(inducing_variable=X[:10].copy(), output_scales=False)(X, Y), _FEW, NETWORK_ROWS, by_rows=True),
-    "GPRNTensor, tensor posterior": Kind(_outputs, _network(posterior="tensor"), _FEW, NETWORK_ROWS, by_rows=True),
-    "GPRNTensor, tensor posterior, one for all rows": Kind(_outputs, _network(posterior="tensor", separate_rows=False), _FEW, NETWORK_ROWS, by_rows=True),
-    "GPRNTensor, tensor posterior, minibatches": Kind(_outputs, _network(posterior="tensor"), _SOME | {"minibatch_size": 3}, NETWORK_ROWS, by_rows=True),
+    "GPRNTensor, inducing points": Kind(_plane, lambda X, Y: _network(inducing_variable=X[:10].copy(), output_scales=False)(X, Y), _FEW, NETWORK_ROWS, by_rows=True),
+    "GPRNTensor, tensor posterior": Kind(_plane, _network(posterior="tensor"), _FEW, NETWORK_ROWS, by_rows=True),
+    "GPRNTensor, tensor posterior, one for all rows": Kind(_plane, _network(posterior="tensor", separate_rows=False), _FEW, NETWORK_ROWS, by_rows=True),
+    "GPRNTensor, tensor posterior, minibatches": Kind(_plane, _network(posterior="tensor"), _SOME | {"minibatch_size": 3}, NETWORK_ROWS, by_rows=True),
     "SGPMCFreeForm": Kind(_binary, _with_priors(_free), sampled=True),
     "GPLaplace, sampled": Kind(_binary, _with_priors(_sites("GPLaplace")), sampled=True, rows=60),
     "VGPKMM, scattering": Kind(_PICTURES, _scattered, _FEW, 60),

@@ -21,7 +21,6 @@ of each target and divides by its deviation; the exported model predicts in the 
 DATA = "linnerud"
 OBJECTIVE = "bound"
 TASKS = ("several",)
-_MIXED = 0.3  # weight of the other functions in a target where training starts
 
 
 def add_flags(new: argparse.ArgumentParser) -> None:
@@ -62,6 +61,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     import numpy as np
 
     import gpflow_ext as gpx
+    from gpflow_ext.estimators.kernels import coregionalised
 
     X, _ = split.train
     number = tables.outputs(split)
@@ -71,8 +71,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     elif options.kind == "independent":
         kernel = gpflow.kernels.SeparateIndependent(each)
     else:
-        mixing = np.eye(number) + _MIXED * (1.0 - np.eye(number))
-        kernel = gpflow.kernels.LinearCoregionalization(each, W=mixing.astype(X.dtype))
+        kernel = coregionalised(each)
     noise = gpflow.likelihoods.Gaussian(np.full(number, 0.1) if number > 1 else 0.1)
     if options.fixed:
         gpflow.set_trainable(noise, False)

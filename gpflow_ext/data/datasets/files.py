@@ -19,7 +19,7 @@ from gpflow_ext.data.datasets.targets import CLASSIFICATION
 from gpflow_ext.data.reading import cells
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.dates import ORDERS
-from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, read_parquet
+from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
     MARKS,
@@ -35,16 +35,13 @@ from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
 from gpflow_ext.data.reading.table import Table, text
 from gpflow_ext.data.reading.text import read_text
 
-PARQUET = (".parquet", ".pq")
-
 
 def read_table(source: Any, least_rows: int = 2) -> Table:
     """Read a file of text or Parquet, or take a data frame."""
     if is_frame(source):
         return from_frame(source, least_rows=least_rows)
     path = Path(source).expanduser()
-    read = read_parquet if path.name.lower().endswith(PARQUET) else read_text
-    return read(path, least_rows)
+    return (read_parquet if is_parquet(path) else read_text)(path, least_rows)
 
 
 def from_file(source: Any, request: Request, known: Known) -> Raw:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from gpflow_ext.data.datasets import idx, openml
 from gpflow_ext.data.datasets.arrays import from_idx, from_npz, from_split_files
 from gpflow_ext.data.datasets.catalogue import BUNDLED, KNOWN, SPLIT_FILES, Known, known_names
-from gpflow_ext.data.datasets.files import PARQUET, from_file
+from gpflow_ext.data.datasets.files import from_file
 from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
-from gpflow_ext.data.reading.frames import as_frame, is_frame
+from gpflow_ext.data.reading.frames import PARQUET, as_frame, is_frame
 from gpflow_ext.data.reading.text import SUFFIXES
 
 _NOT_READ = (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".feather", ".arrow", ".dta", ".pkl")

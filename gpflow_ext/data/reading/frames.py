@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gpflow_ext.data.reading.problems import Problem, TableError, drop
 from gpflow_ext.data.reading.table import Cells, Table, check_names
 from gpflow_ext.data.reading.text import read_bytes
 
+PARQUET = (".parquet", ".pq")
 _ENGINES = "reading Parquet needs pyarrow: pip install gpflow-ext[parquet] ({error})"
 
 
@@ -29,6 +30,11 @@ def as_frame(value: Any) -> Any:
     """Return a table of polars or pyarrow as what its ``to_pandas`` makes, and all else as it is."""
     convert = getattr(value, "to_pandas", None)
     return value if convert is None or is_frame(value) else convert()
+
+
+def is_parquet(path: Path) -> bool:
+    """Tell whether a file is Parquet, by its name."""
+    return path.suffix.lower() in PARQUET
 
 
 def read_parquet(path: Path, least_rows: int = 2) -> Table:
@@ -51,6 +57,28 @@ def read_parquet(path: Path, least_rows: int = 2) -> Table:
     except (OSError, ValueError) as error:  # pyarrow's errors are of these
         raise TableError(str(path), [Problem(f"it is not a complete Parquet file ({error})")]) from error
     return from_frame(frame, path.name, digest, least_rows)
+
+
+def parquet_frames(path: Path, size: int) -> Iterator[Any]:
+    """Yield so many rows of a Parquet file at a time, as data frames.
+
+    Raises
+    ------
+    ImportError
+        Without pandas or pyarrow.
+    ValueError
+        If it is not such a file.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(_ENGINES.format(error=error)) from error
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(size):
+            yield batch.to_pandas()
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a complete Parquet file ({error}).") from error
 
 
 def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least_rows: int = 2) -> Table:
