@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from gpflow_ext.gprn import network
+from scripts.experiments.gprn import convergence, methods
 from scripts.experiments.gprn import field as images
-from scripts.experiments.gprn import methods
 from scripts.experiments.gprn.mean_field import MeanField
 
 RECORDS = Path(__file__).parent.parent / "docs" / "results" / "gprn.jsonl"
@@ -62,3 +62,27 @@ def test_images_are_smooth_and_what_is_predicted_of_them_is_drawn(tmp_path: Path
     np.testing.assert_allclose([beside, apart], np.exp([-0.25, -4.0]), rtol=0, atol=0.05)
     images.draw(tmp_path / "new" / "images.png", task.Y_test, task.Y_test + 0.1)
     assert (tmp_path / "new" / "images.png").stat().st_size > 1000
+
+
+def test_the_target_of_the_tensor_posterior_is_read_off_recorded_curves() -> None:
+    """Ours is within 0.1 % of the optimum at its second point; Adam comes there at 30 s, or never."""
+    key = {"of": convergence.OF, "set": "generated", "nodes": 2, "seed": 0, "derivative": 1.0}
+    ours = key | {
+        "method": methods.TENSOR,
+        "status": "CONVERGED",
+        "gain": 1e-6,
+        "further": 1e-4,
+        "seconds": 3.0,
+    }
+    ours |= {"bound": -1000.0, "curve": [[1.0, -1200.0], [2.0, -1000.9], [3.0, -1000.0]]}
+    adam = key | {"method": methods.ADAM, "seconds": 36.0, "bound": -1000.5}
+    adam |= {"curve": [[0.0, -9e3], [18.0, -1100.0], [30.0, -1000.8], [36.0, -1000.5]]}
+    never = adam | {"curve": [[0.0, -9e3], [36.0, -1100.0]]}
+    assert convergence.levels(ours, adam) == (2.0, 30.0, 3.0)
+    assert convergence.levels(ours, never) == (2.0, None, 2.0)
+    assert (convergence.ratio(ours, adam), convergence.ratio(ours, never)) == (15.0, 18.0)
+    better = adam | {"curve": [[0.0, -9e3], [36.0, -900.0]]}
+    assert convergence.ratio(ours, better) == 0.0
+    assert "| yes |" in convergence.verdict([(ours, adam), (ours, never)])
+    assert "| no |" in convergence.verdict([(ours, adam), (ours, better)])
+    assert "| no |" in convergence.verdict([(ours | {"status": "NON_FINITE"}, adam)])

@@ -26,6 +26,7 @@ experiments
   jura         three metals in the soil, cadmium hidden at 100 places
   sarcos       seven torques of a robot arm
   field        images of a million pixels, generated
+  convergence  seconds to the optimum of the tensor posterior, next to Adam, and how stationary its end is
   scaling      seconds and memory of a step from 1,000 to 1,000,000 outputs, and of the paper's other methods
 
 Results are written after each measurement: gprn.md, and single measurements to gprn.jsonl. A rerun skips what is there,
@@ -40,9 +41,10 @@ EXPERIMENTS = (
     "jura",
     "sarcos",
     "field",
+    "convergence",
     "scaling",
 )
-QUICK = ("generated", "scaling")
+QUICK = ("generated", "convergence", "scaling")
 GENERATED = {"generated", "stationary", "field", "scaling"}  # need no data sets
 METHODS = (
     "independent",
@@ -93,8 +95,9 @@ def arguments() -> argparse.ArgumentParser:
 
 def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: Path) -> None:
     """Run one experiment, as far as the journal lacks it."""
-    from . import comparisons, scaling
+    from . import comparisons, convergence, scaling
 
+    seeds = options.seeds or (1 if options.quick else 3)
     if experiment == "scaling":
         if options.quick:
             scaling.measure(journal, (100, 1000), (100, 1000), (100, 1000), rows=20, nodes=2)
@@ -102,8 +105,12 @@ def measure(experiment: str, options: argparse.Namespace, journal: Any, folder: 
             scaling.measure(
                 journal, scaling.SIZES, scaling.TENSOR_SIZES, scaling.PAPER_SIZES, scaling.ROWS, scaling.NODES
             )
+    elif experiment == "convergence" and options.quick:
+        convergence.compare(journal, {"generated": comparisons.small}, seeds, multiple=1.0)
+    elif experiment == "convergence":
+        tasks = {name: comparisons.TASKS[name][0] for name in convergence.NODES}
+        convergence.compare(journal, tasks, seeds)
     else:
-        seeds = options.seeds or (1 if options.quick else 3)
         comparisons.compare(journal, experiment, seeds, options.methods, options.quick, folder, options.nodes)
 
 
@@ -115,7 +122,8 @@ def main() -> None:
     from . import comparisons
 
     asked = options.experiment or (QUICK if options.quick else EXPERIMENTS)
-    if not os.environ.get("GPFLOW_EXT_DATA") and not set(asked) <= GENERATED:
+    generated = {*GENERATED, "convergence"} if options.quick else GENERATED
+    if not os.environ.get("GPFLOW_EXT_DATA") and not set(asked) <= generated:
         raise ValueError("Set GPFLOW_EXT_DATA to the folder that holds the data sets (see --help).")
     recorded = not options.quick and options.out is None
     folder = options.out or Path("runs/reproduce_gprn" if options.quick else "docs/results")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import gpflow_ext as gpx
 from ...shared import jura as survey
 from ...shared import report
 from ...shared.journal import Journal
+from . import convergence, methods, scaling, verdicts
 from . import field as images
-from . import methods, scaling, verdicts
 from .methods import Task
 from .reading import READING
 
@@ -93,6 +94,16 @@ def independent_data(seed: int) -> Task:
     return generated(seed, stationary=True)
 
 
+def small(seed: int) -> Task:
+    """See `generated`; forty outputs."""
+    return _reduced(generated(seed))
+
+
+def _reduced(task: Task) -> Task:
+    """Keep forty outputs, for two steps."""
+    return replace(task, Y=task.Y[:, :40], Y_test=task.Y_test[:, :40], steps=2)
+
+
 def _standardised(task: Task, each: bool = False) -> Task:
     """Subtract the training mean of each output; divide by the deviation of each, or of all."""
     middle = np.nanmean(task.Y, axis=0)
@@ -142,10 +153,7 @@ def compare(
     make, usual = TASKS[name]
     numbers = nodes or usual
     for seed in range(seeds):
-        task = make(seed)
-        if quick:
-            keep = slice(0, 40)
-            task = Task(task.X, task.Y[:, keep], task.X_test, task.Y_test[:, keep], task.floor, 2, seed)
+        task = _reduced(make(seed)) if quick else make(seed)
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1]), (methods.OTHERS, 0)]
         impossible = methods.PARTLY_OBSERVED_ONLY if task.complete else methods.COMPLETE_ONLY
         jobs += [
@@ -199,7 +207,7 @@ def text(journal: Journal, recorded: bool = True) -> str:
     )
     for name, (make, _) in TASKS.items():
         lines += _table(journal, name, (make.__doc__ or "").strip(), recorded)
-    return "\n".join(lines + scaling.document(journal))
+    return "\n".join(lines + convergence.document(journal) + scaling.document(journal))
 
 
 def _table(journal: Journal, name: str, title: str, recorded: bool) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -69,13 +70,9 @@ def run(
     in the units of the measurement, where the task has such. ``processor`` are the seconds of the processor for all.
     ``picked`` is the number of nodes where the method chooses it, up to ``num_latent``.
     """
-    jitter = gpflow.default_jitter()
-    gpflow.config.set_default_jitter(min(jitter, 0.1 * task.floor))
     begin, own = time.perf_counter(), time.process_time()
-    try:
+    with small_jitter(task):
         mean, log_density, bound, seconds, *picked = _METHODS[method](task, num_latent, budget)
-    finally:
-        gpflow.config.set_default_jitter(jitter)
     if show is not None:
         show(mean)
     known = ~np.isnan(task.Y_test)
@@ -90,6 +87,17 @@ def run(
         "bound": float(bound),
         "seconds": seconds or time.perf_counter() - begin,
     }
+
+
+@contextlib.contextmanager
+def small_jitter(task: Task) -> Iterator[None]:
+    """Hold the jitter below the least noise of a task."""
+    jitter = gpflow.default_jitter()
+    gpflow.config.set_default_jitter(min(jitter, 0.1 * task.floor))
+    try:
+        yield
+    finally:
+        gpflow.config.set_default_jitter(jitter)
 
 
 def network(
