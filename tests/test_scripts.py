@@ -152,6 +152,7 @@ def test_every_experiment_has_a_reduced_form(path: Path) -> None:
         ("scripts.tools.cases_in_turn", ["nowhere.xml"], "error: .*nowhere.xml"),
         ("scripts.tools.gpflow_tests", ["--source", "nowhere", "--out", "."], "error: .*nowhere/tests"),
         ("scripts.tools.pages", ["nowhere"], "no page is named nowhere; there are benchmark_auto, "),
+        ("scripts.tools.quick_forms", ["nowhere"], "no experiment is named nowhere; there are gprn, images"),
         ("scripts.device.programs", [".", "--only", "nowhere"], "no name begins with nowhere; there are "),
         ("scripts.device.page", ["nowhere"], "error: .*nowhere/results.jsonl"),
     ],

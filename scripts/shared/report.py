@@ -15,6 +15,7 @@ from typing import Any
 
 MOST_RHAT, LEAST_ESS = 1.05, 100.0  # of chains whose effective draws a page takes for a measurement
 REDUCED = "This is the reduced form, by `--quick`: it shows that the program runs, and its numbers are no results.\n"
+UNNAMED = "commit not recorded (a run of before records named it, not repeated)"
 PACKAGES = ("gpflow-ext", "gpflow", "tensorflow", "numpy", "scipy", "scikit-learn", "GPy", "bayesnewton")
 
 
@@ -45,7 +46,7 @@ def environment(threads: int | None = None) -> dict[str, Any]:
 def describe(where: Mapping[str, Any], precision: str = "float64") -> str:
     """Return the environment as a sentence of Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
-    commit = f"commit {where['commit']}" if where.get("commit") else "commit not recorded"
+    commit = f"commit {where['commit']}" if where.get("commit") else UNNAMED
     return (
         f"{commit}; {where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads, load average "
         f"{where['load']} at the start; Python {where['python']}, {versions}; {precision}, no XLA."

@@ -76,7 +76,7 @@ BENCHMARKS = (
     "vecchia_large",
 )  # fmt: skip
 EXPERIMENTS = ("gprn", "images", "kmm", "review", "robustmax", "sgpmc", "sparse_ep")
-TOOLS = ("conformance", "gpflow_tests", "journey", "lowering", "reliability", "soak")
+TOOLS = ("conformance", "gpflow_tests", "journey", "lowering", "quick_forms", "reliability", "soak")
 WRITERS: dict[str, tuple[Callable[[str], str], str]] = {
     **{f"benchmark_{name}": (benchmark, name) for name in BENCHMARKS},
     "benchmarks": (lambda _: summary.text(RESULTS), "benchmarks"),

@@ -151,7 +151,7 @@ def compare(
     """
     wanted = [methods.BY_FLAG[flag] for flag in chosen or methods.BY_FLAG]
     make, usual = TASKS[name]
-    numbers = nodes or usual
+    numbers = nodes or (usual[-1:] if quick else usual)
     for seed in range(seeds):
         task = _reduced(make(seed)) if quick else make(seed)
         jobs = [(methods.INDEPENDENT, 0), (methods.PCA, 0), (methods.LMC, numbers[-1]), (methods.OTHERS, 0)]

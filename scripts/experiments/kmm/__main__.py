@@ -130,10 +130,11 @@ def measure_tasks(parts: Sequence[str], quick: bool, journal: Any) -> None:
     from . import tasks
 
     cap, first = 5.0 if quick else 60.0, 1 if quick else None
+    classes = functools.partial(tasks.classes, bounds=tasks.QUICK_BOUNDS) if quick else tasks.classes
     for part, names, fit in (
         ("ordinal", tasks.ORDINAL, tasks.ordinal),
         ("counts", tasks.COUNTS, tasks.counts),
-        ("classes", tasks.CLASSES, tasks.classes),
+        ("classes", tasks.CLASSES, classes),
     ):
         if part in parts:
             sets.load(names[0])

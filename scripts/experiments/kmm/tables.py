@@ -225,6 +225,7 @@ def _below_its_own(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(
         f" On {data} `best` ended {bounds[name] - bounds['best']:.3f} below `{name}`."
         for data, bounds in found.items()
+        if "best" in bounds
         for name in ("log", "Bouchard, piecewise")
         if bounds[name] - bounds["best"] > 1e-3
     )
