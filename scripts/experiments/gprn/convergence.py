@@ -30,8 +30,7 @@ NODES = {  # of the sets that are measured
 }
 SLOW = ("sarcos", "germany", "jura")  # one split
 SHARE = 1e-3  # of the optimum, by which a bound may be lower and count as there
-RATIO = 10.0  # of the target
-MULTIPLE = 12.0  # of the recipe's seconds, for which Adam may go on
+RATIO = 10.0  # of the target, and for how many times the recipe's seconds Adam goes on
 MOST_POINTS = 200  # of a recorded curve
 FURTHER = 5  # steps of 20 iterations of L-BFGS on all parameters, after the fit
 _COLUMNS = (
@@ -52,7 +51,7 @@ _COLUMNS = (
 
 
 def compare(
-    journal: Journal, tasks: Mapping[str, Callable[[int], Task]], seeds: int, multiple: float = MULTIPLE
+    journal: Journal, tasks: Mapping[str, Callable[[int], Task]], seeds: int, multiple: float = RATIO
 ) -> None:
     """Train on all splits of the tasks by the recipe, then by Adam, as far as the journal lacks it.
 
@@ -203,7 +202,7 @@ def verdict(pairs: Sequence[tuple[Record, Record]]) -> str:
 
 _TEXT = (
     "One covariance over the rows for all nodes, as in the paper. The recipe trains until a round of 100 iterations gains less than "
-    "a millionth; Adam(0.01) goes on for twelve times its seconds. Seconds are of the processor, one thread, compilation included. The optimum is the "
+    "a millionth; Adam(0.01) goes on for ten times its seconds. Seconds are of the processor, one thread, compilation included. The optimum is the "
     'better of both ends, "> X" means that X seconds were spent without coming to within 0.1 % of it. The recipe is '
     "seen at the ends of its rounds only, the first of which tries all starts. "
     "Stationarity, all relative to the bound: the last round's gain, and what 100 further iterations of L-BFGS on every parameter, "
