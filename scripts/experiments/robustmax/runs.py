@@ -93,9 +93,11 @@ class Digits(NamedTuple):
     test: Any
 
 
-def digits() -> Digits:
-    """Return the untrained model; to be used in `SINGLE` precision throughout."""
-    train, test = gpx.datasets.load("mnist", standardise="common")
+def digits(rows: int | None = None) -> Digits:
+    """Return the untrained model, for the first ``rows`` of each part; to be used in `SINGLE` precision throughout."""
+    train, test = (
+        tuple(part[:rows] for part in split) for split in gpx.datasets.load("mnist", standardise="common")
+    )
     width = train[0].shape[1]
     kernel = gpflow.kernels.SquaredExponential(variance=5.0, lengthscales=np.full(width, np.sqrt(width) / 2))
     Z = gpx.inducing.kmeans(train[0], MNIST_INDUCING)
@@ -152,12 +154,14 @@ def train_on(found: Digits, run_dir: Path, steps: int, every: int) -> list[dict[
     return lines
 
 
-def mnist(folder: Path, where: Mapping[str, Any], run_dir: Path, steps: int, every: int) -> None:
+def mnist(
+    folder: Path, where: Mapping[str, Any], run_dir: Path, steps: int, every: int, rows: int | None = None
+) -> None:
     """Train on MNIST, or go on with it, record the scores on the way and draw them and the inducing digits."""
     with gpflow.config.as_context(SINGLE):
-        found = digits()
+        found = digits(rows)
         lines = train_on(found, run_dir, steps, every)
-    heading = {"where": dict(where), "steps": steps}
+    heading = {"where": dict(where), "steps": steps, "seeds": list(range(len(PHASES)))}
     report.write_lines(folder / "robustmax_mnist.jsonl", [heading, *lines])
     _draw_curve(folder / "robustmax_mnist.png", lines)
     _draw_digits(folder / "robustmax_digits.png", found.Z, found.model.inducing_variable.Z.numpy())
