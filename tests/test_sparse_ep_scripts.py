@@ -150,3 +150,12 @@ def test_sites_one_at_a_time_and_in_parallel_reach_one_evidence() -> None:
 def test_the_title_of_a_figure_has_the_size_that_was_measured() -> None:
     """Reduced forms have fewer images."""
     assert traces._title("mnist", [{"rows": 1000}]) == "MNIST odd against even, 1,000 images"
+
+
+def test_a_page_is_written_before_all_methods_have_run() -> None:
+    """It is written after each: the ends of those that come later cannot be compared yet."""
+    ours, other = (
+        {"method": name, "nll": [0.7, end]} for name, end in (("SVGP, dual sites", 0.6), ("SVGP, Adam", 0.65))
+    )
+    assert traces._verdict([other]) == traces._verdict([ours]) == ""
+    assert "0.6000, is lower than that of SVGP, Adam (0.6500)" in traces._verdict([other, ours])

@@ -89,9 +89,9 @@ def defaults(options: argparse.Namespace) -> argparse.Namespace:
     quick = options.quick
     options.experiment = options.experiment or list(EXPERIMENTS)
     options.splits = options.splits or (2 if quick else 20)
-    options.sets = options.sets or [*NAMES[: 1 if quick else None], *FLIGHTS]
+    options.sets = options.sets or [*NAMES[: 1 if quick else None], *FLIGHTS[: 1 if quick else None]]
     options.shares = options.shares or [0.15, 0.25, 0.5][: 1 if quick else None]
-    options.budget = options.budget or (5.0 if quick else 120.0)
+    options.budget = options.budget or (2.0 if quick else 120.0)
     options.workers = options.workers or list(range(1, min(8, os.cpu_count() or 1) + 1))
     options.out = options.out or Path("runs/reproduce_sparse_ep" if quick else "docs/results")
     return options
