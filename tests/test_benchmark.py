@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import gpflow_ext as gpx
 from scripts.benchmarks import __main__ as benchmark
 from scripts.benchmarks import kmm as measured
 from scripts.benchmarks import peers
@@ -146,3 +147,21 @@ def test_the_page_says_where_the_best_of_two_bounds_ended_below_one_of_them() ->
     )
     assert "On wine" not in tables.introduction("classes", rows(-52.0))
     assert tables.introduction("counts", []) == tables.COUNTS
+
+
+def test_the_form_of_opper_and_archambeau_is_the_same_in_whitened_coordinates_and_sooner_there() -> None:
+    """Equal bounds at α = L⁻ᵀv; from one start the whitened one needs a fifth of the evaluations at most."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    Y = (X[:, :1] + rng.normal(size=(30, 1)) > 0.0).astype(float)
+    problem = methods.Problem.new((X, Y), gpx.likelihoods.BernoulliLogit).set(2.0, 2.0)
+    plain, white = (problem.build(form) for form in convergence.FORMS.values())
+    white.v.assign(rng.normal(size=(30, 1)))
+    bound = white.elbo()
+    plain.q_alpha.assign(white.q_alpha)
+    np.testing.assert_allclose(plain.elbo(), bound, rtol=1e-6)
+    optimum = methods.ours(problem)(methods.Limit()).objective[-1]
+    limit = methods.Limit(target=optimum - convergence.PRECISION, evaluations=600)
+    runs = [methods.opper_archambeau(problem, form)(limit) for form in convergence.FORMS.values()]
+    assert runs[1].done
+    assert 5 * len(runs[1].objective) <= len(runs[0].objective) == 600

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from gpflow.models import VGPOpperArchambeau as Plain
 
 import gpflow_ext as gpx
 
 from ...shared.flops import Counter, counting
 from .methods import Limit, Problem, Runner, Trace, opper_archambeau, ours
+from .methods import WhitenedOpperArchambeau as Whitened
 
 PRECISION = 1e-3  # the paper's: nats
 FLOOR = 1e-8  # distances from the optimum below this are rounding
 ALGORITHM_1, PARALLEL, OPPER = "Algorithm 1", "parallel fixed point", "Opper & Archambeau"
+END, WHITENED_END = "end", "end, whitened"  # parts of the journal
+FORMS = {END: Plain, WHITENED_END: Whitened}
 GAPS = (100.0, 10.0, 1.0, 0.1, 0.01, PRECISION)  # nats from the optimum
 COUNTED = 3  # evaluations of a gradient method that are counted; all cost the same
 Setting: TypeAlias = tuple[float, float]
@@ -139,11 +143,17 @@ class Patient:
     ----------
     split, likelihood
         As for `Laboratory`.
+    model_class
+        GPflow's, or the same in other coordinates.
     """
 
-    def __init__(self, split: Any, likelihood: Callable[[], Any]) -> None:
+    def __init__(self, split: Any, likelihood: Callable[[], Any], model_class: Any = Plain) -> None:
         self._problem = Problem.new(split.train, likelihood)
-        self._run = _compiled(opper_archambeau, self._problem)
+        build = functools.partial(opper_archambeau, model_class=model_class)
+        self._run = _compiled(build, self._problem)
+        with counting() as counter:
+            counted = _compiled(build, self._problem)
+            self._each = counted(Limit(evaluations=COUNTED, counter=counter)).flops[-1] / COUNTED
 
     def measure(self, known: Outcome, evaluations: int) -> dict[str, Any]:
         """Return what it needs to come near the optimum of an outcome, and how far from it the run ends."""
@@ -152,6 +162,7 @@ class Patient:
         reached = [trace.reached(known.optimum - gap) for gap in GAPS]
         return {
             "evaluations": len(trace.objective),
+            "flops": self._each * len(trace.objective),
             "seconds": round(trace.seconds[-1], 3),
             "short": known.optimum - trace.objective[-1],
             "reached": [None if index is None else index + 1 for index in reached],

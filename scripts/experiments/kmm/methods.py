@@ -226,11 +226,30 @@ def vgp_lbfgs(problem: Problem, model: Any = None) -> Runner:
     return lbfgs(model.training_loss, model.trainable_variables)
 
 
-def opper_archambeau(problem: Problem) -> Runner:
+def opper_archambeau(problem: Problem, model_class: Any = gpflow.models.VGPOpperArchambeau) -> Runner:
     """GPflow's `VGPOpperArchambeau`: 2N parameters by L-BFGS; white noise stands for the others' jitter."""
     noise = gpflow.kernels.White(gpflow.default_jitter())
-    model = problem.build(gpflow.models.VGPOpperArchambeau, problem.kernel + noise)
+    model = problem.build(model_class, problem.kernel + noise)
     return lbfgs(model.training_loss, model.trainable_variables)
+
+
+class WhitenedOpperArchambeau(gpflow.models.VGPOpperArchambeau):
+    """The same with v for α = L⁻ᵀv, K = LLᵀ, so that the Hessian in the mean is I + LᵀΛL in place of K + KΛK."""
+
+    @property
+    def q_alpha(self) -> Any:
+        """What multiplies K in the mean, [N, L]."""
+        return self._alpha
+
+    @q_alpha.setter
+    def q_alpha(self, value: gpflow.Parameter) -> None:
+        self.v = self._alpha = value
+
+    def elbo(self) -> tf.Tensor:
+        """Return the bound, []. O(LN³)."""
+        chol = tf.linalg.cholesky(self.kernel(self.data[0]))
+        self._alpha = tf.linalg.triangular_solve(chol, tf.convert_to_tensor(self.v), adjoint=True)
+        return super().elbo()
 
 
 def vgp_natural_gradient(problem: Problem) -> Runner:
