@@ -29,11 +29,12 @@ RECORDS = ROOT / "docs" / "results" / "quick_forms.jsonl"
 EXPERIMENTS = tuple(
     sorted(path.parent.name for path in (ROOT / "scripts" / "experiments").glob("*/__main__.py"))
 )
-MOST = 900.0  # seconds that all may take
+MOST = 900.0  # seconds of one processor that all may take
 _TEXT = """# The reduced forms of the experiments
 
 `make reproduce-quick` runs each experiment of the papers in a form that shows that its program runs. Timed by
-`python -m scripts.tools.quick_forms`. Seconds of the clock and of the processor, imports and compilation included, one thread.
+`python -m scripts.tools.quick_forms`. Imports and compilation are in the seconds, with one thread. Those of the
+clock depend on what else the machine did; see the load averages.
 
 """
 
@@ -86,9 +87,9 @@ def document(records: Sequence[Mapping[str, Any]]) -> str:
     rows.append(["together", f"{clock:.0f}", f"{own:.0f}"])
     runs = [f"- {each['experiment']}: {report.describe(each['environment'])}" for each in records]
     verdict = (
-        "all reduced forms within a quarter of an hour",
-        f"{clock:.0f} s",
-        "yes" if clock < MOST else "no",
+        "all reduced forms in a quarter of an hour of one processor",
+        f"{own:.0f} s",
+        "yes" if own < MOST else "no",
     )
     return "\n".join(
         [
