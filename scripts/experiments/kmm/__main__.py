@@ -45,11 +45,11 @@ MULTIPLE, QUICK_MULTIPLE = 150.0, 20.0  # how much more than Algorithm 1 the gra
 EVALUATIONS, QUICK_EVALUATIONS = 20_000, 200  # of the gradient method, where it goes on to the end
 SOURCES: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {
     "ionosphere": functools.partial(sets.binary, "ionosphere"),
-    "new_thyroid": functools.partial(sets.multiclass, "new_thyroid"),
-    "glass": functools.partial(sets.multiclass, "glass"),
     "sonar": functools.partial(sets.binary, "sonar"),
     "usps_3v5": sets.usps,
+    "new_thyroid": functools.partial(sets.multiclass, "new_thyroid"),
     "vehicle": functools.partial(sets.multiclass, "vehicle"),
+    "glass": functools.partial(sets.multiclass, "glass"),
 }
 TITLES = {
     "ionosphere": "Ionosphere, binary, logistic likelihood with 20 pieces",
