@@ -83,6 +83,7 @@ def test_the_target_of_the_tensor_posterior_is_read_off_recorded_curves() -> Non
     assert (convergence.ratio(ours, adam), convergence.ratio(ours, never)) == (15.0, 18.0)
     better = adam | {"curve": [[0.0, -9e3], [36.0, -900.0]]}
     assert convergence.ratio(ours, better) == 0.0
-    assert "| yes |" in convergence.verdict([(ours, adam), (ours, never)])
+    assert "| on these |" in convergence.verdict([(ours, adam), (ours, never)])
+    assert "| yes |" in convergence.verdict([(ours | {"set": name}, adam) for name in convergence.NODES])
     assert "| no |" in convergence.verdict([(ours, adam), (ours, better)])
     assert "| no |" in convergence.verdict([(ours | {"status": "NON_FINITE"}, adam)])
