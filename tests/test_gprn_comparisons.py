@@ -18,6 +18,7 @@ from scripts.experiments.gprn import __main__ as program
 from scripts.experiments.gprn import comparisons, methods, scaling, verdicts
 from scripts.experiments.gprn.mixture import Mixture
 from scripts.experiments.gprn.others import OtherOutputs
+from scripts.experiments.gprn.task import Task
 from scripts.shared.journal import Journal
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +50,7 @@ def test_a_step_of_the_collapsed_posterior_is_the_same_for_any_number_of_outputs
 def _ratio(rows: int, outputs: int, width: int, steps: int, stationary: bool) -> float:
     """Return the mean squared error of a network over that of independent regressions, on held-out inputs."""
     task = comparisons.generated(0, stationary, outputs, rows, width)
-    task = methods.Task(task.X, task.Y, task.X_test, task.Y_test, steps=steps)
+    task = Task(task.X, task.Y, task.X_test, task.Y_test, steps=steps)
     own, alone = (methods.run(name, task, 2)["nrmse"] for name in (methods.COLLAPSED, methods.INDEPENDENT))
     return float((own / alone) ** 2)
 
@@ -255,7 +256,7 @@ def test_a_fifth_of_the_targets_is_held_out_of_the_choice(imputes: bool) -> None
     Y_test = np.full_like(Y, np.nan)
     if imputes:
         Y[0], Y_test[0] = np.nan, 1.0
-    part = methods._without_a_fifth(methods.Task(X, Y, X if imputes else X + 0.5, Y_test))
+    part = methods._without_a_fifth(Task(X, Y, X if imputes else X + 0.5, Y_test))
     assert part.imputes == imputes
     if imputes:
         assert np.isnan(part.Y[0]).all()

@@ -14,6 +14,7 @@ from gpflow_ext.gprn import network
 from scripts.experiments.gprn import convergence, methods
 from scripts.experiments.gprn import field as images
 from scripts.experiments.gprn.mean_field import MeanField
+from scripts.experiments.gprn.task import Task
 
 RECORDS = Path(__file__).parent.parent / "docs" / "results" / "gprn.jsonl"
 
@@ -21,7 +22,7 @@ RECORDS = Path(__file__).parent.parent / "docs" / "results" / "gprn.jsonl"
 def test_the_factorised_bound_rises_and_stays_below_the_collapsed_one() -> None:
     X, rng = problems.inputs(12), np.random.default_rng(0)
     Y = rng.normal(size=(12, 5))
-    model = methods.network(methods.Task(X, Y, X, Y), 2)
+    model = methods.network(Task(X, Y, X, Y), 2)
     fitted = MeanField(model, X, Y, np.stack([np.ones(12), 0.3 * rng.normal(size=12)], axis=1))
     values = []
     for _ in range(4):

@@ -20,8 +20,8 @@ from ...shared import report
 from ...shared.journal import Journal
 from . import convergence, methods, scaling, verdicts
 from . import field as images
-from .methods import Task
 from .reading import READING
+from .task import Task
 
 Array = npt.NDArray[Any]
 

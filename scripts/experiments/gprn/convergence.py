@@ -16,7 +16,7 @@ import gpflow_ext as gpx
 from ...shared import report
 from ...shared.journal import Journal, Record
 from . import methods
-from .methods import Task
+from .task import Task, small_jitter
 
 OF = "convergence"
 NODES = {  # of the sets that are measured
@@ -71,7 +71,7 @@ def compare(
 
 def _recipe(task: Task, nodes: int) -> Record:
     """Train by the recipe until it settles, then climb on all parameters to see what was left."""
-    with methods.small_jitter(task):
+    with small_jitter(task):
         model = methods.network(task, nodes, "tensor")
         seconds: list[float] = []
         begin = time.process_time()
@@ -87,7 +87,7 @@ def _recipe(task: Task, nodes: int) -> Record:
 
 def _adam(task: Task, nodes: int, budget: float) -> Record:
     """Train by Adam(0.01) for some seconds of the processor."""
-    with methods.small_jitter(task):
+    with small_jitter(task):
         model = methods.network(task, nodes, "tensor")
         variables, optimizer = model.trainable_variables, gpflow.keras.tf_keras.optimizers.Adam(0.01)
 

@@ -9,7 +9,7 @@ import gpflow
 import numpy as np
 import numpy.typing as npt
 
-from .methods import Task
+from .task import Task
 
 Array = npt.NDArray[Any]
 SIDE, ROWS, TEST = 1000, 100, 10

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import gpflow
@@ -20,6 +19,7 @@ from gpflow_ext.gprn.network import start as start_nodes
 from .mean_field import MeanField
 from .mixture import Mixture
 from .others import OtherOutputs
+from .task import Task, small_jitter
 
 Array = npt.NDArray[Any]
 INDEPENDENT, PCA, LMC = "independent GPs", "PCA-GP", "LMC (GPflow)"
@@ -29,31 +29,6 @@ COLLAPSED, JOINT = "GPRN, collapsed", "GPRN, collapsed, joint"
 KERNELS = "GPRN, collapsed, joint, node kernels"
 CHOSEN = "GPRN, collapsed, joint, nodes chosen on held-out targets"
 TENSOR, ADAM, ROWS = "GPRN, tensor", "GPRN, tensor, Adam", "GPRN, tensor, rows per node"
-
-
-@dataclass(frozen=True)
-class Task:
-    """Training inputs [N, Q] and targets [N, D], NaN where missing, and what is to be predicted."""
-
-    X: Array
-    Y: Array
-    X_test: Array
-    Y_test: Array  # NaN where nothing is to be predicted
-    floor: float = 1e-6  # least noise variance
-    steps: int = 20
-    seed: int = 0
-    measured: Callable[[Array], Array] | None = None  # targets [N, D] in the units of the measurement
-    nodes: type[gpflow.kernels.IsotropicStationary] = gpflow.kernels.SquaredExponential
-
-    @property
-    def complete(self) -> bool:
-        """Whether no training target is missing."""
-        return not np.isnan(self.Y).any()
-
-    @property
-    def imputes(self) -> bool:
-        """Whether the targets to predict are those that the training rows lack."""
-        return self.X_test is self.X
 
 
 def run(
@@ -87,17 +62,6 @@ def run(
         "bound": float(bound),
         "seconds": seconds or time.perf_counter() - begin,
     }
-
-
-@contextlib.contextmanager
-def small_jitter(task: Task) -> Iterator[None]:
-    """Hold the jitter below the least noise of a task."""
-    jitter = gpflow.default_jitter()
-    gpflow.config.set_default_jitter(min(jitter, 0.1 * task.floor))
-    try:
-        yield
-    finally:
-        gpflow.config.set_default_jitter(jitter)
 
 
 def network(

@@ -23,6 +23,7 @@ from ...shared.journal import Journal, Record
 from . import methods
 from .mean_field import MeanField
 from .mixture import Mixture
+from .task import Task
 
 Array = npt.NDArray[Any]
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -100,7 +101,7 @@ def _paper_steps(X: Array, D: int, nodes: int) -> dict[str, float]:
     """Return the seconds of a step of each of the paper's three variational methods, the mixture of two components."""
     rng = np.random.default_rng(1)
     Y, start = rng.standard_normal((len(X), D)), rng.standard_normal((len(X), nodes))
-    model = methods.network(methods.Task(X, Y, X[:1], Y[:1]), nodes)
+    model = methods.network(Task(X, Y, X[:1], Y[:1]), nodes)
     factorised, mixture = MeanField(model, X, Y, start), Mixture(model, X, Y, start, 2, 0)
     variables = [mixture.nodes, mixture.weights, mixture.log_scales, *model.trainable_variables]
 
