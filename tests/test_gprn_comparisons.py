@@ -165,14 +165,15 @@ def test_a_network_loses_little_where_there_is_nothing_to_gain(sizes) -> None:
 
 
 def test_networks_are_measured_with_the_numbers_of_nodes_asked_for(monkeypatch, tmp_path) -> None:
-    """Or with those of the set."""
+    """Or with those of the set, of which the reduced form has the largest."""
     asked = []
     monkeypatch.setattr(methods, "run", lambda method, task, K, *_: asked.append((method, K)) or {})
-    for nodes in ([5, 7], None):
-        journal = Journal(tmp_path / f"{nodes}.jsonl", lambda _: None)
-        comparisons.compare(journal, "stationary", 1, ["tensor", "joint"], quick=True, nodes=nodes)
+    for nodes, quick in (([5, 7], True), (None, False), (None, True)):
+        journal = Journal(tmp_path / f"{nodes}, {quick}.jsonl", lambda _: None)
+        comparisons.compare(journal, "stationary", 1, ["tensor", "joint"], quick=quick, nodes=nodes)
     tensor, joint = methods.TENSOR, methods.JOINT
-    assert asked == [(tensor, 5), (tensor, 7), (joint, 7), (tensor, 1), (tensor, 2), (joint, 2)]
+    assert asked[:3] == [(tensor, 5), (tensor, 7), (joint, 7)]
+    assert asked[3:] == [(tensor, 1), (tensor, 2), (joint, 2), (tensor, 2), (joint, 2)]
 
 
 @pytest.mark.slow
