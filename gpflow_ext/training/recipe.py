@@ -85,6 +85,9 @@ class Plan:
         Called once at the end, after the last checkpoint.
     tried
         The starting points of which the best was kept, once it was chosen.
+    period
+        Of a run by small steps, which has no end of its own: the steps of a pass through the data. ``steps``
+        is then where it first looks whether it has settled, see `training.open_end`. 0 for any other.
     """
 
     solver: Solver
@@ -103,6 +106,12 @@ class Plan:
     report: Callable[[], str] = lambda: ""
     finish: Callable[[], None] = lambda: None
     tried: Callable[[], tuple[Tried, ...]] = lambda: ()
+    period: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run without a number of steps ends when it has settled; several processes count them."""
+        return self.period > 0 and (self.shards is None or self.shards.num_processes == 1)
 
     def update(self) -> tuple[float, bool]:
         """Do one step; return the objective, and whether the solver's own conditions hold."""
