@@ -104,3 +104,13 @@ def test_minibatches_of_robust_max_have_an_open_end() -> None:
     model = gpx.models.SVGPRobustMax(problems.kernel(), 3, Z.copy(), num_data=ROWS)
     plan = _BY_NAME["robust_max"](model, problems.classes(ROWS), minibatch_size=10)
     assert plan.period == 3
+
+
+def test_lengths_fall_along_a_cosine_only_where_the_steps_are_given() -> None:
+    """At its end any objective is at rest: nothing would tell that a run has settled."""
+    model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=ROWS)
+    names = [
+        _BY_NAME["gpflow"](model, problems.binary(ROWS), minibatch_size=5, steps=steps).settings["name"]
+        for steps in (None, 1000)
+    ]
+    assert names == ["root", "cosine"]

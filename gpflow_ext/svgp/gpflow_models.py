@@ -36,7 +36,8 @@ _FALL = 1000  # minibatches over which lengths and rates fall
 class GPflowOptions(ScheduleOptions):
     """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions`.
 
-    On minibatches lengths and rates fall along a cosine over 1,000 steps by default.
+    On minibatches lengths and rates fall by a root by default, along a cosine over 1,000 steps where `fit`
+    is given ``steps``: at the end of a cosine the objective is at rest, whether it has settled or not.
 
     Attributes
     ----------
@@ -151,7 +152,7 @@ def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
-    schedule = options.falling(Schedule("cosine", _FALL))
+    schedule = options.falling(Schedule("root") if run.steps is None else Schedule("cosine", _FALL))
     if isinstance(model, SVGP) and not own_objective(model):
         if refusal(model) is None:
             return _natural(model, run, options, arrays, batches, schedule)
