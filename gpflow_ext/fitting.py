@@ -231,7 +231,7 @@ def fit(
         options["validation"] = twin.rows(options["validation"])
     seconds = math.inf if seconds is None else seconds
     shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy, "seconds": seconds}
-    plan = _chosen(model, recipe)(twin.model, twin.data, steps=steps, **shared, **options)
+    plan = _chosen(model, recipe)(twin.model, twin.data, open_ended=steps is None, **shared, **options)
     twin.carry_back()
     chosen, steps = steps, plan.steps if steps is None else steps
     shards = plan.shards

@@ -152,7 +152,7 @@ def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
-    schedule = options.falling(Schedule("root") if run.steps is None else Schedule("cosine", _FALL))
+    schedule = options.falling(Schedule("root") if run.open_ended else Schedule("cosine", _FALL))
     if isinstance(model, SVGP) and not own_objective(model):
         if refusal(model) is None:
             return _natural(model, run, options, arrays, batches, schedule)
