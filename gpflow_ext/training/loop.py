@@ -18,7 +18,7 @@ from gpflow_ext import _html
 from gpflow_ext.data.float_type import default_float
 from gpflow_ext.numerics.devices import has_accelerator
 from gpflow_ext.training.deadline import Deadline
-from gpflow_ext.training.open_end import OpenEnd
+from gpflow_ext.training.open_end import UntilSettled
 from gpflow_ext.training.starts import Tried, assign
 
 _STILL = 10  # steps that change nothing, after which none is done
@@ -110,12 +110,12 @@ class Trail(tf.Module):
     Parameters
     ----------
     steps, period
-        As for `OpenEnd`, which decides it for a run without a number of steps.
+        As for `UntilSettled`, which decides it for a run without a number of steps.
     """
 
     def __init__(self, steps: int = 0, period: int = 1) -> None:
         super().__init__()
-        self.end = OpenEnd(steps, period)
+        self.end = UntilSettled(steps, period)
         with tf.device("CPU"):  # the host writes them at each step
             self.objectives = tf.Variable([np.nan, np.nan], dtype=tf.float64, trainable=False)
             self.settled = tf.Variable(False, trainable=False)

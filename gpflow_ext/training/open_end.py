@@ -13,7 +13,7 @@ _GROWTH = 2  # a run is prolonged by one step for so many done
 _FEWEST = 10  # steps that are looked at
 
 
-class OpenEnd(tf.Module):
+class UntilSettled(tf.Module):
     """Looks whether a run has settled, first after some steps, then whenever it is longer by a half.
 
     It has where the line through the objectives since the last look does not rise, see `Line`; at the first
