@@ -84,6 +84,7 @@ class LastSteps:
             said = f"The seconds cut step {result.steps} short"
         elif timed and (unsettled or len(last) == 1):
             said = f"The seconds were over after step {result.steps}"
+            said += ", before the objective had settled" if unsettled else ""
         else:
             return None
         return f"{said}{self._moving(self._recorded[since])}. {self._again}"

@@ -176,7 +176,7 @@ def text(records: Iterable[Record]) -> str:
         "defaults](benchmark_defaults.md) takes those with inducing points. A dense `VGPKMM`, of cubic cost, is not for so many rows, and the "
         "estimators do not take it. Five levels, counts and four classes of eight inputs are drawn from known functions; the fifths of the "
         "values of Californian houses, their ages in years and MNIST's digits are real. Seconds are those of a fit with its compilation, in a "
-        "fresh process, without imports; other load of the machine prolongs them, CPU seconds little. NLPD is that of "
+        "fresh process, without imports; other load of the machine prolongs them, CPU seconds less, so a fit meets its target by either. NLPD is that of "
         f"{TEST:,} test rows, beside that of a linear model. By `python -m scripts.benchmarks.minute`.",
         "",
         *machines(found),
