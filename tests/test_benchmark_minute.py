@@ -23,13 +23,13 @@ def test_the_drawn_problems_have_all_classes_in_both_parts(name: str, classes: i
     assert set(np.unique(part.Y)) == set(np.unique(part.Y_test)) == set(range(classes))
 
 
-def test_a_fit_is_judged_by_the_fewer_of_its_seconds_and_beside_the_linear_model() -> None:
+def test_a_fit_is_judged_by_its_seconds_and_beside_the_linear_model() -> None:
     records = [
-        _record("GPOrdinal", 70.0, 50.0, 1.1),
+        _record("GPOrdinal", 50.0, 70.0, 1.1),
         _record("SparseEP", 90.0, 80.0, 1.5),
         _record("linear", 0.1, 0.1, 1.4),
     ]
     assert [met for *_, met in minute.verdicts(records)] == ["yes", "yes", "no", "no"]
     page = minute.text([*records, {"table": "MNIST", "model": "linear", "failed": "ValueError: none"}])
-    assert "| drawn levels | GPOrdinal | 70 | 50 | 1.100 | – |" in page
+    assert "| drawn levels | GPOrdinal | 50 | 70 | 1.100 | – |" in page
     assert "| MNIST | linear | – | – | – | ValueError: none |" in page

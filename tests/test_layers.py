@@ -49,7 +49,7 @@ TOWER: list[dict[str, str]] = [
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings memory workers"
     },
     {
-        "sampling": "tuning options diagnostics summary draws holds_draws averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "
+        "sampling": "surrogate tuning options diagnostics summary draws holds_draws averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "
         "draws_posterior coordinates.general coordinates.sites coordinates.joint_sites coordinates.rescaled "
         "coordinates.freeform coordinates approximation sampled_freeform freeform sample"
     },
