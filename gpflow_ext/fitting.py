@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import warnings
@@ -143,7 +144,9 @@ def fit(
         ``"kmm"``, ``"laplace"``, ``"taylor"``, ``"jaakkola"`` and ``"ep"`` fit every site model whose
         likelihood allows it); a `Recipe`; or a function (model, `Run`, **options) -> `Plan`.
     steps
-        Number of the last step, counting those before a restart; by default that of the recipe.
+        Number of the last step, counting those before a restart. By default the recipe runs until it has
+        settled. One by small steps looks for that after so many of them, 1,000 mostly, and goes on while the
+        objective rises, without ``seconds`` for 60 at most; see `training.open_end`.
     seconds
         Wall-clock seconds after which no further step begins. A step of iterations of L-BFGS ends early then,
         as ``OUT_OF_TIME``, at the first iterate that follows, or in the graph after up to 50 evaluations. It
@@ -194,8 +197,7 @@ def fit(
     -----
     FitWarning
         If the run ends ``NON_FINITE`` or ``DIVERGED``; it says which state was restored. Also if the
-        recipe's default number of steps ran out while the objective was still rising. Of ``steps`` or
-        ``seconds`` that were given, the result's notes say it.
+        recipe's own steps or seconds were over while the objective rose; of given ones the notes say it.
     UserWarning
         If a trained kernel correlates no two inputs, or cannot tell them apart: its length scales do not
         suit the scale of the inputs.
@@ -229,7 +231,7 @@ def fit(
         options["validation"] = twin.rows(options["validation"])
     seconds = math.inf if seconds is None else seconds
     shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy, "seconds": seconds}
-    plan = _chosen(model, recipe)(twin.model, twin.data, **shared, **options)
+    plan = _chosen(model, recipe)(twin.model, twin.data, open_ended=steps is None, **shared, **options)
     twin.carry_back()
     chosen, steps = steps, plan.steps if steps is None else steps
     shards = plan.shards
@@ -244,7 +246,7 @@ def fit(
         if monitor is not None:
             callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]
         checkpoints: Checkpoints | None = None
-        trail, interrupts = Trail(), Interrupts()
+        trail, interrupts = Trail(plan.steps, plan.period), Interrupts()
 
         def restore() -> int:
             nonlocal checkpoints
@@ -264,8 +266,12 @@ def fit(
         first_step = start(plan, model, trail, restore, {"arguments": alike})
         if first_step and plan.rests and plan.solver.start().violation > plan.stationarity:
             trail.unsettle()  # a tighter one than that which the checkpoint has met
-        last = LastSteps(model, steps, first_step=first_step, timed=math.isfinite(seconds))
-        callbacks.append(last)
+        trail.end.resume(first_step)
+        if prolonged := plan.is_open and chosen is None:
+            steps = trail.end.look
+        timed = prolonged or math.isfinite(seconds)
+        last = LastSteps(model, steps, first_step=first_step, timed=timed, block=plan.period)
+        callbacks += [trail.end, last]
         if checkpoint_dir is not None:
             stack.enter_context(interrupts)
             callbacks.append(_saver(plan, checkpoints, checkpoint_every))
@@ -287,6 +293,7 @@ def fit(
             deadline=deadline,
             interrupted=lambda: bool(interrupts),
             rests=plan.rests,
+            further=functools.partial(trail.end.further, deadline) if prolonged else None,
         )
         plan.gather()
     if result.status is Status.NON_FINITE and result.steps == 0:
@@ -295,11 +302,11 @@ def fit(
         checkpoints.save(result.steps)
     interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
     plan.finish()
-    slope = last.slope(result, deadline.has_cut)
+    slope = last.slope(result, deadline.has_cut, prolonged and math.isinf(seconds))
     result = dataclasses.replace(
         result, starts=plan.tried(), notes=(*([slope] if slope else []), *findings(twin.model, twin.data))
     )
-    if chief and slope and chosen is None and result.status is Status.MAX_STEPS:
+    if chief and slope and chosen is None and (result.status is Status.MAX_STEPS or math.isinf(seconds)):
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):
         warnings.warn(bad_end(result, twin.model), FitWarning, stacklevel=2)

@@ -33,6 +33,7 @@ from gpflow_ext.estimators import (
     GPMultiOutputRegressor,
     GPOrdinal,
     GPRegressor,
+    base,
     ladder,
 )
 from gpflow_ext.server import calls, limits
@@ -336,6 +337,16 @@ def test_a_failed_training_is_told() -> None:
     gpflow.set_trainable(kernel.lengthscales, False)  # else a start at that of the inputs succeeds
     with pytest.warns(ConvergenceWarning, match="NaN or infinite"):
         GPClassifier(kernel, num_inducing=5).fit(*_iris())
+
+
+def test_a_training_that_had_not_settled_when_its_seconds_were_over_warns(monkeypatch) -> None:
+    """Those of the recipe: steps that are given end it in silence."""
+    ended = gpx.FitResult(np.zeros(1), np.ones(1), 0, gpx.Status.OUT_OF_TIME, notes=("It was rising.",))
+    monkeypatch.setattr(base, "fit", lambda *_, **__: ended)
+    X = np.linspace(0.0, 1.0, 12)[:, None]
+    with pytest.warns(ConvergenceWarning, match="It was rising"):
+        GPRegressor().fit(X, X[:, 0])
+    GPRegressor(steps=1).fit(X, X[:, 0])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class GPEstimator(BaseEstimator):
     minibatch_size
         Rows in a training step; by default all rows, and 1,000 if there are more than 20,000.
     steps
-        Training steps; by default until the objective has settled.
+        Training steps; by default until the objective has settled, on minibatches for 60 seconds at most.
     standardise
         Whether to give each input mean zero and variance one first.
     random_state
@@ -96,7 +96,10 @@ class GPEstimator(BaseEstimator):
                 progress=False,
                 **ladder.timed(self.model_, options, self._seconds),
             )
-        if self.result_.status in (Status.NON_FINITE, Status.DIVERGED):
+        ends = {Status.NON_FINITE, Status.DIVERGED}
+        if self.steps is None and self._seconds is None:
+            ends.add(Status.OUT_OF_TIME)  # of the recipe's own seconds
+        if self.result_.status in ends:
             warnings.warn(str(self.result_), ConvergenceWarning, stacklevel=4)
         return self
 

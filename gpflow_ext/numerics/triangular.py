@@ -87,6 +87,13 @@ def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     return _assemble(products, blocks)
 
 
+def symmetric(lower: tf.Tensor) -> tf.Tensor:
+    """Return the symmetric matrices whose lower triangles are given, [..., M, M]."""
+    lower = tf.linalg.band_part(lower, -1, 0)
+    both = lower + tf.linalg.matrix_transpose(lower)
+    return tf.linalg.set_diag(both, tf.linalg.diag_part(lower))
+
+
 def inverse(factor: tf.Tensor) -> tf.Tensor:
     """Return the inverses of lower triangular matrices [..., M, M], by halves. O(M³/3) each."""
     size = factor.shape[-1]

@@ -153,6 +153,7 @@ def tuning(ax: Any, optimizer: Any, chosen: Any) -> Any:
     )
     ax.scatter([chosen.step_size], [chosen.max_leapfrogs], s=90, c="r", marker="*", label="chosen")
     ax.set_xscale("log")
+    ax.set_yscale("log")
     ax.set_xlabel("step size")
     ax.set_ylabel("largest number of leapfrog steps")
     ax.legend(loc="upper left")

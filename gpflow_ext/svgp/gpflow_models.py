@@ -16,7 +16,7 @@ from gpflow_ext.svgp.unwhitened import has_twin, unwhitened_plan
 from gpflow_ext.svgp.whitened import WhitenedSVGP, WhitenedVGP, has_full_q, has_independent, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training import schedules
-from gpflow_ext.training.gradient import check_per_call
+from gpflow_ext.training.gradient import check_per_call, period
 from gpflow_ext.training.gradient_descent import STEPS, GradientOptions, gradient_descent, training_data
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import RATE, built
@@ -36,7 +36,8 @@ _FALL = 1000  # minibatches over which lengths and rates fall
 class GPflowOptions(ScheduleOptions):
     """Options of the recipe "gpflow", with those of `training.schedules.ScheduleOptions`.
 
-    On minibatches lengths and rates fall along a cosine over 1,000 steps by default.
+    On minibatches lengths and rates fall by a root by default, along a cosine over 1,000 steps where `fit`
+    is given ``steps``: at the end of a cosine the objective is at rest, whether it has settled or not.
 
     Attributes
     ----------
@@ -151,7 +152,7 @@ def _adam(model: BayesianModel, run: Run, options: GPflowOptions, optimizer: Any
 def _on_minibatches(
     model: Any, run: Run, options: GPflowOptions, arrays: tuple[Any, Any] | None, batches: Any
 ) -> Plan:
-    schedule = options.falling(Schedule("cosine", _FALL))
+    schedule = options.falling(Schedule("root") if run.open_ended else Schedule("cosine", _FALL))
     if isinstance(model, SVGP) and not own_objective(model):
         if refusal(model) is None:
             return _natural(model, run, options, arrays, batches, schedule)
@@ -189,6 +190,7 @@ def _natural(
         engine.state,
         steps=-(-STEPS // options.steps_per_call),
         tolerance=None,
+        period=period(arrays, options.minibatch_size, options.steps_per_call),
         trackables={"engine": engine, "batches": batches}
         | ({} if optimizer is None else {"optimizer": optimizer}),
         settings={

@@ -197,6 +197,7 @@ def _natural(target: WhitenedSVGP, model: SVGP, run: Run, options: NaturalOption
         engine,
         engine.state,
         steps=-(-1000 // options.steps_per_call),
+        period=gradient.period(arrays, size, options.steps_per_call),
         tolerance=None,
         trackables=trackables | ({} if optimizer is None else {"optimizer": optimizer}),
         settings={
@@ -247,6 +248,7 @@ def _classification(
         solver,
         [*model.variables, *solver.state],
         steps=1000,
+        period=gradient.period(arrays, size),
         tolerance=None,
         trackables={"optimizer": optimizer, "batches": batches},
         settings={
@@ -281,6 +283,7 @@ def _averaging(name: str, model: SVGP, run: Run, arrays: tuple[Any, Any], miniba
         Steps(lambda: -engine.step()),
         variables,  # a failed step undoes itself; a copy of the table would cost more than a step
         steps=1000,
+        period=count,
         tolerance=None,
         trackables={"engine": engine},
         settings={"recipe": name, "minibatch_size": minibatch_size, "seed": run.seed},

@@ -186,9 +186,7 @@ def _violation(gram: tf.Tensor, slope: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
 
     With the aim's precision P it is the largest element of RᵀPR − I and of Rᵀ times the slope in E[v].
     """
-    lower = tf.linalg.band_part(gram, -1, 0)
-    whole = lower + tf.linalg.matrix_transpose(lower) - tf.linalg.diag(tf.linalg.diag_part(lower))
-    seen = tf.matmul(tf.reverse(whole, [-1, -2]), root)  # Σₙ wₙaₙaₙᵀ R, [K, M, M]
+    seen = tf.matmul(tf.reverse(triangular.symmetric(gram), [-1, -2]), root)  # Σₙ wₙaₙaₙᵀ R, [K, M, M]
     spread = tf.matmul(root, seen + root, transpose_a=True)
     spread -= tf.eye(tf.shape(root)[-1], dtype=root.dtype)
     lift = products.matvec(root, slope, transpose=True)

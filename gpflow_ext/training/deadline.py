@@ -24,7 +24,12 @@ class Deadline:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._end, self.has_cut = time.perf_counter() + seconds, False
+        self._begin, self.has_cut = time.perf_counter(), False
+        self._end = self._begin + seconds
+
+    def limit(self, seconds: float) -> None:
+        """Let one that never comes come so many seconds after it was set."""
+        self._end = self._begin + seconds if math.isinf(self._end) else self._end
 
     @property
     def is_over(self) -> bool:

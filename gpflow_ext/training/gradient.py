@@ -70,6 +70,12 @@ def check_per_call(steps_per_call: int, minibatch_size: int | None, **multiples:
             )
 
 
+def period(arrays: tuple[Any, Any] | None, minibatch_size: int | None, per_call: int = 1) -> int:
+    """Return the calls of so many steps in a pass through arrays, one where it is not known."""
+    rows = 1 if arrays is None or minibatch_size is None else len(arrays[0]) / minibatch_size
+    return max(1, round(rows / per_call))
+
+
 def next_minibatch(batches: Any) -> Any:
     """Return what an iterator over minibatches gives next.
 

@@ -77,6 +77,7 @@ def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
         solver,
         [*model.variables, *solver.state],
         steps=-(-STEPS // options.steps_per_call),
+        period=gradient.period(arrays, size, options.steps_per_call),
         tolerance=None,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches}),
         settings={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from gpflow_ext import _html
 from gpflow_ext.data.float_type import default_float
 from gpflow_ext.numerics.devices import has_accelerator
 from gpflow_ext.training.deadline import Deadline
+from gpflow_ext.training.open_end import UntilSettled
 from gpflow_ext.training.starts import Tried, assign
 
 _STILL = 10  # steps that change nothing, after which none is done
@@ -36,7 +38,7 @@ class Status(enum.Enum):
     MAX_STEPS = "The number of steps asked for was reached before the objective settled."
     STALLED = "The objective no longer changes, but the stationarity conditions do not settle."
     INTERRUPTED = "A signal asked the run to end."
-    OUT_OF_TIME = "The seconds asked for were over before the objective settled."
+    OUT_OF_TIME = "The seconds were over before the objective settled."
     NON_FINITE = "The objective became NaN or infinite; the last good state was restored."
     DIVERGED = (
         "The objective fell although the method should only raise it; the last good state was restored."
@@ -104,10 +106,16 @@ class Trail(tf.Module):
 
     A checkpoint that holds the trail makes a restarted run stop where the uninterrupted one does. The
     variables are written at each step and read once, by `recall`.
+
+    Parameters
+    ----------
+    steps, period
+        As for `UntilSettled`, which decides it for a run without a number of steps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = 0, period: int = 1) -> None:
         super().__init__()
+        self.end = UntilSettled(steps, period)
         with tf.device("CPU"):  # the host writes them at each step
             self.objectives = tf.Variable([np.nan, np.nan], dtype=tf.float64, trainable=False)
             self.settled = tf.Variable(False, trainable=False)
@@ -150,6 +158,7 @@ def iterate(
     deadline: Deadline | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     rests: bool = False,
+    further: Callable[[], int] | None = None,
 ) -> FitResult:
     """Repeat an update until it settles, fails or has been done ``steps`` times in all.
 
@@ -179,6 +188,8 @@ def iterate(
         Asked before each step whether the run shall end.
     rests
         Whether a step after one whose conditions hold would change nothing: none is done to see that.
+    further
+        Asked after the last step for the number of another last one; the same where the run has settled.
     """
     trail = Trail() if trail is None else trail
     trail.recall()
@@ -187,8 +198,10 @@ def iterate(
     deadline = Deadline(math.inf) if deadline is None else deadline
     double, still, top = default_float() == np.float64, 0, trail.last
     good, fall, same = None, 1e-9 if double else 1e-5, 1e-12 if double else 1e-7
-    for step in range(first_step + 1, steps + 1):
-        if trail.converged(tolerance):
+    for step in itertools.count(first_step + 1):
+        if step > steps and further is not None:
+            steps = further()
+        if step > steps or trail.converged(tolerance):
             break
         if interrupted():
             failure = Status.INTERRUPTED
@@ -226,7 +239,8 @@ def iterate(
         if tolerance is not None and still >= _STILL:
             failure = Status.STALLED
             break
-    status = failure or (settled if trail.converged(tolerance) else Status.MAX_STEPS)
+    last = Status.MAX_STEPS if further is None else Status.CONVERGED
+    status = failure or (settled if trail.converged(tolerance) else last)
     return FitResult(np.array(objective, float), np.array(times, float), first_step, status)
 
 

@@ -56,7 +56,8 @@ def bar(
 
         def show(step: int, objective: float) -> None:
             parts = [f"objective {objective:.7g}", report()]
-            display.update(task, completed=step, objective=", ".join(part for part in parts if part))
+            shown = ", ".join(part for part in parts if part)
+            display.update(task, completed=step, total=max(step, total), objective=shown)
 
         yield show
 

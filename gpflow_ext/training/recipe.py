@@ -35,6 +35,8 @@ class Run:
         A ``tf.distribute`` strategy, only given to a recipe that ``distributes``.
     seconds
         Those of `gpflow_ext.fit`, of which a recipe may spend some on trials.
+    open_ended
+        Whether `gpflow_ext.fit` was given no steps: their lengths fall whatever their number.
     """
 
     data: Any = None
@@ -42,6 +44,7 @@ class Run:
     jit_compile: bool | None = None
     strategy: tf.distribute.Strategy | None = None
     seconds: float = math.inf
+    open_ended: bool = False
 
     def without_data(self, model: Any) -> None:
         """Raise ``ValueError`` where data were given for a model that holds its own."""
@@ -85,6 +88,9 @@ class Plan:
         Called once at the end, after the last checkpoint.
     tried
         The starting points of which the best was kept, once it was chosen.
+    period
+        Of a run by small steps, which has no end of its own: the steps of a pass through the data. ``steps``
+        is then where it first looks whether it has settled, see `training.open_end`. 0 for any other.
     """
 
     solver: Solver
@@ -103,6 +109,12 @@ class Plan:
     report: Callable[[], str] = lambda: ""
     finish: Callable[[], None] = lambda: None
     tried: Callable[[], tuple[Tried, ...]] = lambda: ()
+    period: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run without a number of steps ends when it has settled; several processes count them."""
+        return self.period > 0 and (self.shards is None or self.shards.num_processes == 1)
 
     def update(self) -> tuple[float, bool]:
         """Do one step; return the objective, and whether the solver's own conditions hold."""
@@ -160,7 +172,7 @@ class Recipe:
                 f'recipe="{self.name}" is for {self.models.__name__}, which {type(model).__name__} is not: '
                 "leave `recipe` out for one that trains it."
             )
-        names = ("seed", "jit_compile", "strategy", "seconds")
+        names = ("seed", "jit_compile", "strategy", "seconds", "open_ended")
         shared = {key: arguments.pop(key) for key in names if key in arguments}
         run = Run(data, **shared)
         options: Any = options_from(self.options, arguments, f"fit(recipe={self.name!r})")

@@ -10,13 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.training.line import Line
 from gpflow_ext.training.log_space import present_shape
 from gpflow_ext.training.loop import FitResult, Status
 
 _SHARE = 0.1  # of the steps, the last ones, that are looked at
 _GROWTH = 1.1  # of the number of steps, between two that are recorded where any may be the last
-_RISE = 1e-4  # relative: a smaller rise over them is none
-_ERRORS = 3.0  # standard errors of a rise that is not noise
 _SHOWN = 3  # parameters that are named
 _AGAIN = "`fit` the model again to go on from there."
 _LARGEST = 100  # elements of a parameter that is watched
@@ -37,6 +36,8 @@ class LastSteps:
         Number of the last step done already.
     timed
         Whether seconds may be over before the last step.
+    block
+        Steps of a pass through the data; see `Line`.
 
     Attributes
     ----------
@@ -45,9 +46,15 @@ class LastSteps:
     """
 
     def __init__(
-        self, model: tf.Module, steps: int, again: str = _AGAIN, first_step: int = 0, timed: bool = False
+        self,
+        model: tf.Module,
+        steps: int,
+        again: str = _AGAIN,
+        first_step: int = 0,
+        timed: bool = False,
+        block: int = 1,
     ) -> None:
-        self._again, self._timed = again, timed
+        self._again, self._timed, self._block = again, timed, block
         self._model, self.first = model, _before_last(steps)
         self._recorded = {first_step: self._values()}
 
@@ -56,10 +63,11 @@ class LastSteps:
         if step == self.first or (self._timed and step >= _GROWTH * max(self._recorded)):
             self._recorded[step] = self._values()
 
-    def slope(self, result: FitResult, cut: bool = False) -> str | None:
+    def slope(self, result: FitResult, cut: bool = False, unsettled: bool = False) -> str | None:
         """Say by how much the objective was still rising when steps or seconds were over; ``None`` if not.
 
-        Where the seconds were over after a single step, or cut one short (``cut``), that is said in any case.
+        Where the seconds were over after a single step, cut one short (``cut``), or ended a run that had not
+        settled at its last look (``unsettled``), that is said in any case.
         """
         timed = result.status is Status.OUT_OF_TIME
         if not timed and result.status is not Status.MAX_STEPS:
@@ -67,15 +75,16 @@ class LastSteps:
         first = _before_last(result.steps)
         since = max((step for step in self._recorded if step <= first), default=result.first_step)
         last = result.objective[since - result.first_step :]
-        rise = _rise(last) if len(last) > 1 else None
+        rise = Line.through(last, self._block).rise
         if rise is not None:
             over, of = ("seconds", f" of {result.steps} steps") if timed else (f"{result.steps} steps", "")
             rose = f"by {rise:.3g} in the last {len(last)}{of}"
             said = f"The objective was still rising when the {over} were over, {rose}"
         elif cut:
             said = f"The seconds cut step {result.steps} short"
-        elif timed and len(last) == 1:
+        elif timed and (unsettled or len(last) == 1):
             said = f"The seconds were over after step {result.steps}"
+            said += ", before the objective had settled" if unsettled else ""
         else:
             return None
         return f"{said}{self._moving(self._recorded[since])}. {self._again}"
@@ -101,17 +110,6 @@ class LastSteps:
 
 def _before_last(steps: int) -> int:
     return steps - max(2, round(_SHARE * steps))
-
-
-def _rise(objective: Array) -> float | None:
-    """Return the rise of a straight line through the objective; ``None`` where it is none, or noise."""
-    steps = np.arange(len(objective)) - 0.5 * (len(objective) - 1)
-    slope = steps @ objective / (steps @ steps)
-    left = objective - objective.mean() - slope * steps
-    error = np.sqrt(left @ left / max(1, len(objective) - 2) / (steps @ steps))
-    rise = float(slope * len(objective))
-    sure = rise > _RISE * max(1.0, abs(float(objective.mean()))) and slope > _ERRORS * error
-    return rise if sure else None
 
 
 def _change(before: Array, now: Array) -> float:

@@ -76,7 +76,7 @@ and of variational inference by a factor, each in a process of its own; above 20
 grids: Laplace's method and variational inference with prior="grid" on maps of --sizes cells along a side, and the errors
 of the probes beside the dense model.
 
-auto, classifier and defaults resume from a journal, and are programs of their own: python -m scripts.benchmarks.auto.
+auto, classifier, defaults and minute resume from a journal, and are programs of their own: python -m scripts.benchmarks.auto.
 
 dual: GPflow's SVGP by dual sites, by natural gradients and by Adam at three rates, and SparseEP: test scores over CPU
 seconds; --repeats are seeds of the minibatches. A run trains for 2.5 CPU seconds on MNIST and 10 on airline, a tenth of that
@@ -117,7 +117,7 @@ SIZES = {
     "convolution": (2, (100,)),
     "precision": (200, (2000,)),
 }
-PROGRAMS = ("auto", "classifier", "defaults")
+PROGRAMS = ("auto", "classifier", "defaults", "minute")
 
 
 def arguments() -> argparse.ArgumentParser:

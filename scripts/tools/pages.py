@@ -72,7 +72,7 @@ def _records(name: str) -> list[Record]:
 
 BENCHMARKS = (
     "auto", "classifier", "convolution", "defaults", "dual", "fits", "functions", "gpflow_models", "gprn", "grids", "kmm",
-    "precision", "robustmax", "server", "serving", "sgpmc", "sparse_ep", "state_space", "vecchia",
+    "minute", "precision", "robustmax", "server", "serving", "sgpmc", "sparse_ep", "state_space", "vecchia",
     "vecchia_large",
 )  # fmt: skip
 EXPERIMENTS = ("gprn", "images", "kmm", "review", "robustmax", "sgpmc", "sparse_ep")

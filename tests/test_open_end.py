@@ -1,0 +1,116 @@
+"""Runs by small steps without a number of them: they go on while the objective rises."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+
+import gpflow_ext as gpx
+from gpflow_ext.fitting import _BY_NAME
+from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.training import open_end
+from gpflow_ext.training.line import Line
+from gpflow_ext.training.solver import Steps
+
+Z = problems.inputs(5, seed=5)
+ROWS = 30
+
+
+def climbing(model: Any, run: gpx.Run, *, scale: float = 40.0) -> gpx.Plan:
+    """A recipe whose objective rises towards zero, by 1/e in so many steps."""
+    done = tf.Variable(0.0, dtype=tf.float64)
+
+    def step() -> float:
+        done.assign_add(1.0)
+        return -100.0 * math.exp(-float(done) / scale) - 100.0
+
+    return gpx.Plan(Steps(step, [done]), [done], 20, None, trackables={"done": done}, period=1)
+
+
+def fit(**options: Any) -> gpx.FitResult:
+    model = gpflow.models.GPR(problems.continuous(), problems.kernel())
+    return gpx.fit(model, recipe=climbing, progress=False, **options)
+
+
+def test_a_line_through_sums_is_that_of_least_squares() -> None:
+    values = 5.0 + 0.5 * np.arange(200.0) + np.random.default_rng(0).normal(size=200)
+    slope = np.polyfit(np.arange(200), values, 1)[0]
+    assert Line.through(values).rise == pytest.approx(200 * slope, rel=1e-9)
+    assert Line.through(values - 2e6).rise is None  # under 1e-4 of it
+
+
+def test_the_noise_of_minibatches_cancels_over_a_pass() -> None:
+    """A rise of a third of the noise of a minibatch in two hundred of them; each pass has the same rows."""
+    rng = np.random.default_rng(0)
+    noise = np.concatenate([rng.permutation(np.linspace(-3.0, 3.0, 20)) for _ in range(10)])
+    values = 100.0 + 0.5 * np.arange(200.0) / 200.0 + noise
+    assert Line.through(values).rise is None
+    assert Line.through(values, block=20).rise == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_run_goes_on_until_it_has_settled_and_given_steps_are_as_given() -> None:
+    result = fit()
+    assert result.status is gpx.Status.CONVERGED
+    assert result.objective[-1] > -100.1
+    assert fit(scale=1.0).steps == 20
+    given = fit(steps=20)
+    assert (given.steps, given.status) == (20, gpx.Status.MAX_STEPS)
+
+
+def test_a_run_that_does_not_settle_ends_after_some_seconds_and_says_so(monkeypatch) -> None:
+    monkeypatch.setattr(open_end, "SECONDS", 0.1)
+    with pytest.warns(gpx.FitWarning, match=r"seconds were over.*`fit` the model again"):
+        result = fit(scale=1e4)
+    assert result.status is gpx.Status.OUT_OF_TIME
+    asked = fit(scale=1e4, seconds=0.3)  # no warning: the seconds are those asked for
+    assert asked.seconds > 0.2
+
+
+def test_a_resumed_run_settles_where_the_uninterrupted_one_does(tmp_path: Path) -> None:
+    whole = fit()
+    for steps in (25, 47):
+        fit(steps=steps, checkpoint_dir=tmp_path)
+    resumed = fit(checkpoint_dir=tmp_path)
+    assert (resumed.first_step, resumed.steps) == (47, whole.steps)
+    assert len(fit(checkpoint_dir=tmp_path).objective) == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "period"),
+    [
+        ("adam", {}, 1),
+        ("adam", {"minibatch_size": 5}, 6),
+        ("gpflow", {"minibatch_size": 5}, 6),
+        ("dual", {"minibatch_size": 5, "steps_per_call": 3}, 2),
+        ("svi_natural", {"minibatch_size": 4}, 8),
+        ("svi_classification", {"minibatch_size": 5}, 6),
+        ("svi_sag", {"minibatch_size": 5}, 6),
+        ("svi_fg", {}, 1),
+    ],
+)
+def test_recipes_by_small_steps_have_an_open_end(recipe: str, options: dict[str, Any], period: int) -> None:
+    model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=ROWS)
+    assert _BY_NAME[recipe](model, problems.binary(ROWS), **options).period == period
+
+
+def test_minibatches_of_robust_max_have_an_open_end() -> None:
+    model = gpx.models.SVGPRobustMax(problems.kernel(), 3, Z.copy(), num_data=ROWS)
+    plan = _BY_NAME["robust_max"](model, problems.classes(ROWS), minibatch_size=10)
+    assert plan.period == 3
+
+
+def test_lengths_fall_along_a_cosine_only_where_the_steps_are_given() -> None:
+    """At its end any objective is at rest: nothing would tell that a run has settled."""
+    model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=ROWS)
+    names = [
+        _BY_NAME["gpflow"](model, problems.binary(ROWS), minibatch_size=5, open_ended=end).settings["name"]
+        for end in (True, False)
+    ]
+    assert names == ["root", "cosine"]
