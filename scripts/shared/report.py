@@ -15,7 +15,7 @@ from typing import Any
 
 MOST_RHAT, LEAST_ESS = 1.05, 100.0  # of chains whose effective draws a page takes for a measurement
 REDUCED = "This is the reduced form, by `--quick`: it shows that the program runs, and its numbers are no results.\n"
-UNNAMED = "commit not recorded (a run of before records named it, not repeated)"
+UNNAMED = "commit not recorded (an older run)"
 PACKAGES = ("gpflow-ext", "gpflow", "tensorflow", "numpy", "scipy", "scikit-learn", "GPy", "bayesnewton")
 
 
