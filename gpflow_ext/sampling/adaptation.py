@@ -15,6 +15,7 @@ from gpflow_ext.sampling import averaging, iterations
 from gpflow_ext.sampling.hmc import LogDensity, Randomness
 from gpflow_ext.sampling.iterations import Run
 from gpflow_ext.sampling.options import (
+    SAMPLES,
     STEPS,
     BayesOptOptions,
     ChEESOptions,
@@ -56,10 +57,10 @@ def bayesopt(start: Start, options: BayesOptOptions, report: Report) -> Tuned:
     proposals are rejected.
     """
     optimizer = BayesianOptimizer(options.step_sizes or STEPS, options.max_leapfrogs, start.seed)
-    z = start.positions
+    z, samples = start.positions, options.samples or SAMPLES
     for number in range(options.trials):
         setting = optimizer.ask()
-        last, trace = iterations.call(start.run, z, setting, [start.seed, -1 - number], options.samples)
+        last, trace = iterations.call(start.run, z, setting, [start.seed, -1 - number], samples)
         value, jump = reward(trace.position, z, setting.max_leapfrogs, options.penalty)
         optimizer.tell(Trial(setting, value, float(tf.reduce_mean(trace.accepted)), jump))
         z = last
