@@ -11,7 +11,6 @@ import tensorflow as tf
 from gpflow_ext import sites
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Dense, Projection, Sites
-from scripts.shared.flops import counting
 
 N, M, L = 12, 5, 2
 
@@ -206,25 +205,3 @@ def test_jitter_is_the_default_or_what_rounding_needs() -> None:
         single = linalg.with_jitter(tf.cast(gram, tf.float32))
     np.testing.assert_allclose(np.diag(single[0]) - 4.0, 50 * 4.0 * np.finfo(np.float32).eps, rtol=0.03)
     assert np.isfinite(tf.linalg.cholesky(single)).all()
-
-
-def test_functions_that_share_a_projection_share_its_products(rng) -> None:
-    """Of the lower triangle alone: little more than half of the operations, and the gradient of all of it."""
-    points, rows, functions = 128, 40, 3
-    A = tf.constant(rng.standard_normal((1, points, rows)))
-    prec, mean = tf.constant(rng.uniform(0.0, 1.0, (rows, functions))), tf.zeros((rows, functions), A.dtype)
-    eye = tf.eye(points, batch_shape=[1], dtype=A.dtype)
-    shared = Projection(mean, A, tf.ones((rows, 1), A.dtype), eye)
-    each = shared._replace(A=tf.tile(A, [functions, 1, 1]))
-    message = Sites(mean, prec)
-    np.testing.assert_allclose(shared.message(message).prec, each.message(message).prec, atol=1e-12)
-    with counting() as counter:
-        tf.function(lambda: shared.message(message).prec, autograph=False)()
-    assert counter.flops < 0.8 * 2.0 * points**2 * rows * functions
-    gradients = []
-    for prior in (shared, each):
-        with tf.GradientTape() as tape:
-            tape.watch(prec)
-            value = prior.factorise(prec).half_log_det()
-        gradients.append(tape.gradient(value, prec))
-    np.testing.assert_allclose(*gradients, rtol=1e-10)

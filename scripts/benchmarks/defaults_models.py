@@ -115,11 +115,14 @@ def arguments(model: Any, part: Part) -> tuple[Any, ...]:
     return ((part.X, part.Y),) if getattr(model, "data", None) is None else ()
 
 
-def measure(build: Build, part: Part) -> Record:
-    """Build, fit and score; seconds of the wall and of the processor, compilation included."""
+def measure(build: Build, part: Part, most: float | None = None) -> Record:
+    """Build, fit and score; seconds of the wall and of the processor, compilation included.
+
+    ``most`` seconds end a fit.
+    """
     traces, begin, cpu = gpx.trace_count(), time.perf_counter(), time.process_time()
     model = build(part)
-    result = gpx.fit(model, *arguments(model, part), progress=False)
+    result = gpx.fit(model, *arguments(model, part), progress=False, seconds=most)
     return {
         "seconds": time.perf_counter() - begin,
         "cpu": time.process_time() - cpu,

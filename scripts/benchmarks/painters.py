@@ -102,14 +102,14 @@ def classifier(records: Sequence[Record]) -> Any:
 
 
 def minute(records: Sequence[Record]) -> Any:
-    """Draw the CPU seconds of each fit, and its NLPD less that of the linear model."""
+    """Draw the seconds of each fit, and its NLPD less that of the linear model."""
     figure, (left, right) = _axes(11.0, 4.2, 2)
     linear = {each["table"]: each["nlpd"] for each in records if each["model"] == "linear"}
-    fits = [each for each in records if each["model"] != "linear" and "cpu" in each]
+    fits = [each for each in records if each["model"] != "linear" and "seconds" in each]
     names = [f"{each['table']}\n{each['model']}" for each in fits]
-    _bars(left, names, {"CPU seconds": [each["cpu"] for each in fits]})
+    _bars(left, names, {"seconds": [each["seconds"] for each in fits]})
     left.axhline(60.0, color="0.5", linewidth=1.0)
-    left.set(ylabel="CPU seconds of a fit of 5,000 rows")
+    left.set(ylabel="Seconds of a fit of 5,000 rows")
     _bars(right, names, {"NLPD": [each["nlpd"] - linear[each["table"]] for each in fits]})
     right.set(ylabel="NLPD less that of the linear model")
     for ax in (left, right):

@@ -125,7 +125,7 @@ CAPTIONS = {  # of the pictures that a page does not place itself
     "serving": "Microseconds of a prediction of one row, beside those that nothing avoids",
     "server": "Left: memory of many rows in one call. Right: requests of one row, by clients",
     "classifier": "Left: CPU seconds of a fit. Right: log loss where training labels are wrong",
-    "minute": "Left: CPU seconds of a fit of 5,000 rows. Right: NLPD less that of a linear model",
+    "minute": "Left: seconds of a fit of 5,000 rows. Right: NLPD less that of a linear model",
     "auto": "NLPD of auto less that of each other method, by table",
     "gpflow_models": "Seconds of GPflow's optimiser over those of fit, by model",
     "functions": "CPU seconds of a hundred functions, by the number of inputs",
