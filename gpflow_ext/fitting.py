@@ -271,7 +271,7 @@ def fit(
             steps = trail.end.look
         timed = prolonged or math.isfinite(seconds)
         last = LastSteps(model, steps, first_step=first_step, timed=timed, block=plan.period)
-        callbacks += [trail.end, last]
+        callbacks += [*([trail.end] if plan.period else []), last]
         if checkpoint_dir is not None:
             stack.enter_context(interrupts)
             callbacks.append(_saver(plan, checkpoints, checkpoint_every))
