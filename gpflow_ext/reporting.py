@@ -13,7 +13,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import numpy.typing as npt
-import scipy.stats
+import scipy.special
 import tensorflow as tf
 
 from gpflow_ext.citations import cite
@@ -270,7 +270,7 @@ def _normal_levels(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
     if getattr(model.likelihood, "exposure", False):
         exposure, Y = Y[:, 1:], Y[:, :1]
         mean, variance = exposure * mean, exposure * mean + exposure**2 * (variance - mean)
-    level = scipy.stats.norm.cdf((Y - mean) / np.sqrt(variance)).ravel()
+    level = scipy.special.ndtr((Y - mean) / np.sqrt(variance)).ravel()
     return level, level
 
 

@@ -70,6 +70,20 @@ print(sorted({{'gpflow', 'tensorflow_probability', 'tf_keras'}} & set(sys.module
     assert done.stdout.endswith("\n[]\n")
 
 
+def test_a_command_imports_no_keras_but_what_gpflow_needs() -> None:
+    """Keras 3 imports scikit-learn and Matplotlib where they are, and the lists of shapes in GPflow's docstrings take a second."""
+    code = """
+import argparse, os, sys
+os.environ.pop("TF_USE_LEGACY_KERAS", None)
+from gpflow_ext.cli import kernels
+kernels.configure(argparse.Namespace(float32=False))
+import gpflow, gpflow_ext.fitting, gpflow_ext.models, gpflow_ext.prediction.metrics
+print(sorted({"keras", "matplotlib", "sklearn", "scipy.stats"} & set(sys.modules)), "has shape" in gpflow.models.GPR.predict_f.__doc__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[] False\n", done.stderr
+
+
 def test_the_float_type_is_what_gpflow_will_take() -> None:
     code = "import os; os.environ['GPFLOW_FLOAT'] = 'float32'\n"
     code += "from gpflow_ext.data.float_type import default_float; print(default_float().__name__)"

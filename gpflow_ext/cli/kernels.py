@@ -10,8 +10,11 @@ from gpflow_ext.cli.run import import_tensorflow
 
 
 def configure(options: argparse.Namespace) -> None:
-    """Import TensorFlow and set the default float type, before anything is built."""
+    """Import TensorFlow and GPflow and set the default float type, before anything is built."""
     import_tensorflow()
+    from check_shapes.config import DocstringFormat, set_rewrite_docstrings
+
+    set_rewrite_docstrings(DocstringFormat.NONE)  # nobody reads here what it takes a second to write
     import gpflow
     import numpy as np
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 TRACEBACK = "GPFLOW_EXT_TRACEBACK"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_KERAS = "TF_USE_LEGACY_KERAS"
 _START = re.compile(r"I\d{4} |WARNING: All log messages before|To enable the following instructions")
 _NO_GPU = re.compile(r"E\d{4} .*failed call to cuInit")  # not worth a line where there is no GPU
 _SPELT = {"data_dir": "GPFLOW_EXT_DATA"}
@@ -60,10 +61,12 @@ def quiet() -> None:
 def import_tensorflow() -> None:
     """Import TensorFlow; print what it says meanwhile once, without what `quiet` keeps back.
 
-    Two of its libraries write the same lines before they look at any level.
+    Two of its libraries write the same lines before they look at any level. With it comes the Keras that
+    TensorFlow Probability needs: Keras 3 would import scikit-learn and Matplotlib too, where they are.
     """
     if "tensorflow" in sys.modules:
         return
+    os.environ.setdefault(_KERAS, "1")
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as said:

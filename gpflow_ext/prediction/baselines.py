@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.stats
+import scipy  # loads its part for statistics where it is used
 
 from gpflow_ext.data.datasets import Split
 from gpflow_ext.data.datasets.targets import CLASSIFICATION

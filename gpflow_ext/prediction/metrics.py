@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import gpflow
 import numpy as np
-import scipy.stats
+import scipy  # loads its part for statistics where it is used
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads its part for statistics where it is used
 import tensorflow as tf
-from scipy.stats import norm, qmc
+from scipy.special import ndtr
 
 from gpflow_ext.sampling.surrogate import Array, Surrogate
 
@@ -73,7 +74,7 @@ class BayesianOptimizer:
                 f"`max_leapfrogs` must be two bounds of at least 1 in order; got {max_leapfrogs}."
             )
         self._low, self._high = np.log([step_sizes, max_leapfrogs]).T
-        self._anywhere = qmc.Sobol(2, seed=seed).random(_CANDIDATES)
+        self._anywhere = scipy.stats.qmc.Sobol(2, seed=seed).random(_CANDIDATES)
         self._nearby = _NEARBY * (2.0 * self._anywhere[:_NEAR] - 1.0)
         self.trials: list[Trial] = []
 
@@ -89,7 +90,7 @@ class BayesianOptimizer:
         candidates = self._candidates(settings[means.argmax()])
         mean, deviation = surrogate.predict(_inputs(_logarithms(candidates)))
         z = (mean - means.max()) / deviation
-        improvement = deviation * (z * norm.cdf(z) + norm.pdf(z))
+        improvement = deviation * (z * ndtr(z) + np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi))
         return candidates[improvement.argmax()]
 
     def tell(self, trial: Trial) -> None:

@@ -229,12 +229,7 @@ def main() -> None:
         "--out", type=Path, default=Path("saved_models"), help="folder of the zoo (default: %(default)s)"
     )
     options = parser.parse_args()
-    unknown = set(options.names) - set(known)
-    if unknown:
-        raise ValueError(
-            f"no model of the zoo is named {', '.join(sorted(unknown))}; there are {', '.join(known)}."
-        )
-    for name in options.names or known:
+    for name in _cli.named(parser, options.names, known):
         begin = time.perf_counter()
         target = ARCHIVED if name in LARGER else options.out
         target.mkdir(parents=True, exist_ok=True)

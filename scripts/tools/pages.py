@@ -105,10 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(WRITERS)}")
-    names = parser.parse_args(arguments).names or WRITERS
-    if unknown := sorted({*names} - {*WRITERS}):
-        parser.error(f"no page is named {', '.join(unknown)}; there are {', '.join(WRITERS)}")
-    for name in names:
+    for name in _cli.named(parser, parser.parse_args(arguments).names, WRITERS):
         new: Any = written(name)
         if new.strip() != path(name).read_text(encoding="utf-8").strip():
             report.write(path(name), new)

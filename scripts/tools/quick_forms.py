@@ -51,10 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--out", type=Path, default=RECORDS, metavar="FILE.jsonl", help="default: docs/results"
     )
     options = parser.parse_args(arguments)
-    if unknown := sorted({*options.names} - {*EXPERIMENTS}):
-        parser.error(f"no experiment is named {', '.join(unknown)}; there are {', '.join(EXPERIMENTS)}")
+    names = _cli.named(parser, options.names, EXPERIMENTS)
     records = {record["experiment"]: record for record in Journal(options.out).records}
-    for name in options.names or EXPERIMENTS:
+    for name in names:
         where = report.environment(1)
         records[name] = {"experiment": name, **timed(name), "environment": where}
         print(f"{records[name]['seconds']:6.1f} s  {name}", flush=True)
